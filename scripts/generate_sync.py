@@ -39,7 +39,10 @@ MODULES: Final = {
     "sync_access": Written(
         "Users, groups and rights, for blocking callers.", {"handles.access": ("Access",)}
     ),
-    "sync_joins": Written("Joins, for blocking callers.", {"handles.joins": ("Joins",)}),
+    "sync_joins": Written(
+        "Joins, and what is kept for clients of MQTT, for blocking callers.",
+        {"handles.joins": ("Joins",), "handles.mqtt": ("Mqtt",)},
+    ),
     "sync_merging": Written(
         "Registered events of merge channels, for blocking callers.",
         {"reading.merging": ("Registered",)},

@@ -54,6 +54,7 @@ ASKED: dict[str, tuple[Asked, ...]] = {
     "realm.pause": (("PATCH", "realm", {"paused": False}),),
     "connection.list": (("GET", "connections", None),),
     "mqtt.sessions": (("GET", "mqtt/sessions", None),),
+    "mqtt.session.end": (("DELETE", "mqtt/sessions?client_id=none", None),),
     "connection.end": (("DELETE", "connections/none", None),),
     "audit.read": (("GET", "audit", None),),
     "user.list": (("GET", "users", None),),
@@ -120,6 +121,7 @@ ASKED: dict[str, tuple[Asked, ...]] = {
         ("GET", f"{_C}/dead", None),
         ("GET", f"{_C}/topics", None),
         ("GET", f"{_C}/retained", None),
+        ("GET", f"{_C}/retained/1", None),
         ("GET", f"{_C}/storage", None),
         ("GET", f"{_C}/missing", None),
         ("GET", f"{_C}/state?key=EUR", None),
@@ -139,6 +141,7 @@ ASKED: dict[str, tuple[Asked, ...]] = {
     "channel.purge": (
         ("POST", f"{_C}/purge", {"start": 0, "end": 0}),
         ("DELETE", f"{_C}/schedule/1", None),
+        ("DELETE", f"{_C}/retained?filter=a", None),
     ),
     "queue.purge": (
         ("POST", f"{_Q}/purge", {"start": 0, "end": 0}),

@@ -97,6 +97,12 @@ class NativeCaller:
     def _realm_acl_change(self) -> None:
         self._session.access.revoke("nobody@*")
 
+    def _mqtt_sessions(self) -> None:
+        self._session.mqtt.sessions()
+
+    def _mqtt_session_end(self) -> None:
+        self._session.mqtt.end_session("nobody")
+
     def _me_read(self) -> None:
         self._session.access.me()
 
@@ -272,7 +278,6 @@ class Native:
         {
             # The native protocol has none of these, or they are what the same request asks for.
             *("realm.reload", "connection.list", "connection.end", "queue.import"),
-            "mqtt.sessions",
         }
     )
 

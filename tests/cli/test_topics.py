@@ -87,7 +87,14 @@ def test_sessions_are_listed_with_what_waits_for_them(penstock_command: Run, url
 
     until(lambda: b'"connected":true' not in _sessions(penstock_command).replace(" ", "").encode())
     assert json.loads(_sessions(penstock_command)) == [
-        {"client": "meter", "connected": False, "filter": "plant/#", "qos": 1, "waiting": 1}
+        {
+            "client": "meter",
+            "user": "anonymous@127.0.0.1",
+            "connected": False,
+            "filter": "plant/#",
+            "qos": 1,
+            "waiting": 1,
+        }
     ]
 
 

@@ -47,6 +47,7 @@ from tests.cluster.serving import HOST
 from tests.cluster.test_ordering import orders
 from tests.cluster.test_relaying import connect as call
 from tests.cluster.test_relaying import relaying
+from tests.frontends.mqtt.internal_stores import replace_by_unfit
 from tests.wire.test_websocket import masked
 
 CLIENT = "10.0.0.77"
@@ -274,15 +275,15 @@ async def test_channels_that_are_not_fit_for_mqtt_do_not_keep_the_realm_from_bei
     owner, (other,) = await relaying()
     await welcome(owner.mqtt)
     session = await aio.connect(f"{owner.url},{HOST}:{other.native}")
-    await session.channels.delete("mqtt-sessions")
-    await session.channels.create("mqtt-sessions", type="persistent")
+    assert owner.realm is not None
+    await replace_by_unfit(owner.realm, "mqtt-sessions")
 
     owner.node.hand_over(0)
     await until(lambda: other.serves)
 
     _, told = await connect(other.mqtt)
     assert told.reason == Reason.SERVER_UNAVAILABLE
-    assert "has to be a channel with the publish key entry" in str(told.properties.reason)
+    assert "is not a channel with the publish key entry" in str(told.properties.reason)
     assert "mqtt-sessions" in await session.channels.list()
     await session.close()
     await end(owner, other)

@@ -19,6 +19,7 @@ from penstock.wire.mqtt.packets import (
 )
 from tests.cluster.test_relocation import moved_in, moved_out, owned
 from tests.frontends.mqtt.clients import connected
+from tests.frontends.mqtt.internal_stores import number_of
 from tests.frontends.mqtt.test_sessions import HOUR, back
 from tests.loops import on_a_loop
 from tests.runtime.living import body, publish
@@ -46,8 +47,10 @@ async def test_a_session_goes_on_in_the_cluster_and_behind_it(tmp_path: Path) ->
 
     await moved_in(tmp_path / "one", servers)
     async with owned(servers, 2) as realm:
-        for name in ("mqtt", "mqtt-retained", "mqtt-sessions"):
-            assert (await realm.describe_channel(name)).definition.cluster_wide
+        assert (await realm.describe_channel("mqtt")).definition.cluster_wide
+        for name in ("mqtt-retained", "mqtt-sessions"):
+            number = number_of(realm, name)
+            assert realm.directory.channels[number].state.definition.cluster_wide
         hub = MqttHub(NativeListener(realm, "1", NativeLimits()), "mqtt")
         await hub.sessions.load()
         assert len(hub.sessions) == 2

@@ -181,7 +181,7 @@ def test_paho_goes_on_through_a_node_beside_the_owner(servers: NatsServers, tmp_
                 for qos in ("1", "2")
             }
             wills = list(channel.browse(selector="topic MATCHES 'w/#'"))
-            kept = session.channels.get("mqtt-retained").browse()
+            kept = session.mqtt.retained()
             newest = {event.properties["topic"]: event.data for event in kept}
         for version, heard in came.items():
             assert heard["2"] == stored[version, "2"], "in order, and once"

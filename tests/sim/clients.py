@@ -136,10 +136,15 @@ async def answer(ask: Callable[[Any], None]) -> Any:
 
 async def stored(world: World, store: str) -> list[Found]:
     """All that a store holds, in order: files and tail together."""
+    return await stored_at(world, ChannelId(world.numbers[store]))
+
+
+async def stored_at(world: World, number: ChannelId) -> list[Found]:
+    """As :func:`stored`, by its number."""
     outlet = Outlet("auditor")
     subscriptions = world.realm.subscriptions
     opened = await subscriptions.subscribe(
-        ChannelId(world.numbers[store]), FromEarliest(), outlet, credit=1 << 20, browse=True
+        number, FromEarliest(), outlet, credit=1 << 20, browse=True
     )
     await outlet.end()
     subscriptions.detach(opened.number)
@@ -147,7 +152,7 @@ async def stored(world: World, store: str) -> list[Found]:
         await asyncio.Event().wait()  # for ever: nobody hears what it says without power
     found = [row for arrived in outlet.arrived for row in _found(arrived)]
     ids = [row.event_id for row in found]
-    assert ids == sorted(set(ids)), f"a browse of {store} gave {ids}"
+    assert ids == sorted(set(ids)), f"a browse of number {number} gave {ids}"
     return found
 
 

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
-from penstock import aio
 from penstock.cluster.ordering import ClusterOrders
 from penstock.core.vocabulary.errors import PenstockError
+from penstock.runtime.reading.stretches import pages_of
 from penstock.testing.engine import EngineServers, MemoryInspector
 from penstock.testing.loop import SimLoop, pass_time, simulate
 from tests.cluster.machines import LEASE_S, NodeMachine, end, owner_and_others, the_loop, until
+from tests.frontends.mqtt.internal_stores import number_of
 from tests.sim.mqtt_world import Devices, HastyReader
 
 NODES: Final = 6
@@ -68,11 +69,11 @@ class DevicesOfACluster:
         return do()
 
     async def rows(self, channel: str) -> list[bytes]:
-        urls = ",".join(f"127.0.0.1:{each.native}" for each in self._machines)
-        session = await aio.connect(f"penstock://auditor@{urls}")
-        found = [event.data async for event in (await session.channels.get(channel)).browse()]
-        await session.close()
-        return found
+        owner = self._owner
+        assert owner is not None, "a node serves at the end"
+        assert owner.realm is not None, "it serves it"
+        pages = pages_of(owner.realm, number_of(owner.realm, channel))
+        return [event.data async for page in pages for event in page]
 
     async def live(self) -> None:
         """The scene from its beginning to its end. Raises what went wrong."""

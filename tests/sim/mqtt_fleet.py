@@ -12,7 +12,6 @@ from collections import Counter
 from typing import Any
 
 from penstock.core.vocabulary.errors import PenstockError
-from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.ports import inline
 from penstock.runtime.access.access import AccessControl, AccessRules
@@ -34,6 +33,7 @@ from penstock.wire.mqtt.packets import (
     SubscribePacket,
     TopicSubscription,
 )
+from tests.frontends.mqtt.internal_stores import number_of
 from tests.sim.mqtt_world import KEEP_ALIVE_S, Device, MqttWorld, Reader, Thermometer, begun
 
 TOPICS = ("j/{line}/{qos}",)
@@ -370,7 +370,8 @@ class FleetWorld(MqttWorld):
 
     async def events(self, name: str) -> list[Any]:
         """All that a channel holds, in order."""
-        found = pages_of(self.realm, ChannelId(self.numbers[name]), name)
+        number = number_of(self.realm, name)
+        found = pages_of(self.realm, number)
         return [each async for page in found for each in page]
 
 

@@ -39,7 +39,8 @@ from penstock.wire.mqtt.packets import (
 from penstock.wire.mqtt.properties import PacketProperties
 from penstock.wire.mqtt.reading import packet_of
 from penstock.wire.mqtt.writing import packet_bytes
-from tests.sim.clients import stored
+from tests.frontends.mqtt.internal_stores import number_of
+from tests.sim.clients import stored_at
 from tests.sim.nemesis import Nemesis
 from tests.sim.world import World
 
@@ -464,9 +465,11 @@ class CountedDevices(Devices):
         await super().check()
         hub = self._server.realm.connections.mqtt
         assert isinstance(hub, MqttHub), "it serves MQTT"
-        away = hub.sessions.away_after("").values()
+        away = hub.sessions.away().values()
         found = tuple(map(sum, zip(*(each.figures for each in away), strict=True)))
-        assert hub.sessions.away == found, f"{found} are away, not {hub.sessions.away}"
+        assert hub.sessions.away_figures == found, (
+            f"{found} are away, not {hub.sessions.away_figures}"
+        )
 
 
 class MqttWorld(World):
@@ -484,11 +487,11 @@ class MqttWorld(World):
         return PORT
 
     async def prepare(self) -> None:
-        for name in ("mqtt", "mqtt-sessions", "mqtt-retained"):
-            await self.create(name, self.realm.definition_of(name) or Definition())
+        await self.create("mqtt", self.realm.definition_of("mqtt") or Definition())
 
     async def rows(self, channel: str) -> list[bytes]:
-        return [row.data for row in await stored(self, channel)]
+        number = number_of(self.realm, channel)
+        return [row.data for row in await stored_at(self, number)]
 
     async def _listen(self) -> tuple[NativeListener, asyncio.Task[None]]:
         listener, listening = await super()._listen()

@@ -31,7 +31,7 @@ def sessions_stay_behind(patch: pytest.MonkeyPatch) -> None:
 
     async def nothing(store: SessionStore) -> StoredEntries:
         await store.open_channel()
-        return StoredEntries([], {}, {})
+        return StoredEntries({}, {}, {})
 
     patch.setattr(SessionStore, "load", nothing)
 

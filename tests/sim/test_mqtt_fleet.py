@@ -119,7 +119,7 @@ def nothing_is_removed(patch: pytest.MonkeyPatch) -> None:
 FLEET = {
     topics_are_nobodys: 0,
     left_behind: 4,
-    from_its_end: 2,
+    from_its_end: 6,
     without_columns: 0,
     rights_for_good: 0,
     rights_of_subscribing: 2,

@@ -14,6 +14,7 @@ from penstock.core.vocabulary.messages import Definition
 from penstock.topology import Found, Plan, apply, look, parse, plan, to_toml, topology_of
 from penstock.topology.looking import FoundStore
 from tests.access.realms import QUICK
+from tests.frontends.mqtt.test_sessions import back
 
 
 @pytest.fixture
@@ -529,3 +530,26 @@ def test_what_a_realm_would_refuse_of_a_pattern_is_refused_before(session: Sessi
             session,
             OVER.replace("orders/*", "tr*").replace('"30s"', '"30s"\nmax_deliveries = 3'),
         )
+
+
+@pytest.mark.spec("A6")
+def test_what_a_realm_makes_for_mqtt_is_neither_pruned_nor_exported() -> None:
+    file = '[[channel]]\nname = "orders"\n\n[[channel]]\nname = "lines"\ntopics = ["line/#"]\n'
+    with penstock.Realm() as realm, realm.connect() as session:
+        url = realm.listen_mqtt()
+        applied(session, file)
+        with back(url, "sensor", present=False) as client:
+            client.subscribe("line/#", qos=1)
+            client.publish("a", b"1", retain=True)
+
+        assert planned(session, file, prune=True) == Plan()
+        assert [each.name for each in topology_of(look(session)).stores] == ["lines", "orders"]
+        older = file + '[[channel]]\nname = "mqtt-sessions"\nkeys = { entry = 1 }\n'
+        assert planned(session, older, prune=True) == Plan()
+
+        applied(session, "", prune=True)
+        assert session.channels.list() == ["mqtt"]
+        assert [each.client_id for each in session.mqtt.sessions()] == ["sensor"]
+        assert [each.data for each in session.mqtt.retained()] == [b"1"]
+        with pytest.raises(IllegalState, match="the channel of all topics of MQTT"):
+            session.channels.delete("mqtt")

@@ -82,6 +82,7 @@ OPERATIONS: Final[Mapping[str, Need]] = MappingProxyType(
         "realm.reload": _realm("configure", audited=True),
         "connection.list": _realm("monitor", "admin"),
         "mqtt.sessions": _realm("monitor", "admin"),
+        "mqtt.session.end": _realm("admin", audited=True),
         "connection.end": _realm("admin", audited=True),
         "audit.read": _seen("admin"),
         "user.list": _seen("manage_acl"),
@@ -379,7 +380,12 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         topics.DescribeMqtt: _on_realm("realm.describe"),
         topics.ListTopics: _numbered(READ),
         topics.ReadRetained: _numbered(READ),
+        topics.OpenRetained: _numbered(READ),
+        topics.ForgetRetained: _numbered(PURGE),
         topics.ListMqttSessions: _on_realm("mqtt.sessions"),
+        topics.EndMqttSession: _on_realm(
+            "mqtt.session.end", lambda request: f"{request.client_id} {request.user}".rstrip()
+        ),
         # Subscriptions
         subscriptions.Subscribe: _numbered(READ),
         subscriptions.Attach: _numbered(TAKE),

@@ -24,6 +24,8 @@ class RealmInfo(Struct, frozen=True, kw_only=True):
     paged_bytes_max: int = 0
     queues: int = 0
     publishing_paused: bool = False
+    mqtt_channel: str = ""
+    """The channel of all topics of MQTT, which the realm makes for itself when it serves MQTT."""
 
 
 class ConnectionInfo(Struct, frozen=True, kw_only=True):

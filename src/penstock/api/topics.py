@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from penstock.api.channels import ChannelOpened
 from penstock.api.requests import Request
 from penstock.core.bounds import Count, EventId, Text
 from penstock.core.vocabulary.identities import ChannelNumber
@@ -33,7 +34,7 @@ class MqttInfo(Struct, frozen=True, kw_only=True):
     channel: str | None
     """The channel of all topics; null: the realm does not serve MQTT."""
     retained: str | None
-    """The channel with what is retained; null: the realm does not serve MQTT."""
+    """The channel through which retained messages are read; null: the realm does not serve MQTT."""
     channels: tuple[TopicsOfChannel, ...] = ()
     """The channel of all topics, and those that have topics of their own, by name."""
 
@@ -97,6 +98,22 @@ class ReadRetained(Request[RetainedEvents], frozen=True):
     first_id: EventId = 0
 
 
+class OpenRetained(Request[ChannelOpened], frozen=True):
+    """Open the internal store of retained messages to read it (SEM A6), through the channel of all
+    topics. It needs the right to read each channel that the messages may
+    have been published to."""
+
+    channel: ChannelNumber
+
+
+class ForgetRetained(Request[int], frozen=True):
+    """Forget what is retained for the topics that a filter takes; gives how many topics. Clients
+    that are connected are not told."""
+
+    channel: ChannelNumber
+    filter: Text
+
+
 class SessionFilter(Struct, frozen=True, kw_only=True):
     """A subscription of a session of MQTT."""
 
@@ -133,11 +150,11 @@ class MqttSessionInfo(Struct, frozen=True, kw_only=True):
 
 
 class SessionsPage(Struct, frozen=True, kw_only=True):
-    """A page of sessions, by client id."""
+    """A page of sessions, by client id and user."""
 
     sessions: tuple[MqttSessionInfo, ...]
     next: str | None
-    """The last client id, after which to go on; null: there is nothing more."""
+    """After which session to go on; null: there is nothing more."""
 
 
 class ListMqttSessions(Request[SessionsPage], frozen=True):
@@ -145,3 +162,12 @@ class ListMqttSessions(Request[SessionsPage], frozen=True):
 
     limit: Count
     after: Text = ""
+
+
+class EndMqttSession(Request[None], frozen=True):
+    """End a session of MQTT with its connection and its durables. Its will is published as at the
+    end of its expiry."""
+
+    client_id: Text
+    user: Text = ""
+    """Whose session it is; empty: the only one with this client id."""

@@ -37,5 +37,6 @@ def rules(settings: Settings | None = None) -> RealmRules:
         reattach_us=int((settings or Settings()).cluster.reattach_s * 1_000_000),
         stores_max=(settings or Settings()).limits.channels_max,
         outbox_bytes_max=(settings or Settings()).cluster.outbox_bytes_max,
+        mqtt_channel=(settings or Settings()).listen.mqtt_channel,
         durables_max=(settings or Settings()).limits.durables_per_channel_max,
     )

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from penstock.api.topics import SessionFilter
 from penstock.cli import completing, destinations
-from penstock.cli.events import EventFormat
+from penstock.cli.events import EventFormat, print_events
 from penstock.cli.grouping import CommandGroup
 from penstock.cli.output import ListFormat, note, write_json, write_table
-from penstock.cli.reading import browse, subscribe
+from penstock.cli.reading import subscribe
 from penstock.cli.realm import DEFAULT_URL, Url, session
-from penstock.core.vocabulary.errors import AccessDenied, NameDoesNotExist
 from penstock.core.vocabulary.topic_templates import (
     may_meet,
     selector_of,
     template_of,
 )
-from penstock.core.vocabulary.topics import filter_fault, topic_matches
+from penstock.core.vocabulary.topics import filter_fault
 
 if TYPE_CHECKING:
     from penstock.client.sync.sync import Session
@@ -47,7 +46,6 @@ Followed = Annotated[
 ]
 Count = Annotated[int | None, typer.Option(min=1, help="Stop after so many.", metavar="N")]
 DEPTH: Final = 2
-_SESSION: Final = "session/"
 
 commands = typer.Typer(
     cls=CommandGroup,
@@ -82,10 +80,10 @@ def list_(
     with session(url) as realm:
         topics = {
             name
-            for event in realm.channels.get(f"{channel}-retained").browse()
+            for event in realm.mqtt.retained(filter, channel=channel)
             if event.data and isinstance(name := event.properties.get("topic"), str)
         }
-    counted = counted_by_level((each for each in topics if topic_matches(filter, each)), depth)
+    counted = counted_by_level(topics, depth)
     if format == "json":
         write_json([{"topic": name, "retained": count} for name, count in counted])
         return
@@ -150,16 +148,29 @@ def retained(
       penstock topic retained "plant/+/state" --format json
     """
     _check(filter)
-    browse(
-        f"{channel}-retained", selector=selector_of(filter, ()), limit=count, format=format, url=url
-    )
+    with session(url) as realm, realm.mqtt.retained(filter, channel=channel) as found:
+        print_events(found.batches(), format, count)
 
 
 @commands.command()
-def sessions(
-    channel: Channel = "mqtt", format: ListFormat = "table", url: Url = DEFAULT_URL
-) -> None:
-    """List the sessions that outlive their connections, with their subscriptions.
+def forget(filter: Filter, channel: Channel = "mqtt", url: Url = DEFAULT_URL) -> None:
+    """Forget what is retained for the topics that a filter takes.
+
+    Who subscribes later is not given it. Clients that are connected are not told.
+
+    \b
+    Example:
+      penstock topic forget "plant/9/#"
+    """
+    _check(filter)
+    with session(url) as realm:
+        count = realm.mqtt.forget(filter, channel=channel)
+    note(f"what was retained for {count} topics that {filter} takes is forgotten")
+
+
+@commands.command()
+def sessions(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
+    """List the sessions of MQTT with their subscriptions.
 
     What waits is outstanding at the durables of a subscription, which are on the channel of all
     topics and on those with topics of their own that its filter takes; of QoS 0 nothing waits.
@@ -169,32 +180,18 @@ def sessions(
       penstock topic sessions
     """
     with session(url) as realm:
-        waiting: Counter[str] = Counter()
-        for name in (channel, *_channels_with_topics(realm)):
-            try:
-                durables = realm.channels.get(name).durables.list()
-            except (AccessDenied, NameDoesNotExist) as error:
-                if name == channel:
-                    raise
-                note(f"what waits on {name} is not counted: {error}")
-                continue
-            for durable in durables:
-                waiting[durable.name] += durable.outstanding
-        records = [
-            json.loads(event.data)
-            for event in realm.channels.get(f"{channel}-sessions").browse()
-            if event.data and str(event.properties.get("entry", "")).startswith(_SESSION)
-        ]
+        records = realm.mqtt.sessions()
     found = [
         {
-            "client": record["client_id"],
-            "connected": not record.get("ended_us"),
-            "filter": each["filter"],
-            "qos": each.get("qos", 0),
-            "waiting": waiting[each.get("durable", "")],
+            "client": record.client_id,
+            "user": record.user,
+            "connected": record.ended_us is None,
+            "filter": each.filter,
+            "qos": each.qos,
+            "waiting": each.waiting,
         }
-        for record in sorted(records, key=lambda record: str(record["client_id"]))
-        for each in record.get("filters") or [{"filter": ""}]
+        for record in records
+        for each in record.filters or (SessionFilter(filter="", qos=0, durable="", waiting=0),)
     ]
     if format == "json":
         write_json(found)
@@ -202,6 +199,7 @@ def sessions(
     rows: Sequence[Sequence[Any]] = [
         (
             each["client"],
+            each["user"],
             "yes" if each["connected"] else "no",
             each["filter"] or "no subscription",
             each["qos"],
@@ -209,8 +207,30 @@ def sessions(
         )
         for each in found
     ]
-    columns = ("client", "connected", "filter", "qos", "waiting")
-    write_table(columns, rows, "no session outlives its connection")
+    columns = ("client", "user", "connected", "filter", "qos", "waiting")
+    write_table(columns, rows, "no client has a session")
+
+
+@commands.command()
+def end(
+    client: Annotated[str, typer.Argument(help="The client id.", metavar="CLIENT")],
+    user: Annotated[
+        str,
+        typer.Option(help="Whose session it is, where several users have the client id."),
+    ] = "",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """End a session of MQTT, with its connection and what waits for its client.
+
+    Its will is published as at the end of its expiry.
+
+    \b
+    Example:
+      penstock topic end pump-7
+    """
+    with session(url) as realm:
+        realm.mqtt.end_session(client, user)
+    note(f"the session of client {client} has ended")
 
 
 def _channels_with_topics(realm: Session) -> dict[str, tuple[str, ...]]:

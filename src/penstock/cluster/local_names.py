@@ -86,7 +86,7 @@ class ClusterWideNames(StoreNames):
 
     def _rule(self, found: LocalNames) -> LocalNames:
         self._take(found)  # before anything is granted: nothing of that name is made meanwhile
-        return found.ruled(self._epoch, lambda name: self._directory.find(name) is not None)
+        return found.ruled(self._epoch, self._directory.is_taken)
 
     def _take(self, found: LocalNames) -> None:
         self.local = found
@@ -184,7 +184,7 @@ class LocalStoreNames(StoreNames):
         return names.ruling_for(name, self._node, wanted.asked)
 
     def _has(self, name: str) -> bool:
-        return self.directory is not None and self.directory.find(name) is not None
+        return self.directory is not None and self.directory.is_taken(name)
 
     async def _look(self) -> None:
         found = await change_local_names(self._registry, self._without_strays)
@@ -229,4 +229,4 @@ class LocalStoreNames(StoreNames):
             for kind in ("channel", "queue")
             for name in directory.names(kind)
             if not is_temporary(name)
-        ]
+        ] + [(each.state.name, "channel") for each in directory.internal.machines.values()]

@@ -486,6 +486,7 @@ class RunningRealm:
             paged_bytes=self._state.meter.paged_bytes,
             paged_bytes_max=self.limits.memory.paged_bytes_max,
             publishing_paused=self.directory.publishing_paused,
+            mqtt_channel=self.directory.internal.mqtt_channel,
         )
 
     async def schedule_of(self, channel_id: ChannelId) -> ChannelOpened | None:

@@ -20,6 +20,7 @@ from penstock.core.vocabulary.choice import choice_of
 from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.core.vocabulary.messages import Definition, durable_attributes
 from penstock.core.vocabulary.reach import portable, portable_attributes, tells_of_nodes
+from penstock.core.vocabulary.session_durables import is_of_session
 from penstock.core.vocabulary.temporary import is_temporary
 from penstock.topology.document import (
     Topology,
@@ -67,6 +68,8 @@ class Found(Struct, frozen=True, kw_only=True):
     users: tuple[str, ...] = ()
     groups: Mapping[str, tuple[str, ...]] = {}
     grants: Mapping[GrantKey, tuple[str, ...]] = {}
+    mqtt_channel: str = ""
+    """The channel of all topics of MQTT, which the realm makes for itself; nothing deletes it."""
 
     @property
     def is_cluster(self) -> bool:
@@ -89,8 +92,10 @@ class Found(Struct, frozen=True, kw_only=True):
 def look(session: Session, wanted: Topology | None = None) -> Found:
     """What a realm has; users, groups and rights only if there is no topology ``wanted`` or it
     tells of them. Raises ``AccessDenied`` for who may not see all of it."""
+    info = session.info()
     found = Found(
-        realm=session.info().name,
+        realm=info.name,
+        mqtt_channel=info.mqtt_channel,
         me=session.access.me(),
         stores={each.name: each for each in _stores(session)},
         durables={(each.pattern, each.name): each for each in session.durables.list()},
@@ -120,7 +125,11 @@ def _stores(session: Session) -> Iterator[FoundStore]:
     for name in filterfalse(is_temporary, session.channels.list()):
         channel = _opened(session, name, "channel")
         if channel is not None:
-            durables = {each.name: each for each in session.channels.get(name).durables.list()}
+            durables = {
+                each.name: each
+                for each in session.channels.get(name).durables.list()
+                if not is_of_session(each.name)
+            }
             yield _store("channel", channel.info(), durables)
     for name in filterfalse(is_temporary, session.queues.list()):
         queue = _opened(session, name, "queue")
@@ -186,6 +195,7 @@ def topology_of(found: Found) -> Topology:
                 ),
             )
             for name, store in sorted(found.stores.items())
+            if not _is_as_made(store, found)
         ),
         durables=tuple(
             WantedDurable(
@@ -217,6 +227,17 @@ def topology_of(found: Found) -> Topology:
             for (kind, name, subject), rights in sorted(found.grants.items())
         ),
     )
+
+
+def _is_as_made(store: FoundStore, found: Found) -> bool:
+    """Whether it is the channel of all topics of MQTT as the realm makes it, with nothing that a
+    file has to tell."""
+    if store.name != found.mqtt_channel or store.durables:
+        return False
+    if _portable(store.definition) != Definition(retain_consumed=True):
+        return False
+    ties = {end for pair in found.joins for end in pair} | {name for _, name, _ in found.grants}
+    return store.name not in ties
 
 
 def _portable(definition: Definition) -> Definition:

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 from penstock.api.durables import DurableInfo
 from penstock.api.patterns import PatternDurableInfo
 from penstock.core.access.rights import parse_subject
+from penstock.core.realm.internal_stores import retained_store, session_store
 from penstock.core.vocabulary.choice import choice_of
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import (
@@ -22,6 +23,7 @@ from penstock.core.vocabulary.messages import (
     Storage,
 )
 from penstock.core.vocabulary.reach import comparable
+from penstock.core.vocabulary.session_durables import is_of_session
 from penstock.topology.document import Topology, WantedDurable, WantedGrant, WantedStore
 from penstock.topology.looking import Found, FoundStore, GrantKey
 from penstock.topology.rehearsing import Rehearsal
@@ -61,9 +63,26 @@ def plan(wanted: Topology, found: Found, *, prune: bool = False) -> Plan:
     return _Planning(wanted, found, prune=prune).plan()
 
 
+def _without_internal(wanted: Topology, mqtt_channel: str) -> Topology:
+    """Leave out what a realm makes for itself, which the files of an older version name: internal
+    stores, and the durables of sessions."""
+    names = {each.name for each in (retained_store(mqtt_channel), session_store(mqtt_channel))}
+    return replace(
+        wanted,
+        stores=tuple(
+            replace(
+                store, durables=tuple(it for it in store.durables if not is_of_session(it.name))
+            )
+            for store in wanted.stores
+            if store.name not in names
+        ),
+        grants=tuple(each for each in wanted.grants if each.name not in names),
+    )
+
+
 class _Planning:
     def __init__(self, wanted: Topology, found: Found, *, prune: bool) -> None:
-        self._wanted = wanted
+        self._wanted = _without_internal(wanted, found.mqtt_channel)
         self._found = found
         self._prune = prune
         self._immovable: list[Immovable] = []
@@ -222,7 +241,8 @@ class _Planning:
         """Deletes joins, durables and stores that the file does not name, if that is wanted."""
         wanted = {each.name: each for each in self._wanted.stores}
         joins = {(each.source, each.destination) for each in self._wanted.joins}
-        going = {name for name in self._found.stores if name not in wanted}
+        kept = {self._found.mqtt_channel}  # the realm makes it for itself
+        going = {name for name in self._found.stores if name not in wanted} - kept
         for pair in sorted(self._found.joins):
             if pair not in joins and pair[0] not in going:
                 what = f"join {pair[0]} -> {pair[1]}"
@@ -236,6 +256,8 @@ class _Planning:
             if name in going:
                 act = StoreToDelete(there.kind, name)
                 yield from self._gone(there.what, act, self._content(there))
+                continue
+            if name not in wanted:
                 continue
             named = {each.name for each in wanted[name].durables}
             named |= {
@@ -316,7 +338,7 @@ class _Planning:
         outside."""
         wanted, found, me = self._wanted, self._found, self._found.me
         named = {(each.kind, each.name, each.subject) for each in wanted.grants}
-        stores = {each.name for each in wanted.stores}
+        stores = {each.name for each in wanted.stores} | {found.mqtt_channel}
         administers: set[str] = set()
         for key, rights in sorted(found.grants.items()):
             goes_with_its_store = self._prune and key[1] in found.stores and key[1] not in stores

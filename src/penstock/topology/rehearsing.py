@@ -52,7 +52,13 @@ class Rehearsal:
         told = any(is_everywhere(each.definition) for each in wanted.stores)
         is_cluster = found.is_cluster or (told and not found.stores)
         # The realm has its own limits
-        own = replace(rules(), stores_max=0, durables_max=0, is_cluster=is_cluster)
+        own = replace(
+            rules(),
+            stores_max=0,
+            durables_max=0,
+            is_cluster=is_cluster,
+            mqtt_channel=found.mqtt_channel or "mqtt",
+        )
         self._directory = directory = Directory(own)
         for name, store in found.stores.items():
             number = directory.next_number

@@ -15,9 +15,10 @@ from penstock.wire.mqtt.reasons import Reason
 from tests.frontends.http.asking import Web
 from tests.frontends.http.known import Known
 from tests.frontends.mqtt.clients import Hung, connected
+from tests.frontends.mqtt.internal_stores import put_into
 
-RETAINED = "channels/mqtt-retained/retained"
-TOPICS = "channels/mqtt-retained/topics"
+RETAINED = "channels/mqtt/retained"
+TOPICS = "channels/mqtt/topics"
 NAMES = (
     *("plant/1/temp", "plant/1/state", "plant/2/temp", "plant", "plant-b", "/x", "/", "a b/ü"),
     *("$own/1", "deep/1/2/3/4"),
@@ -25,14 +26,12 @@ NAMES = (
 
 
 @pytest.fixture
-def retained(realm: penstock.Realm, session: penstock.Session) -> penstock.Channel:
+def retained(realm: penstock.Realm, session: penstock.Session) -> None:
     """With a message for each of the names, and one that was purged again."""
     realm.listen_mqtt()
-    channel = session.channels.get("mqtt-retained")
-    for name in ("plant/9/temp", *NAMES):
-        channel.publish(name.encode(), properties={"topic": name})
-    channel.purge(selector="topic = 'plant/9/temp'")
-    return channel
+    names = ("plant/9/temp", *NAMES)
+    put_into(realm, "mqtt-retained", [({"topic": name}, name.encode()) for name in names])
+    assert session.mqtt.forget("plant/9/temp") == 1
 
 
 def pages(web: Web, path: str, **query: Any) -> list[Any]:
@@ -108,8 +107,9 @@ def test_what_was_removed_is_not_shown(web: Web, realm: penstock.Realm) -> None:
 
 
 def test_what_is_no_filter_or_keeps_no_topics_is_refused(
-    web: Web, session: penstock.Session, retained: penstock.Channel
+    web: Web, session: penstock.Session, realm: penstock.Realm
 ) -> None:
+    realm.listen_mqtt()
     session.channels.create("orders", keys={"sku": 1})
 
     for path in (f"{RETAINED}?filter=a%2F%23%2Fb", "mqtt?filter=%2Ba"):
@@ -120,7 +120,6 @@ def test_what_is_no_filter_or_keeps_no_topics_is_refused(
         refused = web.ask("GET", f"channels/orders/{path}")
         assert (refused.status, refused.code) == (400, "invalid-argument")
         assert "the publish key topic of depth 1" in refused.reason
-    assert retained.name == web.get("mqtt")["retained"]
 
 
 @pytest.mark.spec("M6", "M8")
@@ -167,7 +166,7 @@ def test_how_a_filter_is_tailed_is_told_for_each_channel(
     told = web.get("mqtt", filter="plant/1/#")
     elsewhere = web.get("mqtt", filter="office")
 
-    assert (told["channel"], told["retained"]) == ("mqtt", "mqtt-retained")
+    assert (told["channel"], told["retained"]) == ("mqtt", "mqtt")
     assert [(each["name"], each["topics"]) for each in told["channels"]] == [
         ("mqtt", []),
         ("temps", ["plant/{line}/temp"]),

@@ -15,6 +15,7 @@ from penstock.runtime.access.open_connections import MessageCounts
 from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, PubackPacket, PubcompPacket, PubrecPacket
 from penstock.wire.mqtt.properties import PacketProperties
 from tests.frontends.mqtt.clients import PacketClient, connected
+from tests.frontends.mqtt.internal_stores import put_whole
 
 LONG = "x" * 65_536
 CENTURIES_MS = 200 * 365 * 86_400_000
@@ -119,7 +120,8 @@ def test_retained_messages_come_without_what_mqtt_cannot_say(
     realm: penstock.Realm, url: str, qos: int, expiry_s: int, topic: str
 ) -> None:
     for at, parts in enumerate(INEXPRESSIBLE.values()):
-        publish(realm, "mqtt-retained", f"{topic}/{at}", **parts)
+        properties = {"topic": f"{topic}/{at}", **parts.get("properties", {})}
+        put_whole(realm, "mqtt-retained", [Event(b"odd", **{**parts, "properties": properties})])
     own = PacketProperties(session_expiry_s=expiry_s, receive_maximum=2)
     with connected(url, topic[2:], clean_start=not expiry_s, properties=own) as client:
         client.subscribe(f"{topic}/#", qos=qos)

@@ -21,6 +21,7 @@ from penstock.wire.mqtt.packets import (
 )
 from penstock.wire.mqtt.reasons import Reason
 from tests.frontends.mqtt.clients import PacketClient, connected, heard
+from tests.frontends.mqtt.internal_stores import stored_in
 from tests.frontends.mqtt.test_exactly_once import Again, publish_wholly, take
 from tests.frontends.mqtt.test_sessions import back, settled
 
@@ -30,9 +31,8 @@ pytestmark = pytest.mark.spec("M7")
 def ids_in_use(realm: penstock.Realm, client_id: str) -> list[str]:
     """The entries of ids of QoS 2 that are stored for a client."""
     settled(realm)
-    with realm.connect() as session:
-        stored = session.channels.get("mqtt-sessions").browse()
-        entries = [(each.properties["entry"], each.data) for each in stored]
+    stored = stored_in(realm, "mqtt-sessions")
+    entries = [(str(each.properties["entry"]), each.data) for each in stored]
     return [
         name
         for name, data in entries

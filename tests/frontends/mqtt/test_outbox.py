@@ -114,6 +114,7 @@ class LastingLine(Line):
     def __init__(self) -> None:
         super().__init__(MQTT_5)
         self.qos(2)
+        self.place = "client"
         self.entries: list[tuple[str, bytes]] = []
         self._waiting: list[Callable[[], None]] = []
         self.answers: list[Any] = []

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument, NameAlreadyBound
+from penstock.core.vocabulary.messages import Definition
 from penstock.frontends.mqtt import outbox, retained
 from penstock.runtime.reading import stretches
 from penstock.wire.mqtt.packets import (
@@ -23,6 +24,13 @@ from penstock.wire.mqtt.packets import (
 from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties
 from penstock.wire.mqtt.reasons import Reason
 from tests.frontends.mqtt.clients import Hung, PacketClient, connected, heard
+from tests.frontends.mqtt.internal_stores import (
+    definition_of,
+    made_before,
+    put_into,
+    stored_in,
+    take_away,
+)
 
 VERSIONS = pytest.mark.parametrize("version", [MQTT_3, MQTT_5])
 pytestmark = pytest.mark.spec("M5")
@@ -54,8 +62,7 @@ def got(client: PacketClient, number: int) -> list[Any]:
 def kept(realm: penstock.Realm, under: str) -> dict[str, bytes]:
     """The events of the channel of retained messages, by topic."""
     with realm.connect() as session:
-        channel = session.channels.get("mqtt-retained")
-        found = list(channel.browse(selector=f"topic MATCHES '{under}/#'"))
+        found = list(session.mqtt.retained(f"{under}/#"))
     assert len({each.properties["topic"] for each in found}) == len(found)
     return {each.properties["topic"]: each.data for each in found}
 
@@ -104,9 +111,10 @@ def test_an_empty_message_removes_what_is_retained_and_is_given_as_any_other(
     with connected(url, version=version) as late:
         late.subscribe(topic, "last")
         assert given(late) == []
-    with realm.connect() as session:
-        removals = session.channels.get("mqtt-retained").browse(selector=f"topic = '{topic}'")
-        assert all((each.data, each.ttl) == (b"", 1_000) for each in removals)
+    removals = [
+        each for each in stored_in(realm, "mqtt-retained") if each.properties["topic"] == topic
+    ]
+    assert all((each.data, each.ttl) == (b"", 1_000) for each in removals)
 
 
 def test_retain_handling_says_when_they_are_given(url: str) -> None:
@@ -153,8 +161,7 @@ def test_the_qos_of_a_retained_message_is_the_lower_one_too(
         client.subscribe("qos/+", qos=1)
         assert sorted((each.payload, each.qos) for each in got(client, 2)) == [(b"0", 0), (b"1", 1)]
     with realm.connect() as session:
-        channel = session.channels.get("mqtt-retained")
-        found = list(channel.browse(selector="topic MATCHES 'qos/+'"))
+        found = list(session.mqtt.retained("qos/+"))
     assert [each.persistent for each in found] == [True, True]
 
 
@@ -251,9 +258,7 @@ def test_whoever_wants_everything_with_qos_0_is_given_it(
         retain(url, {"all/removed": b""})
         retain(url, {"all/typed": b"t"}, PacketProperties(content_type="text"))
         retain(url, {"all/brief": b"b"}, PacketProperties(message_expiry_s=3_600))
-        with realm.connect() as session:
-            channel = session.channels.get("mqtt-retained")
-            channel.publish(b"private", properties={"topic": "$own/1"})
+        put_into(realm, "mqtt-retained", [({"topic": "$own/1"}, b"private")])
         own = PacketProperties(maximum_packet_bytes=200) if version == MQTT_5 else NO_PROPERTIES
         large = {} if version == MQTT_5 else {"all/large": b"x" * 300}
         wanted = messages | large | {"all/typed": b"t", "all/brief": b"b"}
@@ -350,15 +355,14 @@ def test_a_message_is_published_and_retained_or_neither() -> None:
         assert kept(realm, "t") == {"t/0": b"a", "t/2": b"c"}
 
 
-def test_where_nothing_can_be_retained_nothing_is_published() -> None:
+@pytest.mark.spec("A6")
+def test_where_nothing_can_be_retained_nothing_is_published_and_the_store_is_made_anew() -> None:
     with penstock.Realm() as realm:
         with connected(realm.listen_mqtt()) as client, realm.connect() as session:
-            session.channels.delete("mqtt-retained")
+            take_away(realm, "mqtt-retained")
             assert client.publish("a", b"1", retain=True).reason.is_failure
             assert client.publish("a", b"2") == PubackPacket(2)
             published = [each.data for each in session.channels.get("mqtt").browse()]
-            assert client.subscribe("a").reasons == (Reason.GRANTED_QOS_1,)
-            assert heard(client) == []
             assert client.publish("b", b"3", retain=True).reason == Reason.SUCCESS
 
         assert published == [b"2"]
@@ -366,8 +370,12 @@ def test_where_nothing_can_be_retained_nothing_is_published() -> None:
 
 @pytest.mark.parametrize("keys", [{}, {"topic": 2}, {"topic": 1, "line": 1}])
 def test_a_channel_that_is_not_fit_for_it_is_refused(keys: dict[str, int]) -> None:
-    with penstock.Realm() as realm, realm.connect() as session:
-        session.channels.create("mqtt-retained", keys=keys)
+    with penstock.Realm(listen__mqtt_channel="plant") as realm, realm.connect() as session:
+        session.channels.create("mqtt-retained", keys=keys)  # it is reserved beside `mqtt` only
+        with pytest.raises(NameAlreadyBound, match="reserved for an internal store"):
+            session.channels.create("plant-retained", keys=keys)
+    with penstock.Realm() as realm:
+        made_before(realm, "mqtt-retained", Definition(keys=keys))
 
         with pytest.raises(InvalidArgument, match="the publish key topic of depth 1"):
             realm.listen_mqtt()
@@ -387,7 +395,7 @@ def test_the_channel_is_as_the_channel_of_all_topics(
     with penstock.Realm() as realm, realm.connect() as session:
         session.channels.create("mqtt", **attributes)
         url = realm.listen_mqtt()
-        found = session.channels.get("mqtt-retained").info().definition
+        found = definition_of(realm, "mqtt-retained")
         retain(url, {"a": b"1"}, PacketProperties(message_expiry_s=60))
         with connected(url) as client:
             client.subscribe("a")

@@ -9,7 +9,9 @@ import pytest
 
 import penstock
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.frontends.mqtt.durable_feed import durable_of, is_of_session
+from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.session_durables import is_of_session
+from penstock.frontends.mqtt.durable_feed import durable_of
 from penstock.testing.process import ServerProcess
 from penstock.wire.mqtt.packets import (
     MQTT_3,
@@ -25,6 +27,7 @@ from penstock.wire.mqtt.packets import (
 from penstock.wire.mqtt.properties import PacketProperties
 from penstock.wire.mqtt.reasons import Reason
 from tests.frontends.mqtt.clients import Hung, PacketClient, connected, heard
+from tests.frontends.mqtt.internal_stores import made_before
 
 VERSIONS = pytest.mark.parametrize("version", [MQTT_3, MQTT_5])
 pytestmark = pytest.mark.spec("M6")
@@ -279,9 +282,10 @@ def test_a_session_is_its_users_and_needs_the_right_to_make_durables() -> None:
                 assert client.subscribe("a", qos=0).reasons == (Reason.SUCCESS,)
                 session.access.grant("device@*", "durable", channel="mqtt")
                 assert client.subscribe("a").reasons == (Reason.GRANTED_QOS_1,)
-        with PacketClient(url) as client:
-            refused = client.connect("a", clean_start=False, user="other", password=b"pw")
-            assert refused.reason == Reason.CLIENT_IDENTIFIER_NOT_VALID
+        with back(url, "a", present=False, user="other", password=b"pw"):
+            pass
+        with back(url, "a", present=True, **mine):
+            pass
 
 
 @pytest.mark.spec("M8")
@@ -318,8 +322,7 @@ def test_a_will_that_waits_is_not_published_if_its_client_comes_back(
 
 def test_a_channel_that_is_not_fit_for_sessions_is_refused() -> None:
     with penstock.Realm() as realm:
-        with realm.connect() as session:
-            session.channels.create("mqtt-sessions")
+        made_before(realm, "mqtt-sessions", Definition())
         with pytest.raises(InvalidArgument, match="publish key entry"):
             realm.listen_mqtt()
 

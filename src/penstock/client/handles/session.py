@@ -30,6 +30,7 @@ from penstock.client.handles.access import Access
 from penstock.client.handles.channels import Channels
 from penstock.client.handles.destination import Destination
 from penstock.client.handles.joins import Joins
+from penstock.client.handles.mqtt import Mqtt
 from penstock.client.handles.pattern_durables import PatternDurables
 from penstock.client.handles.queues import Queues
 from penstock.client.handles.requesting import Requester
@@ -65,6 +66,8 @@ class Session:
     """The queues of the realm."""
     joins: Joins
     """The joins of the realm."""
+    mqtt: Mqtt
+    """Retained messages and sessions of MQTT."""
     durables: PatternDurables
     """The durables over patterns of the realm."""
 
@@ -77,6 +80,7 @@ class Session:
         self.channels = Channels(connection)
         self.queues = Queues(connection)
         self.joins = Joins(connection)
+        self.mqtt = Mqtt(connection)
         self.durables = PatternDurables(connection)
 
     @property

@@ -17,7 +17,7 @@ from penstock.client.publishing.transaction import Named
 from penstock.client.sync.ending import SessionEnd
 from penstock.client.sync.sync_access import Access
 from penstock.client.sync.sync_channels import Channels
-from penstock.client.sync.sync_joins import Joins
+from penstock.client.sync.sync_joins import Joins, Mqtt
 from penstock.client.sync.sync_pattern_durables import PatternDurables
 from penstock.client.sync.sync_queues import Queues
 from penstock.client.sync.sync_transaction import JointTransaction
@@ -40,6 +40,8 @@ class Session(SessionEnd):
     """The queues of the realm."""
     joins: Joins
     """The joins of the realm."""
+    mqtt: Mqtt
+    """Retained messages and sessions of MQTT."""
     durables: PatternDurables
     """The durables over patterns of the realm."""
 
@@ -51,6 +53,7 @@ class Session(SessionEnd):
         self.channels = Channels(inner.channels, loop)
         self.queues = Queues(inner.queues, loop)
         self.joins = Joins(inner.joins, loop)
+        self.mqtt = Mqtt(inner.mqtt, loop)
         self.durables = PatternDurables(inner.durables, loop)
 
     @property

@@ -63,6 +63,9 @@ class RealmRules(Struct, frozen=True):
     """Whether another node may own the realm's channels next."""
     local_to: str = ""
     """The node of a cluster whose local channels these are; empty: of none (SEM N8)."""
+    mqtt_channel: str = "mqtt"
+    """The channel of all topics (``listen.mqtt_channel``). The names of the internal stores beside
+    it are reserved, whether MQTT is served or not."""
     outbox_bytes_max: int = 1 << 30
     """Bytes that may wait in the outbox of a join; above it what it would copy is refused (SEM
     N9)."""

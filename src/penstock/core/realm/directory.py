@@ -13,6 +13,7 @@ from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.channel_type import ChannelType
 from penstock.core.channel.retention import check_limits
 from penstock.core.channel.state import RealmRules
+from penstock.core.realm.internal_stores import InternalStores
 from penstock.core.realm.joins import Join, JoinTable
 from penstock.core.realm.pattern_durables import PatternDurable, PatternTable
 from penstock.core.realm.topic_table import TopicTable
@@ -103,11 +104,23 @@ class Directory:
         self._numbers: dict[str, ChannelId] = {}
         self._schedules: dict[str, ChannelId] = {}
         """Ids of schedules, by the name of their channel or queue."""
+        self.internal = InternalStores(rules.mqtt_channel)
         self.reply_queues: dict[int, ChannelMachine] = {}
         """The queues that sessions were lent for their replies (SEM R2)."""
         self.next_number = 1
         self._newest = Definition()
         """The attributes that a store was made with last."""
+
+    def serve_mqtt(self, channel: str) -> None:
+        """MQTT is served with this channel of all topics: reserve the names beside it. A store that
+        is there and fits becomes internal."""
+        self.internal.reserve(channel)
+        self.internal.is_serving_mqtt = True
+        for name in self.internal.reserved:
+            number = self._numbers.get(name)
+            made = None if number is None else self.channels[number]
+            if made is not None and self.internal.takes(name, made.state.definition):
+                self.internal.add(self._numbers.pop(name), made)
 
     # --- deciding ------------------------------------------------------------------------
 
@@ -116,17 +129,30 @@ class Directory:
         ``NameDoesNotExist`` for a dead event store there is not. A store may lie beside a folder
         of its name."""
         name = destination_name(name)
-        if name in self._numbers:
-            raise NameAlreadyBound(f"{name} already exists")
-        if name in self.local_names:
+        if (internal := self.internal.reserved.get(name)) is not None:
             raise NameAlreadyBound(
-                f"{name} already exists, as a local {self.local_names[name]}; choose another name"
+                f"the name {name} is reserved for an internal store ({internal.purpose}); choose "
+                f"another name"
             )
+        self._refuse_taken(name)
         self._refuse_too_many()
         if definition.kind in HIDDEN_KINDS:
             plural = {"schedule": "schedules", "outbox": "outboxes"}[definition.kind]
             raise InvalidArgument(f"only the realm makes {plural}; create a channel or a queue")
         return ChannelCreated(self.next_number, name, self.checked(name, definition))
+
+    def decide_internal(self, name: str, definition: Definition) -> ChannelCreated:
+        """An internal store. Raises ``NameAlreadyBound``, ``InvalidArgument``."""
+        self._refuse_taken(name)
+        return ChannelCreated(self.next_number, name, self.checked(name, definition))
+
+    def _refuse_taken(self, name: str) -> None:
+        if name in self._numbers or name in self.internal.numbers:
+            raise NameAlreadyBound(f"{name} already exists")
+        if name in self.local_names:
+            raise NameAlreadyBound(
+                f"{name} already exists, as a local {self.local_names[name]}; choose another name"
+            )
 
     def decide_schedule(self, channel_id: int) -> ChannelCreated:
         """The store of what waits to be published on channel ``channel_id`` (SEM X4)."""
@@ -145,6 +171,7 @@ class Directory:
         """Raises ``NameDoesNotExist``; ``IllegalState`` when other stores need it."""
         channel_id = self.number_of(name, kind)
         name = self.channels[channel_id].state.name
+        self.internal.refuse_deletion(name)
         for channel in self.channels.values():
             own = channel.state.definition
             if own.dead_event_store == name and own.kind != "schedule":
@@ -401,7 +428,7 @@ class Directory:
                 )
             path.append(at)
             if at not in self._numbers:
-                if self.rules.local_to:
+                if self.rules.local_to or at in self.internal.reserved:
                     self.number_of(at)
                 if at in self.local_names:
                     raise InvalidArgument(
@@ -433,9 +460,7 @@ class Directory:
                 made = self.channels[channel_id] = ChannelMachine(name, definition, self.rules)
                 if is_reply_queue(name):
                     self.reply_queues[channel_id] = made
-                if definition.kind != "outbox":
-                    names, key = self._place(name, definition)
-                    names[key] = ChannelId(channel_id)
+                self._enter(channel_id, made)
                 self.note_topics(channel_id)
             case ChannelDeleted(channel_id):
                 self._deleted(channel_id)
@@ -449,6 +474,15 @@ class Directory:
                 self.patterns.add(made)
             case PatternDurableDeleted(pattern, name):
                 self.patterns.remove((pattern, name))
+
+    def _enter(self, channel_id: int, made: ChannelMachine) -> None:
+        """Enter a store that was made among the names."""
+        name, definition = made.state.name, made.state.definition
+        if self.internal.takes(name, definition):
+            self.internal.add(channel_id, made)
+        elif definition.kind != "outbox":
+            names, key = self._place(name, definition)
+            names[key] = ChannelId(channel_id)
 
     def _shared(self, definition: Definition) -> Definition:
         """One object for attributes that are the same as those of the store made before, as they
@@ -471,6 +505,9 @@ class Directory:
         self.reply_queues.pop(channel_id, None)
         self.joins.forget(channel_id)
         self.topics.forget(channel_id)
+        if channel_id in self.internal.machines:
+            self.internal.remove(channel_id)
+            return
         if channel.state.definition.kind == "outbox":
             return
         names, key = self._place(channel.state.name, channel.state.definition)
@@ -492,6 +529,11 @@ class Directory:
         known = destination_name(name)
         channel_id = self._numbers.get(known)
         if channel_id is None:
+            if (internal := self.internal.reserved.get(known)) is not None:
+                raise NameDoesNotExist(
+                    f"{known} is an internal store of the realm ({internal.purpose}), which no "
+                    f"right opens; use {internal.instead}"
+                )
             if known in self.local_names:
                 raise NameDoesNotExist(
                     f"{known} is a local {self.local_names[known]}: connect to it there"
@@ -517,9 +559,19 @@ class Directory:
         return self._numbers.get(name)
 
     def names(self, kind: str) -> list[str]:
-        """The names of all stores of a kind, sorted."""
-        states = (channel.state for channel in self.channels.values())
-        return sorted(state.name for state in states if state.definition.kind == kind)
+        """The names of all stores of a kind that users find, sorted."""
+        own = self.internal.machines
+        found = (each.state for number, each in self.channels.items() if number not in own)
+        return sorted(state.name for state in found if state.definition.kind == kind)
+
+    def is_taken(self, name: str) -> bool:
+        """Whether no other store may get this name."""
+        return name in self._numbers or name in self.internal.reserved
+
+    def is_shown(self, channel_id: int) -> bool:
+        """Whether users find a store by its name."""
+        kind = self.channels[channel_id].state.definition.kind
+        return kind not in HIDDEN_KINDS and channel_id not in self.internal.machines
 
     def schedule_of(self, channel_id: int) -> int | None:
         """The store of what waits to be published on ``channel_id``, if anything ever did."""
@@ -539,8 +591,7 @@ class Directory:
     def _refuse_too_many(self) -> None:
         if not self.rules.stores_max:
             return
-        kinds = [channel.state.definition.kind for channel in self.channels.values()]
-        if sum(kind not in HIDDEN_KINDS for kind in kinds) >= self.rules.stores_max:
+        if sum(map(self.is_shown, self.channels)) >= self.rules.stores_max:
             raise LimitReached(
                 f"there are {self.rules.stores_max} channels and queues, which is the limit "
                 f"(limits.channels_max)"

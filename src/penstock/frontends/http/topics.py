@@ -6,18 +6,22 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from penstock.api.reading import ReadEvent
 from penstock.api.topics import (
     Depth,
     DescribeMqtt,
+    EndMqttSession,
+    ForgetRetained,
     ListMqttSessions,
     ListTopics,
     MqttSessionInfo,
+    OpenRetained,
     ReadRetained,
     SessionFilter,
     TopicLevel,
     TopicsOfChannel,
 )
-from penstock.frontends.http.event_documents import document_of, messages_of
+from penstock.frontends.http.event_documents import detail_of, document_of, messages_of
 from penstock.frontends.http.finding import asked_of, cursor_of
 from penstock.frontends.http.routing import Call, Route
 from penstock.frontends.http.shapes import (
@@ -26,10 +30,14 @@ from penstock.frontends.http.shapes import (
     After,
     Answer,
     DataBytes,
+    Done,
     EventAnswer,
+    EventDetail,
     Limit,
     Moment,
+    NoQuery,
     Page,
+    Purged,
     QueryParameters,
     moment,
 )
@@ -56,6 +64,15 @@ class RetainedQuery(QueryParameters, frozen=True):
     data_bytes: DataBytes = PREVIEW_BYTES
 
 
+class ForgottenQuery(QueryParameters, frozen=True):
+    filter: Filter
+
+
+class EndedQuery(QueryParameters, frozen=True):
+    client_id: Annotated[str, Meta(max_length=65_535)]
+    user: Annotated[str, Meta(max_length=1_024)] = ""
+
+
 class MqttQuery(QueryParameters, frozen=True):
     filter: Filter = "#"
 
@@ -64,7 +81,7 @@ class MqttAnswer(Answer, frozen=True):
     channel: str | None
     """The channel of all topics; null: the realm does not serve MQTT."""
     retained: str | None
-    """The channel with what is retained; null: the realm does not serve MQTT."""
+    """The channel through which retained messages are read; null: the realm does not serve MQTT."""
     channels: tuple[TopicsOfChannel, ...]
     """The channel of all topics, and those that have topics of their own, as far as one may read
     them."""
@@ -106,8 +123,8 @@ async def describe(call: Call[MqttQuery, None]) -> MqttAnswer:
 async def levels(call: Call[TopicsQuery, None]) -> Page[TopicLevel]:
     """List the topics for which something is retained, level by level, with how many there are.
 
-    The channel is that of what is retained, usually ``mqtt-retained``, or another whose only
-    publish key is ``topic`` with depth 1. Each level comes before what is below it, by name.
+    The channel is that of all topics, usually ``mqtt``, or another whose only publish key is
+    ``topic`` with depth 1. Each level comes before what is below it, by name.
     """
     query = call.query
     _, told = await asked_of(
@@ -121,8 +138,10 @@ async def levels(call: Call[TopicsQuery, None]) -> Page[TopicLevel]:
 async def retained(call: Call[RetainedQuery, None]) -> Page[EventAnswer]:
     """Read what is retained for the topics that a filter takes, the oldest first.
 
-    The channel is that of what is retained, usually ``mqtt-retained``. Topics are found by their
-    levels, so what it costs goes by what the filter takes.
+    The channel is that of all topics, usually ``mqtt``, or another whose only publish key is
+    ``topic`` with depth 1. Topics are found by their levels, so what it costs goes by what the
+    filter takes. Messages may be of every channel with topics, so one has to be allowed to read
+    all of these.
     """
     query = call.query
     store, told = await asked_of(
@@ -161,9 +180,48 @@ def _session(told: MqttSessionInfo) -> MqttSessionAnswer:
     )
 
 
+async def retained_event(call: Call[NoQuery, None]) -> EventDetail:
+    """Show one retained message with all of its data.
+
+    The channel is that of all topics.
+    """
+    store, opened = await asked_of(call, OpenRetained, lambda now: OpenRetained(now.channel))
+    event_id = cursor_of(call.params["event_id"]) or 0
+    return detail_of(await call.ask(ReadEvent(opened.channel, event_id)), messages_of(store))
+
+
+async def forget(call: Call[ForgottenQuery, None]) -> Purged:
+    """Forget what is retained for the topics that a filter takes.
+
+    The channel is that of all topics. Clients that are connected are not told.
+    """
+    _, count = await asked_of(
+        call, ForgetRetained, lambda now: ForgetRetained(now.channel, call.query.filter)
+    )
+    return Purged(count=count, dry_run=False)
+
+
+async def end_session(call: Call[EndedQuery, None]) -> Done:
+    """End a session of MQTT with its connection and what waits for its client.
+
+    The user has to be given where several users have chosen the client id.
+    """
+    await call.ask(EndMqttSession(call.query.client_id, call.query.user))
+    return Done()
+
+
 ROUTES = (
     Route("getMqtt", "GET", "mqtt", DescribeMqtt, describe),
     Route("listMqttSessions", "GET", "mqtt/sessions", ListMqttSessions, sessions),
     Route("listTopics", "GET", "channels/{channel}/topics", ListTopics, levels),
+    Route(
+        "getRetainedMessage",
+        "GET",
+        "channels/{channel}/retained/{event_id}",
+        OpenRetained,
+        retained_event,
+    ),
+    Route("endMqttSession", "DELETE", "mqtt/sessions", EndMqttSession, end_session),
+    Route("forgetRetained", "DELETE", "channels/{channel}/retained", ForgetRetained, forget),
     Route("listRetainedMessages", "GET", "channels/{channel}/retained", ReadRetained, retained),
 )

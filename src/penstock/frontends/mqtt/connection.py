@@ -23,7 +23,7 @@ from penstock.frontends.mqtt.reasons import (
     version_refusal,
 )
 from penstock.frontends.mqtt.retained import RetainedDelivery
-from penstock.frontends.mqtt.session import MqttSession
+from penstock.frontends.mqtt.session import ClientKey, MqttSession
 from penstock.frontends.mqtt.signing_in import MqttSignIn
 from penstock.frontends.mqtt.subscribing import Subscribing, give_retained
 from penstock.frontends.mqtt.topic_rights import ClientRights
@@ -107,12 +107,17 @@ class MqttConnection(HostedConnection):
         self._keep_alive_s = 0.0
         self.incoming = Incoming(self)
         self._subscriber = Subscribing(self)
-        self.client = MqttSession(hub, "", self.principal)
+        self.client = MqttSession(hub, "", self.principal, "")
         """The session that it goes on with, once its client is let in."""
         self.rights = ClientRights(hub, self.principal, "")
         """What its user may."""
         self.retained_deliveries: list[RetainedDelivery] = []
         self._subscribing = 0
+
+    @property
+    def key(self) -> ClientKey:
+        """What its session is known by."""
+        return ClientKey(self.client_id, self.principal.user)
 
     # --- asyncio -------------------------------------------------------------------------
 
@@ -363,7 +368,7 @@ class MqttConnection(HostedConnection):
         code = int(reason) if self.version == MQTT_5 else return_code(reason)
         self.send(ConnackPacket(code, properties=explanation(text)))
         self.is_ending = True
-        self.hub.leave(self.client_id, self)
+        self.hub.leave(self)
         self._close()
 
     def may_have(self, wanted: Filter, channel: TopicChannel | None) -> bool:
@@ -480,7 +485,7 @@ class MqttConnection(HostedConnection):
         if not self.is_open:
             return
         self.is_open = False
-        self.hub.leave(self.client_id, self)
+        self.hub.leave(self)
         self.hub.sessions.leave(self.client)
 
     def check(self, now_s: float) -> None:

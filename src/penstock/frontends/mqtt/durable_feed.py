@@ -12,6 +12,7 @@ from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import NameAlreadyBound, NameDoesNotExist, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Spans
+from penstock.core.vocabulary.session_durables import DIGITS, PREFIX
 from penstock.core.vocabulary.start_positions import FromId, FromLatest
 from penstock.core.vocabulary.topic_templates import selector_of
 from penstock.core.vocabulary.topics import topic_matches
@@ -20,7 +21,7 @@ from penstock.frontends.mqtt.messages import TopicMessage, messages_of
 from penstock.frontends.mqtt.outbox import Filter
 from penstock.loggers import logger
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
-from penstock.wire.mqtt.reading import SHARED
+from penstock.wire.mqtt.reading import SHARED, wanted_of
 
 if TYPE_CHECKING:
     from penstock.frontends.mqtt.connection import MqttConnection
@@ -33,26 +34,24 @@ WINDOW: Final = 100
 SHARED_WINDOW: Final = 50
 """Most events of a shared subscription with one client, if the client does not say that it takes
 fewer: few, so that each of its group has some."""
-PREFIX: Final = "mqtt:"
-"""What the names of the durables of sessions begin with."""
 _LATEST: Final = FromLatest()
 _SHOWN: Final = 80
 """Characters of a client id, and of a filter, in the name of a durable."""
-_DIGITS: Final = 16
 
 _log = logger("penstock.mqtt")
 
 
-def durable_of(client_id: str, text: str) -> str:
-    """The name of the durable of a client's subscription: for people, and unique by a hash."""
-    whole = sha256(f"{client_id}\0{text}".encode()).hexdigest()[:_DIGITS]
-    return f"{PREFIX}{_shown(client_id)}:{_shown(text)}:{whole}"
+def durable_of(place: str, text: str) -> str:
+    """The name of the durable of a subscription, by where its session is stored: for people, and
+    unique by a hash."""
+    whole = sha256(f"{place}\0{text}".encode()).hexdigest()[:DIGITS]
+    return f"{PREFIX}{_shown(place)}:{_shown(text)}:{whole}"
 
 
 def shared_durable_of(text: str) -> str:
     """The name of the durable of a shared subscription, which all members of its group have."""
     group, _, wanted = text.removeprefix(SHARED).partition("/")
-    whole = sha256(text.encode()).hexdigest()[:_DIGITS]
+    whole = sha256(text.encode()).hexdigest()[:DIGITS]
     return f"{PREFIX}{SHARED}{_shown(group)}:{_shown(wanted)}:{whole}"
 
 
@@ -61,20 +60,8 @@ def is_shared_durable(name: str) -> bool:
     return name.startswith(PREFIX + SHARED)
 
 
-def is_of_session(name: str) -> bool:
-    """Whether a durable is one of a session, by its name."""
-    last = name.rpartition(":")[2]
-    is_hash = len(last) == _DIGITS and all(each in "0123456789abcdef" for each in last)
-    return name.startswith(PREFIX) and is_hash
-
-
 def _shown(text: str) -> str:
     return "".join(each if each.isascii() and each.isprintable() else "?" for each in text[:_SHOWN])
-
-
-def wanted_of(text: str) -> str:
-    """The topic filter of a subscription, shared or not."""
-    return text.removeprefix(SHARED).partition("/")[2] if text.startswith(SHARED) else text
 
 
 async def make_durable(

@@ -38,17 +38,18 @@ from penstock.frontends.mqtt.messages import (
 from penstock.frontends.mqtt.newest_events import make_channel
 from penstock.frontends.mqtt.reasons import reported
 from penstock.frontends.mqtt.retained import RetainedMessages
-from penstock.frontends.mqtt.session import MqttSession
+from penstock.frontends.mqtt.session import ClientKey, MqttSession, turn_of
 from penstock.frontends.mqtt.session_store import NEVER
 from penstock.frontends.mqtt.sessions import MqttSessions
 from penstock.frontends.mqtt.topic_channels import TopicChannel, TopicChannels
 from penstock.frontends.shared.buffers import Buffers
 from penstock.loggers import logger
 from penstock.runtime.access.open_connections import MessageCounts, MqttFigures
+from penstock.runtime.operations.internal_stores import serve_mqtt
 from penstock.runtime.store.bodies import Body, body_from
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.wire.mqtt.packets import MQTT_3, MQTT_5
-from penstock.wire.mqtt.reasons import MqttViolation
+from penstock.wire.mqtt.reasons import MqttViolation, Reason
 
 if TYPE_CHECKING:
     from penstock.columns.selectors import Selector
@@ -60,6 +61,8 @@ UNKNOWN_BYTES_MAX: Final = 16 << 20
 """Bytes of packets of clients that are not signed in, all together."""
 UNKNOWN_SMALL_BYTES: Final = 4_096
 """Bytes of each of them that are not counted."""
+LAST_USER: Final = "\U0010ffff"
+"""Comes behind the names of users."""
 FILTERS_SHOWN: Final = 100
 """Most subscriptions that are told of each session."""
 
@@ -88,11 +91,12 @@ class MqttHub:
         self.unknown = Buffers(UNKNOWN_BYTES_MAX, UNKNOWN_SMALL_BYTES)
         """What clients have sent that are not signed in."""
         self.held = UserBytes(self._held_for)
+        serve_mqtt(self.realm, channel)
         self.traffic = listener.realm.connections.traffic["mqtt"]
         self.counts = MessageCounts()
         self._fan_out = FanOut(self.realm.access, self.counts)
         self.filters = self._fan_out.filters
-        self._clients: dict[str, MqttConnection] = {}
+        self._clients: dict[ClientKey, MqttConnection] = {}
         self._gathered: dict[str, list[Gathered | GatheredTogether]] = {}
         self.is_held_up = False
         """Whether clients that publish may have to wait; looked at once in a turn of the loop."""
@@ -152,24 +156,22 @@ class MqttHub:
 
     # --- who is there --------------------------------------------------------------------
 
-    def enter(self, client_id: str, connection: MqttConnection) -> None:
-        """Register a client, and end an older connection of it. Raises ``NameAlreadyBound`` if the
-        client is somebody else's."""
-        older = self._clients.get(client_id)
+    def enter(self, connection: MqttConnection) -> None:
+        """Register a client, and end an older connection of it."""
+        older = self._clients.get(connection.key)
         if older is not None:
-            if older.principal.user != connection.principal.user:
-                raise NameAlreadyBound(f"client {client_id[:40]!r} is another user's")
             older.replaced()
-        self._clients[client_id] = connection
+        self._clients[connection.key] = connection
 
-    def leave(self, client_id: str, connection: MqttConnection) -> None:
-        if self._clients.get(client_id) is connection:
-            del self._clients[client_id]
+    def leave(self, connection: MqttConnection) -> None:
+        """Forget a connection that has ended."""
+        if self._clients.get(connection.key) is connection:
+            del self._clients[connection.key]
 
     def _held_for(self) -> list[MqttSession]:
         """The sessions that messages may be kept for."""
         return [
-            *self.sessions.away_after("").values(),
+            *self.sessions.away().values(),
             *(each.client for each in self._clients.values()),
         ]
 
@@ -181,8 +183,8 @@ class MqttHub:
         """What there is now; the work is by the number of connections."""
         found = [each.client.figures for each in self._clients.values()]
         versions = Counter(each.version for each in self._clients.values())
-        away = self.sessions.away
-        store = self.realm.view.named(self.retained.name)
+        away = self.sessions.away_figures
+        store = self.retained.store
         return MqttFigures(
             connections={name: versions[each] for each, name in VERSIONS.items()},
             away=away.sessions,
@@ -192,20 +194,51 @@ class MqttHub:
             retained=0 if store is None else store.events,
         )
 
-    @property
-    def retained_channel(self) -> str:
-        """The channel with what is retained."""
-        return self.retained.name
-
     def sessions_after(self, after: str, limit: int) -> api.SessionsPage:
-        """The next sessions, by client id, with a connection and without."""
-        connected = {name: each.client for name, each in self._clients.items()}
-        found = {**self.sessions.away_after(after), **connected}
-        names = nsmallest(limit + 1, (each for each in found if each > after))
+        """The next sessions, by client id and user, with a connection and without."""
+        found = self.sessions.away()
+        found |= {key: each.client for key, each in self._clients.items()}
+        client_id, separator, user = after.partition("\0")
+        behind = ClientKey(client_id, user) if separator else ClientKey(client_id, LAST_USER)
+        keys = nsmallest(limit + 1, (each for each in found if not after or each > behind))
+        following = None
+        if len(keys) > limit:
+            last, is_same = keys[limit - 1], keys[limit].client_id == keys[limit - 1].client_id
+            following = turn_of(last) if is_same else last.client_id
         return api.SessionsPage(
-            sessions=tuple(self._described(found[each]) for each in names[:limit]),
-            next=names[limit - 1] if len(names) > limit else None,
+            sessions=tuple(self._described(found[each]) for each in keys[:limit]), next=following
         )
+
+    async def end_session(self, client: str, user: str) -> None:
+        """End a session with its connection. ``user`` may be empty where only one has the client
+        id. Raises ``NameDoesNotExist``, ``InvalidArgument``."""
+        there = [each for each in self._keys() if each.client_id == client]
+        keys = [each for each in there if user in ("", each.user)]
+        if not keys:
+            whose = f" of user {user!r}" if user else ""
+            raise NameDoesNotExist(f"client {client[:80]!r}{whose} has no session of MQTT")
+        if len(keys) > 1:
+            users = ", ".join(sorted(each.user for each in keys)[:10])
+            raise InvalidArgument(
+                f"the client id {client[:80]!r} has sessions of several users; name one of: {users}"
+            )
+        await self._end_session(keys[0])
+
+    async def end_sessions_of(self, user: str) -> None:
+        """End all sessions of a user."""
+        for key in self._keys():
+            if key.user == user:
+                await self._end_session(key)
+
+    def _keys(self) -> set[ClientKey]:
+        return {*self._clients, *self.sessions.away()}
+
+    async def _end_session(self, key: ClientKey) -> None:
+        connection = self._clients.get(key)
+        if connection is not None:
+            connection.client.is_over = True
+            connection.end(MqttViolation(Reason.ADMINISTRATIVE_ACTION, "the session was ended"))
+        await self.sessions.end(key)
 
     def _described(self, session: MqttSession) -> api.MqttSessionInfo:
         connection, view = session.connection, self.realm.view

@@ -98,7 +98,7 @@ class Incoming:
         if packet.qos == 2:
             session.came(packet.packet_id)
             if session.is_lasting:
-                entries = (received_entry(session.client_id, packet.packet_id, is_there=True),)
+                entries = (received_entry(session.place, packet.packet_id, is_there=True),)
         whose = self._publication(session)
         try:
             connection.rights.check_publish(topic, PublishEvents)
@@ -166,7 +166,7 @@ class Incoming:
             session.answer(PubcompPacket(packet_id))
 
         if session.is_lasting:
-            entry = received_entry(session.client_id, packet_id, is_there=False)
+            entry = received_entry(session.place, packet_id, is_there=False)
             session.store((entry,), forgotten)
         else:
             forgotten()

@@ -1,11 +1,11 @@
-"""Channels that MQTT keeps beside the one of all topics: of each key the newest event counts."""
+"""Internal stores of MQTT beside the channel of all topics: of each key the newest event counts."""
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 from abc import ABC, abstractmethod
-from typing import ClassVar
 
+from penstock.core.realm.internal_stores import InternalStore
 from penstock.core.vocabulary.errors import (
     InvalidArgument,
     NameAlreadyBound,
@@ -14,62 +14,79 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.names import destination_name
+from penstock.loggers import logger
+from penstock.runtime.operations.internal_stores import make_internal
 from penstock.runtime.realm import RunningRealm
+from penstock.runtime.subscriptions.realm_view import StoreView
+from penstock.tasks import start_task
+
+_log = logger("penstock.mqtt")
 
 
 class KeyedChannel(ABC):
-    """The channel ``<channel>-<suffix>``."""
+    """An internal store (SEM A6) of MQTT."""
 
-    suffix: ClassVar[str]
-    key: ClassVar[str]
-    """Its publish key, of depth 1."""
-    what: ClassVar[str]
-    """What is kept there, for people."""
-    why: ClassVar[str]
-    """What a channel that is not fit for it is told."""
-
-    def __init__(self, realm: RunningRealm, beside: str) -> None:
+    def __init__(self, realm: RunningRealm, beside: str, own: InternalStore) -> None:
         """``beside``: the channel of all topics."""
         self._realm = realm
         self._beside = beside
-        self.name = f"{beside}-{self.suffix}"
-        """What it is called."""
+        self._own = own
+        self.name = own.name
+        self._making: asyncio.Task[ChannelId] | None = None
 
     @abstractmethod
     def _type(self, beside: str) -> str:
         """The type that it is made with; ``beside`` is that of the channel of all topics."""
 
+    @property
+    def store(self) -> StoreView | None:
+        """The store as it is now; None: it has not been made."""
+        return self._realm.view.internal(self.name)
+
     async def open_channel(self) -> ChannelId:
         """The channel, made when it is missing, with the sync of the channel of all topics.
-        Raises ``InvalidArgument`` if it is not fit for it."""
-        with contextlib.suppress(NameDoesNotExist):
-            return self.channel()
-        await make_channel(self._realm, self.name, self._definition())
-        return self.channel()
+        Raises ``InvalidArgument`` where a user's store of another shape has its name."""
+        store = self.store
+        if store is not None:
+            return store.number
+        if self._realm.view.named(self.name) is not None:
+            raise InvalidArgument(
+                f"{self.name!r} was made by a user and is not a channel with the publish key "
+                f"{self._own.key} of depth 1 and no other, which {self._own.purpose} need; delete "
+                f"it, or set listen.mqtt_channel to another name"
+            )
+        return await make_internal(self._realm, self.name, self._definition())
 
     def _definition(self) -> Definition:
         beside = self._realm.definition_of(self._beside) or Definition()
         return Definition(
             type=self._type(beside.type),
-            keys={self.key: 1},
+            keys={self._own.key: 1},
             event_ttl=True,
             retain_consumed=True,
             storage=Storage(sync=beside.storage.sync),
         )
 
     def channel(self) -> ChannelId:
-        """Raises ``NameDoesNotExist`` if it is missing."""
-        store = self._realm.view.named(self.name)
+        """The store's number. Raises ``NameDoesNotExist`` if it is missing, and makes it."""
+        store = self.store
         if store is None:
-            raise NameDoesNotExist(f"there is no channel {self.name!r} for {self.what}")
-        definition = self._realm.definition_of(self.name)
-        keys = {} if definition is None else definition.keys
-        if store.kind != "channel" or keys != {self.key: 1}:
-            raise InvalidArgument(
-                f"{self.name!r} has to be a channel with the publish key {self.key} of depth 1, "
-                f"and nothing else: {self.why}"
+            self._make_anew()
+            raise NameDoesNotExist(
+                f"the store of {self._own.purpose} was missing and is being made anew; try again"
             )
         return store.number
+
+    def _make_anew(self) -> None:
+        """Make the store again: without it no client is served until the next start."""
+        if self._making is not None and not self._making.done():
+            return
+
+        def failed(error: BaseException) -> None:
+            _log.error("mqtt.store_missing", store=self.name, reason=str(error))
+
+        _log.warning("mqtt.store_missing", store=self.name, reason="it is being made anew")
+        self._making = start_task(self.open_channel(), name=self.name, on_failure=failed)
 
 
 async def make_channel(realm: RunningRealm, name: str, definition: Definition) -> None:

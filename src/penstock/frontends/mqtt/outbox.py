@@ -258,7 +258,7 @@ class Outbox:
             self._transmit(packet_id, found)
             return
         record = SentRecord(*source[:3], channel=source.channel)
-        entry = sent_entry(self._session.client_id, packet_id, record)
+        entry = sent_entry(self._session.place, packet_id, record)
 
         def stored() -> None:
             found.is_stored = True
@@ -357,7 +357,7 @@ class Outbox:
             self._release(packet_id, found)
             return
         record = SentRecord(*source[:3], True, channel=source.channel)
-        entry = sent_entry(self._session.client_id, packet_id, record)
+        entry = sent_entry(self._session.place, packet_id, record)
         self._session.store((entry,), lambda: self._release(packet_id, found))
 
     def _release(self, packet_id: int, found: InFlight) -> None:
@@ -414,7 +414,7 @@ class Outbox:
             return
         self._known.pop(found.source, None)
         if found.qos == 2:
-            self._session.store((sent_entry(self._session.client_id, packet_id, None),))
+            self._session.store((sent_entry(self._session.place, packet_id, None),))
 
     # --- connections come and go ---------------------------------------------------------
 

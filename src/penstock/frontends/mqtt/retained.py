@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.realm.internal_stores import retained_store
 from penstock.core.vocabulary.errors import (
     PenstockError,
 )
-from penstock.core.vocabulary.topic_templates import TOPIC
 from penstock.core.vocabulary.topics import has_wildcards
 from penstock.frontends.mqtt.expressing import TOO_LARGE, give_up
 from penstock.frontends.mqtt.in_flight import MessageSource
@@ -20,6 +20,7 @@ from penstock.frontends.mqtt.outbox import Filter
 from penstock.frontends.mqtt.topic_index import TopicIndex
 from penstock.runtime.access.open_connections import MessageCounts
 from penstock.runtime.reading.stretches import batches_at, batches_of
+from penstock.runtime.realm import RunningRealm
 from penstock.wire.mqtt.properties import NO_PROPERTIES
 from penstock.wire.mqtt.writing import plain_publish
 
@@ -37,10 +38,8 @@ FLUSH_BYTES: Final = 1 << 16
 class RetainedMessages(KeyedChannel):
     """The channel ``<channel>-retained``: of each topic the event that was retained last."""
 
-    suffix = "retained"
-    key = TOPIC
-    what = "retained messages"
-    why = "MQTT keeps retained messages there"
+    def __init__(self, realm: RunningRealm, beside: str) -> None:
+        super().__init__(realm, beside, retained_store(beside))
 
     def _type(self, beside: str) -> str:
         return "mixed" if beside == "transient" else beside
@@ -52,7 +51,7 @@ class RetainedMessages(KeyedChannel):
         a time. What it costs goes by what matches."""
         channel = await self.open_channel()
         if EVERY in filters:
-            pages = batches_of(self._realm, channel, self.name)
+            pages = batches_of(self._realm, channel)
         else:
             pages = batches_at(self._realm, channel, self._event_ids(filters))
         async for page in pages:
@@ -66,7 +65,8 @@ class RetainedMessages(KeyedChannel):
     def _event_ids(self, filters: Sequence[str]) -> list[int]:
         """The events of the topics that filters take: a topic is known by its key, and a filter
         with wildcards is looked up in the tree of all topics."""
-        store = self._realm.view.required(self.name)
+        store = self.store
+        assert store is not None, "it was opened"
         tree, topics = self._realm.view.topic_tree(store), set[str]()
         for each in filters:
             topics.update(tree.find(each) if has_wildcards(each) else (each,))

@@ -19,6 +19,7 @@ from penstock.frontends.mqtt.session_store import (
     StoredFilter,
     StoredWill,
     session_entry,
+    stored_principal,
 )
 from penstock.runtime.delivery.byte_credit import RoughRoom
 from penstock.wire.mqtt.packets import Packet, TopicSubscription
@@ -40,12 +41,28 @@ class SessionFigures(NamedTuple):
 NOTHING: Final = SessionFigures(0, 0, 0, 0)
 
 
+class ClientKey(NamedTuple):
+    """What a session is known by: a client id is its user's, and others may choose the same."""
+
+    client_id: str
+    user: str
+
+
+def turn_of(key: ClientKey) -> str:
+    """The name under which what one client does waits for its turn."""
+    return f"{key.client_id}\0{key.user}"
+
+
 class MqttSession:
     """The state of a session (4.1). One that lasts is stored, and outlives its connection."""
 
-    def __init__(self, hub: MqttHub, client_id: str, principal: Principal) -> None:
+    def __init__(self, hub: MqttHub, client_id: str, principal: Principal, place: str) -> None:
+        """``place`` is where it is stored."""
         self._hub = hub
         self.client_id = client_id
+        self.key = ClientKey(client_id, principal.user)
+        self.turn = turn_of(self.key)
+        self.place = place
         self.principal = principal
         self.connection: MqttConnection | None = None
         """The connection that it has now."""
@@ -106,9 +123,15 @@ class MqttSession:
         """The session as it is stored now."""
         kept = self.stored_filters() if self.is_lasting else ()
         return session_entry(
+            self.place,
             SessionRecord(
-                *(self.client_id, self.principal, self.expiry_s, self.ended_us, self.will, kept)
-            )
+                self.client_id,
+                stored_principal(self.principal),
+                self.expiry_s,
+                self.ended_us,
+                self.will,
+                kept,
+            ),
         )
 
     def _kept(self) -> tuple[StoredFilter, ...]:
@@ -281,7 +304,7 @@ class MqttSession:
         if made.is_shared:
             made.durable, made.qos = shared_durable_of(made.text), min(made.qos, 1)
         elif self.is_lasting and made.qos:
-            made.durable = durable_of(self.client_id, made.text)
+            made.durable = durable_of(self.place, made.text)
         if older is None:
             self.filters[made.text] = made
             return made, True

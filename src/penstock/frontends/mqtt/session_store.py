@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from penstock.columns.events.body import body_of_columns
 from penstock.columns.events.event import Event
-from penstock.core.access.rights import Principal
+from penstock.core.access.rights import Principal, Proof
+from penstock.core.realm.internal_stores import ENTRY, session_store
 from penstock.core.vocabulary.identities import ChannelId
+from penstock.core.vocabulary.topics import filter_fault
 from penstock.frontends.mqtt.messages import REMOVAL_MS
 from penstock.frontends.mqtt.newest_events import KeyedChannel
 from penstock.runtime.reading.stretches import pages_of
+from penstock.runtime.realm import RunningRealm
 from penstock.runtime.store.bodies import Body, body_from
 from penstock.runtime.writer.requests import Reply
+from penstock.wire.mqtt.framing import PacketReader
+from penstock.wire.mqtt.packets import MQTT_5, PublishPacket
+from penstock.wire.mqtt.reading import packet_of, wanted_of
+from penstock.wire.mqtt.reasons import malformed
 
-ENTRY: Final = "entry"
-"""The property that names what an event is about; of each name the newest event counts."""
+PACKET_ID_MAX: Final = 65_535
 SESSION, RECEIVED, SENT = "session", "received", "sent"
 """Kinds of entries: a session, a message of QoS 2 that has come, one that was sent."""
+
+
+NEVER: Final = 0xFFFF_FFFF
+"""The session expiry of a session that never expires, in seconds."""
+Seconds = Annotated[int, Meta(ge=0, le=NEVER)]
 
 
 class StoredFilter(Struct, frozen=True, omit_defaults=True):
@@ -44,18 +55,50 @@ class StoredWill(Struct, frozen=True, omit_defaults=True):
 
     packet: bytes
     """The PUBLISH, in the form of MQTT 5."""
-    delay_s: int = 0
+    delay_s: Seconds = 0
+
+
+class StoredPrincipal(Struct, frozen=True, omit_defaults=True):
+    """The user of a session. What it may do is looked up when it counts: whether it was trusted,
+    and which groups its token named, is not taken from what is stored."""
+
+    user: str
+    host: str
+    proof: Proof = "none"
+    until_us: int = 0
+    certificate: tuple[str, ...] = ()
+
+    @property
+    def principal(self) -> Principal:
+        return Principal(
+            self.user,
+            self.host,
+            proof=self.proof,
+            until_us=self.until_us,
+            certificate=self.certificate,
+        )
+
+
+def stored_principal(principal: Principal) -> StoredPrincipal:
+    """What is stored of the user of a session."""
+    return StoredPrincipal(
+        principal.user,
+        principal.host,
+        principal.proof,
+        principal.until_us,
+        principal.certificate,
+    )
 
 
 class SessionRecord(Struct, frozen=True, omit_defaults=True):
     """A session as it is stored."""
 
     client_id: str
-    principal: Principal
+    principal: StoredPrincipal
     """Whose it is, and who publishes its will."""
-    expiry_s: int = 0
+    expiry_s: Seconds = 0
     """Seconds that it outlives its connection; :data:`NEVER`: for ever."""
-    ended_us: int = 0
+    ended_us: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
     """When its connection ended, in microseconds since 1970; 0: it has one."""
     will: StoredWill | None = None
     filters: tuple[StoredFilter, ...] = ()
@@ -76,30 +119,32 @@ class SentRecord(Struct, frozen=True, omit_defaults=True):
     """The channel with topics that the event is in; empty: the one of all topics."""
 
 
-NEVER: Final = 0xFFFF_FFFF
-"""The session expiry of a session that never expires, in seconds."""
-
 Entry = tuple[str, bytes]
 """The name of an entry and what it says; nothing: it is removed."""
 
 
-class StoredEntries(Struct, frozen=True):
-    """All that is stored."""
+class StoredEntries(Struct):
+    """All that is stored, by the place of its session (:func:`place_of`)."""
 
-    sessions: list[SessionRecord]
+    sessions: dict[str, SessionRecord]
     received: dict[str, list[int]]
-    """The ids of messages of QoS 2 that have come and are not released, by client."""
+    """The ids of messages of QoS 2 that have come and are not released."""
     sent: dict[str, dict[int, SentRecord]]
-    """Messages of QoS 2 that were sent, by client and id."""
+    """Messages of QoS 2 that were sent, by id."""
+    unreadable: list[str] = []
+    """The first entries that could not be read, each with the reason."""
+    unreadable_count: int = 0
+
+
+UNREADABLE_NAMED: Final = 10
+"""Most unreadable entries whose names and reasons are logged."""
 
 
 class SessionStore(KeyedChannel):
     """The channel ``<channel>-sessions``."""
 
-    suffix = "sessions"
-    key = ENTRY
-    what = "sessions of MQTT"
-    why = "sessions of MQTT are kept there"
+    def __init__(self, realm: RunningRealm, beside: str) -> None:
+        super().__init__(realm, beside, session_store(beside))
 
     def _type(self, beside: str) -> str:
         return "persistent"
@@ -127,43 +172,86 @@ class SessionStore(KeyedChannel):
     # --- reading -------------------------------------------------------------------------
 
     async def load(self) -> StoredEntries:
-        """What is stored, when the front end starts."""
-        found = StoredEntries([], {}, {})
+        """What is stored, when the front end starts. An entry that cannot be read is left out: one
+        of them must not keep a realm from being served."""
+        found = StoredEntries({}, {}, {})
         channel = await self.open_channel()
-        async for page in pages_of(self._realm, channel, self.name):
+        async for page in pages_of(self._realm, channel):
             for event in page:
                 if event.data:
-                    _take_up(event, found)
+                    self._take_up(event, found)
         return found
+
+    @staticmethod
+    def _take_up(event: Event, found: StoredEntries) -> None:
+        try:
+            _take_up(event, found)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            found.unreadable_count += 1
+            if len(found.unreadable) < UNREADABLE_NAMED:
+                name = str(event.properties.get(ENTRY, ""))[:100]
+                found.unreadable.append(f"event {event.event_id} ({name!r}): {str(error)[:200]}")
 
 
 def _take_up(event: Event, found: StoredEntries) -> None:
     kind, _, rest = str(event.properties.get(ENTRY, "")).partition("/")
     if kind == SESSION:
-        found.sessions.append(msgspec.json.decode(event.data, type=SessionRecord))
+        record = msgspec.json.decode(event.data, type=SessionRecord)
+        if rest not in (record.client_id, place_of(record.principal.user, record.client_id)):
+            raise ValueError(f"it is about the session of client {record.client_id!r}")
+        for each in record.filters:
+            if fault := filter_fault(wanted_of(each.filter)):
+                raise ValueError(fault)
+        found.sessions[rest] = record
         return
-    number, _, client_id = rest.partition("/")
+    number, _, place = rest.partition("/")
     if kind == RECEIVED:
-        found.received.setdefault(client_id, []).append(int(number))
+        found.received.setdefault(place, []).append(_packet_id(number))
     elif kind == SENT:
-        record = msgspec.json.decode(event.data, type=SentRecord)
-        found.sent.setdefault(client_id, {})[int(number)] = record
+        sent = msgspec.json.decode(event.data, type=SentRecord)
+        found.sent.setdefault(place, {})[_packet_id(number)] = sent
+    else:
+        raise ValueError("it is neither a session nor a message of QoS 2")
 
 
-def session_entry(record: SessionRecord) -> Entry:
-    return f"{SESSION}/{record.client_id}", msgspec.json.encode(record)
+def _packet_id(text: str) -> int:
+    """Raises ``ValueError``."""
+    if not text.isascii() or not text.isdigit() or not 0 < int(text[:6]) <= PACKET_ID_MAX:
+        raise ValueError(f"{text[:20]!r} is not a packet id; allowed are 1 to {PACKET_ID_MAX}")
+    return int(text)
 
 
-def session_removed(client_id: str) -> Entry:
-    return f"{SESSION}/{client_id}", b""
+def will_packet(will: StoredWill) -> PublishPacket:
+    """The message of a will. Raises :class:`MqttViolation` for bytes that are none."""
+    reader = PacketReader()
+    reader.receive(will.packet)
+    packets = list(reader.packets())
+    packet = packet_of(*packets[0], MQTT_5) if len(packets) == 1 else None
+    if isinstance(packet, PublishPacket):
+        return packet
+    raise malformed("the bytes of a stored will are not one message")
 
 
-def received_entry(client_id: str, packet_id: int, *, is_there: bool) -> Entry:
+def place_of(user: str, client_id: str) -> str:
+    """Where a session is stored whose client id another user has, too. A client id, the place of
+    the first of them, has no NUL in it."""
+    return f"{client_id}\0{user}"
+
+
+def session_entry(place: str, record: SessionRecord) -> Entry:
+    return f"{SESSION}/{place}", msgspec.json.encode(record)
+
+
+def session_removed(place: str) -> Entry:
+    return f"{SESSION}/{place}", b""
+
+
+def received_entry(place: str, packet_id: int, *, is_there: bool) -> Entry:
     """A message of QoS 2 has come, or was released."""
-    return f"{RECEIVED}/{packet_id}/{client_id}", b"1" if is_there else b""
+    return f"{RECEIVED}/{packet_id}/{place}", b"1" if is_there else b""
 
 
-def sent_entry(client_id: str, packet_id: int, record: SentRecord | None) -> Entry:
+def sent_entry(place: str, packet_id: int, record: SentRecord | None) -> Entry:
     """A message of QoS 2 is sent; None: its client is done with it."""
-    name = f"{SENT}/{packet_id}/{client_id}"
+    name = f"{SENT}/{packet_id}/{place}"
     return name, b"" if record is None else msgspec.json.encode(record)

@@ -15,29 +15,38 @@ from msgspec.structs import replace
 from penstock.api.publishing import PublishEvents
 from penstock.core.access.rights import Principal
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import NameAlreadyBound, NameDoesNotExist, PenstockError
+from penstock.core.vocabulary.errors import NameDoesNotExist, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
+from penstock.core.vocabulary.session_durables import is_of_session
 from penstock.core.vocabulary.start_positions import FromId
-from penstock.frontends.mqtt.durable_feed import is_of_session, is_shared_durable, make_durable
+from penstock.frontends.mqtt.durable_feed import is_shared_durable, make_durable
 from penstock.frontends.mqtt.messages import Gathered, Received
 from penstock.frontends.mqtt.outbox import Filter
 from penstock.frontends.mqtt.reasons import reported
-from penstock.frontends.mqtt.session import NOTHING, MqttSession, SessionFigures
+from penstock.frontends.mqtt.session import (
+    NOTHING,
+    ClientKey,
+    MqttSession,
+    SessionFigures,
+    turn_of,
+)
 from penstock.frontends.mqtt.session_store import (
     NEVER,
     Entry,
     SessionStore,
+    StoredEntries,
     StoredWill,
+    place_of,
     received_entry,
     sent_entry,
     session_removed,
+    will_packet,
 )
 from penstock.frontends.mqtt.topic_rights import ClientRights
 from penstock.loggers import logger
+from penstock.runtime.access.internal_errors import new_incident_id
 from penstock.runtime.store.bodies import Body
-from penstock.wire.mqtt.framing import PacketReader
 from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, ConnectPacket, PublishPacket, Will
-from penstock.wire.mqtt.reading import packet_of
 from penstock.wire.mqtt.writing import packet_bytes
 
 if TYPE_CHECKING:
@@ -60,39 +69,42 @@ class MqttSessions:
     def __init__(self, hub: MqttHub) -> None:
         self._hub = hub
         self._store = SessionStore(hub.realm, hub.channel)
-        self._known: dict[str, MqttSession] = {}
+        self._known: dict[ClientKey, MqttSession] = {}
         """Sessions of which something is stored."""
+        self._places: dict[str, MqttSession] = {}
+        """Sessions of which something is stored, by the place where it is."""
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         """Clients that come or go at the moment, and how many wait for their turn."""
         self._members: dict[str, set[MqttSession]] = {}
         """Who shares a durable, by its name."""
         self._waiting: list[tuple[Sequence[Entry], Answer]] = []
-        self._due: list[tuple[int, str]] = []
+        self._due: list[tuple[int, ClientKey]] = []
         """When which client's session has something to do, in microseconds since 1970."""
         self._alarm: asyncio.TimerHandle | None = None
         self._is_loaded = False
-        self.away = NOTHING
+        self.unreadable_count = 0
+        """Stored entries that could not be read when the front end started."""
+        self.away_figures = NOTHING
         """The sums of the sessions without a connection."""
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def away_after(self, client_id: str) -> dict[str, MqttSession]:
-        """The sessions without a connection whose client ids come later."""
-        return {
-            name: each
-            for name, each in self._known.items()
-            if name > client_id and each.connection is None
-        }
+    def away(self) -> dict[ClientKey, MqttSession]:
+        """The sessions without a connection."""
+        return {key: each for key, each in self._known.items() if each.connection is None}
+
+    def get(self, key: ClientKey) -> MqttSession | None:
+        """A session of which something is stored."""
+        return self._known.get(key)
 
     def _count(self, session: MqttSession) -> None:
         """Keep the sums of the sessions that are away: one may have come, gone or changed."""
-        is_away = session.connection is None and self._known.get(session.client_id) is session
+        is_away = session.connection is None and self._known.get(session.key) is session
         counted = session.figures if is_away else NOTHING
         before = session.counted
-        self.away = SessionFigures(
-            *(all_ + now - old for all_, now, old in zip(self.away, counted, before, strict=True))
-        )
+        sums = zip(self.away_figures, counted, before, strict=True)
+        self.away_figures = SessionFigures(*(every + now - old for every, now, old in sums))
         session.counted = counted
 
     # --- the start -----------------------------------------------------------------------
@@ -104,23 +116,34 @@ class MqttSessions:
         found = await self._store.load()
         self._is_loaded = True
         now_us = self._now_us
-        for record in found.sessions:
-            session = MqttSession(self._hub, record.client_id, record.principal)
+        if found.unreadable_count:
+            self._report_unreadable(found)
+        for place, record in found.sessions.items():
+            session = MqttSession(self._hub, record.client_id, record.principal.principal, place)
             session.know(record if record.ended_us else replace(record, ended_us=now_us))
-            self._known[record.client_id] = session
+            self._known[session.key] = self._places[place] = session
             for name in filter(is_shared_durable, session.durables):
                 self._members.setdefault(name, set()).add(session)
             self._watch(session)
-        for client_id, ids in found.received.items():
-            if (known := self._known.get(client_id)) is not None:
-                known.received = dict.fromkeys(ids, True)
-        for client_id, sent in found.sent.items():
-            if (known := self._known.get(client_id)) is not None:
-                for packet_id, each in sent.items():
-                    known.outbox.know(packet_id, each)
+        for place, known in self._places.items():
+            known.received = dict.fromkeys(found.received.get(place, ()), True)
+            for packet_id, sent in found.sent.get(place, {}).items():
+                known.outbox.know(packet_id, sent)
         for known in self._known.values():
             self._count(known)
         await self._tidy_durables()
+
+    def _report_unreadable(self, found: StoredEntries) -> None:
+        """Log entries that were left out. They stay where they are."""
+        incident = new_incident_id()
+        self.unreadable_count = found.unreadable_count
+        _log.error(
+            "mqtt.entries_unreadable",
+            incident=incident,
+            store=self._store.name,
+            count=found.unreadable_count,
+            entries=found.unreadable,
+        )
 
     async def _tidy_durables(self) -> None:
         """Delete durables of sessions that have ended, or never began, because a kill came between;
@@ -143,8 +166,8 @@ class MqttSessions:
         """A channel has got topics, or lost them: the durables of sessions are where their
         messages are, also of clients that are away."""
         for session in list(self._known.values()):
-            async with self._turn(session.client_id):
-                if self._known.get(session.client_id) is session:
+            async with self._turn(session.turn):
+                if self._known.get(session.key) is session:
                     await self._make_durables(session)
             for text, name in session.kept:
                 await self.retire(name, text)
@@ -186,21 +209,17 @@ class MqttSessions:
         self, connection: MqttConnection, packet: ConnectPacket, principal: Principal
     ) -> tuple[MqttSession, bool]:
         """The session of a client that connects, and whether it is one that there was. An older
-        connection of the client ends. Raises ``NameAlreadyBound`` if the client is somebody
-        else's."""
-        client_id = connection.client_id
-        async with self._turn(client_id):
-            known = self._known.get(client_id)
-            if known is not None and not known.is_over and known.principal.user != principal.user:
-                raise NameAlreadyBound(f"client {client_id[:40]!r} is another user's")
-            self._hub.enter(client_id, connection)
-            known = self._known.get(client_id)
+        connection of the client ends."""
+        key = connection.key
+        async with self._turn(turn_of(key)):
+            self._hub.enter(connection)
+            known = self._known.get(key)
             if known is not None and (packet.clean_start or known.is_over):
                 await self._end(known)
                 known = None
             if known is not None and _is_due(known.will_us, self._now_us):
                 await self._say_will(known)
-            session = known or MqttSession(self._hub, client_id, principal)
+            session = known or MqttSession(self._hub, key.client_id, principal, self._place(key))
             present = session.is_lasting
             session.principal = principal
             session.expiry_s, session.will = expiry_of(packet), _stored(packet.will)
@@ -208,7 +227,7 @@ class MqttSessions:
             self._count(session)
             session.is_lasting = present or session.expiry_s > 0
             if session.is_lasting or session.will is not None:
-                self._known[client_id] = session
+                self._known[key] = self._places[session.place] = session
                 session.has_record = True
                 try:
                     await self._put((session.entry,))
@@ -217,6 +236,14 @@ class MqttSessions:
                     self._count(session)
                     raise
             return session, present
+
+    def _place(self, key: ClientKey) -> str:
+        """Where a new session is stored: by its client id, as every version does, unless another
+        user's session is there."""
+        there = self._places.get(key.client_id)
+        if there is None or there.key == key:
+            return key.client_id
+        return place_of(key.user, key.client_id)
 
     @property
     def _now_us(self) -> int:
@@ -254,8 +281,8 @@ class MqttSessions:
 
     async def _seen_to(self, session: MqttSession) -> None:
         """Do what is due for a session without a connection: its will, or its end."""
-        async with self._turn(session.client_id):
-            if self._known.get(session.client_id) is not session or session.connection is not None:
+        async with self._turn(session.turn):
+            if self._known.get(session.key) is not session or session.connection is not None:
                 return
             now_us = self._now_us
             if _is_due(session.expires_us, now_us):
@@ -276,11 +303,11 @@ class MqttSessions:
         durables without a session are deleted at the next start."""
         session.is_over = True
         await session.received_all()
-        client_id = session.client_id
-        entries = [session_removed(client_id)]
-        entries += [received_entry(client_id, each, is_there=False) for each in session.received]
+        place = session.place
+        entries = [session_removed(place)]
+        entries += [received_entry(place, each, is_there=False) for each in session.received]
         entries += [
-            sent_entry(client_id, packet_id, None)
+            sent_entry(place, packet_id, None)
             for packet_id, each in session.outbox.in_flight.items()
             if each.qos == 2 and each.source is not None
         ]
@@ -288,10 +315,18 @@ class MqttSessions:
             await self._put(entries)
         else:
             await self._say(session, session.will, entries)
-        self._known.pop(client_id, None)
+        self._known.pop(session.key, None)
+        self._places.pop(place, None)
         session.outbox.bytes.close()
         self._count(session)
         await self.delete_durables(session, session.durables)
+
+    async def end(self, key: ClientKey) -> None:
+        """End a session that has lost its connection, or never had one since the start."""
+        async with self._turn(turn_of(key)):
+            session = self._known.get(key)
+            if session is not None and session.connection is None:
+                await self._end(session)
 
     async def save(self, session: MqttSession) -> None:
         """Store a session as it is now. Raises what a publish raises."""
@@ -348,7 +383,7 @@ class MqttSessions:
         is left out. Raises what keeps it from being published for now."""
         principal = session.principal
         try:
-            packet = _published(will)  # one that was stored when wills could be larger is refused
+            packet = will_packet(will)  # one that was stored when wills could be larger is refused
             rights = ClientRights(self._hub, principal, session.client_id)
             rights.check_publish(packet.topic, PublishEvents)
         except PenstockError as error:
@@ -367,7 +402,7 @@ class MqttSessions:
         """See to a session when its will is due, or it expires."""
         times = [each for each in (session.will_us, session.expires_us) if each is not None]
         if times:
-            heappush(self._due, (min(times), session.client_id))
+            heappush(self._due, (min(times), session.key))
             self._set_alarm()
 
     def _set_alarm(self) -> None:
@@ -381,8 +416,8 @@ class MqttSessions:
     def _look(self) -> None:
         now_us = self._now_us
         while self._due and self._due[0][0] <= now_us and not self._hub.listener.is_stopping:
-            _, client_id = heappop(self._due)
-            session = self._known.get(client_id)
+            _, key = heappop(self._due)
+            session = self._known.get(key)
             if session is not None and session.connection is None:
                 self._hub.listener.spawn(self._seen_to(session))
         self._set_alarm()
@@ -484,12 +519,3 @@ def _stored(will: Will | None) -> StoredWill | None:
         *(will.topic, will.payload, will.qos, 1 if will.qos else 0, will.retain), properties=own
     )
     return StoredWill(packet_bytes(packet, MQTT_5), will.properties.will_delay_s or 0)
-
-
-def _published(will: StoredWill) -> PublishPacket:
-    reader = PacketReader()
-    reader.receive(will.packet)
-    ((first, body),) = reader.packets()
-    packet = packet_of(first, body, MQTT_5)
-    assert isinstance(packet, PublishPacket), "it was written as one"
-    return packet

@@ -232,7 +232,7 @@ async def _welcome(
     session.outbox.packet_bytes_max = packet.packet_bytes_max
     session.outbox.in_flight_max = own.receive_maximum or 65_535
     if connection.is_gone:
-        hub.leave(connection.client_id, connection)
+        hub.leave(connection)
         hub.sessions.leave(session)
         return
     most = connection.realm.limits.event_bytes_max + ROOM_BYTES

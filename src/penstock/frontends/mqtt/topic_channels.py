@@ -28,7 +28,7 @@ from penstock.frontends.mqtt.messages import (
 )
 from penstock.frontends.mqtt.topic_index import TopicIndex
 from penstock.runtime.store.bodies import Body, body_from
-from penstock.wire.mqtt.reading import SHARED
+from penstock.wire.mqtt.reading import wanted_of
 from penstock.wire.mqtt.reasons import MqttViolation
 
 if TYPE_CHECKING:
@@ -223,5 +223,5 @@ class TopicChannels:
         """The channels with topics that a filter of a client takes, shared or not."""
         if not self.every:
             return []
-        wanted = text.removeprefix(SHARED).partition("/")[2] if text.startswith(SHARED) else text
+        wanted = wanted_of(text)
         return [each for each in self._channels.values() if each.meets(wanted)]

@@ -11,10 +11,10 @@ from penstock.api.subscriptions import Subscribe
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import AccessDenied
 from penstock.core.vocabulary.topic_templates import covers
-from penstock.frontends.mqtt.durable_feed import wanted_of
 from penstock.frontends.mqtt.topic_index import TopicIndex
 from penstock.runtime.operations.callers import Caller
 from penstock.runtime.operations.door import check_on
+from penstock.wire.mqtt.reading import wanted_of
 
 if TYPE_CHECKING:
     from penstock.frontends.mqtt.hub import MqttHub

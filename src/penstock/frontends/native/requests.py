@@ -53,6 +53,7 @@ class Requests:
         self._caller = caller
         self._permits = caller.permits
         self._realm = connection.realm
+        self._internal = connection.realm.view.internal_stores
         self._announced = connection.announced
 
     def take(self, number: int, request: Request[Any], body: memoryview) -> None:
@@ -61,6 +62,8 @@ class Requests:
             if type(request) in BEGINNERS:
                 if self._permits is not None:
                     self._permits.check(request)
+                elif self._internal:  # no call on realms that have none: it is on the hot path
+                    self._caller.check_internal(request)
                 self._begin(number, request, body)
                 return
             match request:

@@ -100,15 +100,18 @@ class MqttService(Protocol):
     """The channel of all topics."""
     counts: MessageCounts
 
-    @property
-    def retained_channel(self) -> str:
-        """The channel with what is retained."""
-        ...
-
     def figures(self) -> MqttFigures: ...
 
     def sessions_after(self, after: str, limit: int) -> SessionsPage:
-        """The next sessions, by client id."""
+        """The next sessions, by client id and user."""
+        ...
+
+    async def end_session(self, client: str, user: str) -> None:
+        """End a session with its connection. Raises ``NameDoesNotExist``, ``InvalidArgument``."""
+        ...
+
+    async def end_sessions_of(self, user: str) -> None:
+        """End all sessions of a user."""
         ...
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from penstock.api.channels import (
@@ -16,6 +16,7 @@ from penstock.api.channels import (
     ListChannels,
 )
 from penstock.api.operations import (
+    COLUMNS,
     OPERATIONS,
     PUBLISH,
     READ,
@@ -231,7 +232,7 @@ class Permits:
     def _found(self, ask: Ask, request: Any) -> Iterator[Asked]:
         match ask:
             case Numbered(pair, numbers):
-                yield from (self._numbered(number, pair) for number in numbers(request))
+                yield from self._all_numbered(numbers(request), pair)
             case OnRealm(operation):
                 yield operation, ""
             case OfKind(kind, verb):
@@ -277,6 +278,13 @@ class Permits:
             return pair[0], wanted
         return self._numbered(number, pair)
 
+    def _all_numbered(self, numbers: Iterable[int], pair: Pair) -> Iterator[Asked]:
+        for number in numbers:
+            if number in self._directory.internal.machines:
+                yield from asked_of_internal(self._directory, number, pair)
+            else:
+                yield self._numbered(number, pair)
+
     def _numbered(self, number: int, pair: Pair) -> Asked:
         """Raises ``NameDoesNotExist``."""
         channel = self._directory.channels.get(number)
@@ -288,6 +296,31 @@ class Permits:
         if kind == "schedule":  # the schedule of a store belongs to that store
             return self._store(name.removeprefix(SCHEDULE_PREFIX), pair)
         return pair[kind == "queue"], name
+
+
+def check_internal(directory: Directory, request: Request[Any]) -> None:
+    """Raise ``NameDoesNotExist`` for what nobody may do with an internal store, whatever rights
+    there are (SEM A6)."""
+    for ask in REQUESTS[type(request)].asks:
+        if isinstance(ask, Numbered):
+            for number in ask.numbers(request):
+                if number in directory.internal.machines:
+                    asked_of_internal(directory, number, ask.pair)
+
+
+def asked_of_internal(directory: Directory, number: int, pair: Pair) -> list[Asked]:
+    """The rights to read retained messages: those to read all channels that they may have been
+    published to. Raises ``NameDoesNotExist`` for everything else."""
+    if pair not in (READ, COLUMNS) or number != directory.internal.retained:
+        raise NameDoesNotExist(f"channel number {number} is an internal store of the realm")
+    return rights_through(directory, pair)
+
+
+def rights_through(directory: Directory, pair: Pair) -> list[Asked]:
+    """What is asked of those who read or remove retained messages: an operation on each channel
+    that they may have been published to."""
+    names = [directory.channels[each].state.name for each in directory.topics.since]
+    return [(pair[0], name) for name in (directory.internal.mqtt_channel, *names)]
 
 
 def _named(kind: str, verb: str, name: str) -> Asked:

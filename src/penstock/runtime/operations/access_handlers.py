@@ -91,3 +91,10 @@ def check_exists(directory: Directory, kind: str, name: str) -> None:
 async def grant(by: Caller, asked: access.Grant) -> access.AclInfo:
     check_exists(by.realm.directory, asked.kind, asked.name)
     return await by.realm.access.accounts.grant(asked.kind, asked.name, asked.subject, asked.rights)
+
+
+async def delete_user(by: Caller, asked: access.DeleteUser) -> None:
+    """Delete a user, and end the sessions of MQTT that would outlive it."""
+    await by.realm.access.accounts.delete_user(asked.name)
+    if by.realm.connections.mqtt is not None:
+        await by.realm.connections.mqtt.end_sessions_of(asked.name)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.api.requests import Request
 from penstock.core.access.name_owners import owned
 from penstock.core.access.rights import Principal
-from penstock.runtime.access.permits import Permits
+from penstock.runtime.access.permits import Permits, check_internal
 
 if TYPE_CHECKING:
     from penstock.runtime.realm import RunningRealm
@@ -55,6 +55,13 @@ class Caller:
         """Raises ``AccessDenied`` naming the missing right, ``NameDoesNotExist``."""
         if self.permits is not None:
             self.permits.check(request)
+        else:
+            self.check_internal(request)
+
+    def check_internal(self, request: Request[Any]) -> None:
+        """Raise ``NameDoesNotExist`` for what nobody may do with an internal store."""
+        if self.realm.directory.internal.machines:
+            check_internal(self.realm.directory, request)
 
     def allows(self, operation: str, name: str = "") -> bool:
         """Whether it may, without a word about what it may not."""

@@ -50,6 +50,7 @@ async def execute(
     """
     answer: AnswerT
     if caller.permits is None or REQUESTS[type(request)].is_open:
+        caller.check_internal(request)
         answer = await answer_to(caller, request, content)
     else:
         answer = await caller.permits.permitted(

@@ -239,7 +239,10 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             _on(topics.DescribeMqtt, topic_handlers.describe_mqtt),
             _on(topics.ListTopics, topic_handlers.list_topics),
             _on(topics.ReadRetained, topic_handlers.read_retained),
+            _on(topics.OpenRetained, topic_handlers.open_retained),
+            _on(topics.ForgetRetained, topic_handlers.forget_retained),
             _on(topics.ListMqttSessions, topic_handlers.list_mqtt_sessions),
+            _on(topics.EndMqttSession, topic_handlers.end_mqtt_session),
             # Durables over patterns
             _on(
                 patterns.CreatePatternDurable,
@@ -336,7 +339,7 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
                 access.CreateUser,
                 lambda by, it: by.realm.access.accounts.create_user(it.name, it.verifier),
             ),
-            _on(access.DeleteUser, lambda by, it: by.realm.access.accounts.delete_user(it.name)),
+            _on(access.DeleteUser, access_handlers.delete_user),
             _on(access.ListGroups, access_handlers.groups),
             _on(
                 access.CreateGroup,

@@ -10,13 +10,15 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.api import topics
-from penstock.api.operations import READ
+from penstock.api.channels import ChannelOpened
+from penstock.api.operations import PURGE, READ, Pair
 from penstock.columns.events.batch import EventBatch
 from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import InvalidArgument, NameDoesNotExist
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.topic_templates import TOPIC, may_meet, selector_of, template_of
 from penstock.core.vocabulary.topics import filter_fault, has_wildcards, topic_matches
+from penstock.runtime.access.permits import rights_through
 from penstock.runtime.operations.callers import Caller
 from penstock.runtime.reading.stretches import batches_at, batches_of
 from penstock.runtime.realm import RunningRealm
@@ -38,7 +40,7 @@ async def describe_mqtt(by: Caller, asked: topics.DescribeMqtt) -> topics.MqttIn
     own.sort(key=lambda each: "" if each is None else each.name)
     return topics.MqttInfo(
         channel=None if service is None else service.channel,
-        retained=None if service is None else service.retained_channel,
+        retained=None if service is None else service.channel,
         channels=tuple(
             _topics_of(each, asked.filter)
             for each in (every, *own)
@@ -69,13 +71,21 @@ async def list_mqtt_sessions(by: Caller, asked: topics.ListMqttSessions) -> topi
     return service.sessions_after(asked.after, asked.limit)
 
 
+async def end_mqtt_session(by: Caller, asked: topics.EndMqttSession) -> None:
+    service = by.realm.connections.mqtt
+    if service is None:
+        raise NameDoesNotExist("the realm does not serve MQTT, so no session of it can be ended")
+    await service.end_session(asked.client_id, asked.user)
+
+
 # --- by level -----------------------------------------------------------------------------
 
 
 async def list_topics(by: Caller, asked: topics.ListTopics) -> topics.TopicLevels:
     prefix = () if asked.prefix is None else tuple(asked.prefix.split("/"))
     behind = None if asked.after is None else tuple(asked.after.split("/"))
-    tree = by.realm.view.topic_tree(_keyed(by.realm, asked.channel))
+    store = _read_through(by, asked.channel)
+    tree = by.realm.view.topic_tree(store)
     below = tree.below(asked.prefix)
     found: list[topics.TopicLevel] = []
     for word in sorted(below):
@@ -84,7 +94,7 @@ async def list_topics(by: Caller, asked: topics.ListTopics) -> topics.TopicLevel
             continue
         counts = _LevelCounts(level, asked.depth)
         names = filter(tree.__contains__, _names_at("/".join(level), below[word]))
-        async for slice_ in _alive(by.realm, asked.channel, names):
+        async for slice_ in _alive(by.realm, store.number, names):
             counts.add(slice_)
         told = counts.told()
         found += told if behind is None else [each for each in told if _levels_of(each) > behind]
@@ -156,6 +166,18 @@ async def _alive(
         await asyncio.sleep(0)
 
 
+def _read_through(by: Caller, channel: ChannelId) -> StoreView:
+    """The store that is read through a channel: that of retained messages, whose messages may be of
+    every channel with topics, through the channel of all topics; otherwise the channel itself.
+    Raises ``AccessDenied``, ``InvalidArgument``, ``NameDoesNotExist``."""
+    directory = by.realm.directory
+    retained = directory.internal.retained
+    if retained is None or channel != directory.find(directory.internal.mqtt_channel):
+        return _keyed(by.realm, channel)
+    _check_through(by, channel, READ)
+    return _keyed(by.realm, retained)
+
+
 def _keyed(realm: RunningRealm, channel: ChannelId) -> StoreView:
     """A channel that has the newest event of each topic. Raises ``InvalidArgument`` for another,
     ``NameDoesNotExist``."""
@@ -170,17 +192,51 @@ def _keyed(realm: RunningRealm, channel: ChannelId) -> StoreView:
     return store
 
 
+async def open_retained(by: Caller, asked: topics.OpenRetained) -> ChannelOpened:
+    _check_through(by, asked.channel, READ)
+    if (channel_id := by.realm.directory.internal.retained) is None:
+        raise NameDoesNotExist("the realm has no retained messages: it has not served MQTT yet")
+    return by.realm.shard.state.opened(channel_id)
+
+
+async def forget_retained(by: Caller, asked: topics.ForgetRetained) -> int:
+    _check(asked.filter)
+    channel_id = by.realm.directory.internal.retained
+    if channel_id is None:
+        return 0
+    _check_through(by, asked.channel, PURGE)
+    wanted = topics.ReadRetained(asked.channel, asked.filter, 1)
+    gone = 0
+    for event_id in await _ids_of(by.realm, channel_id, wanted):
+        gone += await by.realm.subscriptions.purge(channel_id, event_id, event_id, "")
+    return gone
+
+
+def _check_through(by: Caller, channel: ChannelId, pair: Pair) -> None:
+    """Check the rights that retained messages need beside that on ``channel``, which has to be the
+    channel of all topics: they may be of every channel with topics. Raises ``AccessDenied``,
+    ``InvalidArgument``."""
+    directory = by.realm.directory
+    if channel != directory.find(directory.internal.mqtt_channel):
+        raise InvalidArgument(
+            f"retained messages are read through the channel of all topics, "
+            f"{directory.internal.mqtt_channel!r}, and no other"
+        )
+    for operation, name in rights_through(directory, pair):
+        by.realm.access.require(by.principal, operation, name)
+
+
 # --- by filter ----------------------------------------------------------------------------
 
 
 async def read_retained(by: Caller, asked: topics.ReadRetained) -> topics.RetainedEvents:
     _check(asked.filter)
-    store = _keyed(by.realm, asked.channel)
+    store = _read_through(by, asked.channel)
     if asked.filter == EVERY:
-        pages = batches_of(by.realm, asked.channel, store.name, asked.first_id, asked.limit + 1)
+        pages = batches_of(by.realm, store.number, asked.first_id, asked.limit + 1)
     else:
-        ids = await _ids_of(by.realm, asked)
-        pages = batches_at(by.realm, asked.channel, ids, asked.limit + 1)
+        ids = await _ids_of(by.realm, store.number, asked)
+        pages = batches_at(by.realm, store.number, ids, asked.limit + 1)
     events: list[Event] = []
     async for page in pages:
         events += filter(lambda each: _is_retained(asked.filter, each), _events_in(page))
@@ -191,14 +247,14 @@ async def read_retained(by: Caller, asked: topics.ReadRetained) -> topics.Retain
     return topics.RetainedEvents(events=events, next_id=None)
 
 
-async def _ids_of(realm: RunningRealm, asked: topics.ReadRetained) -> list[int]:
+async def _ids_of(realm: RunningRealm, channel: ChannelId, asked: topics.ReadRetained) -> list[int]:
     """The events of the topics that a filter takes, which rise."""
     names = [asked.filter]
     if has_wildcards(asked.filter):
-        tree = realm.view.topic_tree(_keyed(realm, asked.channel))
+        tree = realm.view.topic_tree(_keyed(realm, channel))
         names = list(tree.find(asked.filter))
     ids: list[int] = []
-    async for slice_ in _alive(realm, asked.channel, iter(names)):
+    async for slice_ in _alive(realm, channel, iter(names)):
         ids += [event_id for _, event_id in slice_ if event_id >= asked.first_id]
     return sorted(ids)
 

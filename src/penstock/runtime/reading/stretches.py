@@ -11,6 +11,7 @@ import pyarrow as pa
 from penstock.columns.events.batch import EventBatch
 from penstock.columns.events.event import Event
 from penstock.columns.schema import compute as pc
+from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.start_positions import FromId
 from penstock.runtime.reading.collecting import Collected, collect, count_that_fits
@@ -23,23 +24,24 @@ NEAR: Final = 100
 takes about as long as to begin anew."""
 
 
-async def pages_of(
-    realm: RunningRealm, channel: ChannelId, name: str
-) -> AsyncIterator[list[Event]]:
+async def pages_of(realm: RunningRealm, channel: ChannelId) -> AsyncIterator[list[Event]]:
     """The events of a channel that are there now, a page at a time."""
-    async for page in batches_of(realm, channel, name):
+    async for page in batches_of(realm, channel):
         yield [event for batch in page for event in EventBatch(batch)]
 
 
 async def batches_of(
     realm: RunningRealm,
     channel: ChannelId,
-    name: str,
     first_id: int = 0,
     page_max: int | None = None,
 ) -> AsyncIterator[list[pa.RecordBatch]]:
-    """As :func:`pages_of`, in columns, from ``first_id`` on and at most ``page_max`` at a time."""
-    last_id = realm.view.required(name).next_id - 1
+    """As :func:`pages_of`, in columns, from ``first_id`` on and at most ``page_max`` at a time.
+    Raises ``NameDoesNotExist``."""
+    store = realm.view.store(channel)
+    if store is None:
+        raise NameDoesNotExist(f"channel number {channel} was deleted meanwhile")
+    last_id = store.next_id - 1
     async for page in _batches_between(realm, channel, first_id, last_id, page_max):
         yield page
 

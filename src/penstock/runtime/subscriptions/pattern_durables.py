@@ -160,6 +160,7 @@ def _taken(group: Group, made: PatternDurable) -> list[ChannelId]:
         ChannelId(number)
         for number, channel in group.state.channels.items()
         if made.takes(channel.state.name, channel.state.definition.kind)
+        and number not in group.state.directory.internal.machines
     ]
 
 

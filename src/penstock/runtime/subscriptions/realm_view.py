@@ -7,7 +7,7 @@ time, and for what a protocol has to know of a name before it makes a request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from penstock.api.durables import DurableInfo
 from penstock.columns.keys.keys import KeyIndex
@@ -17,7 +17,6 @@ from penstock.core.durable.durable import Durable
 from penstock.core.durable.queue import READERS
 from penstock.core.durable.seat import DurableKind as DurableType
 from penstock.core.ids.ids import IdSet
-from penstock.core.realm.directory import HIDDEN_KINDS
 from penstock.core.realm.topic_table import TopicTable
 from penstock.core.vocabulary.counters import Counters
 from penstock.core.vocabulary.errors import NameDoesNotExist
@@ -236,6 +235,16 @@ class RealmView:
         channel_id = self._state.directory.find(name)
         return None if channel_id is None else self.store(channel_id)
 
+    def internal(self, name: str) -> StoreView | None:
+        """The internal store of this name (SEM A6); None: the realm has not made it yet."""
+        channel_id = self._state.directory.internal.numbers.get(name)
+        return None if channel_id is None else self.store(channel_id)
+
+    @property
+    def internal_stores(self) -> Collection[int]:
+        """The numbers of the internal stores, as they are now."""
+        return self._state.directory.internal.machines.keys()
+
     def required(self, name: str) -> StoreView:
         """Raises ``NameDoesNotExist``, ``InvalidName``."""
         channel_id = self._state.directory.number_of(name, None)
@@ -250,7 +259,7 @@ class RealmView:
         for _, channel_id in sorted(
             (each.state.name, channel_id) for channel_id, each in channels.items()
         ):
-            if channels[channel_id].state.definition.kind not in HIDDEN_KINDS:
+            if self._state.directory.is_shown(channel_id):
                 yield StoreView(
                     ChannelId(channel_id), channels[channel_id], self._state, self._pages
                 )

@@ -104,6 +104,8 @@ class ChannelWatches:
             watch.hidden.discard(number)
             if channel is None or channel.state.definition.kind != "channel":
                 continue
+            if number in self._state.directory.internal.machines:
+                continue
             if not watch.choice.takes(channel.state.name):
                 continue
             if self._may_read(watch, number):

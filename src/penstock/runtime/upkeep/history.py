@@ -20,7 +20,6 @@ import numpy.typing as npt
 from penstock.api.realm import HistoryInfo
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable import Durable
-from penstock.core.realm.directory import HIDDEN_KINDS
 from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.core.vocabulary.ports import Clock
 from penstock.core.vocabulary.timings import BOUNDS_US, DELIVERY_BOUNDS_US, Timings, quantile_us
@@ -200,7 +199,7 @@ class FlowHistory:
             channel = self._state.channels.get(number)
             if channel is None:
                 self._forget(number)
-            elif channel.state.definition.kind not in HIDDEN_KINDS:
+            elif self._state.directory.is_shown(number):
                 with self._incidents.barrier("history", number):
                     kept = yield from self._note_store(number, channel.state, steps, elapsed_s)
                     total, waits = _sum(total, kept[0]), _sum(waits, kept[1])

@@ -62,6 +62,13 @@ from penstock.wire.mqtt.reasons import (
 )
 
 SHARED: Final = "$share/"
+
+
+def wanted_of(text: str) -> str:
+    """The topic filter of a subscription, shared or not."""
+    return text.removeprefix(SHARED).partition("/")[2] if text.startswith(SHARED) else text
+
+
 """What the filter of a shared subscription begins with (4.8.2)."""
 _RETURN_CODES: Final = 5
 """The last return code of a CONNACK of 3.1.1."""

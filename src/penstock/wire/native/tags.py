@@ -16,6 +16,7 @@ from penstock.api import (
     realm,
     requesting,
     subscriptions,
+    topics,
     transactions,
     transfers,
 )
@@ -101,5 +102,9 @@ TAGS: Final[Mapping[int, type[Request[Any]]]] = MappingProxyType(
         115: access.BeginPassword,
         130: realm.DescribeCluster,
         131: joins.CopyIn,
+        140: topics.OpenRetained,
+        141: topics.ForgetRetained,
+        142: topics.ListMqttSessions,
+        143: topics.EndMqttSession,
     }
 )

@@ -52,9 +52,9 @@ function Origin({ origin }) {
     .map(([name, value]) => [name[0].toUpperCase() + name.slice(1).replaceAll("_", " "), name === "store" ? html`<a href=${to("channel", value)}>${value}</a>` : name === "at" ? moment(value) : shown(value)])} /></div>`;
 }
 
-export function Detail({ kind, name, id, known, onClose, several = false }) {
+export function Detail({ kind, name, id, known, onClose, several = false, part = "events" }) {
   const box = useRef(null);
-  const loaded = useLoaded((signal) => getExact(routeOf(kind, name, "events", String(id)), {}, signal), [id]);
+  const loaded = useLoaded((signal) => getExact(routeOf(kind, name, part, String(id)), {}, signal), [id]);
   const columns = useLoaded((signal) => get(routeOf(kind, name, "columns"), {}, signal), [name]);
   useEffect(() => { if (matchMedia("(max-width: 1080px)").matches) box.current.scrollIntoView({ block: "start" }); }, []);
   const { value } = loaded, event = value?.event ?? known;

@@ -107,7 +107,7 @@ export function TopicTree({ route, channel }) {
   };
   const acts = html`<${Button} kind="small plain" icon="again" onClick=${() => setTurn(turn + 1)}>Look again</${Button}>`;
   return html`<div class="stack">${error && html`<${Refusal} error=${error} />`}
-    <${Panel} title="Retained topics" acts=${acts} bare>${!known.has(null) ? !error && html`<${Loading} />` : isEmpty ? html`<${Empty} title="Nothing is retained yet" shell="penstock publish ${channel} on --property topic=plant/3/state">
+    <${Panel} title="Retained topics" acts=${acts} bare>${!known.has(null) ? !error && html`<${Loading} />` : isEmpty ? html`<${Empty} title="Nothing is retained yet" shell="mosquitto_pub -t plant/3/state -m on -q 1 -r">
         A message with the retain flag is kept for its topic, and given to whoever subscribes later. Its topic appears here by itself.</${Empty}>`
       : html`<div class="topics" role="tree" aria-label="Retained topics by level" tabindex="0" ref=${box} aria-activedescendant=${`topic-${index}`} onKeyDown=${onKey}>
         ${rows.map((row, place) => html`<${Row} key=${row.key} row=${row} place=${place} isActive=${place === index} isOpen=${row.item && open.has(row.item.topic)} onAct=${() => act(row)} />`)}</div>`}</${Panel}></div>`;

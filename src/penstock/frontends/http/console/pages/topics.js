@@ -1,6 +1,6 @@
 // Topics of MQTT: what is retained, by level and by filter, the live tail of a filter, and sessions.
 import { html, useEffect, useState } from "../view.js";
-import { get, path, post } from "../api.js";
+import { get, path, remove as del } from "../api.js";
 import { ago, bytes, count, duration, many, moment, quoted } from "../format.js";
 import { Button, Empty, Facts, Field, Head, Loading, Note, Panel, Refusal, Table, Tabs, Tag, TypeName, tell, useDoing, useLoaded, useRefreshed } from "../parts.js";
 import { note, to } from "../router.js";
@@ -72,7 +72,7 @@ function Retained({ route, channel }) {
   const rows = loaded.value?.items, now = Date.now(), most = chosen === null ? 120 : 24;
   const wrong = loaded.error?.code === "invalid-argument" ? wordsOf(loaded.error) : undefined;
   const remove = async () => {
-    const done = await doing.act(() => post(path("channels", channel, "purge"), { start: removing.event_id, end: removing.event_id }));
+    const done = await doing.act(() => del(path("channels", channel, "retained"), { filter: removing.properties.topic }));
     if (!done) return;
     tell(done.count ? `Nothing is retained for ${removing.properties.topic} any more.` : `What was retained for ${removing.properties.topic} was gone already.`);
     if (String(removing.event_id) === chosen) setChosen(null);
@@ -89,12 +89,12 @@ function Retained({ route, channel }) {
         chosen === null && { label: "Expires", kind: "num", cell: (row) => expiry(row, now) },
         { label: "Acts", hidden: true, kind: "acts-cell", cell: (row) => html`<${Button} kind="small danger" onClick=${() => { doing.clear(); setRemoving(row); }} label="Remove what is retained for ${row.properties.topic}">Remove…</${Button}>` },
       ].filter(Boolean)} />` : steps.length > 1 ? html`<${Empty} title="Nothing more is retained" />`
-        : html`<${Empty} title="Nothing is retained${filter === "#" ? "" : ` that ${filter} takes`}" shell="penstock publish ${quoted(channel)} on --property topic=plant/3/state">Of each topic the newest message with the retain flag is kept, for whoever subscribes later.</${Empty}>`}
+        : html`<${Empty} title="Nothing is retained${filter === "#" ? "" : ` that ${filter} takes`}" shell="mosquitto_pub -t plant/3/state -m on -q 1 -r">Of each topic the newest message with the retain flag is kept, for whoever subscribes later.</${Empty}>`}
       <div class="pager"><span>${rows?.length ? many(rows.length, "message") : ""}</span><span class="fill"></span>
         <${Button} kind="small plain" icon="again" onClick=${loaded.again}>Look again</${Button}>
         <${Button} kind="small" icon="left" disabled=${steps.length < 2} onClick=${() => setSteps(steps.slice(0, -1))}>Before</${Button}>
         <${Button} kind="small" disabled=${!loaded.value?.next} onClick=${() => setSteps([...steps, loaded.value.next])}>After</${Button}></div></${Panel}>
-      ${chosen !== null && html`<${Detail} key=${chosen} kind="channel" name=${channel} id=${chosen} known=${rows?.find((each) => String(each.event_id) === chosen)} onClose=${() => setChosen(null)} />`}</div>
+      ${chosen !== null && html`<${Detail} key=${chosen} kind="channel" name=${channel} part="retained" id=${chosen} known=${rows?.find((each) => String(each.event_id) === chosen)} onClose=${() => setChosen(null)} />`}</div>
     ${removing && html`<${TypeName} title="Remove what is retained for ${removing.properties.topic}" name=${removing.properties.topic} verb="Remove" doing=${doing} onDone=${remove} onClose=${() => setRemoving(null)}>
       <${Note} kind="warn" title="Who subscribes later does not get it.">Clients that have it keep it. A message that is retained for this topic meanwhile stays.</${Note}></${TypeName}>`}</div>`;
 }
@@ -125,7 +125,7 @@ function Sessions({ route, channel }) {
   const loaded = useRefreshed((signal) => get("/mqtt/sessions", { limit: PAGE, after }, signal), [after], 3000);
   const rows = loaded.value?.items, shown = rows?.find((each) => each.client_id === chosen);
   return html`<div class="stack">${loaded.error && html`<${Refusal} error=${loaded.error} />`}
-    <div class="events-grid ${shown ? "with-detail" : ""}"><${Panel} label="Sessions" bare>${!rows ? !loaded.error && html`<${Loading} />` : rows.length ? html`<${Table} first label="Sessions" rows=${rows} keyOf=${(row) => row.client_id} chosen=${(row) => row.client_id === chosen} columns=${[
+    <div class="events-grid ${shown ? "with-detail" : ""}"><${Panel} label="Sessions" bare>${!rows ? !loaded.error && html`<${Loading} />` : rows.length ? html`<${Table} first label="Sessions" rows=${rows} keyOf=${(row) => `${row.client_id} ${row.user}`} chosen=${(row) => row.client_id === chosen} columns=${[
         { label: "Client", kind: "lead", cell: (row) => html`<a class="mono" href=${to("topics", "sessions", { after, client: row.client_id })}>${row.client_id}</a><div class="sub">${row.user}</div>` },
         { label: "State", cell: stateOf },
         !shown && { label: "Ends", cell: endOf },
@@ -137,7 +137,7 @@ function Sessions({ route, channel }) {
         <${Button} kind="small" icon="left" disabled=${steps.length < 2} onClick=${() => setSteps(steps.slice(0, -1))}>Before</${Button}>
         <${Button} kind="small" disabled=${!loaded.value?.next} onClick=${() => setSteps([...steps, loaded.value.next])}>After</${Button}></div>`}</${Panel}>
       ${shown && html`<${Subscriptions} session=${shown} channel=${channel} onClose=${() => setChosen(null)} />`}</div>
-    <p class="help-line">A connection is closed on the page of <a href=${to("connections")}>connections</a>; its session stays if it lasts. It ends when its client connects with a clean start, or when it expires.</p></div>`;
+    <p class="help-line">A connection is closed on the page of <a href=${to("connections")}>connections</a>; its session stays if it lasts. It ends when its client connects with a clean start, when it expires, when its user is deleted, or by <code>penstock topic end</code>.</p></div>`;
 }
 
 const TABS = [["", "By level"], ["live", "Live"], ["retained", "Retained"], ["sessions", "Sessions"]];

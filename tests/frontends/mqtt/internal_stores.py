@@ -1,0 +1,103 @@
+"""What is in the internal stores of MQTT, which no client can open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+
+import penstock
+from penstock.columns.events.body import body_of
+from penstock.columns.events.event import Event
+from penstock.core.realm.directory import ChannelCreated, ChannelDeleted
+from penstock.core.vocabulary.identities import ChannelId
+from penstock.core.vocabulary.messages import Definition
+from penstock.runtime.reading.stretches import pages_of
+from penstock.runtime.realm import RunningRealm
+from penstock.runtime.store.bodies import body_from
+from penstock.runtime.writer.group import Group
+
+
+def stored_in(realm: penstock.Realm, name: str) -> list[Event]:
+    """The events of an internal store."""
+    running = realm._running
+    assert running is not None
+
+    async def read() -> list[Event]:
+        number = number_of(running, name)
+        return [event async for page in pages_of(running, number) for event in page]
+
+    return realm._loop.call(read())
+
+
+def put_into(
+    realm: penstock.Realm, name: str, events: Iterable[tuple[Mapping[str, str], bytes]]
+) -> None:
+    """Publish events as only the realm itself can."""
+    put_whole(realm, name, [Event(data, properties=dict(own)) for own, data in events])
+
+
+def put_whole(realm: penstock.Realm, name: str, events: Sequence[Event]) -> None:
+    """As :func:`put_into`, with all that an event has."""
+    running = realm._running
+    assert running is not None
+    realm._loop.call(put(running, name, events))
+
+
+async def put(realm: RunningRealm, name: str, events: Sequence[Event]) -> None:
+    """As :func:`put_into`, on a realm of this loop."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def reply(_: object, error: BaseException | None) -> None:
+        done.set_result(None) if error is None else done.set_exception(error)
+
+    realm.publish(number_of(realm, name), [body_from(body_of(events))], "", 0, reply)
+    await done
+
+
+def number_of(realm: RunningRealm, name: str) -> ChannelId:
+    """The number of a store, internal or not."""
+    number = realm.directory.internal.numbers.get(name) or realm.directory.find(name)
+    assert number is not None, f"there is no store {name}"
+    return number
+
+
+def definition_of(realm: penstock.Realm, name: str) -> Definition:
+    """The attributes of an internal store."""
+    running = realm._running
+    assert running is not None
+    return running.directory.channels[number_of(running, name)].state.definition
+
+
+def made_before(realm: penstock.Realm, name: str, definition: Definition) -> None:
+    """Make a store of a reserved name, as users could before the name was."""
+    running = realm._running
+    assert running is not None
+
+    def make(group: Group) -> None:
+        number = running.directory.next_number
+        group.realm_fact(0, ChannelCreated(number, name, definition))
+
+    realm._loop.call(running.shard.act(make))
+
+
+def take_away(realm: penstock.Realm, name: str) -> None:
+    """Have an internal store be missing, which only damage does."""
+    running = realm._running
+    assert running is not None
+
+    def delete(group: Group) -> None:
+        group.realm_fact(0, ChannelDeleted(number_of(running, name)))
+
+    realm._loop.call(running.shard.act(delete))
+
+
+async def replace_by_unfit(realm: RunningRealm, name: str) -> None:
+    """Have a channel without keys in the place of an internal store, as users could make it before
+    its name was reserved."""
+    definition = Definition(type="persistent", cluster_wide=True)
+
+    def replace(group: Group) -> None:
+        group.realm_fact(0, ChannelDeleted(number_of(realm, name)))
+        group.realm_fact(0, ChannelCreated(realm.directory.next_number, name, definition))
+
+    await realm.shard.act(replace)
