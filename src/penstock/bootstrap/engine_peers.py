@@ -155,7 +155,7 @@ def _asked(peer: Peer, cluster: str, password: str, tls: ssl.SSLContext | None) 
         try:
             assert said.startswith(b"INFO ")
             info = msgspec.json.decode(said[5:], type=_Info)
-        except (AssertionError, msgspec.DecodeError):
+        except (AssertionError, msgspec.DecodeError, RecursionError):
             return _wrong(peer, "something answers that is no server of an engine")
         if info.server_name != peer.name:
             found = f"the engine's server {info.server_name!r} answers there"

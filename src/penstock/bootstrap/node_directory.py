@@ -109,7 +109,7 @@ class NodeDirectory:
             return None
         except OSError as error:
             raise StorageFailed(f"{self._path} cannot be read: {error}") from error
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise Damaged(f"{self._path} is damaged: {error}; restore it, or delete it") from error
 
     def _write(self, record: NodeRecord) -> None:

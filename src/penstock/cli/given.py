@@ -181,7 +181,7 @@ def _null(text: str) -> None:
 def _json(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(text) from error
 
 

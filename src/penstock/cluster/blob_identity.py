@@ -190,5 +190,5 @@ def _identity_in(key: str, record: VersionedRecord | None) -> BlobIdentity | Non
         return None
     try:
         return msgspec.json.decode(record.value, type=BlobIdentity)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise Damaged(f"{key} in the register is no identity of blobs: {error}") from error

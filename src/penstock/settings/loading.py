@@ -118,7 +118,7 @@ class _Reading:
         """Where each option was set, for those that somebody has set."""
         try:
             written = tomllib.loads(document)
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise InvalidArgument(f"{file or 'the settings'} is not TOML: {error}") from error
         self._from_file(written, "")
         for path, text in _from_environment(environment):
@@ -133,6 +133,8 @@ class _Reading:
             return msgspec.convert(self._tree, Settings, strict=False)
         except msgspec.ValidationError as error:
             raise InvalidArgument(self._refusal(error)) from error
+        except RecursionError as error:
+            raise InvalidArgument(f"{self._where}: a value is nested too deep") from error
 
     def _from_file(self, section: Mapping[str, Any], prefix: str) -> None:
         for key, value in section.items():

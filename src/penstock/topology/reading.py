@@ -80,7 +80,7 @@ def parse(text: str, *, file: str = "", folder: Path = Path()) -> Topology:
     as :func:`load` does."""
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidArgument(f"{file or 'the topology'}: this is not TOML: {error}") from error
     try:
         return _TopologyReading(
@@ -126,7 +126,7 @@ class LineFinder:
         while True:
             try:
                 return count, tomllib.loads("".join(self._lines[:count]))
-            except tomllib.TOMLDecodeError:
+            except (tomllib.TOMLDecodeError, RecursionError):
                 count -= 1
 
 
@@ -403,7 +403,7 @@ class _JoinTable(msgspec.Struct, frozen=True, kw_only=True):
 def _converted(table: Mapping[str, Any], shape: type[T]) -> T:
     try:
         return msgspec.convert(table, shape)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError) as error:
         said = explain(error, table, kind=shape, whole="the table", words=TOML)
         raise InvalidArgument(said) from error
 

@@ -133,7 +133,10 @@ def read_preface(data: bytes, secret: bytes, *, process: str, now_s: int) -> Rel
         )
     client, reached = _places(data[HEAD_BYTES : HEAD_BYTES + size])
     said = fields.get(_SPEAKS_FOR)
-    principal = None if said is None else msgspec.json.decode(said, type=Principal)
+    try:
+        principal = None if said is None else msgspec.json.decode(said, type=Principal)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RemoteProtocolViolation(f"a preface names no user: {error}") from error
     return RelayOrigin(client, reached, fields.get(_BY_NODE, b"").decode(), principal)
 
 

@@ -89,7 +89,7 @@ def definition_of(
     tree = {**tree, **attributes, "storage": changed, "kind": kind}
     try:
         found = msgspec.convert(tree, Definition)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError) as error:
         raise InvalidArgument(
             explain(error, tree, kind=Definition, whole=f"the {kind}", words=words)
         ) from error
@@ -115,7 +115,7 @@ def backoff_of(given: object, *, words: Mapping[str, str] = PYTHON) -> Backoff |
             tree[name] = milliseconds(tree[name], f"backoff.{name}")
     try:
         found = msgspec.convert(tree, Backoff)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError) as error:
         raise InvalidArgument(
             explain(error, tree, kind=Backoff, whole="backoff", words=words)
         ) from error

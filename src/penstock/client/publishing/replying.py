@@ -92,7 +92,8 @@ def _reply_headers(
 
 def _amqp_of(text: str | None) -> _AmqpParts:
     if text:
-        with contextlib.suppress(msgspec.DecodeError):  # any publisher can have written it
+        # Any publisher can have written it.
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):
             return msgspec.json.decode(text, type=_AmqpParts)
     return _PLAIN
 

@@ -206,5 +206,5 @@ def read_record(key: str, record: VersionedRecord, type: type[T]) -> T:
     """What a record of the register says. Raises ``Damaged`` for one that is none of a cluster."""
     try:
         return msgspec.json.decode(record.value, type=type)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise Damaged(f"{key} in the register is no record of a cluster: {error}") from error

@@ -343,7 +343,7 @@ class HttpRequest:
             raise InvalidArgument("the query gives a parameter twice")
         try:
             return msgspec.convert(dict(pairs), found.signature.query, strict=False)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, RecursionError) as error:
             raise InvalidArgument(
                 explain(error, dict(pairs), kind=found.signature.query, whole="the query")
             ) from None

@@ -165,7 +165,7 @@ def _definition(given: Struct, current: Definition) -> Definition:
         tree["storage"] = {**tree.get("storage", {}), **own}
     try:
         return msgspec.convert(tree, Definition)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError) as error:
         raise InvalidArgument(explain(error, tree, kind=Definition, whole="the body")) from error
 
 

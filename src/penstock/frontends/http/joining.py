@@ -19,5 +19,5 @@ def join_of(text: str) -> tuple[str, str] | None:
     try:
         key = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         return msgspec.json.decode(key, type=tuple[str, str])
-    except (binascii.Error, ValueError, msgspec.DecodeError):
+    except (binascii.Error, ValueError, msgspec.DecodeError, RecursionError):
         return None

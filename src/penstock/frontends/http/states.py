@@ -68,7 +68,7 @@ def _key(text: str, kind: KeyType | None) -> Any:
         return _guessed(text)
     try:
         return _TYPES[kind](text)
-    except (ValueError, msgspec.ValidationError, msgspec.DecodeError):
+    except (ValueError, msgspec.ValidationError, msgspec.DecodeError, RecursionError):
         raise InvalidArgument(f"key={text[:80]!r} is not a valid {kind}") from None
 
 

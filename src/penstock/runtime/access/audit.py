@@ -74,7 +74,7 @@ class LineReader:
                 raise Damaged("its checksum does not fit: it was changed")
         try:
             return msgspec.json.decode(line, type=AuditRecord)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Damaged(f"it is not a record: {explain(error, whole='the line')}") from None
 
 

@@ -310,7 +310,7 @@ class Logins:
         record.version = held.version
         try:
             kept = msgspec.msgpack.decode(held.value, type=list[_StoredLogin])
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             _log.error("access.logins_damaged", reason=str(error))
             return []
         record.digests = frozenset(each.digest for each in kept)

@@ -255,7 +255,7 @@ def _keys(document: bytes) -> _Keys:
     """The keys in a document. Raises ``Unavailable`` if it is not a set of keys."""
     try:
         said = msgspec.json.decode(document, type=_KeySet).keys
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         why = explain(error, whole="the document")
         raise Unavailable(f"the keys for tokens are not a JSON Web Key Set: {why}") from error
     found = _Keys({}, {})

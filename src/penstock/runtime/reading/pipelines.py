@@ -61,7 +61,7 @@ def _step(path: Path) -> PipelineStep | None:
         if path.stat().st_size > STATUS_BYTES_MAX:
             return None
         status: Any = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None
     if not isinstance(status, dict) or "state" not in status or "pid" not in status:
         return None

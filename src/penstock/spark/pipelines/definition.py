@@ -186,7 +186,7 @@ def load(path: Path | str) -> Pipeline:
         document = tomllib.loads(path.read_text())
     except OSError as error:
         raise InvalidArgument(f"{path}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(f"{path}: this is not TOML: {error}") from error
     return parse(document, file=str(path), folder=path.absolute().parent)
 
@@ -250,7 +250,7 @@ def converted(kind: type[T], table: Mapping[str, Any], *places: str) -> T:
         refuse_unknown(table, tuple(known.encode_name for known in msgspec.structs.fields(kind)))
         try:
             return msgspec.convert(table, kind)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, RecursionError) as error:
             raise InvalidArgument(
                 explain(error, table, kind=kind, whole="the table", words=TOML)
             ) from error

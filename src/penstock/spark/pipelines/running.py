@@ -233,7 +233,7 @@ def lag_of(progress: Mapping[str, Any]) -> tuple[int | None, int | None]:
 
 
 def _told(offset: Any, key: str) -> list[int]:
-    with contextlib.suppress(msgspec.DecodeError):
+    with contextlib.suppress(msgspec.DecodeError, RecursionError):
         decoded = msgspec.json.decode(offset) if isinstance(offset, str) else offset
         channels = decoded.get("c") if isinstance(decoded, dict) else None
         if isinstance(channels, dict):

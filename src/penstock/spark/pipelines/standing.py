@@ -100,7 +100,7 @@ class Keeping:
         """The status that the step's last run wrote; None before the first run."""
         try:
             return msgspec.json.decode(self._file.read_bytes(), type=Status)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, RecursionError):
             return None
 
     def positions(self) -> Positions:

@@ -194,7 +194,7 @@ def _format_in(root: str, value: bytes) -> int:
     """The format in a record. Raises ``NewerFormat`` for one this version cannot read."""
     try:
         number = msgspec.json.decode(value, type=dict[str, int])["format"]
-    except (msgspec.DecodeError, KeyError) as error:
+    except (msgspec.DecodeError, KeyError, RecursionError) as error:
         raise Damaged(f"{root}: the format record reads {value!r}: {error}") from error
     if number > DIRECTORY_FORMAT:
         raise NewerFormat(

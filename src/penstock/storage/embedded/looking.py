@@ -51,7 +51,7 @@ def _format(directory: Path) -> int | None:
     try:
         record = RecordFiles(RealDisk(), str(directory / "registry")).load(_FORMAT_KEY)
         return None if record is None else msgspec.json.decode(record.value)["format"]
-    except (Damaged, msgspec.DecodeError, KeyError, TypeError):
+    except (Damaged, msgspec.DecodeError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -132,7 +132,7 @@ def read_server(monitor: str, tls: SSLContext | None = None) -> ServerState:
     try:
         varz = _varz.decode(_fetch(f"{monitor}/varz", tls))
         jsz = _jsz.decode(_fetch(f"{monitor}/jsz?config=true", tls))
-    except (OSError, ValueError, msgspec.DecodeError) as error:
+    except (OSError, ValueError, msgspec.DecodeError, RecursionError) as error:
         return ServerState(monitor, failure=f"{error}")
     meta = jsz.meta_cluster or _MetaCluster()
     failure = ""
@@ -249,7 +249,7 @@ def read_copy(monitor: str, stream: str, tls: SSLContext | None = None) -> Strea
     try:
         raw = _fetch(f"{monitor}/jsz?accounts=true&streams=true", tls)
         listing = _listing.decode(raw)
-    except (OSError, ValueError, msgspec.DecodeError):
+    except (OSError, ValueError, msgspec.DecodeError, RecursionError):
         return None
     copies = [copy for account in listing.account_details for copy in account.stream_detail]
     return next((copy for copy in copies if copy.name == stream), None)

@@ -13,7 +13,7 @@ from penstock.core.vocabulary.argument_errors import PYTHON, explain
 from penstock.core.vocabulary.errors import InvalidArgument, RemoteProtocolViolation
 from penstock.wire.native import messages as wire
 
-_UNREADABLE = (msgspec.MsgspecError, TypeError, ValueError, OverflowError)
+_UNREADABLE = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
 """Errors of a request that cannot be encoded or decoded. Encoding raises one of the last three,
 for text with half a surrogate pair, for example."""
 _WANTED = {str: "text in Unicode", bool: "True or False", int: "an integer of at most 64 bits"}
