@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from penstock import aio
 from penstock.core.vocabulary.errors import (
-    ConnectionLost,
     NameDoesNotExist,
     Refused,
     Unavailable,
@@ -81,7 +80,9 @@ class Replier:
                     for question in await reader.fetch(3, 0.5):
                         await self._reply(question)
                     await reader.commit()
-                except ConnectionLost as error:  # they went back, and come again
+                except Unavailable as error:
+                    # The connection was lost, and they come again; or the disk refused the commit,
+                    # and the next one includes them.
                     self.world.hear(error)
 
     async def _reply(self, question: aio.ReceivedEvent) -> None:
