@@ -224,7 +224,7 @@ class ChannelLife(Publishing, Leasing, Seeking):
     ) -> None:
         self.settle_time()
         selector = "even" if filtered and kind in AT_ONCE else ""
-        lasting = self.model.type in SURVIVING if persistent is None else persistent
+        lasting = self.model.type not in FORGETTING if persistent is None else persistent
         limit = self.limit if kind in AT_ONCE else 0
         first = self.first_id(start)
         ledger = Ledger(kind, first, selector, lasting, limit)

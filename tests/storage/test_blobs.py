@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -162,3 +164,25 @@ async def test_two_writers_of_one_name_get_one_blob(tmp_path: Path) -> None:
             group.create_task(threaded.put(NAME, [b"same"]))
     assert [blob.name for blob in await threaded.list()] == [NAME]
     await store.journal.close()
+
+
+async def test_a_blob_that_cannot_be_opened_is_a_failure_of_the_storage(tmp_path: Path) -> None:
+    class WithoutFiles(RealDisk):
+        is_full = False
+
+        def open(self, path: str, *, create: bool = False, private: bool = False) -> int:
+            if self.is_full:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return super().open(path, create=create, private=private)
+
+    disk = WithoutFiles()
+    blobs = open_store(str(tmp_path), disk).blobs
+    await blobs.put(NAME, [b"old"])
+    disk.is_full = True
+
+    with pytest.raises(StorageFailed, match=r"could not be extended.*Too many open files"):
+        await blobs.extend(NAME, 3, [b"new"])
+    with pytest.raises(StorageFailed, match=r"could not be read.*Too many open files"):
+        await blobs.get(NAME)
+    disk.is_full = False
+    assert bytes(await blobs.get(NAME)) == b"old"

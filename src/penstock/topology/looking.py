@@ -245,7 +245,7 @@ def _portable(definition: Definition) -> Definition:
 
 
 def _durable(info: DurableInfo, definition: Definition) -> WantedDurable:
-    usual = rules().types[definition.type].survives_restart
+    usual = rules().types[definition.type].ids_survive
     return WantedDurable(
         name=info.name,
         type=info.type,

@@ -96,14 +96,44 @@ def test_a_durable_begins_where_it_was_told(start: int, first: int, selector: st
 
 
 @pytest.mark.spec("D3")
-@pytest.mark.parametrize(("type_", "lasts"), [("persistent", True), ("reliable", False)])
-def test_a_durable_is_as_persistent_as_its_channel_unless_told(type_: str, lasts: bool) -> None:
+@pytest.mark.parametrize(
+    ("type_", "lasts"),
+    [
+        ("persistent", True),
+        ("mixed", True),
+        ("paged", True),
+        ("reliable", True),
+        ("off_heap", True),
+        ("simple", False),
+        ("transient", False),
+    ],
+)
+def test_a_durable_is_persistent_where_ids_go_on_unless_told(type_: str, lasts: bool) -> None:
     play = play_of(type=type_)
     play.do(AddDurable("usual", "shared"))
     play.do(AddDurable("other", "shared", persistent=not lasts))
     play.restart()
 
     assert set(play.channel.state.durables) == {"usual" if lasts else "other"}
+
+
+@pytest.mark.spec("D3")
+@pytest.mark.parametrize("type_", ["reliable", "off_heap"])
+@pytest.mark.parametrize("kind", ["exclusive", "priority", "serial", "shared", "shared_queued"])
+@pytest.mark.parametrize("how", RESTARTS)
+def test_a_durable_whose_events_end_with_the_realm_goes_on_behind_them(
+    type_: str, kind: str, how: str
+) -> None:
+    play = durable_play(kind, None, events=8, type=type_)
+    play.do(Ack(1, (span(0),)))
+    getattr(play, how)()
+
+    first = play.channel.state.next_id
+    assert first >= 8
+    assert play.channel.state.durables["d"].position(first) == first
+    assert outstanding(play) == []
+    play.do(TakeSeat("d", 9, "s", None))
+    assert delivered(play.do(publish(2)))[9][0] == first
 
 
 @pytest.mark.spec("D4", "E9")

@@ -391,7 +391,7 @@ def _create(state: ChannelState, command: AddDurable) -> Decided:
     if state.engine.first_id(start_id, state.next_id) != start_id:  # SEM J3
         start_id, matched = state.next_id, ()
     if persistent is None:
-        persistent = state.type.survives_restart
+        persistent = state.type.ids_survive
     return Decided(
         (
             DurableCreated(

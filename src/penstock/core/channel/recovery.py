@@ -71,17 +71,10 @@ def _lasting_part(state: ChannelState, fact: StoredFact) -> StoredFact | None:
             return fact if _any_lasts(state, ids_in(ids)) else None
         case DurableCreated():
             return fact if fact.persistent else None
-        case (
-            Acked(name)
-            | RolledBack(name)
-            | TimedOut(name)
-            | Postponed(name)
-            | Buried(name)
-            | DurableDeleted(name)
-            | Sought(name)
-            | Seated(name)
-            | Left(name)
-        ):
+        case Acked(name) | RolledBack(name) | TimedOut(name) | Postponed(name):
+            # where events end with the realm, nothing is left that this would be about
+            return fact if state.type.survives_restart and _is_kept(state, name) else None
+        case Buried(name) | DurableDeleted(name) | Sought(name) | Seated(name) | Left(name):
             return fact if _is_kept(state, name) else None
         case _:
             return fact
@@ -140,7 +133,7 @@ def recovered(state: ChannelState) -> None:
     state.looked_at_from(0)  # for durables that did not survive
     for durable in state.durables.values():
         durable.forget_all_but(state.stored)
-        if durable.selector:
+        if durable.selector or not state.type.survives_restart:
             durable.head = max(durable.head, state.next_id)
 
 

@@ -198,7 +198,7 @@ class AddDurable(DurableAttributes, Command, frozen=True):
     selector: str = ""
     matched: Spans = ()
     """With a selector: the stored events at or after ``start_id`` it matches."""
-    persistent: bool | None = None  # None: where the channel's events survive (SEM D3)
+    persistent: bool | None = None  # None: where the channel's ids survive (SEM D3)
 
 
 class RemoveDurable(Command, frozen=True):

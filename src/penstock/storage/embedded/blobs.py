@@ -164,14 +164,14 @@ class FileBlobs:
         path = self._path(name)
         try:
             file = self._disk.open(path)
+            try:
+                self._replace(file, at, chunks)
+            finally:
+                self._disk.close(file)
         except FileNotFoundError:
             raise NameDoesNotExist(f"there is no blob {name}") from None
-        try:
-            self._replace(file, at, chunks)
         except OSError as error:
             raise StorageFailed(f"{path} could not be extended: {error}") from error
-        finally:
-            self._disk.close(file)
 
     def _replace(self, file: int, at: int, chunks: Sequence[Buffer]) -> None:
         size = self._disk.size(file)
