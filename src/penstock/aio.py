@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from penstock.client.connection.arguments import Duration
 from penstock.client.connection.connection import RECONNECT_TIMEOUT_S
 from penstock.client.connection.credentials import Token
 from penstock.client.connection.urls import parse_url
@@ -60,7 +61,7 @@ def __dir__() -> list[str]:
 
 
 def connect(
-    url: str, *, reconnect_timeout: float = RECONNECT_TIMEOUT_S, token: Token | None = None
+    url: str, *, reconnect_timeout: Duration = RECONNECT_TIMEOUT_S, token: Token | None = None
 ) -> Opening:
     """Open a session with the realm at ``url`` (several addresses: fail-over)::
 

@@ -34,14 +34,14 @@ orders: penstock.Channel = session.channels.create(
 session.channels.create("orders", type="persistant")  # [arg-type]
 session.channels.create("orders", engine="kafka")  # [arg-type]
 session.channels.create("orders", capcity=5)  # [call-arg]
-session.channels.create("orders", ttl="1h")  # [arg-type]
+session.channels.create("orders", ttl=b"1h")  # [arg-type]
 session.channels.create("orders", storage={"sync": "never"})  # [typeddict-item]
 session.channels.create("orders", storage={"snyc": "none"})  # [typeddict-unknown-key]
 session.channels.create("orders", max_deliveries=3)  # [call-arg]
 orders.publish(b"x", tag="a", ttl=5, transient=True, deliver_at=1.5)
 orders.publish(b"x", prio=3)  # [call-arg]
-orders.publish(b"x", ttl="1h")  # [arg-type]
-orders.edit(ttl=5, archive="./archive")
+orders.publish(b"x", ttl=b"1h")  # [arg-type]
+orders.edit(ttl="1h", archive="./archive")
 orders.edit(type="reliable")  # [call-arg]
 session.queues.create("work", dead_event_store="dead", max_deliveries=3)
 session.queues.create("work", archive="./archive")  # [call-arg]

@@ -122,6 +122,10 @@ class Realm:
             raise
         return theirs
 
+    def __repr__(self) -> str:
+        where = "in memory" if self._directory is None else f"in {str(self._directory)!r}"
+        return f"<Realm {where}, {'closed' if self._closed else 'open'}>"
+
     def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Let other processes in, too; gives the URL to connect to. Raises ``AddressInUse``."""
         bound = self._loop.call(self._listener.listen(host, port))

@@ -20,7 +20,7 @@ from penstock.api.realm import Ping
 from penstock.api.requests import Request
 from penstock.api.subscriptions import Bury, Extend, Settle, Unsubscribe
 from penstock.api.transactions import CommitTransaction
-from penstock.client.connection.arguments import check_wait
+from penstock.client.connection.arguments import Duration, wait_s
 from penstock.client.connection.credentials import Token
 from penstock.client.connection.delivery_route import DeliveryRoute
 from penstock.client.connection.owner_watch import OwnerWatch
@@ -79,17 +79,17 @@ class RealmConnection:
         self,
         url: RealmUrl,
         *,
-        reconnect_timeout: float = RECONNECT_TIMEOUT_S,
+        reconnect_timeout: Duration = RECONNECT_TIMEOUT_S,
         connector: Connector | None = None,
         token: Token | None = None,
     ) -> None:
         """``reconnect_timeout`` in seconds; 0 tries once. Raises ``InvalidArgument``."""
-        check_wait(reconnect_timeout, "reconnect_timeout", "seconds")
         self.session_id = uuid.uuid4().hex
         self._url = url
+        self.place = f"{url}"
         self._signing_in = SigningIn(url, token)
         self._connector = connector
-        self._reconnect_timeout_s = reconnect_timeout
+        self._reconnect_timeout_s = wait_s(reconnect_timeout, "reconnect_timeout")
         self._link: Link | None = None
         self._welcome: wire.Welcome | None = None
         self._next_request = 1

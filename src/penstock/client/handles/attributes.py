@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Literal, Required, TypeAlias, TypedDict, TypeVar
 
 from msgspec.structs import fields
@@ -56,11 +57,12 @@ class StorageProperties(TypedDict, total=False):
 class BackoffTimes(TypedDict, total=False):
     """How long rolled-back events wait before they come again (SEM D18)."""
 
-    first: Required[int | str]
-    """The wait after the first failure: milliseconds, or a text such as ``"1s"``."""
+    first: Required[int | str | timedelta]
+    """The wait after the first failure: milliseconds, a text such as ``"1s"``, or a
+    ``timedelta``."""
     factor: float
     """How many times longer each further wait is."""
-    most: int | str
+    most: int | str | timedelta
     """The longest wait."""
     jitter: float
     """The share of a wait, 0 to 1, by which it may be shorter."""
@@ -68,7 +70,8 @@ class BackoffTimes(TypedDict, total=False):
 
 
 class _Changeable(TypedDict, total=False):
-    ttl: int
+    ttl: int | str | timedelta
+    """Milliseconds, a text such as ``"1h"``, or a ``timedelta``."""
     capacity: int
     dead_event_store: str
     retain_consumed: bool

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from penstock.api.channels import (
 )
 from penstock.api.publishing import CommitStages, DropStages
 from penstock.api.requests import Kind
+from penstock.client.connection.arguments import Duration
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.attributes import ChannelAttributes
 from penstock.client.handles.definitions import create_store, delete_store
@@ -29,7 +31,7 @@ from penstock.client.publishing.publishing import Publisher, ids_of_answer, part
 from penstock.client.publishing.streamed import Many
 from penstock.client.reading.archive_subscription import SeamlessSubscription
 from penstock.client.reading.merging import Merger, Registered, delta_of, key_name_of, registered_of
-from penstock.client.reading.start_positions import StartLike, check_range, start_of
+from penstock.client.reading.start_positions import StartLike, check_range, check_zone, start_of
 from penstock.client.reading.subscription import BUFFER_BYTES_MAX, Subscription
 from penstock.columns.events.event import Event
 from penstock.columns.files.tables import bodies_of_table
@@ -247,7 +249,7 @@ class Channel(Destination):
         *,
         start: StartLike = "latest",
         selector: str = "",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         merged: bool = False,
         archive: str | None = None,
         buffer_bytes: int = BUFFER_BYTES_MAX,
@@ -307,12 +309,12 @@ class Channel(Destination):
         self,
         *,
         start: StartLike = 0,
-        end: int | None = None,
+        end: int | datetime | None = None,
         columns: Sequence[str] | None = None,
         selector: str = "",
         archive: str | None = None,
     ) -> pa.Table:
-        """Read events from ``start`` up to and including ``end`` as one table.
+        """Read events from ``start`` up to and including ``end``, an id or a time, as one table.
 
         It has ``event_id``, ``published``, ``tag``, ``data`` and a column for each property that
         was ever published here; ``columns`` chooses among them. Integers and floats of a property
@@ -320,11 +322,22 @@ class Channel(Destination):
         that have left the channel come from its archive, or from the one that is named, as in
         :meth:`subscribe`.
         """
-        from penstock.columns.events.lifted_columns import flat_table  # few read tables
+        from penstock.columns.events.lifted_columns import flat_table, until_time  # few do
 
         schema = ChannelSchema.empty().grown(await self.columns())
-        reading = self.browse(start=start, end=end, selector=selector, archive=archive)
-        batches = [batch.to_arrow() async for batch in reading.batches()]
+        until = end if isinstance(end, datetime) else None
+        last = end if not isinstance(end, datetime) else await self._last_id_at(end)
+        batches = []
+        if until is None or last is None or last >= (start if isinstance(start, int) else 0):
+            reading = self.browse(start=start, end=last, selector=selector, archive=archive)
+            batches = [batch.to_arrow() async for batch in reading.batches()]
+        if until is not None:  # the archive has more, which the realm does not know
+            batches = [until_time(batch, until) for batch in batches]
         for batch in batches:
             schema = schema.grown(batch.schema)
         return flat_table(batches, schema, columns)
+
+    async def _last_id_at(self, moment: datetime) -> int:
+        """The id before the first stored event that was published after ``moment``."""
+        check_zone(moment, "end")
+        return await self.first_id_at(moment + timedelta(microseconds=1)) - 1

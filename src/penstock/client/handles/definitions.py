@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from penstock.client.handles.if_missing import (
     differing_attributes,
     refuse_differences,
 )
+from penstock.columns.events.durations import whole_ms
 from penstock.core.vocabulary.argument_errors import PYTHON, explain
 from penstock.core.vocabulary.backoff import Backoff, check_backoff
 from penstock.core.vocabulary.errors import InvalidArgument
@@ -82,6 +84,8 @@ def definition_of(
     changed = {**tree.get("storage", {}), **(storage or {})}
     if attributes.get("backoff") is not None:
         attributes = {**attributes, "backoff": backoff_of(attributes["backoff"], words=words)}
+    if "ttl" in attributes:
+        attributes = {**attributes, "ttl": whole_ms(attributes["ttl"])}
     if attributes.get("descriptors"):
         attributes = {**attributes, "descriptors": _descriptors(attributes["descriptors"])}
     if isinstance(topics := attributes.get("topics"), str):
@@ -111,7 +115,7 @@ def backoff_of(given: object, *, words: Mapping[str, str] = PYTHON) -> Backoff |
         raise InvalidArgument(f"backoff has no {', '.join(unknown)}; there are {', '.join(known)}")
     tree = dict(given)
     for name in ("first", "most"):
-        if isinstance(tree.get(name), str):
+        if isinstance(tree.get(name), str | timedelta):
             tree[name] = milliseconds(tree[name], f"backoff.{name}")
     try:
         found = msgspec.convert(tree, Backoff)

@@ -23,6 +23,7 @@ from penstock.api.channels import (
     PurgeChannel,
 )
 from penstock.api.requests import Kind
+from penstock.client.connection.arguments import Duration
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.attributes import EditedAttributes
 from penstock.client.handles.definitions import definition_of
@@ -72,6 +73,9 @@ class Destination:
         self._publisher = Publisher(connection, opened.channel)
         self.scheduled = Schedule(connection, opened.channel)
 
+    def __repr__(self) -> str:
+        return f"<{self._kind.title()} {self.name!r} at {self._connection.place}>"
+
     # --- events going in -----------------------------------------------------------------
 
     async def _publish(self, event: Event) -> int:
@@ -92,7 +96,7 @@ class Destination:
     async def request(
         self,
         data: bytes,
-        timeout: float,
+        timeout: Duration,
         **attributes: Unpack[RequestAttributes],
     ) -> ReceivedEvent:
         """Publish a request and wait for its reply, at most ``timeout`` seconds (SEM R1).

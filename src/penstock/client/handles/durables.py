@@ -20,7 +20,7 @@ from penstock.api.durables import (
     SeekOutcome,
     UnbindDurable,
 )
-from penstock.client.connection.arguments import check_count, check_timeout
+from penstock.client.connection.arguments import Duration, check_count, timeout_s
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.attributes import (
     DurableType,
@@ -139,6 +139,10 @@ class Durable:
         self._puller: DurableSubscription | None = None
         self._fetching = asyncio.Lock()
 
+    def __repr__(self) -> str:
+        of, place = self._channel_name, self._connection.place
+        return f"<Durable {self.name!r} of channel {of!r} at {place}>"
+
     async def info(self) -> DurableInfo:
         """Counts, position, clients (SEM D17)."""
         return await self._connection.ask(DescribeDurable(self._channel, self.name), DurableInfo)
@@ -150,7 +154,7 @@ class Durable:
         window: int | None = None,
         auto_ack: bool = False,
         selector: str = "",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         buffer_bytes: int = BUFFER_BYTES_MAX,
     ) -> DurableSubscription:
         """Receive events to be acknowledged, at most ``window`` unsettled at a time (SEM D9).
@@ -182,7 +186,7 @@ class Durable:
             channel_name=self._channel_name,
         )
 
-    async def fetch(self, count: int, timeout: float = 0.0) -> list[DeliveredEvent]:
+    async def fetch(self, count: int, timeout: Duration = 0.0) -> list[DeliveredEvent]:
         """Take up to ``count`` events, as many as come within ``timeout`` seconds (SEM D5).
 
         The seat that it takes stays until :meth:`close` or the end of the session.
@@ -190,10 +194,10 @@ class Durable:
         batches = await self.fetch_batches(count, timeout)
         return [event for batch in batches for event in batch]
 
-    async def fetch_batches(self, count: int, timeout: float = 0.0) -> list[DeliveredBatch]:
+    async def fetch_batches(self, count: int, timeout: Duration = 0.0) -> list[DeliveredBatch]:
         """Take events as :meth:`fetch` does, in columns."""
         check_count(count, "count")
-        check_timeout(timeout)
+        seconds = timeout_s(timeout)
         async with self._fetching:  # there is one seat, so other callers wait for their turn
             if self._puller is None:
                 puller = DurableSubscription(
@@ -205,7 +209,7 @@ class Durable:
                 )
                 await puller.open()
                 self._puller = puller
-            return await self._puller._fetch(count, timeout)
+            return await self._puller._fetch(count, seconds)
 
     async def flush(self) -> None:
         """Wait until settlements of fetched events are on disk. Raises the first refusal, and

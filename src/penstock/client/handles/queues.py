@@ -10,7 +10,7 @@ from penstock.api.channels import (
     OpenChannel,
 )
 from penstock.api.requests import Kind
-from penstock.client.connection.arguments import Duration, check_timeout
+from penstock.client.connection.arguments import Duration, timeout_s
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.attributes import QueueAttributes
 from penstock.client.handles.definitions import create_store, delete_store
@@ -138,7 +138,7 @@ class Queue(Destination):
         transactional: bool = False,
         window: int = WINDOW_DEFAULT,
         selector: str = "",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         ack_timeout: Duration | None = None,
     ) -> Reader:
         """Read events, each of which goes to one reader; ``timeout`` ends an iteration when nothing
@@ -158,15 +158,16 @@ class Queue(Destination):
             timeout=timeout,
             relayed=self._relays,
             ack_timeout=ack_timeout,
+            name=self.name,
         )
 
-    async def pop(self, timeout: float | None = None) -> ReceivedEvent | None:
+    async def pop(self, timeout: Duration | None = None) -> ReceivedEvent | None:
         """Take the next event off the queue; None if none comes for ``timeout`` seconds. Without
         ``timeout`` it waits for ever.
 
         The seat that it takes stays until :meth:`close` or the end of the session.
         """
-        check_timeout(timeout)
+        timeout = timeout_s(timeout)
         reader = self._idle.pop() if self._idle else Reader(self._connection, self.number)
         try:
             found = await reader.fetch_batches(1, timeout)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from penstock.api.channels import ChannelOpened
 from penstock.api.requesting import CloseReplyQueue, OpenReplyQueue
-from penstock.client.connection.arguments import check_wait
+from penstock.client.connection.arguments import Duration, wait_s
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.publishing.publishing import Publisher
 from penstock.client.reading.reader import Reader
@@ -45,12 +45,12 @@ class Requester:
         to: str,
         publisher: Publisher,
         data: bytes,
-        timeout: float,
+        timeout: Duration,
         attributes: Mapping[str, Any],
     ) -> ReceivedEvent:
         """Publish a request and wait for its reply. ``to`` is the name of where it is published.
         Raises ``NoReply``, ``InvalidArgument``, and what publishing raises."""
-        check_wait(timeout, "timeout", "seconds")
+        wait = wait_s(timeout, "timeout")
         headers = dict(attributes.get("headers") or {})
         if own := [name for name in _OWN if name in headers]:
             raise InvalidArgument(f"a request sets the header {own[0]} itself; leave it out")
@@ -61,7 +61,7 @@ class Requester:
         reply: asyncio.Future[ReceivedEvent] = asyncio.get_running_loop().create_future()
         event_id: int | None = None
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(wait):
                 headers["reply_to"] = await self._reply_queue()
                 self._waiting[correlation] = reply
                 request = Event(data, **{**attributes, "headers": headers})
@@ -69,7 +69,7 @@ class Requester:
                 return await reply
         except TimeoutError:
             what = "the request" if event_id is None else f"request {event_id}"
-            raise NoReply(f"no reply to {what} on {to} came within {timeout:g} s") from None
+            raise NoReply(f"no reply to {what} on {to} came within {wait:g} s") from None
         finally:
             self._waiting.pop(correlation, None)
 

@@ -18,6 +18,7 @@ from penstock.api.realm import (
     RealmInfo,
 )
 from penstock.api.transactions import TransactionInfo
+from penstock.client.connection.arguments import Duration
 from penstock.client.connection.connection import (
     RECONNECT_TIMEOUT_S,
     Connector,
@@ -82,6 +83,9 @@ class Session:
         self.joins = Joins(connection)
         self.mqtt = Mqtt(connection)
         self.durables = PatternDurables(connection)
+
+    def __repr__(self) -> str:
+        return f"<Session at {self._connection.place}>"
 
     @property
     def session_id(self) -> str:
@@ -150,9 +154,10 @@ class Session:
         """Hear when the session loses its connection, with the reason as an error, and with None
         when it has one again.
 
-        The error is ``NoQuorum`` while the cluster can store nothing, and ``ConnectionLost`` where
-        the realm has not said why. The session goes on by itself (SEM N2, N4): what is asked
-        meanwhile waits, up to ``reconnect_timeout``.
+        The error is ``RealmStopping`` when a node hands over or is stopped, ``NoQuorum`` while the
+        cluster can store nothing, and ``ConnectionLost`` where the realm has not said why. The
+        session goes on by itself (SEM N2, N4): what is asked meanwhile waits, up to
+        ``reconnect_timeout``.
         """
         self._connection.listeners.on_interruption.append(listener)
 
@@ -165,7 +170,7 @@ class Session:
         queues single nodes have for themselves (SEM N8); without a cluster it has no node."""
         return await self._connection.ask(DescribeCluster(), ClusterInfo)
 
-    async def wait_for_events(self, starts: Mapping[Destination, int], timeout: float) -> bool:
+    async def wait_for_events(self, starts: Mapping[Destination, int], timeout: Duration) -> bool:
         """Wait until one of the channels and queues has an event of the id given with it, or a
         later one; False: none has for ``timeout`` seconds."""
         return await wait_for_events(self._connection, starts, timeout)
@@ -179,7 +184,7 @@ class Session:
         *,
         start: StartLike = "latest",
         selector: str = "",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         merged: bool = False,
         buffer_bytes: int = CHANNEL_BUFFER_BYTES,
     ) -> PatternSubscription: ...
@@ -193,7 +198,7 @@ class Session:
         window: int | None = None,
         auto_ack: bool = False,
         selector: str = "",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         buffer_bytes: int = CHANNEL_BUFFER_BYTES,
     ) -> PatternDurableSubscription: ...
 
@@ -206,7 +211,7 @@ class Session:
         window: int | None = None,
         auto_ack: bool = False,
         selector: str = "",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         merged: bool = False,
         buffer_bytes: int = CHANNEL_BUFFER_BYTES,
     ) -> PatternSubscription | PatternDurableSubscription:
@@ -368,7 +373,7 @@ class Session:
 async def open_session(
     url: RealmUrl,
     *,
-    reconnect_timeout: float = RECONNECT_TIMEOUT_S,
+    reconnect_timeout: Duration = RECONNECT_TIMEOUT_S,
     connector: Connector | None = None,
     token: Token | None = None,
 ) -> Session:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
+from penstock.client.connection.arguments import Duration, wait_s
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.channels import Channel
 from penstock.client.handles.destination import Destination
@@ -18,7 +19,7 @@ are looked at in turn, so that many cost no more than one."""
 
 
 async def wait_for_events(
-    connection: RealmConnection, starts: Mapping[Destination, int], timeout: float
+    connection: RealmConnection, starts: Mapping[Destination, int], timeout: Duration
 ) -> bool:
     """Whether one of them has an event of the given id or a later one within ``timeout`` s."""
     has_come = asyncio.Event()
@@ -36,7 +37,7 @@ async def wait_for_events(
             for each, start in starts.items()
         ]
         try:
-            async with asyncio.timeout(timeout), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(wait_s(timeout, "timeout")), asyncio.TaskGroup() as group:
                 waiting = [group.create_task(look) for look in looks]
                 await has_come.wait()
                 for task in waiting:

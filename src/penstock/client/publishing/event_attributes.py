@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any, TypedDict, TypeVar
 
 from penstock.columns.events.event import Event, Moment
@@ -17,8 +18,9 @@ class QueuedAttributes(TypedDict, total=False):
     tag: str | None
     properties: Mapping[str, Any] | None
     headers: Mapping[str, Any] | None
-    ttl: int
-    """Time to live in milliseconds; 0: none of its own."""
+    ttl: int | str | timedelta
+    """Time to live: milliseconds, a text such as ``"1h"``, or a ``timedelta``; 0: none of its
+    own."""
     persistent: bool | None
     """For mixed channels and queues, whether the event is on disk; None: it is."""
     priority: int | None
@@ -40,8 +42,8 @@ class RequestAttributes(TypedDict, total=False):
     tag: str | None
     properties: Mapping[str, Any] | None
     headers: Mapping[str, Any] | None
-    ttl: int
-    """Time to live in milliseconds: a request that nobody has taken by then is not answered any
+    ttl: int | str | timedelta
+    """Time to live, as of any event: a request that nobody has taken by then is not answered any
     more. 0: none of its own."""
     persistent: bool | None
     """For mixed channels and queues, whether the request is on disk; None: it is."""

@@ -149,6 +149,9 @@ class Unit:
         self._begun_on = 0
         """The connection on which the realm was told last, by how many there were before it."""
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} at {self._connection.place}>"
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.api.channels import ChannelInfo, ChannelOpened, DescribeChannel
-from penstock.client.connection.arguments import check_timeout
+from penstock.client.connection.arguments import Duration, timeout_s
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.reading.merging import Merger
 from penstock.client.reading.received import ReceivedBatch
@@ -52,7 +52,7 @@ class SeamlessSubscription(Subscription):
         *,
         archive: str | None = None,
         selector: str = "",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         browse: bool = False,
         last_id: int | None = None,
         merger: Merger | None = None,
@@ -199,8 +199,8 @@ class SeamlessSubscription(Subscription):
 
     # --- taking --------------------------------------------------------------------------
 
-    async def next_batch(self, timeout: float | None = None) -> ReceivedBatch | None:
-        check_timeout(timeout)
+    async def next_batch(self, timeout: Duration | None = None) -> ReceivedBatch | None:
+        timeout = timeout_s(timeout)
         await self.open()
         if self._archive is None:
             return await super().next_batch(timeout)

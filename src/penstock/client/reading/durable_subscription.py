@@ -11,8 +11,8 @@ from penstock.api.subscriptions import Attach, Subscribed
 from penstock.client.connection.arguments import (
     Duration,
     check_count,
-    check_timeout,
     milliseconds,
+    timeout_s,
 )
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.delivery_route import DeliveryRoute
@@ -64,7 +64,7 @@ class DurableSubscription(DeliveringLoops):
         window: int | None = None,
         auto_ack: bool = False,
         selector: str = "",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         handler: Handler | None = None,
         pull: bool = False,
         buffer_bytes: int = BUFFER_BYTES_MAX,
@@ -77,8 +77,7 @@ class DurableSubscription(DeliveringLoops):
         self._durable = durable
         self._window = window
         self._selector = selector
-        check_timeout(timeout)
-        self._timeout = timeout
+        self._timeout = timeout_s(timeout)
         self._handler = handler
         self._pull = pull
         self._inbox: Inbox[DeliveredBatch] = Inbox(on_arrival)
@@ -113,6 +112,10 @@ class DurableSubscription(DeliveringLoops):
         """Another thread has given something back since a batch was taken."""
         self._closed_through = 0
         """Events of attachments up to this one went back when the subscription was closed."""
+
+    def __repr__(self) -> str:
+        of, place = self._channel_name, self._connection.place
+        return f"<DurableSubscription of durable {self._durable!r} of channel {of!r} at {place}>"
 
     async def open(self) -> DurableSubscription:
         """Take the seat. Raises ``DurableInUse``, ``InvalidArgument``. Iterating opens it, too."""
@@ -243,10 +246,10 @@ class DurableSubscription(DeliveringLoops):
 
     # --- taking --------------------------------------------------------------------------
 
-    async def next_batch(self, timeout: float | None = None) -> DeliveredBatch | None:
+    async def next_batch(self, timeout: Duration | None = None) -> DeliveredBatch | None:
         """The next events; None if none come for ``timeout`` seconds. Events left by an iteration
         come first."""
-        check_timeout(timeout)
+        timeout = timeout_s(timeout)
         if not self._is_open:
             await self.open()
         return await self._next(self._timeout if timeout is None else timeout)
@@ -316,7 +319,7 @@ class DurableSubscription(DeliveringLoops):
             rows += len(following)
         return batch if len(parts) == 1 else joined(parts)
 
-    async def _fetch(self, count: int, timeout: float) -> list[DeliveredBatch]:
+    async def _fetch(self, count: int, timeout: float | None) -> list[DeliveredBatch]:
         """Up to ``count`` events, as many as come within ``timeout`` seconds. If it is cancelled,
         the events that have come are given to the next call."""
         self._settlements.hurry()
@@ -343,7 +346,7 @@ class DurableSubscription(DeliveringLoops):
             self._inbox.raise_failure()
         return found
 
-    async def _demanded(self, count: int, timeout: float) -> None:
+    async def _demanded(self, count: int, timeout: float | None) -> None:
         """Ask for ``count`` events, and wait until they have come, or the time is up."""
         self._met.clear()
         self._demand = count

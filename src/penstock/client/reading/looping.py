@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sized
 from types import TracebackType
 from typing import Generic, TypeVar
 
+from penstock.client.connection.arguments import Duration
 from penstock.client.reading.inbox import Loops, OpenBatch
 from penstock.client.reading.received import ReceivedBatch, ReceivedEvent
 
@@ -23,7 +24,7 @@ class Looping(ABC, Generic[B]):
         self._loops: Loops[B] = Loops()
 
     @abstractmethod
-    async def next_batch(self, timeout: float | None = None) -> B | None:
+    async def next_batch(self, timeout: Duration | None = None) -> B | None:
         """The next events; None when there are none."""
 
     @abstractmethod

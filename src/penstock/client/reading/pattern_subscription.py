@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from penstock.api.channels import ChannelOpened
-from penstock.client.connection.arguments import check_count, check_timeout
+from penstock.client.connection.arguments import Duration, check_count, timeout_s
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.reading.channel_ring import ChannelRing
 from penstock.client.reading.delivered import DeliveredBatch, DeliveringLoops
@@ -40,12 +40,12 @@ class PatternSubscription(ReceivingLoops):
         start: AnyStart,
         *,
         selector: str = "",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         merged: bool = False,
         buffer_bytes: int = CHANNEL_BUFFER_BYTES,
     ) -> None:
         super().__init__()
-        check_timeout(timeout)
+        timeout = timeout_s(timeout)
         check_count(buffer_bytes, "buffer_bytes", "bytes")
         self._timeout = timeout
         self._last: deque[ReceivedBatch] = deque()
@@ -81,9 +81,9 @@ class PatternSubscription(ReceivingLoops):
         await self._ring.open()
         return self
 
-    async def next_batch(self, timeout: float | None = None) -> ReceivedBatch | None:
+    async def next_batch(self, timeout: Duration | None = None) -> ReceivedBatch | None:
         """The next events, all of one channel; None when none come for ``timeout`` s."""
-        check_timeout(timeout)
+        timeout = timeout_s(timeout)
         await self.open()
         for left, count in reversed(self._loops.rests()):
             rest = left._part(count)
@@ -130,11 +130,11 @@ class PatternDurableSubscription(DeliveringLoops):
         window: int | None = None,
         auto_ack: bool = False,
         selector: str = "",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         buffer_bytes: int = CHANNEL_BUFFER_BYTES,
     ) -> None:
         super().__init__(auto_ack=auto_ack)
-        check_timeout(timeout)
+        timeout = timeout_s(timeout)
         if window is not None:
             check_count(window, "window")
             if auto_ack:
@@ -177,9 +177,9 @@ class PatternDurableSubscription(DeliveringLoops):
         await self._ring.open()
         return self
 
-    async def next_batch(self, timeout: float | None = None) -> DeliveredBatch | None:
+    async def next_batch(self, timeout: Duration | None = None) -> DeliveredBatch | None:
         """The next events, all of one channel; None if none come for ``timeout`` seconds."""
-        check_timeout(timeout)
+        timeout = timeout_s(timeout)
         await self.open()
         for left, count in reversed(self._loops.rests()):
             if not left.is_stale:

@@ -19,8 +19,8 @@ from penstock.api.subscriptions import Attach, Subscribed
 from penstock.client.connection.arguments import (
     Duration,
     check_count,
-    check_timeout,
     milliseconds,
+    timeout_s,
 )
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.delivery_route import DeliveryRoute
@@ -113,9 +113,10 @@ class Reader:
         transactional: bool = False,
         window: int = WINDOW_DEFAULT,
         selector: str = "",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         relayed: bool = False,
         ack_timeout: Duration | None = None,
+        name: str = "",
     ) -> None:
         check_count(window, "window")
         self._ack_timeout_ms = 0
@@ -126,9 +127,10 @@ class Reader:
                 "a plain reader acknowledges events as it hands them out, so ack_timeout has no "
                 "effect; open the reader with transactional=True"
             )
-        check_timeout(timeout)
+        timeout = timeout_s(timeout)
         self._connection = connection
         self._queue = queue
+        self._name = name
         self._transactional = transactional
         self._relayed = relayed
         """Whether the queue stores nothing: events come without being asked for, and wait here."""
@@ -155,6 +157,9 @@ class Reader:
         self._error: PenstockError | None = None
         self._attachment = 0
         """Number of seats taken so far: events delivered to an earlier one have gone back."""
+
+    def __repr__(self) -> str:
+        return f"<Reader of queue {self._name!r} at {self._connection.place}>"
 
     # --- coming and going ----------------------------------------------------------------
 
@@ -324,9 +329,9 @@ class Reader:
     def _deadline(self, timeout: float | None) -> float | None:
         return None if timeout is None else asyncio.get_running_loop().time() + timeout
 
-    async def _next_part(self, timeout: float | None = None) -> DeliveredPart | None:
+    async def _next_part(self, timeout: Duration | None = None) -> DeliveredPart | None:
         """The events that are here, once there are some; None: none came in time."""
-        check_timeout(timeout)
+        timeout = timeout_s(timeout)
         await self.open()
         deadline_s = self._deadline(self._timeout if timeout is None else timeout)
         while True:
@@ -386,7 +391,7 @@ class Reader:
             while (batch := await self.next_batch()) is not None:
                 yield batch
 
-    async def next_batch(self, timeout: float | None = None) -> ReceivedBatch | None:
+    async def next_batch(self, timeout: Duration | None = None) -> ReceivedBatch | None:
         """The events that are here, in columns; None if nothing comes for ``timeout`` seconds."""
         part = await self._next_part(timeout)
         return None if part is None else self._taken(part, part.left)
@@ -400,15 +405,17 @@ class Reader:
             self._settlements.watch(self._settlements.send(ids))
         return batch
 
-    async def fetch(self, count: int, timeout: float = 0.0) -> list[ReceivedEvent]:
+    async def fetch(self, count: int, timeout: Duration = 0.0) -> list[ReceivedEvent]:
         """Take up to ``count`` events, as many as come within ``timeout`` seconds; a transactional
         reader gets no more than its window has room for."""
         return [event for batch in await self.fetch_batches(count, timeout) for event in batch]
 
-    async def fetch_batches(self, count: int, timeout: float | None = 0.0) -> list[ReceivedBatch]:
+    async def fetch_batches(
+        self, count: int, timeout: Duration | None = 0.0
+    ) -> list[ReceivedBatch]:
         """Take events as :meth:`fetch` does, in columns."""
         check_count(count, "count")
-        check_timeout(timeout)
+        timeout = timeout_s(timeout)
         await self.open()
         deadline_s = self._deadline(timeout)
         taken: list[ReceivedBatch] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Literal, TypeAlias
 
 from penstock.core.vocabulary.errors import InvalidArgument
@@ -26,13 +26,23 @@ def start_of(given: StartLike) -> AnyStart:
             raise InvalidArgument(f"start is {given}; event ids begin at 0 and have 63 bits")
         return FromId(given)
     if isinstance(given, datetime):
-        moment = given if given.tzinfo else given.replace(tzinfo=UTC)
-        return FromTime(int(moment.timestamp() * 1_000_000))
+        check_zone(given, "start")
+        return FromTime(int(given.timestamp() * 1_000_000))
     if given == "earliest":
         return FromEarliest()
     if given == "latest":
         return FromLatest()
     raise InvalidArgument(f"start is {given!r}; give 'earliest', 'latest', an id or a datetime")
+
+
+def check_zone(moment: datetime, name: str) -> None:
+    """Raises ``InvalidArgument`` for a time without a time zone: it would mean another moment on
+    the next machine."""
+    if moment.utcoffset() is None:
+        raise InvalidArgument(
+            f"{name} is {moment}, a time without a time zone; give one, as in "
+            "datetime.now().astimezone() or datetime(2026, 5, 4, 12, tzinfo=UTC)"
+        )
 
 
 def check_range(start: int | None, end: int | None) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from penstock.api.subscriptions import Subscribe, Subscribed
-from penstock.client.connection.arguments import check_count, check_timeout
+from penstock.client.connection.arguments import Duration, check_count, timeout_s
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.delivery_route import DeliveryRoute
 from penstock.client.reading.inbox import Inbox
@@ -84,7 +84,7 @@ class Subscription(ReceivingLoops):
         start: AnyStart,
         *,
         selector: str = "",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         browse: bool = False,
         last_id: int | None = None,
         merger: Merger | None = None,
@@ -96,7 +96,7 @@ class Subscription(ReceivingLoops):
         """``channel_name`` is what its events tell; ``on_arrival`` is called when there is
         something to take."""
         super().__init__()
-        check_timeout(timeout)
+        timeout = timeout_s(timeout)
         check_count(buffer_bytes, "buffer_bytes", "bytes")
         self._buffer_bytes = buffer_bytes
         self._sizes: dict[int, int] = {}
@@ -224,9 +224,9 @@ class Subscription(ReceivingLoops):
 
     # --- taking --------------------------------------------------------------------------
 
-    async def next_batch(self, timeout: float | None = None) -> ReceivedBatch | None:
+    async def next_batch(self, timeout: Duration | None = None) -> ReceivedBatch | None:
         """The next events; None at the end of a browse, or when none come for ``timeout`` s."""
-        check_timeout(timeout)
+        timeout = timeout_s(timeout)
         await self.open()
         self._put_back_rests()
         batch = await self._inbox.get(self._timeout if timeout is None else timeout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
+from penstock.client.connection.arguments import Duration
 from penstock.client.connection.threads import LoopThread
 from penstock.client.handles.channels import Channel as AioChannel
 from penstock.client.handles.durables import Durable as AioDurable
@@ -91,7 +92,7 @@ class DurableReceiving:
         window: int | None = None,
         auto_ack: bool = False,
         selector: str = "",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         buffer_bytes: int = BUFFER_BYTES_MAX,
     ) -> DurableSubscription:
         """Receive events to be acknowledged, at most ``window`` unsettled at a time (SEM D9).
@@ -115,7 +116,7 @@ class DurableReceiving:
         )
         return DurableSubscription(inner, self._loop)
 
-    def fetch(self, count: int, timeout: float = 0.0) -> list[DeliveredEvent]:
+    def fetch(self, count: int, timeout: Duration = 0.0) -> list[DeliveredEvent]:
         """Take up to ``count`` events, as many as come within ``timeout`` seconds (SEM D5).
 
         The seat that it takes stays until :meth:`close` or the end of the session.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self, overload
 
+from penstock.client.connection.arguments import Duration
 from penstock.client.connection.session_listeners import ErrorListener, InterruptionListener
 from penstock.client.connection.threads import LoopThread, interpreter_ends
 from penstock.client.handles.session import Session as AioSession
@@ -60,13 +61,14 @@ class SessionEnd:
         """Hear when the session loses its connection, with the reason as an error, and with None
         when it has one again; called on the client's own thread.
 
-        The error is ``NoQuorum`` while the cluster can store nothing, and ``ConnectionLost`` where
-        the realm has not said why. The session goes on by itself (SEM N2, N4): what is asked
-        meanwhile waits, up to ``reconnect_timeout``.
+        The error is ``RealmStopping`` when a node hands over or is stopped, ``NoQuorum`` while the
+        cluster can store nothing, and ``ConnectionLost`` where the realm has not said why. The
+        session goes on by itself (SEM N2, N4): what is asked meanwhile waits, up to
+        ``reconnect_timeout``.
         """
         self._inner.on_interruption(listener)
 
-    def wait_for_events(self, starts: Mapping[Destination, int], timeout: float) -> bool:
+    def wait_for_events(self, starts: Mapping[Destination, int], timeout: Duration) -> bool:
         """Wait until one of the channels and queues has an event of the id given with it, or a
         later one; False: none has for ``timeout`` seconds."""
         inner = {each._inner: start for each, start in starts.items()}
@@ -79,7 +81,7 @@ class SessionEnd:
         *,
         start: StartLike = "latest",
         selector: str = "",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         merged: bool = False,
         buffer_bytes: int = CHANNEL_BUFFER_BYTES,
     ) -> PatternSubscription: ...
@@ -93,7 +95,7 @@ class SessionEnd:
         window: int | None = None,
         auto_ack: bool = False,
         selector: str = "",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         buffer_bytes: int = CHANNEL_BUFFER_BYTES,
     ) -> PatternDurableSubscription: ...
 
@@ -106,7 +108,7 @@ class SessionEnd:
         window: int | None = None,
         auto_ack: bool = False,
         selector: str = "",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         merged: bool = False,
         buffer_bytes: int = CHANNEL_BUFFER_BYTES,
     ) -> PatternSubscription | PatternDurableSubscription:

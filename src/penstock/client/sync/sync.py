@@ -5,6 +5,7 @@ Most of it is generated (``scripts/generate_sync.py``); a test compares the two 
 
 from __future__ import annotations
 
+from penstock.client.connection.arguments import Duration
 from penstock.client.connection.connection import RECONNECT_TIMEOUT_S
 from penstock.client.connection.credentials import Token
 from penstock.client.connection.threads import LoopThread
@@ -24,7 +25,7 @@ from penstock.client.sync.sync_transaction import JointTransaction, Transaction
 
 
 def connect(
-    url: str, *, reconnect_timeout: float = RECONNECT_TIMEOUT_S, token: Token | None = None
+    url: str, *, reconnect_timeout: Duration = RECONNECT_TIMEOUT_S, token: Token | None = None
 ) -> Session:
     """Open a session with the realm at ``url``, e.g. ``penstock://localhost:9000``.
 

@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
+from penstock.client.connection.arguments import Duration
 from penstock.client.connection.threads import LoopThread
 from penstock.client.handles import channels as aio_channels
 from penstock.client.handles.attributes import ChannelAttributes
@@ -189,7 +191,7 @@ class Channel(ChannelStreaming, Destination):
         *,
         start: StartLike = "latest",
         selector: str = "",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         merged: bool = False,
         archive: str | None = None,
         buffer_bytes: int = BUFFER_BYTES_MAX,
@@ -242,12 +244,12 @@ class Channel(ChannelStreaming, Destination):
         self,
         *,
         start: StartLike = 0,
-        end: int | None = None,
+        end: int | datetime | None = None,
         columns: Sequence[str] | None = None,
         selector: str = "",
         archive: str | None = None,
     ) -> pa.Table:
-        """Read events from ``start`` up to and including ``end`` as one table.
+        """Read events from ``start`` up to and including ``end``, an id or a time, as one table.
 
         It has ``event_id``, ``published``, ``tag``, ``data`` and a column for each property that
         was ever published here; ``columns`` chooses among them. Integers and floats of a property

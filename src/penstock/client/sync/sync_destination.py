@@ -10,6 +10,7 @@ from typing import Unpack
 import pyarrow as pa
 
 from penstock.api.channels import ChannelInfo, Location, Maintained, Missing
+from penstock.client.connection.arguments import Duration
 from penstock.client.connection.threads import LoopThread
 from penstock.client.handles import destination as aio_destination
 from penstock.client.handles import schedule as aio_schedule
@@ -45,9 +46,12 @@ class Destination:
         self.epoch = inner.epoch
         self.scheduled = Schedule(inner.scheduled, loop)
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
     @spelled_out
     def request(
-        self, data: bytes, timeout: float, **attributes: Unpack[RequestAttributes]
+        self, data: bytes, timeout: Duration, **attributes: Unpack[RequestAttributes]
     ) -> ReceivedEvent:
         """Publish a request and wait for its reply, at most ``timeout`` seconds (SEM R1).
 

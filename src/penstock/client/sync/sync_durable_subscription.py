@@ -29,12 +29,15 @@ class DurableSubscription(DurableIteration):
         self._inner = inner
         self._loop = loop
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
     def open(self) -> DurableSubscription:
         """Take the seat. Raises ``DurableInUse``, ``InvalidArgument``. Iterating opens it, too."""
         self._loop.call(self._inner.open())
         return self
 
-    def next_batch(self, timeout: float | None = None) -> DeliveredBatch | None:
+    def next_batch(self, timeout: Duration | None = None) -> DeliveredBatch | None:
         """The next events; None if none come for ``timeout`` seconds. Events left by an iteration
         come first."""
         found = self._loop.call(self._inner.next_batch(timeout))

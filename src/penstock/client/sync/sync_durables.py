@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from penstock.api.durables import DurableInfo, Outstanding, SeekOutcome
+from penstock.client.connection.arguments import Duration
 from penstock.client.connection.threads import LoopThread
 from penstock.client.handles import durables as aio_durables
 from penstock.client.handles.attributes import (
@@ -100,11 +101,14 @@ class Durable(DurableReceiving):
         self._loop = loop
         self.name = inner.name
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
     def info(self) -> DurableInfo:
         """Counts, position, clients (SEM D17)."""
         return self._loop.call(self._inner.info())
 
-    def fetch_batches(self, count: int, timeout: float = 0.0) -> list[DeliveredBatch]:
+    def fetch_batches(self, count: int, timeout: Duration = 0.0) -> list[DeliveredBatch]:
         """Take events as :meth:`fetch` does, in columns."""
         return [
             DeliveredBatch(each, self._loop)

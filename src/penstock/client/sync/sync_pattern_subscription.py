@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
+from penstock.client.connection.arguments import Duration
 from penstock.client.connection.threads import LoopThread
 from penstock.client.reading import pattern_subscription as aio
 from penstock.client.sync.iteration import DurableIteration, SubscriptionIteration
@@ -57,7 +58,7 @@ class BlockingPatternSubscription(SubscriptionIteration, _Seats):
         self._inner = inner
         self._loop = loop
 
-    def next_batch(self, timeout: float | None = None) -> ReceivedBatch | None:
+    def next_batch(self, timeout: Duration | None = None) -> ReceivedBatch | None:
         """The next events, all of one channel; None when none come for ``timeout`` s."""
         found = self._loop.call(self._inner.next_batch(timeout))
         return None if found is None else ReceivedBatch(found, self._loop)
@@ -76,7 +77,7 @@ class BlockingPatternDurable(DurableIteration, _Seats):
         self._inner = inner
         self._loop = loop
 
-    def next_batch(self, timeout: float | None = None) -> DeliveredBatch | None:
+    def next_batch(self, timeout: Duration | None = None) -> DeliveredBatch | None:
         """The next events, all of one channel; None if none come for ``timeout`` seconds."""
         found = self._loop.call(self._inner.next_batch(timeout))
         return None if found is None else DeliveredBatch(found, self._loop)

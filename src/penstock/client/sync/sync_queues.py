@@ -108,7 +108,7 @@ class Queue(QueueStreaming, Destination):
         transactional: bool = False,
         window: int = WINDOW_DEFAULT,
         selector: str = "",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         ack_timeout: Duration | None = None,
     ) -> Reader:
         """Read events, each of which goes to one reader; ``timeout`` ends an iteration when nothing
@@ -130,7 +130,7 @@ class Queue(QueueStreaming, Destination):
             self._loop,
         )
 
-    def pop(self, timeout: float | None = None) -> ReceivedEvent | None:
+    def pop(self, timeout: Duration | None = None) -> ReceivedEvent | None:
         """Take the next event off the queue; None if none comes for ``timeout`` seconds. Without
         ``timeout`` it waits for ever.
 
@@ -165,6 +165,9 @@ class Reader(ReaderIteration):
         self._inner = inner
         self._loop = loop
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
     def open(self) -> Reader:
         """Take a seat at the queue. Raises ``InvalidSelector``. Iterating opens it, too."""
         self._loop.call(self._inner.open())
@@ -175,12 +178,12 @@ class Reader(ReaderIteration):
         reader's raises as :meth:`flush` what has not been raised."""
         self._loop.call(self._inner.close())
 
-    def next_batch(self, timeout: float | None = None) -> ReceivedBatch | None:
+    def next_batch(self, timeout: Duration | None = None) -> ReceivedBatch | None:
         """The events that are here, in columns; None if nothing comes for ``timeout`` seconds."""
         found = self._loop.call(self._inner.next_batch(timeout))
         return None if found is None else ReceivedBatch(found, self._loop)
 
-    def fetch(self, count: int, timeout: float = 0.0) -> list[ReceivedEvent]:
+    def fetch(self, count: int, timeout: Duration = 0.0) -> list[ReceivedEvent]:
         """Take up to ``count`` events, as many as come within ``timeout`` seconds; a transactional
         reader gets no more than its window has room for."""
         return [
@@ -188,7 +191,7 @@ class Reader(ReaderIteration):
             for each in self._loop.call(self._inner.fetch(count, timeout))
         ]
 
-    def fetch_batches(self, count: int, timeout: float | None = 0.0) -> list[ReceivedBatch]:
+    def fetch_batches(self, count: int, timeout: Duration | None = 0.0) -> list[ReceivedBatch]:
         """Take events as :meth:`fetch` does, in columns."""
         return [
             ReceivedBatch(each, self._loop)

@@ -56,6 +56,9 @@ class Session(SessionEnd):
         self.mqtt = Mqtt(inner.mqtt, loop)
         self.durables = PatternDurables(inner.durables, loop)
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
     @property
     def session_id(self) -> str:
         """Identity of this session: another one each time."""

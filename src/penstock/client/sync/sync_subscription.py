@@ -7,6 +7,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
+from penstock.client.connection.arguments import Duration
 from penstock.client.connection.threads import LoopThread
 from penstock.client.reading import subscription as aio_subscription
 from penstock.client.sync.iteration import SubscriptionIteration
@@ -28,7 +29,7 @@ class Subscription(SubscriptionIteration):
         self._loop.call(self._inner.open())
         return self
 
-    def next_batch(self, timeout: float | None = None) -> ReceivedBatch | None:
+    def next_batch(self, timeout: Duration | None = None) -> ReceivedBatch | None:
         """The next events; None at the end of a browse, or when none come for ``timeout`` s."""
         found = self._loop.call(self._inner.next_batch(timeout))
         return None if found is None else ReceivedBatch(found, self._loop)

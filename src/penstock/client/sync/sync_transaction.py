@@ -28,6 +28,9 @@ class Unit:
         self._loop = loop
         self.id = inner.id
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
     def abort(self) -> None:
         """Publish nothing of it. Raises ``AlreadyCommitted``, ``AlreadyAborted``."""
         self._loop.call(self._inner.abort())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple, Self
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple, Self, SupportsIndex
 
 from msgspec import Struct
 
+from penstock.columns.events.durations import whole_ms
 from penstock.columns.schema.layout import PRIORITY_DEFAULT, PRIORITY_MAX, cause_and_reason
-from penstock.columns.schema.rows import Rows
+from penstock.columns.schema.rows import Publishers, Rows
 from penstock.core.bounds import TTL_MS_MAX
 from penstock.core.vocabulary.errors import InvalidEvent
 
@@ -72,11 +73,11 @@ NO_OPTIONS: Final = EventOptions()
 class Event:
     """One event: made by you to publish it, or received, and then read lazily from its batch.
 
-    ``ttl`` is in milliseconds; 0 means that the event has no TTL of its own. ``priority`` is 0
-    to 9 and defaults to 4. ``persistent`` matters on Mixed channels only. A ``transient`` event
-    is never stored (SEM E8). ``deliver_at``, a datetime with a time zone or seconds since 1970,
-    holds the event back until that time. An event with ``is_delta`` carries the key of a merge
-    channel and only the properties to change (SEM K2).
+    ``ttl`` is in milliseconds, a text such as ``"1h"``, or a ``timedelta``; 0 means that the event
+    has no TTL of its own. ``priority`` is 0 to 9 and defaults to 4. ``persistent`` matters on Mixed
+    channels only. A ``transient`` event is never stored (SEM E8). ``deliver_at``, a datetime with a
+    time zone or seconds since 1970, holds the event back until that time. An event with
+    ``is_delta`` carries the key of a merge channel and only the properties to change (SEM K2).
     Raises :class:`InvalidEvent` when an argument cannot be part of an event.
     """
 
@@ -102,7 +103,7 @@ class Event:
         tag: str | None = None,
         properties: Mapping[str, Any] | None = None,
         headers: Mapping[str, Any] | None = None,
-        ttl: int = 0,
+        ttl: int | str | timedelta = 0,
         persistent: bool | None = None,
         priority: int | None = None,
         transient: bool = False,
@@ -128,7 +129,7 @@ class Event:
             or priority is not None
             or deliver_at is not None
         ):
-            check_ttl(ttl)
+            ttl = ttl_ms(ttl)
             check_priority(priority)
             self._options = EventOptions(
                 _mapping("headers", headers) if headers else None,
@@ -240,6 +241,13 @@ class Event:
         found = None if self._rows is None else self._rows.value("origin", self._row)
         return None if found is None else _origin(found)
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """Pickle a received event as a plain :class:`Event`: another process has no session to
+        settle it in, or to reply with."""
+        if self._rows is None:
+            return super().__reduce_ex__(protocol)
+        return _restored, (*self._rows.alone(self._row), self.redelivery_count)
+
     def __repr__(self) -> str:
         shown = [f"event_id={self.event_id}"] if self._rows is not None else []
         if self.tag is not None:
@@ -253,6 +261,10 @@ class Event:
         return f"Event({', '.join(shown)})"
 
 
+def _restored(schema: bytes, values: bytes, publishers: Publishers, count: int) -> Event:
+    return Event.received(Rows.restored(schema, values, publishers), 0, count)
+
+
 def event_data(data: object) -> bytes:
     """``data`` as bytes. Raises :class:`InvalidEvent` if it is not bytes-like."""
     if isinstance(data, str):
@@ -260,6 +272,14 @@ def event_data(data: object) -> bytes:
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
     raise InvalidEvent(f"data is {type(data).__name__}; pass bytes, a bytearray or a memoryview")
+
+
+def ttl_ms(ttl: int | str | timedelta) -> int:
+    """A TTL in milliseconds: a number of them, a text such as ``"1h"``, or a ``timedelta``. Raises
+    :class:`InvalidEvent`."""
+    ttl = whole_ms(ttl)  # type: ignore[assignment]  # checked next
+    check_ttl(ttl)
+    return ttl  # type: ignore[return-value]  # a number
 
 
 def check_ttl(ttl: object) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.columns.events.batch import FLAT, flat_field, flat_name
+from penstock.columns.schema import compute as pc
 from penstock.columns.schema import overflow
 from penstock.columns.schema.layout import BODY
 from penstock.columns.schema.number_columns import (
@@ -356,3 +358,8 @@ def _struct_of(batch: pa.RecordBatch) -> tuple[StructShape, Any]:
     if at < 0:
         return NO_SLOTS, None
     return struct_shape(batch.schema.field(at).type), batch.column(at)
+
+
+def until_time(batch: pa.RecordBatch, moment: datetime) -> pa.RecordBatch:
+    """The events of ``batch`` that were published at ``moment`` or before."""
+    return batch.filter(pc.less_equal(batch.column("published"), pa.scalar(moment)))

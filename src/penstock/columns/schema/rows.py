@@ -9,6 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.columns.schema import overflow
+from penstock.columns.schema.ipc import batch_bytes, batch_from, schema_bytes, schema_from
 from penstock.columns.schema.layout import PRIORITY_DEFAULT
 from penstock.columns.schema.nested_columns import Level
 from penstock.columns.schema.shapes import struct_shape
@@ -110,6 +111,22 @@ class Rows:
         column = self._column(name)
         values: list[Any] | None = column and column.slice(first, end - first).to_pylist()
         return values
+
+    def alone(self, row: int) -> tuple[bytes, bytes, Publishers]:
+        """One row as bytes, without the rest of the batch: its schema, its values, and its
+        publisher."""
+        batch, event_id = self.batch.slice(row, 1), self.value("event_id", row)
+        publishers = [
+            (publisher, spans)
+            for publisher, spans in self.publishers
+            if not spans or any(first <= event_id < end for first, end in spans)
+        ]
+        return schema_bytes(batch.schema), batch_bytes(batch).to_pybytes(), publishers
+
+    @classmethod
+    def restored(cls, schema: bytes, values: bytes, publishers: Publishers) -> Rows:
+        """A row that :meth:`alone` has given."""
+        return Rows(batch_from(values, schema_from(schema)), publishers)
 
     def ttl(self, row: int) -> int:
         """The event's own TTL in milliseconds; 0 if it has none."""

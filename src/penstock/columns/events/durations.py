@@ -1,0 +1,29 @@
+"""Durations as users write them: a text such as ``"5s"``, or a ``timedelta``."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import timedelta
+from typing import Final
+
+_DURATION: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(ms|s|m|h|d)")
+_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+EXAMPLES: Final = "a text such as '500ms', '5s', '2m', '1h' or '1d', or a timedelta"
+
+
+def duration_ms(given: object) -> float:
+    """The milliseconds of a text or a ``timedelta``; NaN: it is neither."""
+    if isinstance(given, str):
+        found = _DURATION.fullmatch(given)
+        return float(found[1]) * _UNIT_MS[found[2]] if found else math.nan
+    if isinstance(given, timedelta):
+        return given.total_seconds() * 1_000
+    return math.nan
+
+
+def whole_ms(given: object) -> object:
+    """A duration in whole milliseconds; anything else as it is, so that a check can name it."""
+    ms = duration_ms(given)
+    return round(ms) if ms >= 0 else given
