@@ -8,7 +8,7 @@ of the format ``penstock``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
 
 import msgspec
@@ -90,22 +90,31 @@ def archived(spark: SparkSession, lake: Lake, options: dict[str, str]) -> DataFr
 
 
 def commit(
-    lake: Lake, written: list[Written], app: str, version: int, content: str = ""
-) -> list[str]:
-    """Add the files of a micro-batch to their tables, once; gives the channels that have got
-    events."""
+    lake: Lake,
+    written: list[Written],
+    app: str,
+    version: int,
+    content: str = "",
+    *,
+    check: Callable[[Table], object] = lambda table: None,
+) -> dict[str, Table]:
+    """Add the files of a micro-batch to their tables, once; return the tables that have got events,
+    by channel. Each is given to ``check`` before."""
     by_channel: dict[str, list[Written]] = {}
+    tables: dict[str, Table] = {}
     for each in written:
         by_channel.setdefault(each.channel, []).append(each)
     for channel, parts in by_channel.items():
         table = lake.table_of(channel)
         _check_same(table, lake, channel, parts[0].epoch)
+        check(table)
         columns = parts[0].columns
         for part in parts[1:]:
             columns = table.with_columns(columns, part.columns)
         files = [file for part in parts for file in part.files]
         table.commit(columns, files, app=app, version=version, content=content)
-    return sorted(by_channel)
+        tables[channel] = table
+    return dict(sorted(tables.items()))
 
 
 def written_in(frame: DataFrame) -> list[Written]:

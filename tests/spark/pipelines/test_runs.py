@@ -367,6 +367,39 @@ def test_an_older_copy_of_the_checkpoints_is_refused_by_channel_and_table(
     assert sorted(stored) == list(range(30))
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"name": "late", "sql": "SELECT n FROM flights", "table": "lake"},
+        {"name": "late", "kind": "archive", "source": "flights", "table": "lake"},
+    ],
+    ids=["query", "archive"],
+)
+def test_a_table_that_was_removed_is_not_made_anew_with_a_gap(
+    runs: Runs, flights: Channel, tmp_path: Path, step: dict[str, Any]
+) -> None:
+    publish(flights, 0, 10)
+    runs(step)
+    (tmp_path / "lake").rename(tmp_path / "elsewhere")
+    publish(flights, 10, 11)
+
+    with pytest.raises(StepFailed, match=r"lake was removed or replaced.*Put the table back"):
+        runs(step)
+
+    shutil.rmtree(tmp_path / "lake", ignore_errors=True)
+    (tmp_path / "elsewhere").rename(tmp_path / "lake")
+    runs(step)
+    assert sorted(_stored(tmp_path / "lake")) == list(range(11))
+    shutil.rmtree(tmp_path / "lake")
+    shutil.rmtree(tmp_path / "checkpoints" / "small" / "late")
+    runs(step)
+    assert sorted(_stored(tmp_path / "lake")) == list(range(11)), "a new query begins anew"
+
+
+def _stored(folder: Path) -> list[int]:
+    return [int(n) for n in Table.found(str(folder)).to_arrow().column("n").to_pylist()]
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("restages", [True, False])
 def test_a_realm_restarted_between_staging_and_commit_costs_no_event(

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from penstock.spark.error_marks import secret_options
 from penstock.spark.pipelines.step import ChannelTarget, MicroBatch, TableTarget
+from penstock.spark.pipelines.written_tables import WrittenTables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,6 +24,8 @@ class BatchTarget(Struct, frozen=True, kw_only=True, dict=True):
     channel: ChannelTarget | None = None
     table: TableTarget | None = None
     """The table, with its path made absolute."""
+    folder: str = ""
+    """The folder of the step, which remembers its table; empty: nothing does."""
 
     def __call__(self, rows: DataFrame, batch: MicroBatch) -> None:
         """Store a micro-batch once."""
@@ -31,7 +34,9 @@ class BatchTarget(Struct, frozen=True, kw_only=True, dict=True):
         rows = rows.persist() if both else rows
         try:
             if self.table is not None:
+                self.written.check(self.opened, batch)
                 self.to_table(self.opened, rows, batch)
+                self.written.wrote(self.opened, batch)
             if self.channel is not None:
                 publish(rows, self.channel, self.url, batch)
         finally:
@@ -41,6 +46,11 @@ class BatchTarget(Struct, frozen=True, kw_only=True, dict=True):
     def to_table(self, table: Table, rows: DataFrame, batch: MicroBatch) -> None:
         """Put the rows of a micro-batch into the table."""
         table.append(rows, batch.app, batch.number, batch.content)
+
+    @cached_property
+    def written(self) -> WrittenTables:
+        """The tables that the step has written."""
+        return WrittenTables(self.folder)
 
     @cached_property
     def opened(self) -> Table:

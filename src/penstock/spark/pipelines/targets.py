@@ -38,6 +38,7 @@ class QueryTarget:
         self.located = pipeline.located
         self.url = url
         self.name = f"{pipeline.name}/{step}"
+        self.folder = checkpoint
         self.checkpoint = f"{checkpoint}/{QUERY}"
 
 
@@ -85,7 +86,7 @@ def stored(flow: Flow, place: QueryTarget) -> BatchTarget:
     table = flow.table
     if table is not None:
         table = msgspec.structs.replace(table, path=place.located(table.path))
-    return BatchTarget(url=place.url, channel=flow.channel, table=table)
+    return BatchTarget(url=place.url, channel=flow.channel, table=table, folder=place.folder)
 
 
 def _goes_straight(flow: Flow) -> bool:

@@ -10,6 +10,7 @@ from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.error_marks import secret_options
 from penstock.spark.pipelines.sources import Source, listed
 from penstock.spark.pipelines.step import Context, Flow, MicroBatch, StreamStep
+from penstock.spark.pipelines.written_tables import WrittenTables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -99,20 +100,29 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
         frame = archived(context.spark, lake, {"url": context.url, **options, **secret_options()})
         return Flow(
             frame=frame,
-            write=self._writer(context.url, lake),
+            write=self._writer(context, lake),
             events="sum(events)",  # each row is a file
             trigger=self.trigger,
         )
 
-    def _writer(self, url: str, lake: Lake) -> Callable[[DataFrame, MicroBatch], None]:
+    def _writer(self, context: Context, lake: Lake) -> Callable[[DataFrame, MicroBatch], None]:
+        url, tables = context.url, WrittenTables(context.checkpoint)
         named: set[str] = set()
 
         def write(frame: DataFrame, batch: MicroBatch) -> None:
             from penstock.spark import archiving
 
             written = archiving.written_in(frame)
-            channels = archiving.commit(lake, written, batch.app, batch.number, batch.content)
-            for channel in channels:
+            stored = archiving.commit(
+                lake,
+                written,
+                batch.app,
+                batch.number,
+                batch.content,
+                check=lambda table: tables.check(table, batch),
+            )
+            for channel, table in stored.items():
+                tables.wrote(table, batch)
                 if self.register and channel not in named:
                     archiving.register(url, lake, channel)
                     named.add(channel)

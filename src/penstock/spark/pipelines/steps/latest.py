@@ -162,6 +162,7 @@ class LatestStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 url=context.url,
                 channel=channel_target(self.channel),
                 table=_located(table_target(self.table), context),
+                folder=context.checkpoint,
             ),
             output_mode="update",
             trigger=self.trigger,

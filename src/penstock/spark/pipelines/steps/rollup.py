@@ -202,7 +202,13 @@ class RollUpStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             table = msgspec.structs.replace(table, path=context.located(table.path))
         return Flow(
             frame=frame,
-            write=KeyedTarget(key=(self.key,), url=context.url, channel=channel, table=table),
+            write=KeyedTarget(
+                key=(self.key,),
+                url=context.url,
+                channel=channel,
+                table=table,
+                folder=context.checkpoint,
+            ),
             output_mode="update",
             trigger=self.trigger,
             poison=self.poison,
