@@ -17,6 +17,7 @@ MALFORMED = frozenset(
         "msgspec.ValidationError",
         "json.JSONDecodeError",
         "tomllib.TOMLDecodeError",
+        "jwt.PyJWTError",
     }
 )
 ENOUGH = frozenset({"RecursionError", "RuntimeError", "Exception", "BaseException"})
@@ -31,7 +32,7 @@ DECODERS = frozenset(
 )
 OUTSIDE = ("frontends", "wire", "columns", "topology")
 """Packages of which every decoder stands in a ``try``."""
-_MAY_DECODE = re.compile(r"msgspec|tomllib|json")
+_MAY_DECODE = re.compile(r"msgspec|tomllib|json|jwt")
 CAUGHT_ELSEWHERE: dict[str, str] = {
     "src/penstock/wire/native/messages.py: decode": "`decode_from_client` catches it",
     "src/penstock/frontends/http/states.py: _bool": "`_key` catches it",

@@ -159,7 +159,7 @@ class Tokens:
                     "verify_iat": False,
                 },
             )
-        except (jwt.PyJWTError, ValueError, TypeError) as error:
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
             raise AuthenticationFailed(f"the token is refused: {error}") from error
 
     def _who(self, claims: Mapping[str, Any], host: str) -> Principal:
@@ -235,7 +235,7 @@ def _key_id(text: str) -> str:
 
     try:
         header = jwt.get_unverified_header(text)
-    except (jwt.PyJWTError, ValueError) as error:
+    except (jwt.PyJWTError, ValueError, RecursionError) as error:
         raise AuthenticationFailed(f"this is not a token: {error}") from error
     return str(header.get("kid", ""))
 
@@ -286,7 +286,7 @@ def _usable(said: Mapping[str, Any]) -> tuple[Any, str]:
         return None, "that is not meant for signatures"
     try:
         key = jwt.PyJWK.from_dict(dict(said))
-    except (jwt.PyJWTError, ValueError, TypeError, AttributeError):
+    except (jwt.PyJWTError, ValueError, TypeError, AttributeError, RecursionError):
         return None, ""
     if isinstance(key.key, RSAPublicKey) and key.key.key_size < RSA_BITS_MIN:
         return None, f"of {key.key.key_size} bits; an RSA key has at least {RSA_BITS_MIN}"

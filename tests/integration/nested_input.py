@@ -1,0 +1,261 @@
+"""Every decoder of what comes from outside, and a value nested as deep as asked for each.
+
+Run as a program it decodes all of them, and prints what each does: native code that recurses
+without a bound would end the process, and the last line names it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from google.protobuf import descriptor_pb2
+
+from penstock.client.copies.backup import _understood
+from penstock.client.publishing.replying import _amqp_of
+from penstock.columns.documents import event_of
+from penstock.columns.events.body import body_of_columns
+from penstock.columns.files.exports import manifest_from
+from penstock.columns.protobuf import Descriptors, checked_descriptors
+from penstock.columns.schema import overflow
+from penstock.columns.schema.ipc import schema_from, table_from_stream
+from penstock.columns.selectors import Selector
+from penstock.core.vocabulary.errors import PenstockError
+from penstock.frontends.amqp import message_header
+from penstock.frontends.http import event_documents, joining, publishing, states
+from penstock.frontends.mqtt.json_payloads import FEW, JsonColumns
+from penstock.frontends.mqtt.residues import residue_of, residue_of_amqp
+from penstock.runtime.access import tokens
+from penstock.settings import loading
+from penstock.topology.reading import parse
+from penstock.wire.amqp import types
+from penstock.wire.mqtt.reading import packet_of
+from penstock.wire.native.messages import decode_from_client, decode_from_server
+from penstock.wire.positions import positions_in
+
+LEVELS: Final = (101, 100_000)
+
+
+def arrays(levels: int) -> bytes:
+    return b"[" * levels + b"1" + b"]" * levels
+
+
+def objects(levels: int) -> bytes:
+    return b'{"a":' * levels + b"1" + b"}" * levels
+
+
+def packed(levels: int) -> bytes:
+    """Arrays of msgpack with one element each."""
+    return b"\x91" * levels + b"\x01"
+
+
+def in_a_field(levels: int) -> bytes:
+    """An object with a field that nobody knows, which decoders skip."""
+    return b'{"zz":' + arrays(levels) + b"}"
+
+
+def described(levels: int) -> bytes:
+    """Described values of AMQP, each inside the other."""
+    return b"\x00\x43" * levels + b"\x43"
+
+
+def amqp_lists(levels: int) -> bytes:
+    value = b"\x45"
+    for _ in range(levels):
+        value = b"\xd0" + (len(value) + 4).to_bytes(4) + (1).to_bytes(4) + value
+        if len(value) > 1 << 20:
+            break
+    return value
+
+
+def a_property(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def message_types(levels: int) -> bytes:
+    """Message types of Protocol Buffers, each with a field of the next; as many as have room."""
+    file = descriptor_pb2.FileDescriptorProto(name="deep.proto", syntax="proto3")
+    for at in range(min(levels, 9_000)):
+        message = file.message_type.add(name=f"M{at}")
+        if at + 1 < min(levels, 9_000):
+            message.field.add(name="f", number=1, type=11, label=1, type_name=f".M{at + 1}")
+    return bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
+
+
+def protobuf_message(levels: int) -> bytes:
+    """A message of a type that contains itself, in its bytes."""
+    value = b""
+    for _ in range(min(levels, 10_000)):
+        size, length = len(value), b""
+        while size >= 0x80:
+            length += bytes((size & 0x7F | 0x80,))
+            size >>= 7
+        value = b"\x0a" + length + bytes((size,)) + value
+    return value
+
+
+def tree() -> Descriptors:
+    file = descriptor_pb2.FileDescriptorProto(name="tree.proto", syntax="proto3")
+    node = file.message_type.add(name="Tree")
+    node.field.add(name="inner", number=1, type=11, label=1, type_name=".Tree")
+    return Descriptors(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
+
+
+def arrow_schema(levels: int) -> bytes:
+    kind = pa.int8()
+    for _ in range(min(levels, 1_000)):  # Arrow itself writes no more
+        kind = pa.list_(kind)
+    return bytes(pa.schema([("data", kind)]).serialize())
+
+
+def json_payload(data: bytes) -> object:
+    (row,) = JsonColumns(()).rows([data], ())
+    if isinstance(row, PenstockError):
+        raise row
+    return row
+
+
+def json_payloads(data: bytes) -> object:
+    if JsonColumns(()).columns([data] * FEW, {}, ()) is not None:
+        raise AssertionError("they were taken")
+    return None
+
+
+def token(data: bytes) -> object:
+    head = base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+    return tokens._key_id(f"{head}.e30.c2ln")
+
+
+def publish_properties(value: Any) -> object:
+    return body_of_columns([b""], None, [{"p": value}])
+
+
+def overflow_cell(value: bytes) -> object:
+    return overflow.decoded(value)
+
+
+def tagged(levels: int) -> bytes:
+    """A cell of properties in overflow: lists of lists."""
+    node = b"\x92\xa1a\x91" * levels + b"\xc0"
+    return b"\x81\xa1p" + node
+
+
+def toml_arrays(levels: int) -> str:
+    return "a = " + arrays(levels).decode()
+
+
+def toml_tables(levels: int) -> str:
+    return "[" + ".".join("a" * min(levels, 2_000)) + "]"
+
+
+def user_properties(levels: int) -> bytes:
+    """A PUBLISH with so many user properties: MQTT nests nothing, but it repeats."""
+    pairs = b"\x26\x00\x01n\x00\x01v" * (levels * 10)
+    size, length = len(pairs), b""
+    while size >= 0x80:
+        length += bytes((size & 0x7F | 0x80,))
+        size >>= 7
+    return b"\x00\x01a" + length + bytes((size,)) + pairs
+
+
+Maker = Callable[[int], Any]
+Decoder = Callable[[Any], object]
+
+DECODERS: Final[Mapping[str, tuple[Maker, Decoder]]] = {
+    "MQTT: a JSON payload": (lambda n: b'{"a":' + arrays(n) + b"}", json_payload),
+    "MQTT: a JSON payload of objects": (objects, json_payload),
+    "MQTT: a JSON payload that ends too early": (lambda n: b'{"a":' + b"[" * n, json_payload),
+    "MQTT: JSON payloads that come together": (objects, json_payloads),
+    "MQTT: JSON payloads together, arrays": (lambda n: b'{"a":' + arrays(n) + b"}", json_payloads),
+    "MQTT: payloads together that end too early": (lambda n: b'{"a":' + b"[" * n, json_payloads),
+    "MQTT: the header mqtt": (lambda n: in_a_field(n).decode(), residue_of),
+    "MQTT: the header amqp": (lambda n: in_a_field(n).decode(), residue_of_amqp),
+    "MQTT: user properties": (user_properties, lambda data: packet_of(0x30, data, 5)),
+    "AMQP: the header amqp": (lambda n: in_a_field(n).decode(), message_header.read),
+    "AMQP: the header mqtt": (lambda n: in_a_field(n).decode(), message_header.read_mqtt),
+    "AMQP: described values": (described, lambda data: types.read(data)),
+    "AMQP: described values that are skipped": (described, lambda data: types.skip(data, 0)),
+    "AMQP: lists": (amqp_lists, lambda data: types.read(data)),
+    "native: a frame of a client": (packed, lambda data: decode_from_client(memoryview(data))),
+    "native: a frame of a server": (packed, lambda data: decode_from_server(memoryview(data))),
+    "HTTP: an event": (lambda n: in_a_field(n), lambda data: publishing._json(data, None)),
+    "HTTP: events": (
+        lambda n: b'{"events":' + arrays(n) + b"}",
+        lambda data: publishing._json(data, None),
+    ),
+    "HTTP: properties of an event": (
+        lambda n: b'{"data":"","properties":{"p":' + arrays(n) + b"}}",
+        lambda data: publishing._json(data, None),
+    ),
+    "HTTP: a line of NDJSON": (lambda n: in_a_field(n), event_of),
+    "HTTP: the key of a state": (lambda n: arrays(n).decode(), states._guessed),
+    "HTTP: the id of a join": (
+        lambda n: base64.urlsafe_b64encode(arrays(n)).decode(),
+        joining.join_of,
+    ),
+    "HTTP: data shown as JSON": (arrays, event_documents._json),
+    "HTTP: an Arrow stream": (arrow_schema, lambda data: table_from_stream(data, rows_max=10)),
+    "native: an Arrow schema": (arrow_schema, schema_from),
+    "a selector in parentheses": (lambda n: "(" * n + "a = 1" + ")" * n, Selector),
+    "a selector with NOT": (lambda n: "NOT " * n + "a = 1", Selector),
+    "a selector with signs": (lambda n: "a = " + "- " * n + "1", Selector),
+    "a selector of a path": (lambda n: ".".join("a" * n) + " = 1", Selector),
+    "a selector of operators": (lambda n: "a = " + "1 + " * n + "1", Selector),
+    "properties": (a_property, publish_properties),
+    "properties in overflow": (tagged, overflow_cell),
+    "descriptors of Protocol Buffers": (message_types, checked_descriptors),
+    "a message of Protocol Buffers": (
+        protobuf_message,
+        lambda data: tree().decoded("Tree", data),
+    ),
+    "JSON of a message of Protocol Buffers": (
+        lambda n: b'{"inner":' * n + b"{}" + b"}" * n,
+        lambda data: tree().encoded("Tree", data),
+    ),
+    "settings": (toml_arrays, lambda text: loading._Reading(text, {}, {}, "").settings()),
+    "a topology": (toml_arrays, parse),
+    "a topology of tables": (toml_tables, parse),
+    "the manifest of an export": (lambda n: in_a_field(n), manifest_from),
+    "the manifest of a backup": (lambda n: in_a_field(n), lambda data: _understood(data, Path())),
+    "a token": (lambda n: in_a_field(n), token),
+    "the keys for tokens": (lambda n: b'{"keys":' + arrays(n) + b"}", tokens._keys),
+    "a request that a client answers": (lambda n: in_a_field(n).decode(), _amqp_of),
+    "an offset of Spark": (lambda n: in_a_field(n).decode(), positions_in),
+}
+"""By what is decoded: what makes it, and what decodes it. Session records of MQTT are read from a
+channel (`tests/frontends/mqtt/test_internal_stores.py`)."""
+
+
+def outcome(make: Maker, decode: Decoder, levels: int) -> str:
+    value = make(levels)
+    try:
+        decode(value)
+    except PenstockError:
+        return "refused"
+    except BaseException as error:  # noqa: BLE001  it is what the test looks for
+        return f"{type(error).__name__} came through"
+    return "taken"
+
+
+def tell(said: object) -> None:
+    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    for levels in LEVELS:
+        for name, (make, decode) in DECODERS.items():
+            tell([name, levels])
+            tell(outcome(make, decode, levels))
+
+
+if __name__ == "__main__":
+    main()
