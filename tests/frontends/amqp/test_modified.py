@@ -276,6 +276,14 @@ def test_what_was_added_does_not_fill_memory() -> None:
     assert BYTES_MAX > 10_000
 
 
+def test_long_names_do_not_fill_memory() -> None:
+    known = Modifications(bytes_max=100_000)
+    for event_id in range(100):
+        known.note("reader", event_id, {Symbol("x" * 50_000): b"\x40"})
+
+    assert len(known) <= 2
+
+
 def test_what_is_settled_is_forgotten(
     peers: tuple[Peer, Peer], session: penstock.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,9 +116,9 @@ def test_nothing_is_remembered_of_subscriptions_that_others_have_deleted(
     hubs: set[AmqpHub] = set()
     wished = AmqpHub.wished
 
-    def noted_wished(self: AmqpHub, *args: Any) -> None:
+    def noted_wished(self: AmqpHub, *args: Any, **more: Any) -> None:
         hubs.add(self)
-        wished(self, *args)
+        wished(self, *args, **more)
 
     monkeypatch.setattr(AmqpHub, "wished", noted_wished)
     client = connect("me")

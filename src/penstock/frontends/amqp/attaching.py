@@ -317,7 +317,7 @@ class Attaching:
         opened = await open_subscription(self._connection.caller, attach, consumer, place)
         consumer.subscription = opened.number
         consumer.reader = (number, name)
-        self._hub.wished(durable, (wish.selector, wish.no_local))
+        self._hub.wished(durable, wish.selector, no_local=wish.no_local)
         attached.durable = (number, name)
         attached.ends_durable = True
         return consumer
@@ -338,12 +338,7 @@ class Attaching:
         number = destination.number
         durable = self._store(number).durable(name)
         if durable is not None:
-            wishes = self._hub.wishes(durable)
-            known = wishes or (durable.selector, wish.no_local)
-            is_known = durable.type.stores_selector or wishes is not None
-            if durable.type.stores_selector:
-                known = (durable.selector, known[1])
-            if not is_known or known == (wish.selector, wish.no_local):
+            if self._hub.is_as_wished(durable, wish.selector, no_local=wish.no_local):
                 return
             if durable.is_attached:
                 raise DurableInUse(

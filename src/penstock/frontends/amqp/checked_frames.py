@@ -150,10 +150,14 @@ def _alike_in(rows: Any, good: Any, like: _Likeness, before: int) -> int:
 
 
 def _numbers(rows: Any) -> Any:
-    found = np.zeros(len(rows), np.uint32)
-    for column in range(rows.shape[1]):
-        found = (found << np.uint32(8)) | rows[:, column]
-    return found
+    """The numbers that are written in rows of 0, 1 or 4 bytes."""
+    match rows.shape[1]:
+        case 0:
+            return np.zeros(len(rows), np.uint32)
+        case 1:
+            return rows[:, 0].astype(np.uint32)
+        case _:
+            return np.ascontiguousarray(rows).view(">u4")[:, 0].astype(np.uint32)
 
 
 def _free(frame: bytes, at: int) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
@@ -30,19 +31,26 @@ _WRITTEN_MAX: Final = 4
 _log = logger("penstock.amqp")
 
 
+LINKS_MAX: Final = 1_000
+UNSETTLED_MAX: Final = 100_000
+PARTS_BYTES_MAX: Final = 64 << 20
+TRANSACTIONS_MAX: Final = 100
+TRANSACTION_BYTES_MAX: Final = 256 << 20
+
+
 class AmqpLimits(Struct, frozen=True):
     credit: int = 2_000
     """Messages that a link accepts before its sender has to wait for more credit."""
-    links_max: int = 1_000
+    links_max: int = LINKS_MAX
     """Most links of one connection at a time."""
-    unsettled_max: int = 100_000
+    unsettled_max: int = UNSETTLED_MAX
     """Most unsettled deliveries of a link; its receiver gets no more until it settles some."""
-    parts_bytes_max: int = 64 << 20
+    parts_bytes_max: int = PARTS_BYTES_MAX
     """Most bytes of unfinished messages of one connection; a single message may have that many,
     too."""
-    transactions_max: int = 100
+    transactions_max: int = TRANSACTIONS_MAX
     """Most open transactions of one connection."""
-    transaction_bytes_max: int = 256 << 20
+    transaction_bytes_max: int = TRANSACTION_BYTES_MAX
     """Most bytes of messages in the open transactions of one connection."""
 
 
@@ -55,7 +63,8 @@ class AmqpHub:
         self.traffic = listener.realm.connections.traffic["amqp"]
         self.limits = limits or AmqpLimits()
         self._containers: dict[str, AmqpConnection] = {}
-        self._wishes: WeakKeyDictionary[object, tuple[str, bool]] = WeakKeyDictionary()
+        self._wishes: WeakKeyDictionary[object, tuple[bytes, bool]] = WeakKeyDictionary()
+        """A digest of the selector, which may be long, and no-local, by durable."""
         self.modifications = Modifications()
         self.places = SubscriberRegistry()
         self._absences: WeakKeyDictionary[object, object] = WeakKeyDictionary()
@@ -136,14 +145,18 @@ class AmqpHub:
 
     # --- durables ------------------------------------------------------------------------
 
-    def wishes(self, durable: DurableView) -> tuple[str, bool] | None:
-        """Selector and no-local with which a durable was last attached since the realm started. A
-        durable that was deleted and created again has none."""
-        return self._wishes.get(durable.identity)
+    def is_as_wished(self, durable: DurableView, selector: str, *, no_local: bool) -> bool:
+        """Whether a durable has this selector and no-local, as far as the realm knows: it remembers
+        those with which the durable was last attached since the realm started. One that was deleted
+        and created again has none."""
+        wish = self._wishes.get(durable.identity)
+        if durable.type.stores_selector:
+            return durable.selector == selector and (wish is None or wish[1] == no_local)
+        return wish is None or wish == (_digest_of(selector), no_local)
 
-    def wished(self, durable: DurableView, wish: tuple[str, bool]) -> None:
+    def wished(self, durable: DurableView, selector: str, *, no_local: bool) -> None:
         """Note the selector and no-local with which a durable is attached."""
-        self._wishes[durable.identity] = wish
+        self._wishes[durable.identity] = _digest_of(selector), no_local
 
     def keep(self, number: ChannelId, name: str) -> None:
         """Keep a shared subscription whose last client has lost its connection; the client may come
@@ -194,6 +207,10 @@ class AmqpHub:
     def forget_written(self) -> None:
         """Drop the written messages at the end of a turn."""
         self._written.clear()
+
+
+def _digest_of(selector: str) -> bytes:
+    return sha256(selector.encode("utf-8", "surrogatepass")).digest()
 
 
 def _name_of(connection: AmqpConnection, attached: Attached) -> tuple[Any, ...]:

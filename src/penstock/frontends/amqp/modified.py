@@ -79,7 +79,9 @@ class Modifications:
 
 
 def _size(added: Added) -> int:
-    return sum(map(len, added.values())) + _OVERHEAD * len(added)
+    """About the bytes that annotations take. Names count, too: clients choose them."""
+    names = sum(len(key) for key in added if isinstance(key, str))
+    return names + sum(map(len, added.values())) + _OVERHEAD * len(added)
 
 
 def annotated(message: bytes, added: Added) -> bytes:
