@@ -121,7 +121,7 @@ def _inflated(message: pa.Buffer) -> int:
         body, batch = _places(view)
         if not batch or not _field(view, batch, 3):
             return 0
-    except struct.error:
+    except (struct.error, IndexError):
         return 0
     try:
         return _claimed(view, body, batch)
@@ -286,7 +286,7 @@ def edges_of(message: memoryview, count: int) -> tuple[int, int] | None:
         buffers = field + _UINT32(message, field)[0]
         values = body + _PLACE(message, buffers + 4 + 16)[0]  # its second buffer, after the nulls
         return _INT64(message, values)[0], _INT64(message, values + 8 * (count - 1))[0]
-    except struct.error:
+    except (struct.error, IndexError):
         return None
 
 
