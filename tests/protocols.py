@@ -104,3 +104,16 @@ ORDER = {
     "card": "4711",
 }
 """An order in the JSON mapping: 64-bit integers are strings."""
+
+
+def a_chain(count: int, *, closed: bool = False) -> bytes:
+    """Message types of which each has a field of the next one, the last one of the first."""
+    field = {"name": "next", "number": 1, "type": 11, "label": 1}
+    types: list[Any] = [
+        {"name": f"M{index}", "field": [{**field, "type_name": f".M{(index + 1) % count}"}]}
+        for index in range(count)
+    ]
+    if not closed:
+        types[-1] = {"name": f"M{count - 1}"}
+    file = descriptor_pb2.FileDescriptorProto(name="chain.proto", message_type=types)
+    return bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())

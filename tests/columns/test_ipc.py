@@ -338,6 +338,26 @@ def test_views_of_one_value_are_refused_before_they_are_written_out() -> None:
         table_from_stream(data, rows_max=10_000)
 
 
+@pytest.mark.parametrize("view", [(-(1 << 31), 0, 0, 0), (100, 0, 7, 0), (100, 0, 0, 1 << 30)])
+@pytest.mark.parametrize("is_nested", [True, False])
+def test_a_view_of_a_null_that_lies_nowhere_is_refused(
+    view: tuple[int, ...], is_nested: bool
+) -> None:
+    """Arrow's validation passes over it, and its cast to text ends the process."""
+    texts = ["a" * 50, None]
+    valid, views, *data = pa.array(texts).cast(pa.string_view()).buffers()
+    spoilt = pa.py_buffer(views.to_pybytes()[:16] + struct.pack("<4i", *view))
+    array = pa.Array.from_buffers(pa.string_view(), 2, [valid, spoilt, *data])
+    array.validate(full=True)
+    if is_nested:
+        array = pa.StructArray.from_arrays([array], names=["s"])
+
+    with pytest.raises(InvalidEvent, match="lies outside of its column"):
+        table_from_stream(stream_of(pa.record_batch({"a": array})), rows_max=10)
+    usual = pa.record_batch({"a": pa.array(texts).cast(pa.string_view())})
+    assert table_from_stream(stream_of(usual), rows_max=10).column("a").to_pylist() == texts
+
+
 def test_dictionaries_of_usual_texts_are_read() -> None:
     texts = pa.array(["new", "sent", None] * 1_000).dictionary_encode()
     nested = pa.StructArray.from_arrays([texts], names=["s"])

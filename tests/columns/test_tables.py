@@ -177,6 +177,16 @@ def test_an_index_without_a_name_is_left_out_whatever_the_metadata_say(metadata:
         assert properties(bodies_of_table(each)) == [{"n": 1}, {"n": 2}]
 
 
+def test_a_name_that_is_not_utf_8_is_refused() -> None:
+    batch = pa.record_batch({"abcdef": pa.array(["x"]).dictionary_encode()})
+    schema = pa.ipc.read_schema(
+        pa.py_buffer(batch.schema.serialize().to_pybytes().replace(b"abcdef", b"abc\xffef"))
+    )
+
+    with pytest.raises(InvalidEvent, match="the name of a column is not UTF-8"):
+        bodies_of_table(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+
+
 def test_lists_of_nulls_as_the_jvm_writes_them_are_read() -> None:
     """Its vector of nulls is as long as there are lists, not as their elements."""
     lists = pa.array([[None] * 1_003, [None]], pa.list_(pa.null()))

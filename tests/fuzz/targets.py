@@ -22,6 +22,7 @@ from penstock.columns.events.event import Event
 from penstock.columns.files.exports import Manifest, manifest_from
 from penstock.columns.files.segments import SegmentImage, SegmentReader, encode_segment
 from penstock.columns.protobuf.descriptors import checked_descriptors, descriptors_of
+from penstock.columns.protobuf.messages import Messages
 from penstock.columns.schema.ipc import (
     batch_bytes,
     batch_from,
@@ -44,6 +45,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.nesting import NESTING_MAX
 from penstock.core.vocabulary.ports import VersionedRecord
 from penstock.runtime.store.records import decode_block
 from penstock.runtime.upkeep.recovery import checked
@@ -74,8 +76,8 @@ from penstock.wire.mqtt.writing import packet_bytes
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, FrameReader
 from penstock.wire.native.frames import frame as wire_frame
-from tests.fuzz import amqp, connections, extremes, http, stored
-from tests.protocols import ORDER, shop
+from tests.fuzz import amqp, connections, extremes, http, in_columns, stored
+from tests.protocols import ORDER, a_chain, shop
 
 
 class Target(NamedTuple):
@@ -325,9 +327,15 @@ PIPELINES: Final = (
 
 
 def descriptors(data: bytes) -> None:
-    """A set of descriptors."""
-    with contextlib.suppress(InvalidDescriptor):
+    """A set of descriptors, and the columns of its types."""
+    with contextlib.suppress(InvalidDescriptor, InvalidEvent):
         checked_descriptors(data)
+        Messages("c", data).seen_in(pa.schema([]))
+
+
+def _descriptors() -> list[bytes]:
+    """Also types inside one another, and one that is inside itself by way of many others."""
+    return [shop(), a_chain(20), a_chain(NESTING_MAX), a_chain(9_000), a_chain(200, closed=True)]
 
 
 def messages(data: bytes) -> None:
@@ -355,6 +363,10 @@ TARGETS: Final[dict[str, Target]] = {
     "answers": Target(answers, _answered),
     "bodies": Target(bodies, lambda: [bytes(batch_bytes(body())), bytes(packed_bytes(body()))]),
     "schemas": Target(schemas, _schemas),
+    "streams": Target(in_columns.streams, in_columns.some_streams),
+    "cells": Target(in_columns.cells, in_columns.some_cells),
+    "documents": Target(in_columns.documents, in_columns.some_documents),
+    "numbers": Target(in_columns.numbers, in_columns.some_numbers),
     "selectors": Target(selectors, lambda: SELECTORS),
     "journal": Target(journal, _journal),
     "blocks": Target(blocks, stored.blocks),
@@ -366,7 +378,7 @@ TARGETS: Final[dict[str, Target]] = {
     "realms": Target(stored.open_directory, stored.directories),
     "settings": Target(settings, lambda: SETTINGS),
     "pipelines": Target(pipelines, lambda: PIPELINES),
-    "descriptors": Target(descriptors, lambda: [shop()]),
+    "descriptors": Target(descriptors, _descriptors),
     "messages": Target(messages, _messages),
 }
 """By what is read. The HTTP interface is asked for by its OpenAPI document, too, with its tests."""

@@ -55,6 +55,7 @@ GROUPS = (
     ("amqp", "amqp_messages"),
     ("connections", "extremes", "http", "realms"),
     ("settings", "pipelines", "descriptors", "messages"),
+    ("streams", "cells", "documents", "numbers"),
 )
 """Targets that share a process with a limit on its memory."""
 

@@ -14,7 +14,7 @@ from penstock.columns.protobuf import Descriptors, Messages, checked_descriptors
 from penstock.columns.protobuf.descriptors import COLUMN_LEVELS_MAX, DESCRIPTORS_BYTES_MAX
 from penstock.core.vocabulary.errors import InvalidDescriptor, InvalidEvent, Unavailable
 from penstock.core.vocabulary.nesting import NESTING_MAX
-from tests.protocols import ORDER, shop
+from tests.protocols import ORDER, a_chain, shop
 
 
 @pytest.fixture
@@ -145,18 +145,6 @@ def a_set(*files: descriptor_pb2.FileDescriptorProto) -> bytes:
 def test_bad_descriptors_are_refused_with_the_reason(given: bytes, complaint: str) -> None:
     with pytest.raises(InvalidDescriptor, match=complaint):
         checked_descriptors(given)
-
-
-def a_chain(count: int, *, closed: bool = False) -> bytes:
-    """Message types of which each has a field of the next one, the last one of the first."""
-    field = {"name": "next", "number": 1, "type": 11, "label": 1}
-    types: list[Any] = [
-        {"name": f"M{index}", "field": [{**field, "type_name": f".M{(index + 1) % count}"}]}
-        for index in range(count)
-    ]
-    if not closed:
-        types[-1] = {"name": f"M{count - 1}"}
-    return a_set(a_file("chain.proto", message_type=types))
 
 
 @pytest.mark.spec("P4")

@@ -113,16 +113,21 @@ def bodies_of_table(obj: Any, *, max_rows: int = 65_536) -> list[pa.RecordBatch]
     if not 1 <= max_rows <= BODY_ROWS_MAX:
         raise InvalidArgument(f"max_rows {max_rows} is not in 1..{BODY_ROWS_MAX}")
     table = _table(obj)
-    _check_names(table.schema)
-    if not table.num_rows:
-        return []
-    batches = table.to_batches(max_chunksize=max_rows)
-    if len(batches) > 2 * (table.num_rows // max_rows + 1):  # many small chunks
-        batches = table.combine_chunks().to_batches(max_chunksize=max_rows)
-    bodies = [_body(batch) for batch in batches if batch.num_rows]
+    try:
+        _check_names(table.schema)
+        bodies = [_body(batch) for batch in _batches(table, max_rows)]
+    except UnicodeDecodeError as error:
+        raise InvalidEvent(f"the name of a column is not UTF-8: {error}") from None
     for body in bodies:
         check_body(body)
     return bodies
+
+
+def _batches(table: pa.Table, max_rows: int) -> list[pa.RecordBatch]:
+    batches = table.to_batches(max_chunksize=max_rows)
+    if len(batches) > 2 * (table.num_rows // max_rows + 1):  # many small chunks
+        batches = table.combine_chunks().to_batches(max_chunksize=max_rows)
+    return [batch for batch in batches if batch.num_rows]
 
 
 def _table(obj: Any) -> pa.Table:

@@ -305,9 +305,9 @@ def table_from_stream(data: bytes, *, rows_max: int) -> pa.Table:
         _check_messages(messages, len(data), rows_max)
         table = ipc.open_stream(pa.py_buffer(data)).read_all()
         table.validate(full=True)
+        _check_plain_size(table, len(data))
     except (*_REFUSALS, struct.error, IndexError) as error:
         raise InvalidEvent(f"{len(data)} bytes are not an Arrow IPC stream: {error}") from error
-    _check_plain_size(table, len(data))
     return table
 
 
@@ -374,15 +374,32 @@ def _value_bytes(values: pa.Array) -> npt.NDArray[np.int64]:
     kind = values.type
     if pa.types.is_nested(kind) or pa.types.is_dictionary(kind):
         raise InvalidEvent(f"a dictionary has values of type {kind}; send the column without one")
-    if _is_view(kind):  # each begins with its length, and has no kernel that tells it
-        views = np.frombuffer(values.buffers()[1], np.int32).reshape(-1, 4)
-        lengths = views[values.offset :][: len(values), 0].astype(np.int64)
-        return np.where(values.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
+    if _is_view(kind):
+        return _view_bytes(values)
     if any(is_kind(kind) for is_kind in _BYTES):
         counted: pa.Array = pc.binary_length(values)
         return np.asarray(counted.fill_null(0).to_numpy(), np.int64)
     width = 0 if pa.types.is_null(kind) else (kind.bit_width + 7) // 8
     return np.full(len(values), width, np.int64)
+
+
+def _view_bytes(values: pa.Array) -> npt.NDArray[np.int64]:
+    """Bytes of each view, which begins with them; no kernel tells. Raises ``InvalidEvent`` for one
+    that lies nowhere: Arrow looks at views of nulls only when it casts them, and crashes there."""
+    _, own, *variadic = values.buffers()
+    there = values.offset + len(values)
+    views = np.frombuffer(own or b"", np.int32, 4 * there).reshape(-1, 4)[values.offset :]
+    lengths, _, numbers, offsets = views.astype(np.int64).T
+    sizes = np.array([0 if each is None else each.size for each in variadic] or [0], np.int64)
+    is_inside = (numbers >= 0) & (numbers < len(variadic)) & (offsets >= 0)
+    ends = offsets + lengths <= sizes[np.clip(numbers, 0, len(sizes) - 1)]
+    if not ((lengths >= 0) & ((lengths <= _INLINE_BYTES_MAX) | (is_inside & ends))).all():
+        raise InvalidEvent("a view of a text or of bytes lies outside of its column")
+    return np.where(values.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
+
+
+_INLINE_BYTES_MAX: Final = 12
+"""Longest value that is in its view itself."""
 
 
 def _is_view(kind: pa.DataType) -> bool:
