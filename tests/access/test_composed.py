@@ -37,6 +37,7 @@ Native = Callable[[dict[str, ChannelId]], Request[Any]]
 
 PURGE, READ, DURABLE = ("orders", "purge"), ("orders", "subscribe"), ("orders", "durable")
 FULL, BURY = ("orders", "full"), ("dead", "publish")
+TOPICS = ("mqtt", "full")
 
 JOINS, PUBLISH = ("", "realm"), ("orders", "publish")
 
@@ -81,6 +82,11 @@ CASES: dict[str, tuple[tuple[Right, ...], Native, tuple[str, str, Any] | None]] 
         lambda n: EditChannel("orders", Definition(dead_event_store="dead")),
         ("PATCH", "channels/orders", {"dead_event_store": "dead"}),
     ),
+    "topics of MQTT": (
+        (FULL, TOPICS),
+        lambda n: EditChannel("orders", Definition(topics=("a/#",))),
+        ("PATCH", "channels/orders", {"topics": ["a/#"]}),
+    ),
     "a join": (
         (JOINS, READ, BURY),
         lambda n: CreateJoin("orders", "dead"),
@@ -121,6 +127,7 @@ TRIED = [(case, "native") for case in CASES] + [
 def realm() -> Iterator[penstock.Realm]:
     with penstock.Realm(access__mode="mandatory", **QUICK) as realm:
         with realm.connect() as session:
+            session.channels.create("mqtt")
             session.channels.create("dead")
             session.channels.create("orders").durables.create("kept", type="shared")
             session.access.create_user("alice", "secret")

@@ -23,12 +23,14 @@ from penstock.api.operations import (
     OfResource,
     OnRealm,
     PasswordTarget,
+    TopicsGiven,
 )
 from penstock.api.patterns import WatchChannels
 from penstock.api.reading import WatchEvents
 from penstock.api.requests import Request
 from penstock.api.subscriptions import Attach, BrowseDurable, Settle, Subscribe, Unsubscribe
 from penstock.api.transfers import ImportTar, PutImport
+from penstock.bootstrap import rules
 from penstock.core.access.rights import RIGHTS, Principal
 from penstock.core.realm.directory import Directory
 from penstock.core.vocabulary.errors import InvalidArgument
@@ -95,6 +97,8 @@ def named_by_tables() -> Iterator[str]:
                     yield from (f"{kind}.{verb}" for kind in RIGHTS)
                 case DeadEventStore():
                     yield from (*READ, *PUBLISH)
+                case TopicsGiven():
+                    yield "channel.edit"
     yield "session.open"
 
 
@@ -108,7 +112,7 @@ def test_every_operation_can_be_asked_for_natively_or_is_said_to_be_missing() ->
 @pytest.fixture
 def allowed() -> Permits:
     access = AccessControl.off(SystemClock())
-    directory = Directory.__new__(Directory)
+    directory = Directory(rules())
     return Permits(access, directory, Principal("alice", "h"))
 
 

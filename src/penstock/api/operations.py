@@ -187,6 +187,17 @@ class DeadEventStore(Struct, frozen=True):
     channel does not exist yet."""
 
 
+class TopicsGiven(Struct, frozen=True):
+    """The right to topics of MQTT: ``full`` on the channel of all topics (or on the realm) is
+    needed to give a channel topics or to change them, because messages that clients publish to that
+    channel go to this one then; and to create the channel of all topics (SEM M12)."""
+
+    name: Callable[[Any], str]
+    """Finds the name of the channel."""
+    is_new: bool = False
+    """Whether the channel is made: of one that is edited, topics that it has may stay."""
+
+
 class PasswordTarget(Struct, frozen=True):
     """Setting a password: one's own, or another user's."""
 
@@ -204,6 +215,7 @@ Ask = (
     | Numbered
     | ByName
     | DeadEventStore
+    | TopicsGiven
     | PasswordTarget
     | OfResource
 )
@@ -312,11 +324,16 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
             (
                 OfKind(lambda request: request.definition.kind, "create"),
                 DeadEventStore(lambda _: ""),
+                TopicsGiven(_its_name, is_new=True),
             ),
             _its_name,
         ),
         channels.EditChannel: Operation(
-            (NamedTarget(_defined_kind, "edit"), DeadEventStore(_its_name))
+            (
+                NamedTarget(_defined_kind, "edit"),
+                DeadEventStore(_its_name),
+                TopicsGiven(_its_name),
+            )
         ),
         channels.ListChannels: Operation((OfKind(lambda request: request.kind, "list"),)),
         channels.OpenChannel: _named("open"),
@@ -415,7 +432,12 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         transfers.ReadExport: _OWN,
         transfers.EndExport: _OWN,
         transfers.BeginImport: Operation(
-            (OnRealm("channel.import"), DeadEventStore(lambda _: "")), _its_name
+            (
+                OnRealm("channel.import"),
+                DeadEventStore(lambda _: ""),
+                TopicsGiven(_its_name, is_new=True),
+            ),
+            _its_name,
         ),
         transfers.PutImport: _OWN,
         transfers.CommitImport: _OWN,

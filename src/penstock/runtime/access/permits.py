@@ -31,6 +31,7 @@ from penstock.api.operations import (
     OnRealm,
     Pair,
     PasswordTarget,
+    TopicsGiven,
 )
 from penstock.api.requests import Request
 from penstock.api.subscriptions import Attach, BrowseDurable, Subscribe
@@ -242,8 +243,8 @@ class Permits:
             case ByName(pair, name):
                 if (given := name(request)) is not None and not self._is_elsewhere(ask, given):
                     yield self._store(given, pair)
-            case DeadEventStore(name):
-                yield from self._dead_event_store(_definition(request), name(request))
+            case DeadEventStore() | TopicsGiven():
+                yield from self._of_definition(ask, _definition(request), ask.name(request))
             case PasswordTarget():
                 is_own = self._access.is_own_password(self.principal, request.name)
                 yield ("me.password" if is_own else "user.change"), ""
@@ -257,10 +258,17 @@ class Permits:
         is_local = bool(directory.rules.local_to)
         return ask.may_be_elsewhere and is_local and directory.find(destination_name(name)) is None
 
-    def _dead_event_store(self, definition: Definition | None, name: str) -> Iterator[Asked]:
-        dead = "" if definition is None else definition.dead_event_store
-        if not dead:
+    def _of_definition(
+        self, ask: DeadEventStore | TopicsGiven, definition: Definition | None, name: str
+    ) -> Iterator[Asked]:
+        if definition is None:
             return
+        if isinstance(ask, TopicsGiven):
+            yield from self._topics_given(definition, name, is_new=ask.is_new)
+        elif definition.dead_event_store:
+            yield from self._dead_event_store(definition.dead_event_store, name)
+
+    def _dead_event_store(self, dead: str, name: str) -> Iterator[Asked]:
         number = self._directory.find(destination_name(name)) if name else None
         if number is not None:
             own = self._directory.channels[number].state.definition
@@ -268,6 +276,13 @@ class Permits:
                 return  # it is unchanged
             yield self._numbered(number, READ)
         yield self._store(dead, PUBLISH)
+
+    def _topics_given(self, definition: Definition, name: str, *, is_new: bool) -> Iterator[Asked]:
+        wanted, every = destination_name(name), self._directory.internal.mqtt_channel
+        number = None if is_new else self._directory.find(wanted)
+        own = () if number is None else self._directory.channels[number].state.definition.topics
+        if definition.topics != own or (is_new and wanted == every):
+            yield "channel.edit", every
 
     def _store(self, name: str, pair: Pair) -> Asked:
         """Take a store that one may not see for a channel, as one that does not exist: a refusal

@@ -60,10 +60,10 @@ async def import_tar(
     tar = Tar(parts)
     encoded = await tar.manifest()
     manifest = manifest_from(encoded)
-    if by.permits is not None:
-        by.permits.check_rest(BeginImport(manifest.name, encoded))
-    session = f"tar-{secrets.token_hex(8)}"
     name = destination_name(asked.name or manifest.name)
+    if by.permits is not None:
+        by.permits.check_rest(BeginImport(name, encoded))
+    session = f"tar-{secrets.token_hex(8)}"
     try:
         known = await realm.imports.begin(session, name, encoded)
         for number in (len(manifest.files), *range(len(manifest.files))):
