@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 
@@ -256,6 +257,22 @@ def _all_of(plain: socket.socket) -> bytes:
     while part := plain.recv(65_536):
         found += part
     return found
+
+
+def test_the_first_password_is_a_line_of_json_where_the_log_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with penstock.Realm(access__mode="mandatory", **QUICK) as realm:
+        assert realm._running is not None
+        password = realm.access.first_password
+        show_first_password(realm._running, as_json=True)
+
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line) == {
+        "event": "access.first_administrator",
+        "user": "admin",
+        "password": password,
+    }
 
 
 def test_the_first_password_is_shown_once_and_not_in_the_log(

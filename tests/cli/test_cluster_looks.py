@@ -18,12 +18,13 @@ from penstock.cli.program import app
 from penstock.cluster.observation import ClusterExamined, PortReached
 from penstock.core.owning.observing import ClusterSeen, MemberSeen
 from penstock.core.owning.register_records import ClaimRecord, MemberRecord
-from penstock.core.vocabulary.ports import EngineCheck, VersionedRecord
+from penstock.core.vocabulary.ports import EngineCheck, EngineServer, VersionedRecord
 from penstock.runtime.writer.clock import SystemClock
 from penstock.settings.loading import load
 from penstock.testing.engine import EngineServers, MemoryInspector
 
 ENGINE = "nats://a,b,c"
+SETTINGS = {"access.mode": "mandatory", "cluster.lease_s": "6.0"}
 MINUTE_US = 60_000_000
 
 
@@ -76,9 +77,9 @@ def run(servers: EngineServers, monkeypatch: pytest.MonkeyPatch) -> Run:
 async def fill(servers: EngineServers, **more: Any) -> None:
     """Two nodes, of which the first one owns."""
     for name in ("n1", "n2"):
-        record = MemberRecord(name, f"{name}!", serves={}, version="1.0", **more)
+        record = MemberRecord(name, f"{name}!", serves={}, version="1.0", settings=SETTINGS, **more)
         await servers.records.cas(f"node/{name}", 0, msgspec.json.encode(record))
-    claim = ClaimRecord("n1", "n1!", 4, 1, 1)
+    claim = ClaimRecord("n1", "n1!", 4, 1, 1, settings=SETTINGS)
     await servers.records.cas("shard/0", 0, msgspec.json.encode(claim))
     await servers.records.cas("cluster/format", 0, b"1")
 
@@ -104,7 +105,7 @@ def test_status_shows_owner_nodes_and_servers(filled: EngineServers, run: Run) -
     assert any(row.startswith("n1 owner 1.0 +0.0 s") for row in rows)
     assert any(row.startswith("n2 stands by 1.0") for row in rows)
     assert "server-1 leads 1 memory" in rows
-    assert "server-3 it is gone 1 memory" in rows
+    assert "server-3 down: it is gone 1 memory" in rows
 
 
 @pytest.mark.parametrize("asked", [["--json"], ["--format", "json"]])
@@ -148,6 +149,8 @@ def test_doctor_finds_nothing_wrong_in_a_sound_cluster(filled: EngineServers, ru
     assert "ok nodes n1, n2 there" in rows
     assert "ok versions n1 1.0, n2 1.0; format 1" in rows
     assert any(row.startswith("ok clocks n1 ") for row in rows)
+    assert "ok settings 2 settings are alike on all nodes" in rows
+    assert "ok damage n1 found none when it recovered the realm" in rows
     assert rows[-1] == "0 failures, 0 warnings"
 
 
@@ -210,10 +213,19 @@ def node(name: str, condition: str = "stands by", **more: Any) -> MemberSeen:
     return msgspec.convert({"node": name, "condition": condition, **given, **more}, MemberSeen)
 
 
-def said(*members: MemberSeen, owner: str = "n1", format: int = 1) -> dict[str, Check]:
-    seen = ClusterSeen(owner=owner, epoch=4, format=format, lease_left_s=None, members=members)
+def said(*members: MemberSeen, owner: str = "n1", format: int = 1, **more: Any) -> dict[str, Check]:
+    seen = ClusterSeen(
+        owner=owner,
+        epoch=4,
+        format=format,
+        lease_left_s=None,
+        members=members,
+        settings=SETTINGS,
+    )
     ports = [PortReached("n1", "penstock://n1:9000", "Connection refused")]
-    found = ClusterExamined(seen=seen, failure="", checks=[], ports=ports)
+    found = ClusterExamined(
+        seen=seen, failure="", ports=ports, **{"checks": [], "clusters": ["orders"], **more}
+    )
     return {check.name: check for check in checks_of("orders", found)}
 
 
@@ -234,6 +246,69 @@ def test_a_node_that_is_alone_or_away_is_a_warning() -> None:
         "penstock cluster remove NODE"
         in said(node("n1", "owner"), node("n3", "gone"), node("n2"))["nodes"].remedy
     )
+
+
+def test_a_drained_node_is_told() -> None:
+    drained = said(node("n1", "owner"), node("n2", "drained"))["nodes"]
+
+    assert (drained.status, drained.found) == ("warning", "n1, n2 there; n2 is drained")
+
+
+def test_settings_that_differ_fail_with_both_values() -> None:
+    other = {**SETTINGS, "access.mode": "off"}
+    found = said(node("n1", "owner", settings=SETTINGS), node("n2", settings=other))["settings"]
+
+    assert found.status == "failed"
+    assert found.found == "access.mode is 'off' at n2, not 'mandatory'"
+    older = said(node("n1", "owner", settings=SETTINGS), node("n2"))["settings"]
+    assert (older.status, older.found) == (
+        "warning",
+        "not checked: n2 does not tell its settings",
+    )
+
+
+def test_different_secrets_fail() -> None:
+    found = said(node("n1", "owner", secret_name="a"), node("n2", secret_name="b"))
+
+    assert found["secret"].found == "n1 and n2 have different secrets"
+    assert "secret" not in said(node("n1", "owner", secret_name="a"), node("n2", secret_name="a"))
+
+
+def test_a_node_that_could_not_serve_and_damage_of_the_owner_fail() -> None:
+    found = said(node("n1", "owner", damages=2), node("n2", unfit="it does not see the files"))
+
+    assert found["node n2"].found == "it does not see the files"
+    assert found["damage"].status == "failed"
+    assert "n1 found 2 pieces of damage" in found["damage"].found
+    assert said(node("n1", "gone"))["damage"].found == "not checked: no node serves the realm"
+
+
+def test_what_was_not_seen_of_the_engine_is_not_ok() -> None:
+    checks = [
+        EngineCheck(name="sync", found="always on a", is_ok=True, not_checked=("b", "c")),
+        EngineCheck(name="version", found="", is_ok=True, not_checked=("a", "b", "c")),
+    ]
+    found = said(node("n1", "owner"), checks=checks)
+
+    assert (found["engine sync"].status, found["engine sync"].found) == (
+        "warning",
+        "always on a; not checked: b, c",
+    )
+    assert found["engine version"].found == "not checked: a, b, c"
+
+
+def test_the_room_of_the_engine_and_its_other_clusters_are_told() -> None:
+    servers = [
+        EngineServer(name="a", address="", room=8 << 30),
+        EngineServer(name="b", address="", room=1 << 20),
+    ]
+    found = said(node("n1", "owner"), servers=servers, clusters=["ordes", "orders"])
+
+    assert found["engine room"].status == "failed"
+    assert "1.0 MiB at b" in found["engine room"].found
+    assert "the engine also has ordes" in found["clusters"].found
+    assert "engine room" not in said(node("n1", "owner"))
+    assert "clusters" not in said(node("n1", "owner"))
 
 
 def test_a_node_that_is_not_there_is_said_since_when() -> None:

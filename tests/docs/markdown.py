@@ -24,4 +24,8 @@ def prose(text: str) -> str:
     """A docstring as Markdown, without the numbers of rules."""
     text = _ROLE.sub(r"`\1`", _RULE.sub("", text))
     text = re.sub(r"(?<!`)``(?!`)", "`", text)
-    return re.sub(r"<(\w+)>", r"&lt;\1&gt;", text)
+    in_code = re.split(r"(`[^`]*`)", text)  # where Markdown shows it as it is
+    return "".join(
+        each if each.startswith("`") else re.sub(r"<(\w+)>", r"&lt;\1&gt;", each)
+        for each in in_code
+    )

@@ -22,6 +22,7 @@ COMPLETE: dict[str, str] = {
 """Files that list all there is of something, used or not."""
 CALLED_FROM_OUTSIDE: dict[str, str] = {
     "format_commands": "Click lists the commands of a group with it",
+    "collect_usage_pieces": "Click writes the usage line of a command with it",
     "_should_upgrade": "uvicorn asks whether a request opens a WebSocket",
     "handle_websocket_upgrade": "uvicorn has it opened",
 }

@@ -13,7 +13,7 @@ import typer
 from penstock.cli.asking import Yes, confirm
 from penstock.cli.choosing import chosen
 from penstock.cli.configuring import SettingsFile
-from penstock.cli.grouping import CommandGroup
+from penstock.cli.grouping import CommandGroup, WordsCommand
 from penstock.cli.output import (
     ListFormat,
     moment,
@@ -43,7 +43,7 @@ Words = Annotated[
         help="The name of the channel or queue (none for the realm; folder/* for all below), or a "
         "topic filter of MQTT with %u for the user and %c for the client id, the "
         "subject (user@host, user@*, *@*, group:name), and rights.",
-        metavar="[NAME] SUBJECT [RIGHT...]",
+        metavar="[NAME] SUBJECT [RIGHT]...",
     ),
 ]
 
@@ -303,7 +303,7 @@ def list_groups(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
 # --- rights -------------------------------------------------------------------------------
 
 
-@lists.command()
+@lists.command(cls=WordsCommand)
 def grant(kind: Kind, words: Words, url: Url = DEFAULT_URL) -> None:
     """Add rights; what a subject had it keeps.
 
@@ -322,7 +322,7 @@ def grant(kind: Kind, words: Words, url: Url = DEFAULT_URL) -> None:
     _show(found)
 
 
-@lists.command()
+@lists.command(cls=WordsCommand)
 def revoke(kind: Kind, words: Words, url: Url = DEFAULT_URL) -> None:
     """Take rights away, all of them when none is named; it counts at once.
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from penstock.cli.checks import Check
+from penstock.cli.checks import DISK_FAILED, DISK_WARNING, Check, Status
+from penstock.cli.output import size
 from penstock.cluster.observation import ClusterExamined, PortReached
+from penstock.core.owning.agreement import differing
 from penstock.core.owning.clocks import APART_US_MAX, SECOND_US
 from penstock.core.owning.observing import ClusterSeen, MemberSeen
-from penstock.core.vocabulary.ports import EngineCheck
+from penstock.core.vocabulary.ports import EngineCheck, EngineServer
 
 APART_S_MAX: Final = APART_US_MAX / SECOND_US
 """A node whose clock is further off the others' claims nothing."""
 _CHANGE: Final = " To change: "
+_AWAY: Final = (
+    "start the others, or have them forgotten: penstock cluster remove NODE; a drained one takes "
+    "part again after penstock cluster drain NODE --end"
+)
 
 
 def checks_of(name: str, found: ClusterExamined) -> Iterator[Check]:
@@ -26,12 +32,21 @@ def checks_of(name: str, found: ClusterExamined) -> Iterator[Check]:
     seen = found.seen
     if seen is None:
         remedy = "name another by cluster.name (PENSTOCK_CLUSTER_NAME), or start a node"
-        yield Check("register", "failed", f"there is no cluster {name!r} on the engine", remedy)
+        others = f"; it has {', '.join(found.clusters)}" if found.clusters else ""
+        told = f"there is no cluster {name!r} on the engine{others}"
+        yield Check("register", "failed", told, remedy)
         return
     yield _owner(seen)
     yield _nodes(seen)
     yield _versions(seen)
+    yield from _settings(seen)
+    yield from _fitness(seen)
+    yield _damage(seen)
     yield _clocks(seen)
+    yield from _room(found.servers)
+    if others_there := [each for each in found.clusters if each != name]:
+        told = f"the engine also has {', '.join(others_there)}: check cluster.name if it should not"
+        yield Check("clusters", "ok", told)
     yield from map(_port, found.ports)
 
 
@@ -45,6 +60,10 @@ def how_it_is(member: MemberSeen) -> str:
 
 def _engine_check(check: EngineCheck) -> Check:
     name = f"engine {check.name}"
+    if check.is_ok and check.not_checked:
+        silent = f"not checked: {', '.join(check.not_checked)}"
+        found = f"{check.found}; {silent}" if check.found else silent
+        return Check(name, "warning", found, "start what is down, or let this machine reach it")
     if check.is_ok:
         return Check(name, "ok", check.found)
     found, _, remedy = check.found.partition(_CHANGE)
@@ -65,6 +84,7 @@ def _owner(seen: ClusterSeen) -> Check:
 def _nodes(seen: ClusterSeen) -> Check:
     alive = [each.node for each in seen.members if each.is_alive]
     away = [f"{each.node} is {how_it_is(each)}" for each in seen.members if not each.is_alive]
+    away += [f"{each.node} is drained" for each in seen.members if each.condition == "drained"]
     found = f"{', '.join(alive) or 'none'} there{''.join(f'; {each}' for each in away)}"
     if not alive:
         return Check("nodes", "failed", found, "start the nodes")
@@ -74,7 +94,7 @@ def _nodes(seen: ClusterSeen) -> Check:
         "nodes",
         "ok" if not away else "warning",
         found,
-        "start the others, or have them forgotten: penstock cluster remove NODE" if away else "",
+        _AWAY if away else "",
     )
 
 
@@ -88,6 +108,64 @@ def _versions(seen: ClusterSeen) -> Check:
     if len({each.version for each in alive}) > 1:
         return Check("versions", "warning", found, "finish the upgrade of the others")
     return Check("versions", "ok", f"{found}; format {seen.format}")
+
+
+def _settings(seen: ClusterSeen) -> Iterator[Check]:
+    """Whether the nodes that are there have the settings with which the realm is served, and one
+    secret."""
+    alive = [each for each in seen.members if each.is_alive]
+    silent = [each.node for each in alive if not each.settings]
+    differ = [
+        f"{name} is {each.settings[name]!r} at {each.node}, not {seen.settings[name]!r}"
+        for each in alive
+        for name in differing(each.settings, seen.settings)
+    ]
+    if differ:
+        remedy = "give all nodes the same settings, and start those anew that you change"
+        yield Check("settings", "failed", "; ".join(differ), remedy)
+    elif silent or not seen.settings:
+        told = f"not checked: {', '.join(silent) or 'the owner'} does not tell its settings"
+        yield Check("settings", "warning", told, "finish the upgrade of the nodes")
+    else:
+        yield Check("settings", "ok", f"{len(seen.settings)} settings are alike on all nodes")
+    secrets = {each.secret_name: each.node for each in alive if each.secret_name}
+    if len(secrets) > 1:
+        found = f"{' and '.join(sorted(secrets.values()))} have different secrets"
+        remedy = "give all nodes one secret (cluster.secret_file): what they relay is dropped"
+        yield Check("secret", "failed", found, remedy)
+
+
+def _fitness(seen: ClusterSeen) -> Iterator[Check]:
+    """Nodes that could not take the realm over, for another reason than their settings."""
+    for each in seen.members:
+        if each.is_alive and each.unfit and not differing(each.settings, seen.settings):
+            remedy = "its log says more (node.unfit); it takes part again by itself"
+            yield Check(f"node {each.node}", "failed", each.unfit, remedy)
+
+
+def _damage(seen: ClusterSeen) -> Check:
+    owner = next((each for each in seen.members if each.condition == "owner"), None)
+    if owner is None:
+        return Check("damage", "warning", "not checked: no node serves the realm")
+    if owner.damages:
+        found = f"{owner.node} found {owner.damages:,} pieces of damage when it recovered the realm"
+        remedy = "penstock info and realm.damage in its log say what is damaged"
+        return Check("damage", "failed", found, remedy)
+    return Check("damage", "ok", f"{owner.node} found none when it recovered the realm")
+
+
+def _room(servers: Sequence[EngineServer]) -> Iterator[Check]:
+    """Whether the servers of the engine have room, as far as they tell."""
+    rooms = [(each.name or each.address, each.room) for each in servers if each.room is not None]
+    if not rooms:
+        return
+    found = ", ".join(f"{size(room)} at {name}" for name, room in rooms)
+    remedy = "make room on the disk, or raise max_file_store in its nats-server.conf"
+    least = min(room for _, room in rooms)
+    status: Status = "ok"
+    if least < DISK_WARNING:
+        status = "failed" if least < DISK_FAILED else "warning"
+    yield Check("engine room", status, found, "" if status == "ok" else remedy)
 
 
 def _clocks(seen: ClusterSeen) -> Check:

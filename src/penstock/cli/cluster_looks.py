@@ -15,7 +15,7 @@ from penstock.cli.output import ListFormat, size, write, write_facts, write_json
 if TYPE_CHECKING:
     from penstock.cluster.observation import ClusterExamined, ClusterState
     from penstock.core.owning.observing import MemberSeen
-    from penstock.core.vocabulary.ports import Clock, EngineInspector
+    from penstock.core.vocabulary.ports import Clock, EngineHealth, EngineInspector
 
 
 Json = Annotated[bool, typer.Option("--json", help="Short for --format json.")]
@@ -61,11 +61,14 @@ def status(
     if found.seen is not None:
         write("")
         write_table(_MEMBER_COLUMNS, [_member_row(each) for each in found.seen.members], "no node")
+        for each in found.seen.members:
+            if each.is_alive and each.unfit:
+                write(f"{each.node} takes nothing: {each.unfit}")
     write("")
     rows = [
         (
-            each.name or each.address,
-            each.failure or ("leads" if each.leads else "up"),
+            each.name or "not known",
+            f"down: {each.failure}" if each.failure else ("leads" if each.leads else "up"),
             each.version,
             None if each.room is None else size(each.room),
             each.address,
@@ -161,10 +164,18 @@ def _facts(name: str, found: ClusterState) -> Sequence[tuple[str, str]]:
             f"{health.kind} {health.version}, {health.present} of {health.servers} servers, "
             f"{quorum}, {health.leader or 'nobody'} leads",
         ),
-        ("sync", f"{health.sync or 'not told'}, {health.lag:,} behind"),
+        ("sync", _sync(health)),
         ("room", size(min(rooms)) if rooms else "not told"),
         ("damage", "; ".join(health.damage) or "none told"),
     ]
+
+
+def _sync(health: EngineHealth) -> str:
+    """When the servers sync, and how far the last of them is behind."""
+    behind = f"{health.lag:,} appends behind on the server that has the fewest"
+    if health.lag and health.present < health.servers:
+        behind += " (a server is down)"
+    return f"{health.sync or 'not told'}, {behind if health.lag else 'no server is behind'}"
 
 
 def _member_row(member: MemberSeen) -> tuple[Any, ...]:
@@ -173,7 +184,10 @@ def _member_row(member: MemberSeen) -> tuple[Any, ...]:
     ahead = member.clock_ahead_s
     clock = "" if ahead is None else f"{ahead:+.1f} s"
     where = member.serves.get("native", member.address)
-    return member.node, how_it_is(member), member.version, clock, where
+    state = how_it_is(member)
+    if member.is_alive and member.unfit:
+        state = f"{state}, takes nothing"
+    return member.node, state, member.version, clock, where
 
 
 def _state_json(found: ClusterState) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 _LINE_MAX: Final = 1_000
 """Columns for a line of help; more than the first sentence of any command has."""
@@ -23,3 +23,13 @@ class CommandGroup(TyperGroup):
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
+
+
+class WordsCommand(TyperCommand):
+    """A command whose usage has the words of its arguments as they are written, each of which may
+    go to a line of its own."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        arguments = [each for each in self.get_params(ctx) if each.param_type_name == "argument"]
+        words = [word for each in arguments for word in (each.metavar or "").split()]
+        return [self.options_metavar or "", *words]

@@ -467,12 +467,14 @@ class ClusterNode:
             self.tenures.claims[why] += 1
             self.tenures.takeover_us = self._clock.steady_us() - began_us
         self._fitness.recovered()
+        self.claims.note_damages(len(realm.recovered.damage))
         try:
             if not realm.recovered.damage:
                 me = self.claims.me
                 await self._places.mark(shard, token_of(me.node, me.nonce, tenure.epoch))
             await self._server.serve(realm, tenure.stopping)
         finally:
+            self.claims.note_damages(0)
             await realm.release()
 
     async def _taken_over(self, shard: int, epoch: int) -> RunningRealm:

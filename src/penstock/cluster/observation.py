@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -22,7 +23,7 @@ from penstock.core.owning.register_records import (
     ClaimRecord,
     RegisterLook,
 )
-from penstock.core.vocabulary.errors import Damaged, Unavailable
+from penstock.core.vocabulary.errors import Damaged, PenstockError, Unavailable
 from penstock.core.vocabulary.ports import (
     Clock,
     EngineCheck,
@@ -65,6 +66,9 @@ class ClusterExamined(Struct, frozen=True, kw_only=True):
     """Why the register could not be read; empty where it could."""
     checks: Sequence[EngineCheck]
     ports: Sequence[PortReached]
+    servers: Sequence[EngineServer] = ()
+    clusters: Sequence[str] = ()
+    """The names of all clusters on the engine."""
 
 
 async def observe(
@@ -101,14 +105,33 @@ async def state_of(inspector: EngineInspector, clock: Clock, lease_s: float) -> 
 
 async def examine(inspector: EngineInspector, clock: Clock, lease_s: float) -> ClusterExamined:
     """Look at everything that could be wrong, also where something is."""
-    checks = await inspector.checks(SHARD)
-    seen, failure = None, ""
+    async with asyncio.TaskGroup() as tasks:  # where servers are down each of them takes its time
+        checking = tasks.create_task(inspector.checks(SHARD))
+        observing = tasks.create_task(_observed(inspector, clock, lease_s))
+        serving = tasks.create_task(inspector.servers())
+    seen, failure = observing.result()
+    clusters: Sequence[str] = ()
+    if not failure:
+        with suppress(PenstockError):  # a user of the engine may not be allowed to list them
+            clusters = await inspector.clusters()
+    return ClusterExamined(
+        seen=seen,
+        failure=failure,
+        checks=checking.result(),
+        ports=[] if seen is None else await _reach(seen.members),
+        servers=serving.result(),
+        clusters=clusters,
+    )
+
+
+async def _observed(
+    inspector: EngineInspector, clock: Clock, lease_s: float
+) -> tuple[ClusterSeen | None, str]:
+    """The cluster, and why its register could not be read; empty: it could."""
     try:
-        seen = await observe(inspector, clock, lease_s)
+        return await observe(inspector, clock, lease_s), ""
     except (Unavailable, Damaged) as error:
-        failure = f"{error}"
-    ports = [] if seen is None else await _reach(seen.members)
-    return ClusterExamined(seen=seen, failure=failure, checks=checks, ports=ports)
+        return None, f"{error}"
 
 
 async def claim_in(inspector: EngineInspector) -> ClaimRecord | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
+import json
 import os
 import resource
 import signal
@@ -127,7 +128,7 @@ async def _serve_alone(directory: Path, settings: Settings, stopping: asyncio.Ev
         log_recovery(realm)
         log_limits(settings)
         linger(realm, settings)
-        show_first_password(realm)
+        show_first_password(realm, as_json=settings.log.format == "json")
         settings = with_certificate(directory, settings)
         listener = native_listener(realm, settings, __version__)
         asyncio.get_running_loop().add_signal_handler(
@@ -185,10 +186,15 @@ async def run(
         raise first_failure(failures) from None
 
 
-def show_first_password(realm: RunningRealm) -> None:
-    """Once, and not in the log: that may be kept, and read by others."""
+def show_first_password(realm: RunningRealm, *, as_json: bool = False) -> None:
+    """Once, and not in the log: that may be kept, and read by others. ``as_json``: as a line of
+    JSON, for programs that read standard output together with the log."""
     password, realm.access.first_password = realm.access.first_password, ""
-    if password:
+    if password and as_json:
+        line = {"event": "access.first_administrator", "user": FIRST_USER, "password": password}
+        sys.stdout.write(f"{json.dumps(line)}\n")
+        sys.stdout.flush()
+    elif password:
         sys.stdout.write(
             f"First administrator of this realm: user {FIRST_USER}, password {password}\n"
             "It is shown this once. Change it with: penstock user password "

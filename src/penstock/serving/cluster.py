@@ -334,7 +334,7 @@ class NodeProcess:
     async def _serve(self, realm: RunningRealm, lease: OwnerLease, stopping: asyncio.Event) -> None:
         assert self._names is not None, "it was opened with them"
         settings = self._settings
-        show_first_password(realm)
+        show_first_password(realm, as_json=settings.log.format == "json")
         listener = native_listener(realm, settings, __version__, self._tls)
         listener.ports = self._ports
         listener.heartbeat_s = settings.cluster.lease_s / 3

@@ -246,6 +246,10 @@ class MemoryInspector:
             found += ". To change: start a majority of them"
         return [EngineCheck(name="servers", found=found, is_ok=self._has_quorum)]
 
+    async def clusters(self) -> Sequence[str]:
+        """The one that the servers have."""
+        return ["penstock"] if await self.records() else []
+
     async def close(self) -> None:
         """Nothing to do."""
 

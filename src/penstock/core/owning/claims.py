@@ -208,6 +208,12 @@ class Claims:
         self.me = msgspec.structs.replace(self.me, unfit=reason)
         self._renewal_began_us = None
 
+    def note_damages(self, count: int) -> None:
+        """Let others know how much damage was found in the realm that is served here."""
+        if count != self.me.damages:
+            self.me = msgspec.structs.replace(self.me, damages=count)
+            self._renewal_began_us = None
+
     def withdraw(self, write: RegisterWrite) -> None:
         """A write that was due was not sent."""
         asked = self._asked.get(write.key)

@@ -49,6 +49,8 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     """Why it could not take the realm over; empty: it could."""
     settings: Mapping[str, str] = {}
     """The settings that all nodes need to have alike, as it has them."""
+    damages: int = 0
+    """How many pieces of damage it found when it recovered the realm that it serves."""
     secret_name: str = ""
     """What it calls the secret of the cluster; empty: it does not tell."""
 
@@ -178,6 +180,7 @@ class Observer:
             unfit=self._unfit(member),
             settings=member.settings,
             secret_name=member.secret_name,
+            damages=member.damages,
         )
 
     def _unfit(self, member: MemberRecord) -> str:

@@ -51,6 +51,8 @@ class MemberRecord(msgspec.Struct, frozen=True):
     """The settings that all nodes need to have alike, as it has them; empty: it does not tell."""
     lease_us: int = 0
     """How long its lease is; 0: it does not tell."""
+    damages: int = 0
+    """How many pieces of damage it found when it recovered the realm that it serves."""
 
 
 class ClaimRecord(msgspec.Struct, frozen=True):

@@ -419,6 +419,8 @@ class EngineCheck(Struct, frozen=True, kw_only=True):
     found: str
     """How it is; where it is wrong, with the line to change."""
     is_ok: bool
+    not_checked: tuple[str, ...] = ()
+    """Servers of which it is not known, because they did not answer."""
 
 
 class EngineInspector(Protocol):
@@ -438,6 +440,10 @@ class EngineInspector(Protocol):
 
     async def checks(self, shard: int) -> Sequence[EngineCheck]:
         """Everything that a node checks before it trusts the engine, each by itself."""
+        ...
+
+    async def clusters(self) -> Sequence[str]:
+        """The names of all clusters on the engine. Raises ``Unavailable``."""
         ...
 
     async def close(self) -> None: ...

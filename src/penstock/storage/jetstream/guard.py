@@ -133,7 +133,7 @@ def read_server(monitor: str, tls: SSLContext | None = None) -> ServerState:
         varz = _varz.decode(_fetch(f"{monitor}/varz", tls))
         jsz = _jsz.decode(_fetch(f"{monitor}/jsz?config=true", tls))
     except (OSError, ValueError, msgspec.DecodeError, RecursionError) as error:
-        return ServerState(monitor, failure=f"{error}")
+        return ServerState(monitor, failure=_reason(error))
     meta = jsz.meta_cluster or _MetaCluster()
     failure = ""
     if jsz.disabled:
@@ -153,6 +153,12 @@ def read_server(monitor: str, tls: SSLContext | None = None) -> ServerState:
         peers=frozenset({varz.server_name, *(peer.name for peer in meta.replicas)}),
         cluster_size=meta.cluster_size,
     )
+
+
+def _reason(error: Exception) -> str:
+    """Why a server could not be asked, without the name of the library's class."""
+    cause = getattr(error, "reason", None) or error
+    return f"{getattr(cause, 'strerror', None) or cause}"
 
 
 def check_servers(servers: Sequence[ServerState]) -> None:
@@ -221,7 +227,7 @@ def check_sync(server: ServerState) -> None:
     if not server.syncs_always:
         raise Unavailable(
             f"{_where(server)} acknowledges what is not on its disk yet: it syncs every "
-            f"{server.sync_interval_s:g} s. To change: sync_interval: always within "
+            f"{server.sync_interval_s:,.10g} s. To change: sync_interval: always within "
             f"jetstream {{ ... }} of its nats-server.conf"
         )
 

@@ -10,6 +10,10 @@ from functools import partial
 from ssl import SSLContext
 from typing import Final
 
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
 from penstock.core.vocabulary.errors import Damaged, PenstockError, Unavailable
 from penstock.core.vocabulary.ports import (
     Clock,
@@ -20,8 +24,9 @@ from penstock.core.vocabulary.ports import (
     VersionedRecord,
 )
 from penstock.storage.jetstream import guard
+from penstock.storage.jetstream.asking import Unanswered
 from penstock.storage.jetstream.blobs import StreamBlobs
-from penstock.storage.jetstream.connection import NatsConnection, together
+from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection, together
 from penstock.storage.jetstream.engine import FRAME_BYTES_MAX
 from penstock.storage.jetstream.guard import ServerState, StreamCopy
 from penstock.storage.jetstream.journal import JetStreamJournal
@@ -36,6 +41,10 @@ READ_S: Final = 120.0
 _OPEN_S: Final = 4.0
 _ANY_EPOCH: Final = 1 << 62
 """Newer than every owner, so that nothing in a stream is too new to be read."""
+
+
+class _StreamNames(Struct):
+    streams: list[str] | None = None
 
 
 class JetStreamInspector:
@@ -59,6 +68,7 @@ class JetStreamInspector:
         self._offload = offload
         self._tls = tls
         self._connection: NatsConnection | None = None
+        self._connecting = asyncio.Lock()
 
     async def records(self, prefix: str = "") -> Mapping[str, VersionedRecord]:
         """See :meth:`penstock.core.vocabulary.ports.EngineInspector.records`."""
@@ -115,12 +125,22 @@ class JetStreamInspector:
         names = ", ".join(state.name for state in read)
         versions = ", ".join(sorted({state.version for state in read}))
         return [
-            _checked("servers", lambda: guard.check_majority(states), f"{names} answer"),
-            *_each("version", read, guard.check_version, f"NATS {versions}"),
-            *_each("sync", read, guard.check_sync, "sync_interval: always on every server"),
-            *_each("replicas", read, guard.check_number, "three servers have each stream"),
+            _servers(states),
+            *_each("version", states, guard.check_version, f"NATS {versions}"),
+            *_each("sync", states, guard.check_sync, f"sync_interval: always on {names}"),
+            *_each("replicas", states, guard.check_number, "three servers have each stream"),
             *await self._check_contents(shard),
         ]
+
+    async def clusters(self) -> Sequence[str]:
+        """See :meth:`penstock.core.vocabulary.ports.EngineInspector.clusters`."""
+        async with _in_time(ANSWER_S):
+            try:
+                answer = await (await self._connected()).ask("$JS.API.STREAM.NAMES", b"{}")
+            except (JetStreamRefusal, Unanswered) as error:
+                raise Unavailable(f"the engine's streams cannot be listed: {error}") from error
+        names, end = msgspec.json.decode(answer, type=_StreamNames).streams or (), "-shard-0"
+        return sorted(name.removesuffix(end) for name in names if name.endswith(end))
 
     async def close(self) -> None:
         if self._connection is not None:
@@ -137,9 +157,16 @@ class JetStreamInspector:
             [
                 _waited("streams", self._check_streams(shard)),
                 _waited("history", self._compare_mark(shard)),
-                _waited("copies", self._verify(shard), READ_S),
+                self._check_copies(shard),
             ]
         )
+
+    async def _check_copies(self, shard: int) -> EngineCheck:
+        check = await _waited("copies", self._verify(shard), READ_S)
+        if not check.is_ok:
+            return check
+        silent = [state.monitor for state in await self._states() if state.failure]
+        return replace(check, not_checked=tuple(silent))
 
     async def _first_shard(self) -> tuple[StreamInfo | None, bool]:
         """The stream of the first shard, where there is one, and whether the servers answer."""
@@ -194,7 +221,7 @@ class JetStreamInspector:
         blocks = await (await self._journal(shard)).verify()
         if holes := await self._holes(shard):
             raise Damaged(f"{'; '.join(holes)}. To change: {_REPLACE}")
-        return f"{blocks:,} blocks have their checksums, and no server's copy has a hole"
+        return f"{blocks:,} blocks have their checksums, and no copy that was seen has a hole"
 
     async def _holes(self, shard: int) -> list[str]:
         stream = f"{self._name}-shard-{shard}"
@@ -233,10 +260,11 @@ class JetStreamInspector:
         )
 
     async def _connected(self) -> NatsConnection:
-        if self._connection is None:
-            self._connection = await NatsConnection.open(
-                self._urls, _ignore, _OPEN_S, tls=self._tls
-            )
+        async with self._connecting:  # several questions are asked at once
+            if self._connection is None:
+                self._connection = await NatsConnection.open(
+                    self._urls, _ignore, _OPEN_S, tls=self._tls
+                )
         return self._connection
 
 
@@ -266,13 +294,33 @@ def _checked(name: str, check: Callable[[], None], found: str) -> EngineCheck:
     return EngineCheck(name=name, found=found, is_ok=True)
 
 
+def _servers(states: Sequence[ServerState]) -> EngineCheck:
+    """Whether a majority of the servers answers; one that does not may be down."""
+    names = ", ".join(state.name for state in states if not state.failure) or "none"
+    silent = [f"{state.monitor}: {state.failure}" for state in states if state.failure]
+    check = _checked("servers", lambda: guard.check_majority(states), f"{names} answer")
+    if check.is_ok or not silent:
+        return replace(check, not_checked=tuple(silent))
+    found = (
+        f"only {names} of {len(states)} servers answer, and a majority has to ({'; '.join(silent)})"
+        f". To change: start the others; if they run, http_port: {guard.MONITORING_PORT} in their "
+        f"nats-server.conf"
+    )
+    return EngineCheck(name="servers", found=found, is_ok=False)
+
+
 def _each(
     name: str, states: Sequence[ServerState], check: Callable[[ServerState], None], found: str
 ) -> Iterator[EngineCheck]:
     """One line for each server that is wrong, or one for all."""
-    results = [_checked(name, partial(check, state), found) for state in states]
+    read = [state for state in states if not state.failure]
+    silent = tuple(state.monitor for state in states if state.failure)
+    results = [_checked(name, partial(check, state), found) for state in read]
     wrong = [result for result in results if not result.is_ok]
-    yield from wrong or results[:1]
+    if wrong:
+        yield from wrong
+    else:
+        yield EngineCheck(name=name, found=found if read else "", is_ok=True, not_checked=silent)
 
 
 async def _waited(name: str, check: Awaitable[str], seconds: float = ANSWER_S) -> EngineCheck:

@@ -22,6 +22,9 @@ ANSWER_S: Final = 10.0
 """How long a server may take to answer."""
 READ_ONLY: Final = {**SESSION, "default_transaction_read_only": "on"}
 _REGISTER_IS_THERE: Final = "SELECT to_regclass('penstock_register') IS NOT NULL"
+_CLUSTERS: Final = (
+    "SELECT DISTINCT register FROM penstock_register WHERE key = 'shard/0' ORDER BY register"
+)
 _ABOUT: Final = """
 SELECT current_setting('server_version') AS version, pg_is_in_recovery() AS is_standby
 """
@@ -81,6 +84,14 @@ class PostgresInspector:
 
         found = "every block that was acknowledged has its row"
         return await _checked("history", compare, found, primary, server)
+
+    async def clusters(self) -> Sequence[str]:
+        """See :meth:`penstock.core.vocabulary.ports.EngineInspector.clusters`."""
+        async with self._primary() as (primary, _):
+            if not await primary.fetchval(_REGISTER_IS_THERE):
+                return []
+            rows = await primary.fetch(_CLUSTERS)
+        return [row["register"] for row in rows]
 
     async def close(self) -> None:
         """Nothing to do: no connection outlives its question."""
