@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.cluster import processes
 from tests.cluster.processes import check_a_takeover, check_there_and_back, refusal
 from tests.contract.postgres_servers import PostgresServers, missing
 from tests.loops import on_a_loop
+from tests.patience import until
 
 pytestmark = [
     pytest.mark.process,
@@ -73,14 +75,10 @@ def test_a_node_whose_engine_is_gone_ends_when_it_is_told_to(tmp_path: Path) -> 
             {"synchronous_standby_names": ""},
             "set synchronous_standby_names = 'ANY 1 (s1, s2)' in its postgresql.conf",
         ),
-        (
-            {"synchronous_standby_names": "ANY 1 (s1, s2)"},
-            "start the standbys, each with an application_name in its primary_conninfo",
-        ),
         ({"synchronous_commit": "local"}, "set synchronous_commit = on in its postgresql.conf"),
         ({"fsync": "off"}, "set fsync = on in its postgresql.conf"),
     ],
-    ids=["no standbys named", "no standbys connected", "commits unheard", "no fsync"],
+    ids=["no standbys named", "commits unheard", "no fsync"],
 )
 def test_a_node_refuses_a_server_that_could_lose_something(
     alone: PostgresServers, tmp_path: Path, settings: dict[str, str], line: str
@@ -93,6 +91,24 @@ def test_a_node_refuses_a_server_that_could_lose_something(
     assert alone.address(0) in reason
     assert line in reason
     assert not (tmp_path / "n1" / "journal").exists()
+
+
+def test_a_node_that_is_started_before_the_standbys_waits_for_them(
+    servers: PostgresServers, tmp_path: Path
+) -> None:
+    for number in (1, 2):
+        servers.kill(number)
+    with ExitStack() as stack:
+        starting = node(servers, tmp_path / "n1", name="early").begin()
+        stack.push(starting)
+        until(lambda: bool(starting.logged("engine.waiting")))
+        for number in (1, 2):
+            servers.start(number)
+        until(lambda: bool(starting.logged("realm.listening")))
+
+        (waiting,) = starting.logged("engine.waiting")
+        assert "start the standbys" in waiting["reason"]
+        assert starting.terminate() == 0
 
 
 def test_a_node_refuses_tables_that_were_made_anew(

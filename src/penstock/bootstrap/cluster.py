@@ -23,7 +23,13 @@ from penstock.client.connection.urls import safe
 from penstock.client.copies.object_store_uri import place
 from penstock.cluster.roles import LOCAL
 from penstock.core.owning.register_records import SHARD, MemberRecord
-from penstock.core.vocabulary.errors import Conflict, InvalidArgument, PenstockError, Unavailable
+from penstock.core.vocabulary.errors import (
+    Conflict,
+    InvalidArgument,
+    NoQuorum,
+    PenstockError,
+    Unavailable,
+)
 from penstock.core.vocabulary.ports import (
     Blobs,
     Clock,
@@ -149,13 +155,13 @@ def open_inspector(settings: ClusterSettings, clock: Clock) -> EngineInspector:
 
 async def check_engine(engine: StorageEngine, shard: int) -> EngineHealth:
     """Look whether the engine keeps what it acknowledges, and has what it has acknowledged. Raises
-    ``Unavailable``, naming the line to change."""
+    ``Unavailable``, naming the line to change, and ``NoQuorum`` where it does not answer now."""
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             await engine.check(shard)
             return await engine.health()
     except TimeoutError:
-        raise Unavailable(
+        raise NoQuorum(
             f"the engine has not answered for {CHECK_TIMEOUT_S:.0f} s: start a majority of its "
             f"servers first"
         ) from None

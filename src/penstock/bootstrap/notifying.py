@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
+from penstock.core.printable import on_one_line
+
 VARIABLE = "NOTIFY_SOCKET"
 
 
@@ -27,6 +29,11 @@ def reloading(environment: Mapping[str, str] = os.environ) -> None:
 def stopping(environment: Mapping[str, str] = os.environ) -> None:
     """An orderly shutdown has begun."""
     _tell("STOPPING=1\nSTATUS=stopping", environment)
+
+
+def waiting(status: str, environment: Mapping[str, str] = os.environ) -> None:
+    """The realm has not started yet, for the reason in ``status``."""
+    _tell(f"STATUS={on_one_line(status)}", environment)
 
 
 def _tell(message: str, environment: Mapping[str, str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -43,8 +44,15 @@ from penstock.cluster.roles import (
 from penstock.cluster.standing_by import FrontEndPlaces, StandbyListener
 from penstock.core.owning.arriving import refuse_half_a_realm
 from penstock.core.owning.register_records import SHARD, MemberRecord
-from penstock.core.vocabulary.errors import AddressInUse, PenstockError
-from penstock.core.vocabulary.ports import Blobs, Clock, Journal, Registry, StorageEngine
+from penstock.core.vocabulary.errors import AddressInUse, NoQuorum, PenstockError
+from penstock.core.vocabulary.ports import (
+    Blobs,
+    Clock,
+    EngineHealth,
+    Journal,
+    Registry,
+    StorageEngine,
+)
 from penstock.frontends.native.listener import NativeListener
 from penstock.frontends.shared.ports import HeldPorts
 from penstock.frontends.shared.relay import Relays
@@ -67,7 +75,10 @@ from penstock.serving import (
 from penstock.serving.history import HistoryServer, check_history
 from penstock.serving.local import LocalRealm, check_local
 from penstock.settings import HTTP_PORT, ClusterSettings, Settings
+from penstock.tasks import leave_to_owner, start_task
 
+AGAIN_S: Final = 2.0
+"""Between two attempts to open an engine without a majority."""
 ANSWER_S: Final = 2.0
 """How much longer than the lease an owner may take to answer: then another one is there."""
 
@@ -80,7 +91,7 @@ async def serve_node(directory: Path, settings: Settings, stopping: asyncio.Even
 
     Raises ``InvalidArgument``, ``AddressInUse``, ``DataDirectoryInUse``; ``Unavailable`` and
     ``Damaged`` where the engine would lose what it acknowledges, or has lost it; ``Deposed`` when
-    another process has taken the node's name.
+    another process has taken the node's name. An engine without a majority is waited for.
     """
     check_names(settings.cluster)  # refused before anything is made
     check_local(settings.cluster)
@@ -89,10 +100,12 @@ async def serve_node(directory: Path, settings: Settings, stopping: asyncio.Even
     clock, cluster = SystemClock(), settings.cluster
     with NodeDirectory(str(directory), cluster.name, cluster.node) as home:
         settings = with_certificate(directory, settings)
-        engine = await open_engine(cluster, clock)
+        opened = await _opened_engine(cluster, clock, stopping)
+        if opened is None:
+            return
+        engine, health = opened
         ports = HeldPorts()
         try:
-            health = await check_engine(engine, SHARD)
             registry = await engine.registry()
             await refuse_half_a_realm(registry)
             home.check_realm(await identity_of(registry))
@@ -117,6 +130,46 @@ async def serve_node(directory: Path, settings: Settings, stopping: asyncio.Even
         finally:
             await engine.close()
             ports.close()  # the last of all: whoever is refused there takes this process for dead
+
+
+async def _opened_engine(
+    cluster: ClusterSettings, clock: Clock, stopping: asyncio.Event
+) -> tuple[StorageEngine, EngineHealth] | None:
+    """The engine, opened and checked. As long as it has no majority of its servers, as after a
+    power cut of all machines, it is tried again; None: ``stopping`` was set first."""
+    reason = ""
+    while not stopping.is_set():
+        opening = start_task(
+            _open_checked(cluster, clock), name="engine-open", on_failure=leave_to_owner
+        )
+        ended = start_task(stopping.wait(), name="engine-open-ends")
+        try:
+            await asyncio.wait([opening, ended], return_when=asyncio.FIRST_COMPLETED)
+            if opening.done():
+                return opening.result()
+        except NoQuorum as error:
+            if str(error) != reason:
+                reason = str(error)
+                _log.warning("engine.waiting", reason=reason)
+                notifying.waiting(f"waiting for the engine: {reason}")
+        finally:
+            opening.cancel()
+            ended.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(AGAIN_S):
+                await stopping.wait()
+    return None
+
+
+async def _open_checked(
+    cluster: ClusterSettings, clock: Clock
+) -> tuple[StorageEngine, EngineHealth]:
+    engine = await open_engine(cluster, clock)
+    try:
+        return engine, await check_engine(engine, SHARD)
+    except BaseException:
+        await engine.close()
+        raise
 
 
 async def _hold(ports: HeldPorts, settings: Settings) -> Settings:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from ssl import SSLContext
+from ssl import SSLContext, SSLError
 from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
+from nats.errors import NoServersError, StaleConnectionError
 
-from penstock.core.vocabulary.errors import Unavailable
+from penstock.core.vocabulary.errors import NoQuorum, Unavailable
 from penstock.core.vocabulary.uris import shown, without_secrets
 from penstock.storage.jetstream.asking import AskingClient, Unanswered
 
@@ -60,6 +61,12 @@ def _is_news(record: logging.LogRecord) -> bool:
     return "eof_received() has no effect when using ssl" not in record.getMessage()
 
 
+def _is_passing(failure: Exception) -> bool:
+    """Whether a connection that failed so may succeed later: nobody listens, or nobody answers."""
+    unreachable = isinstance(failure, OSError | NoServersError | StaleConnectionError)
+    return unreachable and not isinstance(failure, SSLError)
+
+
 class NatsConnection:
     """Asks servers by subject. Reconnects by itself, to whichever server answers."""
 
@@ -75,8 +82,8 @@ class NatsConnection:
         *,
         tls: SSLContext | None = None,
     ) -> NatsConnection:
-        """Connect to one of the servers, by ``tls`` where they want that. Raises ``Unavailable``
-        when none can be reached."""
+        """Connect to one of the servers, by ``tls`` where they want that. Raises ``NoQuorum`` when
+        none can be reached, and ``Unavailable`` when they refuse the connection."""
         if tls is not None:
             logging.getLogger("asyncio").addFilter(_is_news)
         client = AskingClient()
@@ -105,10 +112,13 @@ class NatsConnection:
             raise
         except (TimeoutError, NatsError, OSError) as error:
             await client.close()
-            reason = str(failures[0] if failures else error)
+            failure = failures[0] if failures else error
+            reason = str(failure)
             for server in servers:
                 reason = without_secrets(reason, server)
-            raise Unavailable(
+            # A server that refuses who asks will do so again; one that is down may come back.
+            kind = NoQuorum if _is_passing(failure) else Unavailable
+            raise kind(
                 f"no server of the engine answers at {', '.join(map(shown, servers))}: {reason}"
             ) from None
         return cls(client)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct, field
 
-from penstock.core.vocabulary.errors import Unavailable
+from penstock.core.vocabulary.errors import NoQuorum, Unavailable
 
 OLDEST: Final = (2, 14)
 """Older servers lose messages they had acknowledged, as an analysis by Jepsen has found."""
@@ -169,7 +169,7 @@ def check_servers(servers: Sequence[ServerState]) -> None:
 
 
 def check_majority(servers: Sequence[ServerState]) -> None:
-    """Raise ``Unavailable`` unless a majority of the cluster could be read: the others may be down,
+    """Raise ``NoQuorum`` unless a majority of the cluster could be read: the others may be down,
     and are looked at when they are back."""
     read = [server for server in servers if not server.failure]
     size = max((server.cluster_size for server in read), default=_SERVERS)
@@ -178,10 +178,11 @@ def check_majority(servers: Sequence[ServerState]) -> None:
     failed = "; ".join(f"{s.monitor}: {s.failure}" for s in servers if s.failure)
     known = frozenset[str]().union(*(server.peers for server in read))
     unread = sorted(known - {server.name for server in read})
-    raise Unavailable(
+    raise NoQuorum(
         f"the settings of only {len(read)} of the engine's {size} servers can be read, and a "
-        f"majority has to be. To change: http_port: {MONITORING_PORT} in nats-server.conf of "
-        f"{', '.join(unread) or 'each server'}" + (f" ({failed})" if failed else "")
+        f"majority has to be: start the others. If they run, set http_port: {MONITORING_PORT} in "
+        f"nats-server.conf of {', '.join(unread) or 'each server'}"
+        + (f" ({failed})" if failed else "")
     )
 
 

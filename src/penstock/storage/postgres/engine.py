@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
+from penstock.core.vocabulary.errors import InvalidArgument, NoQuorum
 from penstock.core.vocabulary.ports import EngineHealth
 from penstock.storage.postgres import guard
 from penstock.storage.postgres.blobs import PostgresBlobs
@@ -58,7 +58,7 @@ class PostgresEngine:
                     await servers.ask(lambda c: guard.check_standbys(c, servers.leader))
                     await check_is_whole(servers, self._journal_name(shard))
             except TimeoutError:
-                raise Unavailable(servers.complaint()) from None
+                raise NoQuorum(servers.complaint()) from None
 
     async def registry(self) -> PostgresRegistry:
         return PostgresRegistry(self._servers(), self._cluster)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from penstock.core.vocabulary.errors import Unavailable
+from penstock.core.vocabulary.errors import NoQuorum, Unavailable
 
 VERSION_MIN: Final = 140000
 ON: Final = {
@@ -79,7 +79,7 @@ async def check_standby_names(connection: Any, server: str) -> None:
 
 
 async def check_standbys(connection: Any, server: str) -> None:
-    """Raise ``Unavailable`` unless enough synchronous standbys are there to commit anything.
+    """Raise ``NoQuorum`` unless enough synchronous standbys are there to commit anything.
 
     Asked when a shard is opened. Later a commit waits for its standby for as long as it takes.
     """
@@ -87,7 +87,7 @@ async def check_standbys(connection: Any, server: str) -> None:
     wanted = standbys_wanted(names)
     there = await connection.fetchval(STANDBYS)
     if there < wanted:
-        raise Unavailable(
+        raise NoQuorum(
             f"PostgreSQL at {server} has {there} synchronous standbys connected, and "
             f"synchronous_standby_names = {names!r} waits for {wanted}: start the standbys, each "
             f"with an application_name in its primary_conninfo that the setting names"
