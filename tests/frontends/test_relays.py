@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from penstock.frontends.shared.handshakes import TlsServer
 from penstock.frontends.shared.ports import HeldPorts, open_server
@@ -281,3 +282,27 @@ async def test_a_relay_is_cut_when_its_owner_owns_no_more() -> None:
         with suppress(ConnectionError):
             assert await reader.read() == b""
         writer.close()
+
+
+@pytest.mark.parametrize("is_safe", [False, True], ids=["plain", "tls"])
+@on_each_loop
+async def test_a_connection_that_says_nothing_is_not_logged_as_refused(
+    folder: Path, authority: Authority, is_safe: bool
+) -> None:
+    """Health checks and load balancers connect and leave."""
+    nodes = Nodes(tls(folder, authority) if is_safe else None)
+    secure = context(folder, authority) if is_safe else None
+    with capture_logs() as logs:
+        async with nodes.running() as (_, other):
+            for _ in range(3):
+                reader, writer = await asyncio.open_connection(HOST, other)
+                writer.write_eof()
+                with suppress(ConnectionError):
+                    await reader.read()
+                writer.close()
+            reader, writer = await asyncio.open_connection(HOST, other, ssl=secure)
+            writer.write(b"begin\n")
+            assert await told(reader)
+            writer.close()
+
+    assert not [line for line in logs if line["event"] == "relay.refused"]

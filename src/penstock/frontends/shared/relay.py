@@ -14,6 +14,7 @@ from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.core.vocabulary.ports import Clock
 from penstock.frontends.shared.handshakes import Handshake
 from penstock.frontends.shared.protocol_detection import Sniffer, hand_over
+from penstock.frontends.shared.rare_lines import RareLines
 from penstock.frontends.shared.relayed import peek
 from penstock.frontends.shared.serving_node import FindOwner, FrontEnd
 from penstock.frontends.shared.transports import close, host_of, place_of
@@ -51,6 +52,7 @@ class RelayEnd(asyncio.Protocol):
         self.other: RelayEnd | None = None
         self.owner = ""
         """The name of the node to which it leads."""
+        self.rare_lines = RareLines()
         self.has_finished = False
         """Whether the peer of this end sends nothing more."""
         self.is_over = False
@@ -117,7 +119,7 @@ class RelayEnd(asyncio.Protocol):
         self, transport: asyncio.Transport, instead: Callable[[], asyncio.BaseProtocol]
     ) -> None:
         """Let another protocol go on with the client as if nothing had been relayed."""
-        _log.warning("relay.no_owner", owner=self.owner, reason="it dropped the connection")
+        tell_no_owner(self.rare_lines, self.owner, "it dropped the connection")
         said = self._said
         self.forget()
         self.transport, self.is_over = None, True
@@ -158,8 +160,7 @@ class Relays:
         """``node`` is the name of this one. ``relays_max`` connections are relayed at most; others
         are told where to go."""
         self._secret_name = secret_name(secret)
-        self._refused = ""
-        """The process of which was said that nothing can be relayed to it."""
+        self.rare_lines = RareLines()
         self._owner = owner
         self._secret = secret
         self._node = node
@@ -182,10 +183,8 @@ class Relays:
             return False
         if owner.secret_name == self._secret_name:
             return True
-        if owner.process != self._refused:
-            self._refused = owner.process
-            reason = "it has another secret" if owner.secret_name else "its version takes no relays"
-            _log.warning("relay.no_owner", owner=owner.name, reason=reason)
+        reason = "it has another secret" if owner.secret_name else "its version takes no relays"
+        tell_no_owner(self.rare_lines, owner.name, reason)
         return False
 
     async def begin(self, front_end: FrontEnd, client: Place, reached: Place) -> RelayEnd | None:
@@ -197,13 +196,13 @@ class Relays:
             return None
         near, far = RelayEnd(self._left), RelayEnd(self._left)
         near.other, far.other = far, near
-        near.owner = owner.name
+        near.owner, near.rare_lines = owner.name, self.rare_lines
         self._connecting += 1
         try:
             async with asyncio.timeout(CONNECT_S):
                 await asyncio.get_running_loop().create_connection(lambda: far, *place)
         except (OSError, TimeoutError) as error:
-            _log.warning("relay.no_owner", owner=owner.name, reason=str(error) or "no answer")
+            tell_no_owner(self.rare_lines, owner.name, str(error) or "no answer")
             return None
         finally:
             self._connecting -= 1
@@ -261,7 +260,7 @@ class RelayChooser(Sniffer):
             return
         if may_be_preface(self._data):
             if len(self._data) >= len(SIGNATURE):
-                refuse_relayed(host_of(transport))
+                refuse_relayed(self._relays.rare_lines, host_of(transport))
                 transport.abort()
             return
         wants = self._wants(self._data)
@@ -308,10 +307,21 @@ class WaitingPlaces(Protocol):
         ...
 
 
-def refuse_relayed(peer: str) -> None:
-    """Say that a connection was dropped which somebody relays to this node. It is not relayed
+def refuse_relayed(rare_lines: RareLines, peer: str) -> None:
+    """Log that a connection was dropped that another node relayed to this one. It is not relayed
     again: it might never end."""
-    _log.warning("relay.refused", peer=peer, reason="this node does not own the realm")
+    if rare_lines.is_due("relay.refused"):
+        left_out = rare_lines.left_out("relay.refused")
+        reason = "this node does not own the realm"
+        _log.warning("relay.refused", peer=peer, reason=reason, left_out=left_out)
+
+
+def tell_no_owner(rare_lines: RareLines, owner: str, reason: str) -> None:
+    """Log that a client could not be relayed to the owner: of an owner and a reason once a minute,
+    since every client tries again and again while a node takes over."""
+    if rare_lines.is_due(owner, reason):
+        left_out = rare_lines.left_out(owner, reason)
+        _log.warning("relay.no_owner", owner=owner, reason=reason, left_out=left_out)
 
 
 async def relay_before_tls(
@@ -321,8 +331,10 @@ async def relay_before_tls(
     ``RemoteProtocolViolation`` for one that somebody relays to this node."""
     sock = handshake.sock
     begun = await peek(sock, len(SIGNATURE), lambda data: not may_be_preface(data))
+    if len(begun) < len(SIGNATURE) and may_be_preface(begun):
+        return None  # it has ended, as the connection of a health check does
     if may_be_preface(begun):
-        refuse_relayed(handshake.address)
+        refuse_relayed(relays.rare_lines, handshake.address)
         raise RemoteProtocolViolation("this node does not own the realm")
     if not relays.may_begin(front_end):
         return None

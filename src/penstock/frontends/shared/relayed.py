@@ -20,6 +20,7 @@ from penstock.core.vocabulary.errors import LimitReached, RemoteProtocolViolatio
 from penstock.core.vocabulary.ports import Clock
 from penstock.frontends.shared.handshakes import Handshake
 from penstock.frontends.shared.protocol_detection import Sniffer, hand_over
+from penstock.frontends.shared.rare_lines import RareLines
 from penstock.frontends.shared.transports import host_of
 from penstock.loggers import logger
 from penstock.wire.addresses import is_loopback
@@ -50,6 +51,7 @@ class RelayGate:
         self._process = process
         self._clock = clock
         self._open: WeakSet[RelayedTransport] = WeakSet()
+        self._rare_lines = RareLines()
         self._taken: dict[bytes, int] = {}
         """The prefaces that may still be accepted and were used, with when, in seconds since 1970;
         the oldest first."""
@@ -61,12 +63,18 @@ class RelayGate:
             origin = read_preface(preface, self._secret, process=self._process, now_s=now_s)
             self._use(preface, now_s)
         except RemoteProtocolViolation as error:
-            _log.warning("relay.refused", peer=peer, reason=str(error))
+            self.tell_refused(peer, str(error))
             return None
         if is_loopback(origin.client.host) and not is_loopback(peer):
             # A program on the node's own machine: inside of that one, but not of this one.
             return replace(origin, client=Place(peer, origin.client.port))
         return origin
+
+    def tell_refused(self, peer: str, reason: str) -> None:
+        """Log a connection that was dropped: of a peer and a reason once a minute."""
+        if self._rare_lines.is_due(peer, reason):
+            left_out = self._rare_lines.left_out(peer, reason)
+            _log.warning("relay.refused", peer=peer, reason=reason, left_out=left_out)
 
     def _use(self, preface: bytes, now_s: int) -> None:
         """Take a preface, which a node makes for one connection; raises
@@ -84,7 +92,7 @@ class RelayGate:
         try:
             preface = await take_preface(handshake.sock)
         except RemoteProtocolViolation as error:
-            _log.warning("relay.refused", peer=handshake.address, reason=str(error))
+            self.tell_refused(handshake.address, str(error))
             raise
         if not preface:
             return
@@ -199,7 +207,7 @@ class PrefaceSniffer(Sniffer):
         try:
             length = preface_bytes(self._data)
         except RemoteProtocolViolation as error:
-            _log.warning("relay.refused", peer=self.address, reason=str(error))
+            self._gate.tell_refused(self.address, str(error))
             self.abort()
             return
         if length == 0 or len(self._data) < length:
