@@ -42,6 +42,7 @@ from penstock.runtime.transfer.imports import Imports
 from penstock.runtime.upkeep.history import FlowHistory
 from penstock.runtime.upkeep.recovery import (
     RecoveredRealm,
+    clock_set_back,
     index_keys,
     keep_unknown,
     recover,
@@ -215,6 +216,8 @@ class RunningRealm:
         await mend_files(recovered.state, blobs, is_damaged=bool(recovered.damage))
         if lease.epoch:
             clock = OwnerClock(clock, recovered.newest_us)
+        elif recovered.newest_us > clock.now_us():
+            clock_set_back(recovered, clock.now_us())
         realm = cls(
             recovered,
             journal,

@@ -8,8 +8,16 @@ import pytest
 
 from penstock.core.channel.retention import COARSE_US, Ages, make_room
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.messages import AddSubscriber, Definition, Edit
-from penstock.testing.play import delivered, publish, span
+from penstock.core.vocabulary.backoff import Backoff
+from penstock.core.vocabulary.messages import (
+    AddDurable,
+    AddSubscriber,
+    Definition,
+    Edit,
+    RollBack,
+    TakeSeat,
+)
+from penstock.testing.play import Play, delivered, events, publish, span
 from tests.core.plays import play_of
 
 
@@ -215,3 +223,71 @@ def test_ages_of_what_has_left_are_forgotten() -> None:
     ages.forget(3, 2_000)
 
     assert ages.state() == (((3, 3_000_000), (4, 4_000_000)), [])
+
+
+HOUR_US = 3_600_000_000
+
+
+def behind_by_an_hour(play: Play) -> None:
+    """Start again, with the right clock: the one so far was an hour ahead."""
+    newest_us = play.now_us
+    play.now_us -= HOUR_US
+    play.restart()
+    play.channel.clock_set_back(newest_us, play.now_us)
+
+
+@pytest.mark.spec("T1")
+def test_a_ttl_works_although_an_earlier_start_had_a_clock_that_was_ahead() -> None:
+    play = play_of(ttl=3_000)
+    play.do(publish(2))
+    behind_by_an_hour(play)
+    play.wait(1_000)
+    play.do(publish(2))
+
+    play.wait(2_100)
+    play.sweep()
+    assert events(play.channel.state.stored.spans) == [2, 3]
+    play.restart()
+    play.wait(1_000)
+    play.sweep()
+    assert not play.channel.state.stored
+
+
+@pytest.mark.spec("T1", "T2")
+def test_an_own_ttl_works_although_an_earlier_start_had_a_clock_that_was_ahead() -> None:
+    play = play_of(type="mixed")
+    play.do(publish(2, ttls=((4_000, (Span(1, 2),)),)))
+    behind_by_an_hour(play)
+    play.do(publish(2, ttls=((8_000, (Span(1, 2),)),)))
+
+    play.wait(5_000)
+    play.sweep()
+    assert events(play.channel.state.stored.spans) == [0, 2, 3]
+    play.wait(4_000)
+    play.sweep()
+    assert events(play.channel.state.stored.spans) == [0, 2]
+
+
+@pytest.mark.spec("X4")
+def test_what_is_scheduled_keeps_its_time_whatever_the_clock_was() -> None:
+    play = play_of(Definition(type="mixed", kind="schedule"))
+    play.do(publish(1, ttls=((7_200_000, (Span(0, 1),)),)))
+    (due_us,) = play.channel.state.ages.ends_us
+    behind_by_an_hour(play)
+    play.do(publish(1, ttls=((20_000_000, (Span(0, 1),)),)))
+
+    assert play.channel.state.ages.due_us(0) == due_us
+
+
+@pytest.mark.spec("D18", "T1")
+def test_a_backoff_begun_under_a_clock_that_was_ahead_runs_from_the_start_on() -> None:
+    play = play_of()
+    play.do(AddDurable("d", "shared", backoff=Backoff(1_000)))
+    play.do(TakeSeat("d", 1, "s", 10))
+    play.do(publish(1))
+    play.do(RollBack(1, (span(0),)))
+    behind_by_an_hour(play)
+    play.do(TakeSeat("d", 2, "s", 10))
+
+    play.wait(1_100)
+    assert delivered(play.do(publish(1)))[2] == [0, 1]

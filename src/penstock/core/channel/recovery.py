@@ -137,6 +137,18 @@ def recovered(state: ChannelState) -> None:
             durable.head = max(durable.head, state.next_id)
 
 
+def clock_set_back(state: ChannelState, newest_us: int, now_us: int) -> None:
+    """An earlier start of the realm had a clock that was ahead, and has come to ``newest_us``: what
+    it published counts as published now, and what had just begun to wait for its backoff (SEM D18)
+    waits from now on."""
+    state.ages.lower(now_us)
+    for durable in state.durables.values():
+        backoff = durable.attributes.backoff
+        if durable.waiting and backoff is not None:
+            durable.waiting.shorten(newest_us, backoff.most * 1_000, newest_us - now_us)
+    state.set_alarm()
+
+
 def given(state: ChannelState, end: int) -> None:
     """Ids below ``end`` were given, and are not again (SEM E4): something is stored under them,
     though the block that gave them may be damaged (SEM S1)."""

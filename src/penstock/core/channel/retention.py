@@ -118,9 +118,11 @@ AgesState = tuple[tuple[tuple[int, int], ...], list[tuple[int, IdSet]]]
 class Ages:
     """When which events were published, and when those with a TTL of their own end."""
 
-    __slots__ = ("_entries", "_gathered_us", "_lent", "_own", "_own_ids", "ends_us")
+    __slots__ = ("_entries", "_gathered_us", "_lent", "_own", "_own_ids", "ends_us", "is_exact")
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_exact: bool = False) -> None:
+        self.is_exact = is_exact
+        """Whether events wait here for a time that was given (SEM X4): no clock changes that."""
         self._entries: list[tuple[int, int]] | deque[tuple[int, int]] = []
         self._own: dict[int, IdSet] = {}
         """Events with a TTL of their own, by when it ends."""
@@ -137,12 +139,41 @@ class Ages:
         """Note when ``span`` was published; gives whether earlier ones are so much older that it
         had to be noted."""
         resolution = ttl_ms if ttl_ms else COARSE_US  # a thousandth of the TTL, in us
-        is_new = not self._entries or at_us - self._entries[-1][1] >= resolution
-        if is_new:
+        age_us = at_us - self._entries[-1][1] if self._entries else resolution
+        if age_us >= resolution:
             if len(self._entries) == _FEW:
                 self._entries = deque(self._entries)
             self._entries.append((span.first, at_us))
-        return is_new
+            return True
+        if age_us < 0:
+            self.lower(at_us)
+        return False
+
+    def lower(self, at_us: int) -> None:
+        """Take events that are younger than ``at_us`` as published then: an earlier start of the
+        realm had a clock that was ahead. Their TTL runs from then on (SEM T1)."""
+        entries, end, first = self._entries, NEXT_ID_MAX << 1, None
+        while entries and entries[-1][1] > at_us:
+            first, ahead_us = entries.pop()
+            if self._own_ids and not self.is_exact:
+                self._end_earlier(Span(first, end), ahead_us - at_us)
+            end = first
+        if first is not None:
+            entries.append((first, at_us))
+
+    def _end_earlier(self, span: Span, by_us: int) -> None:
+        """Move the ends of events of ``span`` that have a TTL of their own."""
+        ids = IdSet((span,))
+        for ends_us, own in sorted(self._own.items()):
+            if moved := own.overlap(ids):
+                self._changeable(ends_us).discard_all(moved)
+                self._end_at(ends_us - by_us, moved.spans)
+
+    def next_us(self, event_id: int) -> int | None:
+        """When the first publish behind ``event_id`` that has an age of its own came; None: none
+        has."""
+        i = bisect_right(self._entries, event_id, key=lambda entry: entry[0])
+        return self._entries[i][1] if i < len(self._entries) else None
 
     def own_ttl(
         self, at_us: int, ttls: tuple[tuple[int, Spans], ...], *, exact: bool = False

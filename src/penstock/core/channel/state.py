@@ -227,7 +227,7 @@ class ChannelState:
         self._asked: SelectorsInUse | None = None
         self.counters = Counters()
         self.departures = Departures(definition.start_event_id, keyed=bool(definition.keys))
-        self.ages = Ages()
+        self.ages = Ages(is_exact=definition.kind == "schedule")
         self._producers: Producers | None = None
         self.died: dict[tuple[str, str], int] = {}
         """Copies made in the dead event store, by durable and cause; the durable is empty where

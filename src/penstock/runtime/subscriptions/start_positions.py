@@ -37,7 +37,13 @@ def _first_since(channel: ChannelMachine, store: ChannelStore, coarse: int, at_u
     at = coarse
     while (span := channel.state.stored.next_span(at, SCAN_EVENTS)) is not None:
         for rows in store.read((span,), Damage()):
-            row = int(np.searchsorted(times_of(rows.batch), at_us))
+            times = times_of(rows.batch)
+            if (times[1:] < times[:-1]).any():  # a clock that was ahead: later ones were right
+                times = np.minimum.accumulate(times[::-1])[::-1]
+            next_us = channel.state.ages.next_us(int(ids_of(rows.batch)[-1]))
+            if next_us is not None and next_us < at_us:
+                continue  # all of these were published before that
+            row = int(np.searchsorted(times, at_us))
             if row < rows.batch.num_rows:
                 return int(ids_of(rows.batch)[row])
         at = span.end

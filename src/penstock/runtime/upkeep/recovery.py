@@ -251,6 +251,15 @@ def checked(blob: memoryview, name: str) -> memoryview:
     return body
 
 
+def clock_set_back(recovered: RecoveredRealm, now_us: int) -> None:
+    """The clock of an earlier start was ahead: TTLs and backoffs run from now on (SEM T1)."""
+    state = recovered.state
+    for channel_id, channel in state.channels.items():
+        channel.clock_set_back(recovered.newest_us, now_us)
+        state.note_time(channel_id, channel)
+    state.sweep_times.touch(state.channels)
+
+
 async def index_keys(recovered: RecoveredRealm, dispatch: Dispatch) -> None:
     """Find out which stored events are the newest of their publish keys (SEM K1)."""
     state = recovered.state

@@ -1,0 +1,59 @@
+"""A realm that starts with the right clock after a start whose clock was ahead."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.core.vocabulary.identities import ChannelId
+from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.start_positions import FromTime
+from penstock.runtime.realm import RunningRealm
+from penstock.storage.memory import MemoryBlobs, MemoryJournal
+from penstock.testing.loop import SimLoop, pass_time, simulated
+from tests.runtime.living import Reader, body, events, living, publish
+
+HOUR_US = 3_600_000_000
+
+
+class Ahead:
+    """A clock that is an hour ahead of the loop's."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+
+    def now_us(self) -> int:
+        return self._loop.now_us() + HOUR_US
+
+    def steady_us(self) -> int:
+        return self._loop.steady_us()
+
+
+async def since(realm: RunningRealm, at_us: int) -> list[int]:
+    reader = Reader()
+    start = FromTime(at_us)
+    await realm.subscriptions.subscribe(ChannelId(1), start, reader, credit=100, browse=True)
+    await reader.at_end.wait()
+    return reader.ids
+
+
+@pytest.mark.spec("T1", "E6")
+@simulated
+async def test_ttls_and_starts_by_time_are_right_at_once() -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    journal, blobs = MemoryJournal(), MemoryBlobs()
+    async with living(journal, blobs, clock=Ahead(loop)) as realm:
+        await realm.create_channel("orders", Definition(type="persistent", ttl=30_000))
+        await publish(realm, ChannelId(1), body([b"future"]))
+    async with living(journal, blobs) as realm:
+        await pass_time(10.0)
+        at_us = loop.now_us()
+        await publish(realm, ChannelId(1), body([b"now"]))
+
+        assert await since(realm, at_us) == [1]
+        await pass_time(20.5)
+        assert list(await events(realm, ChannelId(1))) == [1]
+        await pass_time(10.0)
+        assert not await events(realm, ChannelId(1))
