@@ -6,6 +6,7 @@ from datetime import timedelta
 from random import Random
 
 import pytest
+from structlog.testing import capture_logs
 
 from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import PenstockError, StorageFailed
@@ -418,3 +419,21 @@ async def test_after_a_restart_from_a_snapshot_large_events_still_move_in_steps(
         await pass_time(1.5)
         assert (await lives.info("dead")).events == 5
         assert lives.realm.shard.groups - before >= 3
+
+
+@pytest.mark.spec("T5")
+@pytest.mark.parametrize(
+    ("dead", "how"), [({"type": "transient"}, "transient"), ({"engine": "jms"}, "jms"), ({}, None)]
+)
+@simulated
+async def test_a_dead_event_store_that_does_not_keep_what_nobody_waits_for_is_warned_of(
+    dead: dict[str, str], how: str | None
+) -> None:
+    lives = Lives()
+    with capture_logs() as logged:
+        async with lives.life():
+            await lives.realm.create_channel("dead", Definition(**dead))  # type: ignore[arg-type]
+            await lives.realm.create_channel("orders", Definition(dead_event_store="dead"))
+
+    warned = [each["how"] for each in logged if each["event"] == "store.dead_events_not_kept"]
+    assert warned == ([how] if how else [])

@@ -54,6 +54,7 @@ from penstock.runtime.upkeep.reply_queues import ReplyQueues, StoreOperations
 from penstock.runtime.upkeep.sealer import Sealer, SealingLimits
 from penstock.runtime.writer.asked import parse_stored
 from penstock.runtime.writer.clock import OwnerClock
+from penstock.runtime.writer.dead_events import warn_if_not_kept
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.joins import JoinOperations
 from penstock.runtime.writer.pattern_durables import check_new, make_own
@@ -383,6 +384,7 @@ class RunningRealm:
         async with self.names.making(destination_name(name), definition):
             opened: ChannelOpened = await self.shard.act(create, sweeps=())
         _log.info("store.created", name=opened.name, kind=definition.kind, type=definition.type)
+        warn_if_not_kept(self.directory, opened)
         return opened
 
     def definition_of(self, name: str) -> Definition | None:
@@ -445,6 +447,7 @@ class RunningRealm:
         opened: ChannelOpened = await with_open_files(
             self.shard, self.dispatch.files, channel_id, edit
         )
+        warn_if_not_kept(self.directory, opened)
         return opened
 
     async def list_channels(self, kind: Kind = "channel") -> list[str]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from penstock.bootstrap import rules
+from penstock.core.channel.channel import ChannelMachine
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import (
     IllegalState,
@@ -16,6 +19,7 @@ from penstock.core.vocabulary.messages import (
     AckPrevious,
     AddDurable,
     AddSubscriber,
+    Definition,
     Detach,
     EndChoosing,
     GrantCredit,
@@ -27,7 +31,7 @@ from penstock.core.vocabulary.messages import (
     TakeSeat,
     Withhold,
 )
-from penstock.testing.play import delivered, finished, publish, redelivered, span
+from penstock.testing.play import Play, delivered, finished, publish, redelivered, span
 from tests.core.plays import durable_play, outstanding, play_of
 
 KINDS = ("exclusive", "shared")
@@ -443,3 +447,28 @@ def test_what_was_withheld_is_not_counted_when_its_client_goes() -> None:
 
     assert delivered(effects) == {2: [0, 1, 2]}
     assert redelivered(effects) == {0: 1}
+
+
+def in_a_cluster() -> Play:
+    everywhere = replace(rules(), is_cluster=True)
+    definition = Definition(type="persistent", cluster_wide=True)
+    return Play(ChannelMachine("orders", definition, everywhere))
+
+
+@pytest.mark.spec("D3", "C5")
+def test_a_durable_that_ends_with_its_node_is_not_cluster_wide() -> None:
+    play = in_a_cluster()
+    play.do(AddDurable("stays", "shared"))
+    play.do(AddDurable("brief", "shared", persistent=False))
+
+    durables = play.channel.state.durables
+    assert durables["stays"].attributes.cluster_wide
+    assert not durables["brief"].attributes.cluster_wide
+    with pytest.raises(InvalidArgument, match="cannot be cluster-wide: with persistent=False"):
+        play.do(AddDurable("both", "shared", persistent=False, cluster_wide=True))
+
+
+@pytest.mark.spec("D1")
+def test_a_type_that_other_products_name_otherwise_is_refused_with_a_hint() -> None:
+    with pytest.raises(InvalidArgument, match=r"'named' is not a durable type.*is excl"):
+        play_of().do(AddDurable("d", "named"))

@@ -15,7 +15,7 @@ MEANINGS: Final = {
     "evicted": "pushed out by newer ones when it was full",
     "purged": "removed on request",
     "replaced": "replaced by a newer event of the same key",
-    "relayed": "transient: delivered to connected clients, never stored",
+    "relayed": "transient: offered to connected clients once, never stored",
     "redriven": "published again, where they came from or elsewhere",
     "dropped": "wanted by no subscriber",
     "quarantined": "unreadable, set aside",

@@ -364,7 +364,11 @@ def _create(state: ChannelState, command: AddDurable) -> Decided:
     kind = state.rules.kinds.get(command.kind)
     if kind is None:
         known = ", ".join(sorted(state.rules.kinds))
-        raise InvalidArgument(f"{command.kind!r} is not a durable type; the types are {known}")
+        hint = "; what other products call a named durable is exclusive"
+        raise InvalidArgument(
+            f"{command.kind!r} is not a durable type; the types are {known}"
+            f"{hint if command.kind == 'named' else ''}"
+        )
     if command.selector and not kind.stores_selector:
         raise InvalidArgument(
             f"a durable of type {kind.name} does not keep a selector; give one with each "
@@ -425,9 +429,13 @@ def _is_cluster_wide(state: ChannelState, command: AddDurable) -> bool:
             f"{state.name} is not cluster-wide, so its durables cannot be cluster-wide; leave "
             f"cluster_wide out, or make the durable on a cluster-wide channel"
         )
-    return command.cluster_wide or (
-        state.rules.is_cluster and state.definition.cluster_wide is True
-    )
+    if command.cluster_wide and command.persistent is False:
+        raise InvalidArgument(
+            f"durable {command.name} cannot be cluster-wide: with persistent=False it ends with "
+            "its node; give only one of the two"
+        )
+    by_channel = state.rules.is_cluster and state.definition.cluster_wide is True
+    return command.cluster_wide or (by_channel and command.persistent is not False)
 
 
 def _refuse_too_many(state: ChannelState) -> None:

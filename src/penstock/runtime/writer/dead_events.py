@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
+from penstock.api.channels import ChannelOpened
 from penstock.columns.events.batch import ids_of
 from penstock.columns.events.delivery_time import due_times_us
 from penstock.columns.events.origin import due_body, with_origin
@@ -21,7 +22,9 @@ from penstock.columns.selectors.outcomes import PredicateOutcomes
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.dead import MOVED_EVENTS_MAX, Missed, missed
 from penstock.core.ids.ids import IdSet
+from penstock.core.realm.directory import Directory
 from penstock.core.vocabulary.messages import Buried, Cause, Removed, Spans
+from penstock.loggers import logger
 from penstock.runtime.store.bodies import UNLIMITED, Body, body_from, digest_of
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.store.sealed_file import Damage, Publishers
@@ -35,6 +38,7 @@ alone, however many dead events are due."""
 MOVING_PAUSE_S_MAX: Final = 1.0
 STEP_S: Final = 0.004
 """So long a step is to hold up the loop. How many events that is, the steps before tell."""
+_log = logger("penstock.realm")
 _EVENTS_MIN: Final = 250
 """A step begins with so many, and has no fewer: most of it would go into its beginning and end."""
 
@@ -221,3 +225,12 @@ class MovingPace:
         self.resting = None
         while self._held_back:
             self._wake(self._held_back.popitem()[0])
+
+
+def warn_if_not_kept(directory: Directory, opened: ChannelOpened) -> None:
+    """Warn where the dead event store of a channel keeps only what somebody waits for."""
+    target = directory.dead_event_store_of(opened.channel)
+    store = None if target is None else directory.channels[target].state
+    if store is not None and (store.type.relays or store.engine.needs_interest):
+        how = "transient" if store.type.relays else "jms"
+        _log.warning("store.dead_events_not_kept", name=opened.name, dead=store.name, how=how)
