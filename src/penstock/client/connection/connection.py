@@ -34,6 +34,7 @@ from penstock.client.connection.pending import (
     error_of,
     is_lost,
     no_connection,
+    no_realm,
     reason_of,
     reject,
 )
@@ -118,6 +119,8 @@ class RealmConnection:
         """Sends replies to events that were received here; a session brings it."""
         self.requester: object = None
         """Makes requests and waits for their replies; a session brings it."""
+        self.failures: dict[Address, Exception] = {}
+        """Why the addresses that were tried last did not do."""
         self._terms = SessionTerms()
         self._watch = OwnerWatch(self._terms, self._signing_in.tls, self._leave)
 
@@ -211,7 +214,7 @@ class RealmConnection:
         return self._welcome.realm if self._welcome else ""
 
     async def _connect_once(self) -> None:
-        reasons = []
+        failures = self.failures = {}
         for address in self._terms.places(self._url.addresses):
             try:
                 # wait_for could swallow the cancellation by close()
@@ -220,13 +223,10 @@ class RealmConnection:
             except (AuthenticationFailed, AccessDenied):
                 raise  # another address, or a later attempt, would give the same answer
             except (OSError, PenstockError, TimeoutError) as error:
-                reasons.append(f"{address}: {reason_of(error)}")
+                failures[address] = error
             else:
                 return
-        raise CannotConnect(
-            f"no realm answered ({'; '.join(reasons)}); is one running? "
-            "start it with: penstock serve --data DIR"
-        )
+        raise no_realm(f"{address}: {reason_of(error)}" for address, error in failures.items())
 
     async def _connect_to(self, address: Address) -> None:
         loop = asyncio.get_running_loop()

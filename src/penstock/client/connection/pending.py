@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from msgspec import Struct
@@ -10,6 +10,7 @@ from msgspec import Struct
 from penstock.api.requests import Request
 from penstock.api.subscriptions import Attach, BrowseDurable, Subscribe
 from penstock.core.vocabulary.errors import (
+    CannotConnect,
     ConnectionLost,
     PenstockError,
     RemoteProtocolViolation,
@@ -99,6 +100,14 @@ def no_connection() -> ConnectionLost:
     return ConnectionLost(
         "there is no connection to the realm at the moment: nothing was done, and what the last "
         "one had in hand is the realm's again"
+    )
+
+
+def no_realm(reasons: Iterable[str]) -> CannotConnect:
+    """The error for addresses at none of which a realm has answered, by address."""
+    return CannotConnect(
+        f"no realm answered ({'; '.join(reasons)}); is one running? "
+        "start it with: penstock serve --data DIR"
     )
 
 

@@ -47,7 +47,7 @@ from penstock.client.reading.pattern_subscription import (
 from penstock.client.reading.start_positions import StartLike, start_of
 from penstock.columns.schema.ipc import batch_bytes
 from penstock.core.access.name_owners import with_content
-from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
+from penstock.core.vocabulary.errors import CannotConnect, InvalidArgument, PenstockError
 
 if TYPE_CHECKING:
     from penstock.client.copies.backup import BackupResult, FolderLike
@@ -384,5 +384,15 @@ async def open_session(
     connection = RealmConnection(
         url, reconnect_timeout=reconnect_timeout, connector=connector, token=token
     )
-    await connection.open()
+    try:
+        await connection.open()
+    except CannotConnect:
+        if connector is not None:
+            raise
+        from penstock.client.connection.wrong_port import explained
+
+        explanation = await explained(connection.failures, is_tls=url.tls)
+        if explanation is None:
+            raise
+        raise explanation from None
     return Session(connection)

@@ -1,0 +1,83 @@
+"""What a program is told whose URL has the wrong port or scheme, or not the right authority."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("realm")
+
+
+@pytest.fixture(scope="module")
+def safe(directory: Path) -> Iterator[penstock.Realm]:
+    with penstock.Realm(directory, listen__tls_self_signed="localhost") as realm:
+        yield realm
+
+
+def port_of(url: str) -> str:
+    return url.rstrip("/").rpartition(":")[2]
+
+
+def refusal(url: str) -> str:
+    with pytest.raises(penstock.CannotConnect) as refused:
+        penstock.connect(url, reconnect_timeout=0)
+    return str(refused.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["penstock", "penstocks"])
+def test_the_port_of_the_console_is_told_from_the_realms(
+    realm: penstock.Realm, scheme: str
+) -> None:
+    said = refusal(f"{scheme}://127.0.0.1:{port_of(realm.listen_http())}")
+
+    assert "an HTTP server answers there, such as the web console" in said
+    assert "penstock serve" not in said
+
+
+@pytest.mark.slow
+def test_a_port_that_speaks_tls_is_named(safe: penstock.Realm) -> None:
+    port = port_of(safe.listen())
+
+    said = refusal(f"penstock://localhost:{port}")
+
+    assert f"the port speaks TLS; connect with penstocks://localhost:{port}" in said
+    assert "?ca=FILE" in said
+
+
+def test_a_port_without_tls_is_named(realm: penstock.Realm) -> None:
+    port = port_of(realm.listen())
+
+    said = refusal(f"penstocks://127.0.0.1:{port}")
+
+    assert f"the port does not speak TLS; connect with penstock://127.0.0.1:{port}" in said
+
+
+@pytest.mark.slow
+def test_an_authority_that_is_not_known_has_to_be_named(safe: penstock.Realm) -> None:
+    port = port_of(safe.listen())
+
+    said = refusal(f"penstocks://localhost:{port}")
+
+    assert "not signed by an authority that is known here" in said
+    assert f"penstocks://localhost:{port}?ca=FILE" in said
+
+
+@pytest.mark.slow
+def test_a_certificate_for_another_host_is_named(safe: penstock.Realm, directory: Path) -> None:
+    authority = next(directory.rglob("realm.pem"))
+
+    said = refusal(f"penstocks://127.0.0.2:{port_of(safe.listen('127.0.0.2'))}?ca={authority}")
+
+    assert "its certificate is not for 127.0.0.2" in said
+
+
+def test_where_nobody_listens_the_server_is_to_be_started() -> None:
+    assert "start it with: penstock serve" in refusal("penstock://127.0.0.1:1")
