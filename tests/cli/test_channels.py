@@ -6,8 +6,10 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from typer.testing import CliRunner
 
 import penstock
+from penstock.cli.program import app
 from penstock.client.sync.sync import Channel, Queue
 from penstock.core.vocabulary.messages import Definition, Storage
 from tests.cli.conftest import commands_of
@@ -360,3 +362,18 @@ def test_maintenance_says_why_there_was_nothing_to_do(
     done = penstock_command("channel", "maintain", "orders")
 
     assert done.stdout.startswith("channel orders: nothing to do; orders is kept in files of")
+
+
+def test_a_realm_is_named_before_the_command_or_among_its_options(
+    realm: penstock.Realm, orders: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_URL", "penstock://127.0.0.1:1")
+    run = CliRunner().invoke
+
+    before = run(app, ["--url", realm.listen(), "channel", "list"])
+    among = run(
+        app, ["--url", "penstock://127.0.0.1:2", "channel", "list", "--url", realm.listen()]
+    )
+
+    assert (before.exit_code, before.stdout) == (0, among.stdout)
+    assert "orders" in before.stdout

@@ -183,12 +183,16 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
             "--version", help="Print the version.", callback=_print_version, is_eager=True
         ),
     ] = False,
+    url: Annotated[
+        str | None, typer.Option("--url", help="The realm, for any command.", metavar="URL")
+    ] = None,
 ) -> None:
     """Penstock: a messaging server whose channels are Arrow tables.
 
@@ -199,8 +203,20 @@ def _options(
       penstock publish orders "hello" --property price=9.5
       penstock subscribe orders --from earliest
 
-    A realm is named by --url or by PENSTOCK_URL.
+    A realm is named by --url, before the command or among its options, or by PENSTOCK_URL.
     """
+    if url is not None:  # the options of the commands look there
+        before = os.environ.get("PENSTOCK_URL")
+        os.environ["PENSTOCK_URL"] = url
+        context.call_on_close(lambda: _put_back("PENSTOCK_URL", before))
+
+
+def _put_back(variable: str, value: str | None) -> None:
+    """Give a variable of the environment the value that it had."""
+    if value is None:
+        os.environ.pop(variable, None)
+    else:
+        os.environ[variable] = value
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

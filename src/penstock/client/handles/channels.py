@@ -21,6 +21,7 @@ from penstock.client.handles.attributes import ChannelAttributes
 from penstock.client.handles.definitions import create_store, delete_store
 from penstock.client.handles.destination import Destination
 from penstock.client.handles.durables import Durables
+from penstock.client.handles.near_names import near_names
 from penstock.client.publishing.event_attributes import (
     PUBLISHED,
     EventAttributes,
@@ -68,7 +69,8 @@ class Channels:
 
     async def get(self, name: str) -> Channel:
         """Raises ``NameDoesNotExist``."""
-        opened = await self._connection.ask(OpenChannel(name), ChannelOpened)
+        async with near_names(name, self.list):
+            opened = await self._connection.ask(OpenChannel(name), ChannelOpened)
         return Channel(self._connection, opened)
 
     async def list(self) -> list[str]:
@@ -78,7 +80,8 @@ class Channels:
 
     async def delete(self, name: str) -> None:
         """Remove a channel with its events and durables. Raises ``NameDoesNotExist``."""
-        await delete_store(self._connection, name, "channel")
+        async with near_names(name, self.list):
+            await delete_store(self._connection, name, "channel")
 
     async def export(self, name: str, folder: FolderLike) -> Manifest:
         """Write a channel, as it is now, to a new or empty folder: events, durables, producers and

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 from penstock.api.durables import (
@@ -34,6 +35,7 @@ from penstock.client.handles.if_missing import (
     differing_fields,
     refuse_differences,
 )
+from penstock.client.handles.near_names import near_names
 from penstock.client.reading.browsing import DurableBrowse
 from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent
 from penstock.client.reading.durable_subscription import DurableSubscription
@@ -107,7 +109,8 @@ class Durables:
 
     async def get(self, name: str) -> Durable:
         """Raises ``NameDoesNotExist``."""
-        info = await Durable(self._connection, self._channel, name, self._of).info()
+        async with near_names(name, self._names):
+            info = await Durable(self._connection, self._channel, name, self._of).info()
         return Durable(self._connection, self._channel, info.name, self._of)
 
     async def list(self) -> list[DurableInfo]:
@@ -118,7 +121,11 @@ class Durables:
         """End a durable for good. Raises ``NameDoesNotExist``."""
         message = DeleteDurable(self._channel, name)
         there = Durable(self._connection, self._channel, name, self._of)
-        await deleted(lambda: self._connection.request(message, resend=False), there.info)
+        async with near_names(name, self._names):
+            await deleted(lambda: self._connection.request(message, resend=False), there.info)
+
+    async def _names(self) -> Sequence[str]:
+        return [durable.name for durable in await self.list()]
 
 
 _INFOS: Any = list[DurableInfo]

@@ -15,6 +15,7 @@ from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.attributes import QueueAttributes
 from penstock.client.handles.definitions import create_store, delete_store
 from penstock.client.handles.destination import Destination
+from penstock.client.handles.near_names import near_names
 from penstock.client.publishing.event_attributes import (
     QUEUED,
     QueuedAttributes,
@@ -54,7 +55,8 @@ class Queues:
 
     async def get(self, name: str) -> Queue:
         """Raises ``NameDoesNotExist``."""
-        opened = await self._connection.ask(OpenChannel(name, "queue"), ChannelOpened)
+        async with near_names(name, self.list):
+            opened = await self._connection.ask(OpenChannel(name, "queue"), ChannelOpened)
         return Queue(self._connection, opened)
 
     async def list(self) -> list[str]:
@@ -64,7 +66,8 @@ class Queues:
 
     async def delete(self, name: str) -> None:
         """Remove a queue with its events. Raises ``NameDoesNotExist``."""
-        await delete_store(self._connection, name, "queue")
+        async with near_names(name, self.list):
+            await delete_store(self._connection, name, "queue")
 
     async def export(self, name: str, folder: FolderLike) -> Manifest:
         """Write a queue, as it is now, to a new or empty folder: events, redelivery counts,
