@@ -380,3 +380,22 @@ def test_a_message_of_a_tensor_is_refused() -> None:
 
     with pytest.raises(InvalidEvent, match="a message of type 4; send a schema, record batches"):
         table_from_stream(schema + bytes(sink.getvalue()), rows_max=10)
+
+
+def test_a_batch_whose_columns_share_a_buffer_is_refused() -> None:
+    """800 KB would be 80 MB of columns when they are sealed, each on its own."""
+    numbers = pa.array(np.arange(100_000, dtype=float))
+    struct_of_all = pa.StructArray.from_arrays([numbers] * 100, names=[f"p{n}" for n in range(100)])
+    batch = pa.RecordBatch.from_arrays([struct_of_all], names=["properties"])
+    message = bytearray(batch.serialize().to_pybytes())
+    places = ipc.batch_places(bytes(message))
+    (count,) = struct.unpack_from("<I", message, places.buffers - 4)
+    for index in range(count):
+        place = places.buffers + 16 * index
+        _, length = struct.unpack_from("<qq", message, place)
+        struct.pack_into("<qq", message, place, 0, length)
+    struct.pack_into("<q", message, places.body_length, 800_000)
+
+    with pytest.raises(InvalidEvent, match="because its columns share buffers"):
+        batch_from(bytes(message[: places.body + 800_000]), batch.schema)
+    assert batch_from(batch.serialize(), batch.schema).equals(batch)

@@ -31,6 +31,9 @@ _DICTIONARY_BATCH: Final = 2
 _RECORD_BATCH: Final = 3
 """The types of Arrow's messages that a stream of events has."""
 
+_SHARED_BYTES_MIN: Final = 64 << 10
+"""Size from which a batch is examined for shared buffers; in a smaller one they do little harm."""
+
 _UNKNOWN: Final = 1 << 62
 
 _END_BYTES: Final = 8
@@ -267,11 +270,24 @@ def batch_from(message: pa.Buffer | bytes | memoryview, schema: pa.Schema) -> pa
             "send it uncompressed"
         )
     try:
-        return ipc.read_record_batch(buffer, schema)
+        batch = ipc.read_record_batch(buffer, schema)
     except _REFUSALS as error:
         raise InvalidEvent(
             f"{buffer.size} bytes are not an Arrow record batch of the announced schema: {error}"
         ) from error
+    if buffer.size >= _SHARED_BYTES_MIN:
+        _check_shared(batch, buffer.size)
+    return batch
+
+
+def _check_shared(batch: pa.RecordBatch, size: int) -> None:
+    """Refuse a batch whose columns share buffers: each is written out when events are sealed."""
+    written = batch.nbytes
+    if written > max(size, _inflated_max(size)):
+        raise InvalidEvent(
+            f"{size} bytes of a record batch claim to be {written} bytes, because its columns "
+            "share buffers; send each with its own"
+        )
 
 
 def edges_of(message: memoryview, count: int) -> tuple[int, int] | None:
