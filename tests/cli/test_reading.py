@@ -66,6 +66,24 @@ def test_an_arrow_stream_has_all_events_under_one_schema(
     assert table["note"].to_pylist() == [None] * 5 + ["later"]
 
 
+@pytest.mark.spec("E10")
+def test_an_arrow_stream_has_one_column_for_numbers_or_says_why_not(
+    penstock_command: Run, orders: Channel
+) -> None:
+    orders.publish(properties={"price": 9.5})
+
+    printed = penstock_command("browse", "orders", "--format", "arrow")
+    table = ipc.open_stream(printed.stdout_bytes).read_all()
+    assert table["price"].to_pylist() == [0.0, 1.0, 2.0, 3.0, 4.0, 9.5]
+    assert printed.stderr == ""
+
+    orders.publish(properties={"price": (1 << 53) + 1})
+    printed = penstock_command("browse", "orders", "--format", "arrow")
+    table = ipc.open_stream(printed.stdout_bytes).read_all()
+    assert table["price::int"].to_pylist() == [0, 1, 2, 3, 4, None, (1 << 53) + 1]
+    assert printed.stderr.startswith("price: some integers are beyond 2**53")
+
+
 def test_an_arrow_stream_of_nothing_is_a_stream(penstock_command: Run, orders: Channel) -> None:
     printed = penstock_command("browse", "orders", "--from", "9", "--format", "arrow")
     table = ipc.open_stream(printed.stdout_bytes).read_all()

@@ -239,6 +239,16 @@ def test_forms_of_a_batch(web: Web, orders: penstock.Channel) -> None:
     assert (refused.status, refused.code) == (406, "invalid-argument")
 
 
+@pytest.mark.spec("E10")
+def test_a_batch_in_columns_has_one_for_numbers(web: Web, orders: penstock.Channel) -> None:
+    orders.durables.create("team")
+    orders.publish_many([penstock.Event(properties={"price": each}) for each in (3, 9.5)])
+
+    told = web.ask("POST", f"{TEAM}/fetch", {}, headers={"accept": ARROW})
+
+    assert pa.ipc.open_stream(told.data).read_all()["price"].to_pylist() == [3.0, 9.5]
+
+
 def test_what_is_asked_wrongly_is_said(web: Web, orders: penstock.Channel) -> None:
     orders.durables.create("team")
     publish(orders, 1)
