@@ -21,6 +21,7 @@ from penstock.storage.jetstream.guard import (
     check_servers,
     monitors_of,
     read_server,
+    room_of_majority,
     version_of,
 )
 from penstock.storage.jetstream.journal import LOOKING, JetStreamJournal
@@ -236,8 +237,8 @@ class JetStreamEngine:
     async def _read_servers(self) -> list[ServerState]:
         servers = await together(self._read_server(monitor) for monitor in self._monitors)
         self._read_us = self._clock.steady_us()
-        rooms = [server.room for server in servers if not server.failure]
-        self._room = min(rooms, default=self._room)
+        room = room_of_majority(servers)
+        self._room = self._room if room is None else room
         return servers
 
     async def _read_server(self, monitor: str) -> ServerState:
@@ -279,8 +280,8 @@ class JetStreamEngine:
             await journal.check()
 
     def _known_room(self) -> int | None:
-        """Bytes that the fullest server may still store, as it said some seconds ago. Who appends
-        does not wait for a server that may not answer."""
+        """Bytes that a majority of the servers may still store, as they said some seconds ago. An
+        append does not wait for a server that may not answer."""
         if self._clock.steady_us() - self._read_us > _ROOM_READ_EVERY_US:
             self._start_check()
         return self._room

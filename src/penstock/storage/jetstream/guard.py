@@ -186,6 +186,18 @@ def check_majority(servers: Sequence[ServerState]) -> None:
     )
 
 
+def room_of_majority(servers: Sequence[ServerState]) -> int | None:
+    """Bytes that a majority of the servers has room for; None: too few of them were read.
+
+    A stream goes on as long as a majority keeps it, so one server with a full disk is as good as
+    one that is down, and no reason to refuse an append.
+    """
+    rooms = sorted((server.room for server in servers if not server.failure), reverse=True)
+    size = max((server.cluster_size for server in servers if not server.failure), default=_SERVERS)
+    needed = max(size, len(servers)) // 2 + 1
+    return rooms[needed - 1] if len(rooms) >= needed else None
+
+
 def are_joining(servers: Sequence[ServerState]) -> bool:
     """Whether servers that are there already are missing in what one of them says of the cluster:
     the first leader counts the others one after the other."""
