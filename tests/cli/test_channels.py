@@ -377,3 +377,12 @@ def test_a_realm_is_named_before_the_command_or_among_its_options(
 
     assert (before.exit_code, before.stdout) == (0, among.stdout)
     assert "orders" in before.stdout
+
+
+@pytest.mark.spec("C2")
+def test_a_name_that_is_read_as_another_one_is_told(penstock_command: Run) -> None:
+    made = penstock_command("channel", "create", "a b//c")
+
+    assert made.stdout.startswith("channel a b/c created")
+    assert "'a b//c' is read as 'a b/c'" in made.stderr
+    assert penstock_command("channel", "create", "plain").stderr == ""

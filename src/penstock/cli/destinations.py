@@ -9,7 +9,7 @@ import typer
 
 from penstock.cli import attributes, facts
 from penstock.cli.asking import confirm
-from penstock.cli.output import ListFormat, count, size, write, write_json, write_table
+from penstock.cli.output import ListFormat, count, note, size, write, write_json, write_table
 from penstock.cli.realm import session, session_at
 from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.runtime.subscriptions.documents import channel_document
@@ -79,6 +79,11 @@ def create(
         definition = made.info().definition
     shown = attributes.type_shown(definition.type)
     where = f" @{local}" if local else ""
+    if made.name != name:
+        note(
+            f"{name!r} is read as {made.name!r}: '//', '::' and '\\' stand for '/', and a '/' at "
+            "either end is dropped"
+        )
     write(f"{kind} {made.name}{where} created: {shown}, {facts.lifetime(definition)}")
 
 

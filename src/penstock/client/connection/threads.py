@@ -93,9 +93,11 @@ class LoopThread:
         except CancelledError:
             hold_daemon()
             raise SessionClosed("the session was closed meanwhile") from None
-        except SessionClosed:
-            hold_daemon()
-            raise
+        except PenstockError as error:
+            if isinstance(error, SessionClosed):
+                hold_daemon()
+            # A caller sees the own call; the steps inside the client would hide it.
+            raise error.with_traceback(None) from error.__cause__
         except BaseException:
             future.cancel()
             raise
