@@ -174,3 +174,9 @@ def test_a_durable_is_for_channels() -> None:
 @pytest.mark.spec("C2")
 def test_a_list_of_a_pipeline_is_one_option() -> None:
     assert choice_of(listed(["a,b", "c*"])) == Choice(("a,b",), ("c*",))
+
+
+def test_a_table_of_sparks_catalog_is_refused_with_what_to_use() -> None:
+    given = {"url": "penstock://localhost:1", "channel": "orders", "provider": "penstock"}
+    with pytest.raises(InvalidArgument, match="instead of CREATE TABLE use CREATE TEMPORARY VIEW"):
+        source_options(given)

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructType
+from pyspark.sql.types import (
+    BooleanType,
+    CalendarIntervalType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    VariantType,
+)
 
 from penstock.core.vocabulary.errors import EventTooLarge, InvalidArgument, InvalidEvent
 from penstock.spark.options import SinkOptions, Where, sink_options, with_routes
@@ -193,3 +201,12 @@ def test_a_type_that_fits_by_its_values_is_taken() -> None:
     schema = StructType().add("priority", IntegerType())
 
     check_writable(schema, SinkOptions(Where(URL, "out")), overwrite=False)
+
+
+def test_a_type_that_only_spark_has_is_refused_with_its_column() -> None:
+    for kind in (CalendarIntervalType(), VariantType(), StructType().add("a", VariantType())):
+        schema = StructType().add("n", LongType()).add("odd", kind)
+        with pytest.raises(InvalidEvent, match=r"column 'odd' is .*(interval|variant).*; cast it"):
+            check_writable(schema, options(channel="out"), overwrite=False)
+    named = StructType().add("odd", StructType().add("variant", StringType()))
+    check_writable(named, options(channel="out"), overwrite=False)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StructType
 
 import penstock
 from penstock.columns.events.batch import stamp
@@ -15,6 +16,7 @@ from penstock.columns.files.archives import ArchiveLayout, from_archive
 from penstock.columns.files.lean_columns import lean
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.core.ids.ids import Span
+from penstock.spark.connections import disconnect
 from penstock.spark.projection import Extras, Projection, arrow_schema, spark_schema
 from penstock.spark.source import PenstockSource
 from tests.columns.properties import row_properties
@@ -94,3 +96,23 @@ def test_what_a_task_is_sent_stays_small_on_a_wide_channel() -> None:
 
     assert tasks
     assert max(tasks) < 32 << 10  # names and types, not a cell of any event
+
+
+def test_a_query_that_names_a_property_beyond_the_columns_of_a_channel_has_its_values() -> None:
+    with penstock.Realm() as realm, realm.connect() as session:
+        wide = session.channels.create("wide", type="persistent")
+        wide.publish(b"x", properties={f"p{n}": n for n in range(400)})
+        wide.publish(b"y", properties={"p399": 7})
+        url = {"url": realm.listen(), "channel": "wide"}
+        schema = StructType().add("p399", LongType()).add("p0", LongType()).add("new", LongType())
+        reader = PenstockSource(url).reader(schema)
+
+        rows = [
+            row
+            for part in reader.partitions()
+            for batch in reader.read(part)
+            for row in batch.to_pylist()
+        ]
+        disconnect()
+
+    assert rows == [{"p399": 399, "p0": 0, "new": None}, {"p399": 7, "p0": None, "new": None}]

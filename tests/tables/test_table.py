@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import signal
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from penstock.core.vocabulary.errors import (
     DifferentContent,
     InvalidArgument,
     NameDoesNotExist,
+    StorageFailed,
     Unavailable,
 )
 from penstock.tables import Format, Table
@@ -363,3 +366,21 @@ def test_a_delta_path_that_others_would_misread_is_refused(tmp_path: Path) -> No
         table = Table.open(str(tmp_path / name), format)
         table.append(pa.table({"n": [1]}), "test", 0)
         assert Table.found(table.uri).to_arrow().num_rows == 1
+
+
+def test_a_full_disk_is_told_with_the_table(tmp_path: Path, format: Format) -> None:
+    table = Table.open(str(tmp_path / "t"), format)
+    table.append(rows(0, 1), "app", 0)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
+    try:
+        with pytest.raises(StorageFailed, match=r"/t cannot be written: File too large") as raised:
+            table.append(rows(1, 2), "app", 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+    assert raised.value.retryable
+    assert table.append(rows(1, 2), "app", 1)
+    assert ids(table) == [0, 1]

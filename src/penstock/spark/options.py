@@ -69,6 +69,8 @@ _SINK: Final = (
     "realmRestarts",
 )
 _SPARKS_OWN: Final = frozenset(("path", "checkpointlocation", "queryname"))
+_OF_TABLES: Final = frozenset(("provider", "owner"))
+"""Options that only Spark's catalog adds."""
 _INTERNAL: Final = frozenset((SECRET_OPTION.lower(),))
 """Options that Penstock sets itself; they are on no page."""
 _ACCESS: Final = ("auto", "local", "remote")
@@ -296,6 +298,11 @@ def _known(
         elif lower in others:
             side = "write" if known is _SOURCE else "read"
             raise InvalidArgument(f"option {others[lower]} is only for a {side}")
+        elif lower in _OF_TABLES:
+            raise InvalidArgument(
+                "a channel cannot be a table of Spark's catalog: instead of CREATE TABLE use "
+                "CREATE TEMPORARY VIEW name USING penstock OPTIONS (channel 'orders', ...)"
+            )
         elif lower not in _SPARKS_OWN | _INTERNAL and not lower.startswith("spark."):
             raise InvalidArgument(f"unknown option {key!r}: {nearest(key, known)}")
     return texts

@@ -263,13 +263,17 @@ class Projection:
         find = _by_type if by_type else _by_name
         self._slots: dict[str, _PropertySource] = find(shape, wanted, taken)
         self._shape = shape
+        logical = {slot.logical for slot in shape.slots}
+        self._beyond = frozenset(wanted.names) - taken - self._slots.keys() - logical
+        """Wanted columns of properties that the channel has no column of: no event has them yet, or
+        they are beyond its limit."""
         self._steps = SchemaMemo(self._plan)
 
     def of(self, batch: pa.RecordBatch, publishers: Publishers = ()) -> pa.RecordBatch:
         """Raises ``InvalidArgument`` naming a column whose values do not fit its Spark type."""
         arrays = self._arrays(batch)
         rows = rows_with_more(batch)
-        if len(rows) and self._slots:
+        if len(rows) and (self._slots or self._beyond):
             arrays = self._lifted(batch, rows, arrays)
         if publishers and "headers" in self._extras and "headers" in self._wanted.names:
             at = self._wanted.get_field_index("headers")
@@ -291,6 +295,7 @@ class Projection:
     def _lifted(self, batch: pa.RecordBatch, rows: Any, arrays: list[pa.Array]) -> list[pa.Array]:
         """With the properties that a file has put into ``more``, because few events have them."""
         names = {slot.logical for name, slot in self._slots.items() if name in self._wanted.names}
+        names |= self._beyond
         some = batch.take(pa.array(rows))
         found = lifted(some, names)
         if found is some:
@@ -298,8 +303,9 @@ class Projection:
         inside, at = self._arrays(found), np.arange(batch.num_rows)
         at[rows] = batch.num_rows + np.arange(len(rows))
         places = pa.array(at)
+        moved = self._slots.keys() | self._beyond
         return [
-            pa.concat_arrays([whole, few]).take(places) if field.name in self._slots else whole
+            pa.concat_arrays([whole, few]).take(places) if field.name in moved else whole
             for field, whole, few in zip(self._wanted, arrays, inside, strict=True)
         ]
 
@@ -333,6 +339,11 @@ class Projection:
                 if (child := self._source(slot, shape)) is not None
             ]
             return _ColumnSource(properties, tuple(children), wanted.joined) if children else None
+        if name in self._beyond:  # lifted from what no column of the channel holds
+            for at, slot in enumerate(shape.slots):
+                if slot.name == name:
+                    return _ColumnSource(properties, (_Child(at, slot.shape, slot.shape),))
+            return None
         index = schema.get_field_index(name) if name in FLAT or name in self._extras else -1
         if index < 0:
             return None

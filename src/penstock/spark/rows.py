@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
 from penstock.columns.events.delivery_time import split_by_waiting
@@ -36,6 +37,8 @@ _RIGHT: Final = {
 }
 _OF_EVENTS: Final = frozenset((*STAMPED, *GIVEN, "properties", "headers"))
 """Columns that are not properties."""
+_TYPE_NAMES: Final = re.compile(r"[a-z]+(?![a-z]*:)")
+"""The types in a simple string of Spark, without the names of fields."""
 _PAYLOADS: Final = (pa.binary(), pa.string())
 _KAFKAS: Final = frozenset(("key", "topic", "partition", "headers", "offset", "timestamp"))
 """Columns that Kafka's sink takes, and some that its source gives."""
@@ -82,6 +85,7 @@ def check_writable(schema: StructType, options: SinkOptions, *, overwrite: bool)
             "rename them to keep them as properties"
         )
     _check_case(schema, options)
+    _check_types(schema)
     kinds = arrow_schema(schema)
     _check_column(kinds, "channelColumn", options.channel_column, pa.string(), "STRING")
     _check_column(kinds, "deltaColumn", options.delta_column, pa.bool_(), "BOOLEAN")
@@ -93,6 +97,23 @@ def check_writable(schema: StructType, options: SinkOptions, *, overwrite: bool)
     _check_value(kinds, options)
     batch = pa.RecordBatch.from_arrays(nulls, [field.name for field in left])
     bodies_of_table(as_table(batch, options))
+
+
+def _check_types(schema: StructType) -> None:
+    """Raise ``InvalidEvent`` for a column of a type that only Spark has."""
+    for field in schema.fields:
+        text = field.dataType.simpleString()
+        is_known = "variant" not in _TYPE_NAMES.findall(text)
+        if is_known:
+            try:
+                arrow_schema(StructType([field]))
+            except PySparkException:
+                is_known = False
+        if not is_known:
+            raise InvalidEvent(
+                f"column {field.name!r} is {text}, a type that events do not have; cast it, for "
+                f"example to STRING"
+            )
 
 
 def _check_case(schema: StructType, options: SinkOptions) -> None:
@@ -154,7 +175,8 @@ def _check_value(schema: pa.Schema, options: SinkOptions) -> None:
 def as_table(batch: pa.RecordBatch, options: SinkOptions) -> pa.Table:
     """A batch of Spark's as the client publishes it: ``data`` may be text there, and called
     ``value``."""
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    arrays = [_with_whole_nulls(array) for array in batch.columns]
+    columns = dict(zip(batch.schema.names, arrays, strict=True))
     if options.value == "data" and len(columns) == batch.num_columns:
         columns["data"] = columns.pop("value")
         batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
@@ -164,6 +186,23 @@ def as_table(batch: pa.RecordBatch, options: SinkOptions) -> pa.Table:
     if data is not None and pa.types.is_string(data.type):
         columns["data"] = data.cast(pa.binary())
     return pa.table(columns)
+
+
+def _with_whole_nulls(array: pa.Array) -> pa.Array:
+    """A list of nulls with as many as its offsets say: the JVM's Arrow writes too few."""
+    if not pa.types.is_list(array.type):
+        return array
+    values = array.values
+    whole = values
+    if pa.types.is_list(values.type):
+        whole = _with_whole_nulls(values)
+    elif pa.types.is_null(values.type) and len(array):
+        end = array.offsets[-1].as_py()
+        whole = values if end <= len(values) else pa.nulls(end)
+    if whole is values:
+        return array
+    parts = (array.type, len(array), array.buffers()[:2], array.null_count, array.offset, [whole])
+    return pa.Array.from_buffers(*parts)
 
 
 def routed(

@@ -5,13 +5,35 @@ So tests can simulate a power cut at each step.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
-from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
+from penstock.core.vocabulary.errors import InvalidArgument, StorageFailed, Unavailable
 from penstock.core.vocabulary.uris import shown, without_secrets
+
+_REFUSALS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG))
+"""A full, failing or read-only disk, a quota, and a limit of file sizes."""
+
+
+@contextmanager
+def storing(uri: str) -> Iterator[None]:
+    """Turn the refusal of a disk or store to take bytes into ``StorageFailed`` naming the table."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise  # says that the table has changed
+    except OSError as error:
+        if error.errno not in _REFUSALS:
+            raise
+        raise StorageFailed(
+            f"the table at {shown(uri)} cannot be written: {os.strerror(error.errno)}; nothing of "
+            f"this write is in it. Free space or repair the disk, and write again"
+        ) from error
 
 
 class Folder:

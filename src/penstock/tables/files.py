@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from msgspec import Struct
 
 from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.tables.disk import storing
 from penstock.tables.kinds import PARTITION_TYPES, columns_of, conformed, united
 
 if TYPE_CHECKING:
@@ -63,7 +64,15 @@ class RowWriter:
         self._done: list[DataFile] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows. Raises ``InvalidArgument`` for values that the table cannot hold."""
+        """Add rows.
+
+        Raises ``InvalidArgument`` for values that the table cannot hold, and ``StorageFailed`` if
+        the disk is full.
+        """
+        with storing(self._log.uri):
+            self._add(batch)
+
+    def _add(self, batch: pa.RecordBatch) -> None:
         if batch.schema != self._given:
             self._prepare(batch.schema)
         rows = conformed(batch, self._own)
@@ -92,11 +101,12 @@ class RowWriter:
         self._given = given
 
     def close(self) -> list[DataFile]:
-        """Finish all files, synced to disk, and return them."""
-        while self._open:
-            values = next(iter(self._open))
-            self._done.append(self._open[values].close())
-            del self._open[values]
+        """Finish all files, synced to disk, and return them. Raises ``StorageFailed``."""
+        with storing(self._log.uri):
+            while self._open:
+                values = next(iter(self._open))
+                self._done.append(self._open[values].close())
+                del self._open[values]
         return self._done
 
     def abandon(self) -> None:

@@ -16,7 +16,7 @@ from penstock.core.vocabulary.errors import (
     Unavailable,
 )
 from penstock.core.vocabulary.uris import shown
-from penstock.tables.disk import filesystem_of, is_local, local_path
+from penstock.tables.disk import filesystem_of, is_local, local_path, storing
 from penstock.tables.files import (
     ID_COLUMN,
     DataFile,
@@ -240,7 +240,8 @@ class Table:
         check_partitions(wanted, self.partition_by)
         changes = bool(app)
         commit = Commit(wanted, self.partition_by, add, remove, app, version, changes, content)
-        self._log.commit(state, commit)
+        with storing(self.uri):
+            self._log.commit(state, commit)
         self.refresh()
 
     def _busy(self) -> Unavailable:

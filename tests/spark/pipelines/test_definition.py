@@ -335,3 +335,16 @@ def test_poison_is_buried_through_a_durable(durable: dict[str, Any]) -> None:
 
     with pytest.raises(InvalidArgument, match="step late: poison needs a durable"):
         whole(source=[{**FLIGHTS, **durable}, other], step=[step])
+
+
+def test_a_step_that_reads_what_it_writes_is_refused() -> None:
+    document = {
+        "name": "loop",
+        "source": [{"name": "orders", "channel": ["orders", "more"]}],
+        "step": [{"name": "copy", "sql": "SELECT * FROM orders", "channel": "more"}],
+    }
+
+    with pytest.raises(InvalidArgument, match="step copy: it writes the channel more, which it"):
+        parse(document)
+    document["source"] = [{"name": "orders", "channel": "orders"}]
+    assert parse(document).steps

@@ -162,3 +162,27 @@ def test_a_step_that_fails_ends_the_program_with_one_line(serve: Serve, file: Pa
     assert last.startswith(f"error: {file}: step both: Division by zero.")
     assert last.endswith("[step-failed]")
     assert "\tat " not in complaints
+
+
+def test_a_run_whose_jvm_is_killed_ends_with_one_line_and_goes_on_in_the_next(
+    serve: Serve, file: Path, tmp_path: Path
+) -> None:
+    server = serve()
+    with penstock.connect(server.url) as session:
+        publish(session.channels.create("numbers", type="persistent"), 0, 300)
+        copies = session.channels.create("copies", type="persistent")
+        with started(server.url, "run", str(file)) as command:
+            wait_for(copies, 300)
+            for thread in Path(f"/proc/{command.pid}/task").iterdir():
+                for child in (thread / "children").read_text().split():
+                    if b"java" in Path(f"/proc/{child}/cmdline").read_bytes():
+                        os.kill(int(child), signal.SIGKILL)
+            _, complaints = command.communicate(timeout=TIMEOUT_S)
+        publish(session.channels.get("numbers"), 300, 400)
+        with started(server.url, "run", str(file), "--once") as command:
+            command.communicate(timeout=TIMEOUT_S)
+
+        assert numbers_in(copies) == list(range(400))
+    errors = [line for line in complaints.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1
+    assert "step both: Spark's JVM has ended with status -9: it was killed, or had" in errors[0]

@@ -92,11 +92,26 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             with _naming(self.file, f"step {step.name}"):
                 _check_name("name", step.name)
                 step.check(by_name, self.folder)
+                self._check_cycle(step)
         with _naming(self.file):
             self._check_durables()
             for step in self.steps:
                 if isinstance(step, StreamStep) and step.poison:
                     self.bound_source(step)
+
+    def _check_cycle(self, step: Step) -> None:
+        """Refuse a step that reads what it writes: each row would come again, for ever."""
+        written = {channel for text in step.writes() if (channel := _channel_in(text))}
+        for name in self._names_read(step):
+            source = self.by_name.get(name)
+            if source is None or not source.is_stream:
+                continue
+            names = (source.channel,) if isinstance(source.channel, str) else source.channel
+            if both := written.intersection(names):
+                raise InvalidArgument(
+                    f"it writes the channel {', '.join(sorted(both))}, which it reads as source "
+                    f"{name}: each row would be read again; write to another channel"
+                )
 
     def _check_durables(self) -> None:
         """A durable has one position: two steps would take events from each other."""
@@ -299,6 +314,12 @@ def _flat(settings: Any, ahead: str = "") -> dict[str, Any]:
         else:
             flat[name if name.startswith("spark.") else f"spark.{name}"] = value
     return flat
+
+
+def _channel_in(target: str) -> str:
+    """The channel in what a step writes; empty if it is a table."""
+    noun, _, name = target.partition(" ")
+    return name if noun == "channel" else ""
 
 
 def _check_name(key: str, name: str) -> None:

@@ -46,6 +46,20 @@ def cause_of(error: BaseException) -> FailureCause:
     return FailureCause(_read(error, unmarked(str(error))), is_lost_process(error))
 
 
+def jvm_loss() -> FailureCause | None:
+    """The failure of every step if the JVM that this process has started is gone; None: it runs."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is None or (status := process.poll()) is None:
+        return None
+    return FailureCause(
+        f"Spark's JVM has ended with status {status}: it was killed, or had too little memory; run "
+        "the pipeline again, and it goes on where it was",
+        may_pass=False,
+    )
+
+
 def _ours(error: CarriedError) -> FailureCause:
     first_line = error.text.partition("\n")[0]
     return FailureCause(f"{first_line} [{error.code}]", error.may_pass)

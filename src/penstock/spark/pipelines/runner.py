@@ -6,6 +6,7 @@ that fails for good ends the pipeline: the others are stopped, and the error nam
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import os
@@ -20,7 +21,7 @@ from msgspec import Struct
 from penstock.core.vocabulary.errors import InvalidArgument, StepFailed, Unavailable
 from penstock.spark.options import URL_VARIABLE
 from penstock.spark.pipelines.definition import Pipeline, known_source
-from penstock.spark.pipelines.failures import FailureCause, cause_of
+from penstock.spark.pipelines.failures import FailureCause, cause_of, jvm_loss
 from penstock.spark.pipelines.running import Running, RunningQuery, RunningWork
 from penstock.spark.pipelines.sources import Source
 from penstock.spark.pipelines.standing import QUERY, Keeping, Status, alone
@@ -165,7 +166,11 @@ class Run:
     def close(self) -> None:
         """End the session if this run has started it."""
         if self._is_ours and self._session is not None:
-            self._session.stop()
+            try:
+                self._session.stop()
+            except Exception:
+                if jvm_loss() is None:
+                    raise
 
 
 class Supervised:
@@ -199,7 +204,12 @@ class Supervised:
 
     @property
     def is_busy(self) -> bool:
-        return not self.is_over and self._running is not None and self._running.is_busy
+        if self.is_over or self._running is None:
+            return False
+        try:
+            return self._running.is_busy
+        except Exception:  # noqa: BLE001 - Spark no longer answers
+            return False
 
     def begin(self, watch: PipelineWatcher) -> None:
         """Start the query or the work."""
@@ -213,6 +223,12 @@ class Supervised:
 
     def look(self, watch: PipelineWatcher) -> None:
         """Handle what has happened since the last check."""
+        try:
+            self._look(watch)
+        except Exception as error:  # noqa: BLE001 - Spark no longer answers what became of it
+            self._failed(error, watch)
+
+    def _look(self, watch: PipelineWatcher) -> None:
         if self.is_over:
             return
         if self._again_at is not None:
@@ -238,7 +254,8 @@ class Supervised:
             return
         if self._running is not None:
             self._running.stop()
-            self.progress = self._running.progress()
+            with contextlib.suppress(Exception):  # Spark may no longer answer
+                self.progress = self._running.progress()
         self._enter("stopped", watch)
 
     def report(self) -> StepReport:
@@ -282,10 +299,11 @@ class Supervised:
             self._ended(running, watch)
 
     def _failed(self, error: BaseException, watch: PipelineWatcher) -> None:
-        cause = cause_of(error)
+        lost_jvm = jvm_loss()
+        cause = lost_jvm or cause_of(error)
         self._status.error = cause.text
         self._running = None
-        if not cause.may_pass and (what := self._buried()):
+        if lost_jvm is None and not cause.may_pass and (what := self._buried()):
             self._status.restarts += 1
             self._again_at = self._run.clock()
             self._enter("restarts", watch, f"starts again without what was buried: {what}")
@@ -470,7 +488,8 @@ def session_for(pipeline: Pipeline, master: str, url: str) -> SparkSession:
 
 def _quieten(spark: SparkSession, pipeline: Pipeline, master: str) -> None:
     """Silence Spark's own reports of failures, which are reported here in one line."""
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    for name in ("SQLQueryContextLogger", "py4j"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     if LOG_LEVEL not in pipeline.spark and not master.startswith(CONNECT):
         spark.sparkContext.setLogLevel("OFF")
 

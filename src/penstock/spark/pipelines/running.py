@@ -94,11 +94,13 @@ class RunningQuery:
         number = last["batchId"]
         # Only the last hundred are kept, and reading them is expensive: usually one has come.
         fresh = [last] if number <= self._seen + 1 else self._query.recentProgress
-        rows = out = late = 0
+        rows = late = 0
+        out: int | None = None
         for each in fresh:
             if each["batchId"] > self._seen and _rows_of(each):
                 rows += _rows_in(each)
-                out += _rows_out(each) or 0
+                if (stored := _rows_out(each)) is not None:  # Spark Connect does not say
+                    out = (out or 0) + stored
                 late += late_rows(each)
                 self._seen = each["batchId"]
         known = self._progress
@@ -106,7 +108,7 @@ class RunningQuery:
         self._progress = Progress(
             step=known.step,
             rows=known.rows + rows,
-            rows_out=(known.rows_out or 0) + out,
+            rows_out=known.rows_out if out is None else (known.rows_out or 0) + out,
             rows_late=known.rows_late + late,
             rows_per_s=_rate(last, _rows_in(last)) or 0.0,
             rows_out_per_s=_rate(last, _rows_out(last)),
