@@ -373,6 +373,25 @@ def test_a_dictionary_of_lists_is_refused() -> None:
         table_from_stream(data, rows_max=10)
 
 
+def test_a_type_that_pyarrow_does_not_know_is_refused() -> None:
+    """Months, which are no date, though one byte in the schema tells them apart."""
+    data = stream_of(pa.record_batch({"a": pa.array([1, 2], pa.date32())}))
+    date, months = 8, 11
+    spoilt = [data[:at] + bytes([months]) + data[at + 1 :] for at in range(100) if data[at] == date]
+    found = [each for each in spoilt if "month_interval" in schema_text(each)]
+
+    assert len(found) == 1
+    with pytest.raises(InvalidEvent, match="type 21, which pyarrow does not know; cast it"):
+        table_from_stream(found[0], rows_max=10)
+
+
+def schema_text(data: bytes) -> str:
+    try:
+        return str(pa.ipc.open_stream(data).schema)
+    except (pa.ArrowException, OSError, ValueError):
+        return ""
+
+
 def test_a_message_of_a_tensor_is_refused() -> None:
     sink = pa.BufferOutputStream()
     pa.ipc.write_tensor(pa.Tensor.from_numpy(np.zeros(4)), sink)

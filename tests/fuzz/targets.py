@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.api.channels import CreateChannel, ListChannels
 from penstock.api.publishing import PublishEvents
 from penstock.columns.events.body import body_of
-from penstock.columns.events.check import check_body
+from penstock.columns.events.check import check_body, check_schema
 from penstock.columns.events.event import Event
 from penstock.columns.files.exports import Manifest, manifest_from
 from penstock.columns.files.segments import SegmentImage, SegmentReader, encode_segment
@@ -192,6 +192,7 @@ def schemas(data: bytes) -> None:
     """A schema, and what the rules for columns make of it."""
     with contextlib.suppress(InvalidEvent):
         schema = schema_from(data)
+        check_schema(schema)  # of other types Arrow crashes where it is to make nulls
         try:
             rows = [pa.nulls(1, field.type) for field in schema]
         except (pa.ArrowException, ValueError):  # Arrow itself cannot make one

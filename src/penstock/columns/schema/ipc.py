@@ -324,6 +324,10 @@ def table_from_stream(data: bytes, *, rows_max: int) -> pa.Table:
         _check_plain_size(table, len(data))
     except (*_REFUSALS, struct.error, IndexError) as error:
         raise InvalidEvent(f"{len(data)} bytes are not an Arrow IPC stream: {error}") from error
+    except KeyError as error:
+        raise InvalidEvent(
+            f"the Arrow stream has a column of type {error}, which pyarrow does not know; cast it"
+        ) from error
     return table
 
 
