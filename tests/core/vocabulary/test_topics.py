@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.vocabulary.topics import (
+    LEVELS_MAX,
     filter_fault,
     fixed_part,
     has_wildcards,
@@ -59,3 +60,11 @@ def test_what_is_no_name_is_told(name: str) -> None:
 def test_what_names_begin_with_is_known(text: str, part: str) -> None:
     assert fixed_part(text) == part
     assert has_wildcards(text) == (text != part)
+
+
+def test_a_topic_has_a_bounded_number_of_levels() -> None:
+    most, more = "/".join("a" * LEVELS_MAX), "/".join("a" * (LEVELS_MAX + 1))
+
+    assert (name_fault(most), filter_fault(most)) == ("", "")
+    assert "at most 200 levels" in name_fault(more)
+    assert "at most 200 levels" in filter_fault(more)

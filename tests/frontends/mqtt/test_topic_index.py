@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.vocabulary.topics import filter_fault, topic_matches
+from penstock.frontends.mqtt import topic_index
 from penstock.frontends.mqtt.topic_index import TopicIndex
 from tests.thorough import examples
+
+
+def test_what_is_remembered_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_index, "MATCHES_MAX", 100)
+    index: TopicIndex[int] = TopicIndex()
+    for whose in range(10):
+        index.add("#", whose)
+    for at in range(50):
+        assert len(index.find(f"a/{at}")) == 10
+        assert len(index.find("x" * 1_000 + str(at))) == 10
+        assert sum(map(len, index._known.values())) <= 100
+    assert all(len(topic) < 300 for topic in index._known)
+
 
 LEVELS = st.sampled_from(["a", "b", "", "$a"])
 TOPICS = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).filter(bool)

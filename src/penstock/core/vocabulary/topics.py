@@ -9,6 +9,8 @@ from typing import Final
 
 TOPIC_BYTES_MAX: Final = 65_535
 """Most bytes of a topic name or filter."""
+LEVELS_MAX: Final = 200
+"""Most levels of a topic name or filter: each takes some hundred bytes in the trees of them."""
 
 
 def name_fault(name: str) -> str:
@@ -38,6 +40,8 @@ def _text_fault(text: str) -> str:
         return "a topic must have no null character"
     if len(text.encode()) > TOPIC_BYTES_MAX:
         return f"a topic has at most {TOPIC_BYTES_MAX} bytes"
+    if text.count("/") >= LEVELS_MAX:
+        return f"a topic has at most {LEVELS_MAX} levels; {text[:80]!r} has more"
     return ""
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.frontends.mqtt.messages import TopicMessage, published_parts
 from penstock.frontends.mqtt.outbox import Filter
-from penstock.frontends.mqtt.topic_index import TopicIndex
+from penstock.frontends.mqtt.topic_index import CHARACTERS_MAX, MATCHES_MAX, TopicIndex
 from penstock.loggers import logger
 
 if TYPE_CHECKING:
@@ -46,10 +46,12 @@ class FanOut:
         self._access = access
         self._version = access.version
         self._known: dict[tuple[str, int], Receivers] = {}
+        self._matches = 0
 
     def forget(self) -> None:
         """Rights have changed: look up anew who gets what."""
         self._known.clear()
+        self._matches = 0
 
     def give_out(
         self, messages: Iterable[TopicMessage], channel: TopicChannel | None = None
@@ -112,10 +114,16 @@ class FanOut:
                 made.various.append((connection, tuple(filters)))
             else:
                 (made.acknowledging if first.qos else made.plain).append(first)
-        if len(self._known) >= TOPICS_MAX:
-            self._known.clear()
-        self._known[key] = made
+        if len(topic) <= CHARACTERS_MAX:
+            self._remember(key, made)
         return made
+
+    def _remember(self, key: tuple[str, int], made: Receivers) -> None:
+        self._matches += len(made.filters)
+        if len(self._known) >= TOPICS_MAX or self._matches > MATCHES_MAX:
+            self._known.clear()
+            self._matches = len(made.filters)
+        self._known[key] = made
 
     def _give_alike(self, messages: Sequence[TopicMessage], filters: Sequence[Filter]) -> None:
         """Send messages with QoS 0, in the same bytes for all who speak the same version."""

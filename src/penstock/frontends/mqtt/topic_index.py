@@ -9,6 +9,10 @@ T = TypeVar("T", bound=Hashable)
 
 REMEMBERED_MAX: Final = 10_000
 """Most topics of which it is remembered what takes them."""
+CHARACTERS_MAX: Final = 256
+"""Characters of the longest of them."""
+MATCHES_MAX: Final = 1_000_000
+"""Most filters that are remembered for all of them together."""
 
 
 class _Level(Generic[T]):
@@ -32,9 +36,11 @@ class TopicIndex(Generic[T]):
     def __init__(self) -> None:
         self._root: _Level[T] = _Level()
         self._known: dict[str, tuple[T, ...]] = {}
+        self._matches = 0
 
     def add(self, text: str, whose: T) -> None:
         self._known.clear()
+        self._matches = 0
         *levels, last = text.split("/")
         level = self._root
         for each in levels if last == "#" else (*levels, last):
@@ -44,6 +50,7 @@ class TopicIndex(Generic[T]):
     def remove(self, text: str, whose: T) -> None:
         """Forget one that was added."""
         self._known.clear()
+        self._matches = 0
         *levels, last = text.split("/")
         path = [self._root]
         words = levels if last == "#" else [*levels, last]
@@ -63,10 +70,17 @@ class TopicIndex(Generic[T]):
         """Whose filters take a topic; one for each filter."""
         found = self._known.get(topic)
         if found is None:
-            if len(self._known) >= REMEMBERED_MAX:
-                self._known.clear()
-            found = self._known[topic] = tuple(self._found(topic))
+            found = tuple(self._found(topic))
+            if len(topic) <= CHARACTERS_MAX:
+                self._remember(topic, found)
         return found
+
+    def _remember(self, topic: str, found: tuple[T, ...]) -> None:
+        self._matches += len(found)
+        if len(self._known) >= REMEMBERED_MAX or self._matches > MATCHES_MAX:
+            self._known.clear()
+            self._matches = len(found)
+        self._known[topic] = found
 
     def _found(self, topic: str) -> Iterator[T]:
         levels = topic.split("/")
