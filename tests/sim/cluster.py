@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import copy_context
 from hashlib import sha256
 from random import Random
@@ -55,6 +55,8 @@ class ClusterWorld:
     """Those who come to every world of this kind."""
     compares_log = True
     """Whether the newest snapshot and the blocks behind it are compared with the whole log."""
+    settings: Mapping[str, str] = {}
+    """What all nodes show of their settings."""
     heartbeat_s = 0.0
     """How often clients look whether the owner is there; 0: as seldom as without a cluster."""
 

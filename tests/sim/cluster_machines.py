@@ -161,7 +161,9 @@ class SlowToFence(MemoryEngine):
         return await super().journal(shard, epoch, begins=begins)
 
     async def blobs(self, shard: int) -> EngineBlobs:
-        return SlowToList(self.servers.blobs(shard), self._asking, self._machine)
+        place = self._machine.other_place
+        files = self.servers.blobs(shard) if place is None else place
+        return SlowToList(files, self._asking, self._machine)
 
 
 class SlowToList(EngineBlobs):
@@ -218,6 +220,11 @@ class ClusterMachine:
         self._starts = 0
         self.format = FORMAT
         """The newest format that its version knows."""
+        self.settings = world.settings
+        """What its node shows of its settings from the next start on, and likewise below."""
+        self.lease_s = LEASE_S
+        self.other_place: MemoryBlobs | None = None
+        """Where it looks for files; None: where they are."""
         self._listener: NativeListener | None = None
         """What lets clients come, as long as a shard is served."""
         self._shut: tuple[Door, NativeListener | None] | None = None
@@ -241,8 +248,14 @@ class ClusterMachine:
             self.world.promises.broken.append(f"{self.name} ended: {self.task.exception()!r}")
         self._starts += 1
         address = f"127.0.0.1:{self.port + MEMBER}"
-        me = MemberRecord(self.name, f"start {self._starts}", address=address, format=self.format)
-        self.node = ClusterNode(SlowToFence(self), me, self, self.clock, lease_s=LEASE_S)
+        me = MemberRecord(
+            self.name,
+            f"start {self._starts}",
+            address=address,
+            format=self.format,
+            settings=self.settings,
+        )
+        self.node = ClusterNode(SlowToFence(self), me, self, self.clock, lease_s=self.lease_s)
         self.task = self.on_machine(self.node.run())
         self.world.note(f"{self.name} starts")
 

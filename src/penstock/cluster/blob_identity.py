@@ -87,6 +87,12 @@ class BlobPlaces:
         except TimeoutError:
             return f"{self._shown} has not answered for {ANSWER_S:.0f} s"
 
+    async def opened_anew(self, shard: int) -> GuardedBlobs:
+        """The blobs of a shard for its owner. What is compared from now on is these, and no others
+        that were opened before: they are what the owner writes."""
+        blobs = self._blobs[shard] = await self._engine.blobs(shard)
+        return GuardedBlobs(blobs, self, shard)
+
     async def check(self, shard: int) -> None:
         """Raise ``StorageFailed`` unless the blobs of a shard are the realm's."""
         if reason := await self.failure(shard):

@@ -15,7 +15,7 @@ from typing import Final, Literal, Protocol
 import msgspec
 from msgspec import Struct
 
-from penstock.cluster.blob_identity import BLOBS_SETTING, BlobPlaces, GuardedBlobs, token_of
+from penstock.cluster.blob_identity import BLOBS_SETTING, BlobPlaces, token_of
 from penstock.cluster.fitness import NodeFitness
 from penstock.cluster.probing import is_refused
 from penstock.core.owning.claims import Claims
@@ -484,7 +484,7 @@ class ClusterNode:
         for attempt in count(1):
             journal = await self._engine.journal(shard, epoch)
             try:
-                blobs = GuardedBlobs(await self._engine.blobs(shard), self._places, shard)
+                blobs = await self._places.opened_anew(shard)
                 return await self._server.open(shard, journal, blobs, lease)
             except BaseException as failure:
                 await journal.close()

@@ -1,0 +1,97 @@
+"""Worlds in which one machine of three is now and then started without the files of the realm, with
+other settings, or with another lease: it takes nothing over, and keeps nobody from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from penstock.storage.memory import MemoryBlobs
+from penstock.testing.loop import simulate
+from tests.sim.cluster import ClusterWorld
+from tests.sim.cluster_machines import LEASE_S, ClusterMachine
+
+DIFFERING: Final = "differing"
+SETTINGS: Final = {"access.mode": "mandatory", "cluster.lease_s": f"{LEASE_S}"}
+DOWN_S: Final = 0.5
+"""How long a machine is down that is started anew."""
+_OTHER_LEASES_S: Final = (2.0, 11.0)
+
+
+class DifferingWorld(ClusterWorld):
+    """Like any other, and one machine at a time differs."""
+
+    settings = SETTINGS
+
+    def __init__(self, seed: int, scene: str = "") -> None:
+        super().__init__(seed, DIFFERING, scene)
+        self.differs: ClusterMachine | None = None
+
+    def serves(self, machine: ClusterMachine) -> None:
+        if machine is self.differs:
+            self.promises.broken.append(f"{machine.name} took the realm over, and differs")
+
+    def _plan(self) -> list[Callable[[ClusterMachine, float], None]]:
+        kinds = [self._without_blobs, self._with_other_settings, self._with_another_lease]
+        return [*super()._plan(), *kinds, *kinds]
+
+    def _without_blobs(self, machine: ClusterMachine, for_s: float) -> None:
+        def spoil(machine: ClusterMachine) -> None:
+            machine.other_place = MemoryBlobs(grows=False)
+
+        self._restart(machine, for_s, "without the blobs", spoil)
+
+    def _with_other_settings(self, machine: ClusterMachine, for_s: float) -> None:
+        def spoil(machine: ClusterMachine) -> None:
+            machine.settings = {**SETTINGS, "access.mode": "off"}
+
+        self._restart(machine, for_s, "with other settings", spoil)
+
+    def _with_another_lease(self, machine: ClusterMachine, for_s: float) -> None:
+        def spoil(machine: ClusterMachine) -> None:
+            machine.lease_s = self.random.choice(_OTHER_LEASES_S)
+            machine.settings = {**SETTINGS, "cluster.lease_s": f"{machine.lease_s}"}
+
+        self._restart(machine, for_s, "with another lease", spoil)
+
+    def _restart(
+        self,
+        machine: ClusterMachine,
+        for_s: float,
+        how: str,
+        spoil: Callable[[ClusterMachine], None],
+    ) -> None:
+        """Have a machine differ for a while, and kill the owner once it has joined: somebody has
+        to take over meanwhile."""
+        if machine is self.owner():
+            machine = next(each for each in self.machines.values() if each is not machine)
+        if self.differs is not None or not machine.is_running:
+            return
+        self.note(f"{machine.name} is started {how}")
+        machine.kill()
+        self.differs = machine
+        spoil(machine)
+        self.loop.call_later(DOWN_S, machine.start)
+        self.loop.call_later(LEASE_S, self._kill_owner, for_s)
+        self.loop.call_later(for_s + 2 * LEASE_S, self._end, machine)
+
+    def _kill_owner(self, for_s: float) -> None:
+        if (owner := self.owner()) is not self.differs:
+            self.kill(owner, for_s)
+
+    def _end(self, machine: ClusterMachine) -> None:
+        if machine.is_running:
+            machine.kill()
+        self._mend(machine)
+        self.differs = None
+        self.loop.call_later(DOWN_S, machine.start)
+
+    def _mend(self, machine: ClusterMachine) -> None:
+        machine.settings, machine.lease_s, machine.other_place = SETTINGS, LEASE_S, None
+
+
+def differing_life_of(seed: int, scene: str = "") -> DifferingWorld:
+    """The world after its end. Raises what went wrong."""
+    world = DifferingWorld(seed, scene)
+    simulate(world.live(), world.random)
+    return world
