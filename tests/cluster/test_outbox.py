@@ -418,3 +418,33 @@ async def test_only_nodes_bring_copies() -> None:
     with pytest.raises(InvalidEvent, match="copies of 0 bytes in a body of 1"):
         await execute(node, CopyIn("orders", False, "txn:out:1"), memoryview(b"x"))
     await end(owner, *others)
+
+
+@simulated
+async def test_an_outbox_that_cannot_be_read_keeps_no_other_from_being_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with out_of_reach() as (_, wide, local), local.life():
+        for name in ("bad", "good"):
+            await local.lives.create(name)
+            await local.join(name, "orders")
+        outboxes = local.lives.realm.joins.outboxes
+        bad = next(each.number for each in outboxes.now() if each.source == "bad")
+        read = outboxes.next
+
+        async def failing(number: int) -> Any:
+            if number == bad:
+                raise ValueError("a bad fact")
+            return await read(number)
+
+        monkeypatch.setattr(outboxes, "next", failing)
+        await local.lives.put("bad", *named("a"))
+        await local.lives.put("good", *named("b"))
+        await pass_time(5.0)
+
+        assert [each.data for each in await stored(wide, "orders")] == [b"b"]
+        assert [each.task for each in local.lives.realm.incidents.open()] == ["outboxes"]
+        monkeypatch.setattr(outboxes, "next", read)
+        await local.empty()
+        assert [each.data for each in await stored(wide, "orders")] == [b"b", b"a"]
+        assert not local.lives.realm.incidents.open()

@@ -46,6 +46,7 @@ class OutboxSender:
 
     def __init__(self, realm: RunningRealm, door: ClusterDoor) -> None:
         self._outboxes: Outboxes = realm.joins.outboxes
+        self._incidents = realm.incidents
         self._door = door
         self._reasons: dict[int, str] = {}
         """Why what is in an outbox waits."""
@@ -74,7 +75,7 @@ class OutboxSender:
         while True:
             self._changed.clear()
             try:
-                moved = [await self._step(each) for each in self._outboxes.now()]
+                moved = [await self._apart(each) for each in self._outboxes.now()]
             except RealmStopping:
                 return
             if any(moved):
@@ -86,6 +87,14 @@ class OutboxSender:
                     await self._changed.wait()
             except TimeoutError:
                 continue
+
+    async def _apart(self, outbox: OutboxState) -> bool:
+        """:meth:`_step`, whose unforeseen failure is that of one outbox."""
+        if self._incidents.is_aside("outboxes", outbox.number):
+            return False
+        with self._incidents.barrier("outboxes", outbox.number):
+            return await self._step(outbox)
+        return False
 
     async def _step(self, outbox: OutboxState) -> bool:
         """Send the oldest events of an outbox; gives whether there may be more."""
