@@ -197,7 +197,7 @@ class ChannelModel:
 
     def drop(self, event_id: int, cause: Cause) -> None:
         dead = cause in (Cause.UNDELIVERABLE, Cause.REJECTED) or (
-            cause in (Cause.EXPIRED, Cause.EVICTED) and self.is_unconsumed(event_id)
+            cause in (Cause.EXPIRED, Cause.EVICTED) and self.is_unconsumed(event_id, cause)
         )
         del self.stored[event_id]
         self.fates[event_id] = (cause, dead)
@@ -209,7 +209,7 @@ class ChannelModel:
         self.acked.discard(event_id)
         self.acked_lasting.discard(event_id)
 
-    def is_unconsumed(self, event_id: int) -> bool:
+    def is_unconsumed(self, event_id: int, cause: Cause) -> bool:
         """SEM T6, where there is a dead event store."""
         owed = [event_id in ledger.due for ledger in self.durables.values()]
         return self.moves_dead and (any(owed) or not owed)

@@ -67,6 +67,18 @@ class JmsModel(ChannelModel):
                 listener.waits.discard(event_id)
             listener.sent.discard(event_id)
 
+    def is_unconsumed(self, event_id: int, cause: Cause) -> bool:
+        if not self.moves_dead or self.durables:
+            return super().is_unconsumed(event_id, cause)
+        return any(self._misses(listener, event_id, cause) for listener in self.listeners())
+
+    def _misses(self, listener: Listener, event_id: int, cause: Cause) -> bool:
+        """Whether it waits for an event that it does not get although it is evicted (SEM T3)."""
+        if event_id not in listener.waits:
+            return False
+        gets = sorted(listener.waits)[: max(0, listener.credit)]
+        return cause is Cause.EXPIRED or not listener.is_there or event_id not in gets
+
     def gone_by(self) -> None:
         for listener in self.listeners():
             listener.waits -= self.leaving.keys()

@@ -396,3 +396,23 @@ def test_what_readers_of_a_queue_bring_back_too_often_is_counted_as_theirs() -> 
     play.do(RollBack(1, (span(0, 1),)))
 
     assert play.channel.state.died == {("", "redelivery_limit"): 2}
+
+
+@pytest.mark.spec("T6", "J2")
+def test_on_the_jms_engine_what_a_subscriber_receives_is_not_dead_although_it_is_evicted() -> None:
+    play = dying(engine="jms", capacity=10)
+    play.do(AddSubscriber(1, "s", 0, credit=100))
+
+    assert delivered(play.do(publish(30))) == {1: list(range(30))}
+
+    assert not any(dead for _, _, dead in left(play))
+
+
+@pytest.mark.spec("T6", "J2")
+def test_on_the_jms_engine_what_a_subscriber_cannot_take_is_dead_when_it_is_evicted() -> None:
+    play = dying(engine="jms", capacity=10)
+    play.do(AddSubscriber(1, "s", 0, credit=5))
+
+    assert delivered(play.do(publish(30))) == {1: [0, 1, 2, 3, 4]}
+
+    assert [each for _, _, dead in left(play) for each in dead] == list(range(5, 20))

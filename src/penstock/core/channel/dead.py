@@ -1,17 +1,21 @@
 """Decides which events are dead when they leave: unconsumed, by age, capacity or too many
 redeliveries, or because a client rejected them (SEM T5, T6, T10, T11).
 
-Without durables every event is unconsumed. With durables an event is unconsumed if at least one of
+Without durables every event is unconsumed; on the JMS engine, those that a subscriber waits for and
+does not get. With durables an event is unconsumed if at least one of
 them wanted it and has not acknowledged it, whatever the types of the durables.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from msgspec import Struct
 
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable import Durable
-from penstock.core.ids.ids import IdSet
+from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.messages import Buried, Cause, Removed, Spans, StoredFact
 
 MOVED_EVENTS_MAX = 10_000
@@ -40,15 +44,44 @@ def moved_at_once(state: ChannelState) -> int:
     return int(max(1, min(MOVED_EVENTS_MAX, bytes_max / max(1.0, state.event_bytes))))
 
 
-def unconsumed(state: ChannelState, ids: IdSet) -> IdSet:
+def unconsumed(state: ChannelState, ids: IdSet, cause: Cause) -> IdSet:
     """The part of ``ids`` (all stored) that somebody still wanted, or that nobody could ever
     want."""
     if not state.durables:
+        if state.engine.needs_interest:
+            return not_received(state, ids, cause)
         return ids.copy()
     wanted = IdSet()
     for durable in state.durables.values():
         wanted.add_all(durable.wanting(ids))
     return wanted
+
+
+def not_received(
+    state: ChannelState,
+    ids: IdSet,
+    cause: Cause,
+    fresh: IdSet | None = None,
+    chosen: Mapping[str, Spans] = MappingProxyType({}),
+) -> IdSet:
+    """The part of ``ids`` that some subscriber waits for and does not get. What is evicted is
+    offered once more to those with credit (SEM T3). ``fresh`` are about to be published, and
+    ``chosen`` those of them that each selector matches."""
+    there = state.stored.copy()
+    there.add_all(state.leaving)
+    missing = IdSet()
+    for subscriber in state.subscribers.values():
+        if not subscriber.has_interest:
+            continue
+        waits = subscriber.waits_for(there)
+        waits.discard_all(subscriber.unconfirmed)
+        if fresh:
+            new = IdSet(chosen.get(subscriber.selector, ())) if subscriber.selector else fresh
+            waits.add_all(new.within(Span(subscriber.cursor, subscriber.until)))
+        if cause is Cause.EVICTED and subscriber.hungry:
+            waits.discard_all(waits.lowest_part(subscriber.credit).copy())
+        missing.add_all(waits.overlap(ids))
+    return missing
 
 
 def buried(state: ChannelState, durable: Durable, dead: IdSet, cause: Cause) -> list[StoredFact]:

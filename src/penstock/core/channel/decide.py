@@ -270,7 +270,7 @@ def _dying(state: ChannelState, expired: IdSet, moved_max: int) -> list[StoredFa
     if expired:
         going = expired.lowest_part(room)
         room -= len(going)
-        dead = going if scheduled else unconsumed(state, going)
+        dead = going if scheduled else unconsumed(state, going, Cause.EXPIRED)
         spans = going.spans
         facts.append(Removed(spans, Cause.EXPIRED, dead.spans if len(dead) < len(going) else spans))
     if state.excess > len(expired) and room:
@@ -278,7 +278,8 @@ def _dying(state: ChannelState, expired: IdSet, moved_max: int) -> list[StoredFa
         left.remove_all(expired)
         above = IdSet(make_room(state.definition.capacity, left, IdSet()))
         going = above.lowest_part(room)
-        facts.append(Removed(going.spans, Cause.EVICTED, unconsumed(state, going).spans))
+        dead = unconsumed(state, going, Cause.EVICTED)
+        facts.append(Removed(going.spans, Cause.EVICTED, dead.spans))
     return facts
 
 
@@ -512,7 +513,8 @@ def _evicted(state: ChannelState, wanted: Definition) -> tuple[Removed, ...]:
     if not wanted.dead_event_store:
         return (Removed(gone, Cause.EVICTED),)
     going = IdSet(gone).lowest_part(moved_at_once(state))  # the others follow, step by step
-    return (Removed(going.spans, Cause.EVICTED, unconsumed(state, going).spans),)
+    dead = unconsumed(state, going, Cause.EVICTED)
+    return (Removed(going.spans, Cause.EVICTED, dead.spans),)
 
 
 def _taken_out(

@@ -49,7 +49,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from penstock.core.channel.dead import moved_at_once, unconsumed
+from penstock.core.channel.dead import moved_at_once, not_received, unconsumed
 from penstock.core.channel.interest import awaited, wanted_of
 from penstock.core.channel.retention import make_room, refuse_when_full
 from penstock.core.channel.state import ChannelState
@@ -100,7 +100,7 @@ def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decide
     if digest.superseded:
         facts.append(Replaced(digest.superseded))
     if not (state.definition.storage.honour_capacity or command.evicts_later):
-        evicted = _evicted(state, appended, digest.superseded)
+        evicted = _evicted(state, appended, digest)
         if evicted is not None:
             facts.append(evicted)
     return Decided(tuple(facts), span)
@@ -206,7 +206,7 @@ def _appended(command: Publish, state: ChannelState, span: Span, now_us: int) ->
     )
 
 
-def _evicted(state: ChannelState, appended: Appended, superseded: bytes) -> Removed | None:
+def _evicted(state: ChannelState, appended: Appended, digest: Digest) -> Removed | None:
     """The events to evict for the new ones (SEM T3); of a batch larger than the capacity, also its
     own first events."""
     capacity = state.definition.capacity
@@ -216,8 +216,8 @@ def _evicted(state: ChannelState, appended: Appended, superseded: bytes) -> Remo
     for span in (*appended.relayed, *appended.dropped):
         fresh.remove(span)
     stored = state.stored
-    if superseded:
-        replaced = ids_in(superseded)
+    if digest.superseded:
+        replaced = ids_in(digest.superseded)
         fresh.discard_all(replaced)
         stored = stored.copy()
         stored.discard_all(replaced)
@@ -227,12 +227,18 @@ def _evicted(state: ChannelState, appended: Appended, superseded: bytes) -> Remo
     if not state.moves_dead:
         return Removed(evicted, Cause.EVICTED)
     going = IdSet(evicted).lowest_part(max(moved_at_once(state), len(fresh)))
-    return Removed(going.spans, Cause.EVICTED, _dead(state, going, appended))
+    return Removed(going.spans, Cause.EVICTED, _dead(state, going, appended, fresh, digest))
 
 
-def _dead(state: ChannelState, evicted: IdSet, appended: Appended) -> Spans:
+def _dead(
+    state: ChannelState, evicted: IdSet, appended: Appended, fresh: IdSet, digest: Digest
+) -> Spans:
+    if state.engine.needs_interest and not state.durables:
+        first = appended.span.first
+        chosen = {text: _placed(digest.matched.get(text, ()), first) for text in state.chosen_by}
+        return not_received(state, evicted, Cause.EVICTED, fresh, chosen).spans
     before = evicted.within(Span(0, appended.span.first))
-    dead = unconsumed(state, before)
+    dead = unconsumed(state, before, Cause.EVICTED)
     own = evicted.within(appended.span)
     if own:
         dead.add_all(_wanted(state, own, appended))
