@@ -157,6 +157,9 @@ class Consumer:
             except NameDoesNotExist:  # the durable is not made yet
                 assert not self.maker.begun, "a channel is made, and not its durable"
                 await pass_time(0.5)
+            except Unavailable as error:
+                # The end raises what was lost with a connection; these events come again.
+                self.world.hear(error)
             else:
                 return
 

@@ -22,12 +22,17 @@ _TTL_MS = 2_000
 _COARSE_US = _TTL_MS
 """Publishes so close together, a thousandth of their time to live, leave together."""
 _LATEST_MS = 2_500
+_START_US = 2_000_000
+"""A realm has begun to serve within this time."""
 
 
 class Times(NamedTuple):
     published_us: int
     latest_us: int
     """No event before it was published later than this."""
+    counts_from_us: int
+    """Its TTL runs from here on, or from its publish: less, where the realm was started again under
+    a clock that was behind (SEM T1)."""
 
 
 class Timed:
@@ -53,9 +58,17 @@ class Timed:
     async def prepare(self) -> None:
         await self._world.create("briefly", self._short)
         await self._world.create("punctual", self._long)
+        began_us = self._world.clock.now_us() - _START_US
+        self._count_from(began_us)
         await self._look()
+        self._count_from(began_us)  # also what was not seen in earlier lives
         info = await self._world.realm.describe_channel("briefly")
         self._first_id = info.last_event_id + 1
+
+    def _count_from(self, began_us: int) -> None:
+        for event_id, times in self._seen.items():
+            counts_from_us = min(times.counts_from_us, began_us)
+            self._seen[event_id] = times._replace(counts_from_us=counts_from_us)
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
         for publisher in self._publishers:
@@ -82,13 +95,13 @@ class Timed:
     def _check_lives(self, before_us: int, found: list[Found]) -> None:
         """None too long; and none too short, as far as the time has ever come (SEM T1).
 
-        Ids have the last word: what was published after a restart with a clock that was set back
-        counts as published with its predecessor, so it may be seen for as long as that.
+        What was published under a clock that was ahead counts as published when the realm starts
+        again under the right one.
         """
         ttl_us, latest_us = _TTL_MS * 1_000, self._world.latest_us
         for row in found:
             self._briefly.is_content(row.event_id, row.data)
-            times = Times(row.published_us, latest_us)
+            times = Times(row.published_us, latest_us, row.published_us)
             known = self._seen.setdefault(row.event_id, times)
             assert known.published_us == row.published_us, f"{row.event_id} has another time now"
             over_us = before_us - known.latest_us - ttl_us
@@ -97,7 +110,7 @@ class Timed:
         assert mine == sorted(mine), f"the realm's time went back: {mine}"
         there = {row.event_id for row in found}
         since_us = latest_us - ttl_us + _COARSE_US
-        early = [i for i, times in self._seen.items() if times.published_us > since_us]
+        early = [i for i, times in self._seen.items() if times.counts_from_us > since_us]
         assert there.issuperset(early), f"{sorted(set(early) - there)} have left before their time"
 
     def _check_due(self, found: list[Found]) -> set[bytes]:
