@@ -8,14 +8,10 @@ import pytest
 
 from penstock.core.channel.retention import COARSE_US, Ages, make_room
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.backoff import Backoff
 from penstock.core.vocabulary.messages import (
-    AddDurable,
     AddSubscriber,
     Definition,
     Edit,
-    RollBack,
-    TakeSeat,
 )
 from penstock.testing.play import Play, delivered, events, publish, span
 from tests.core.plays import play_of
@@ -230,10 +226,9 @@ HOUR_US = 3_600_000_000
 
 def behind_by_an_hour(play: Play) -> None:
     """Start again, with the right clock: the one so far was an hour ahead."""
-    newest_us = play.now_us
     play.now_us -= HOUR_US
     play.restart()
-    play.channel.clock_set_back(newest_us, play.now_us)
+    play.channel.clock_set_back(play.now_us)
 
 
 @pytest.mark.spec("T1")
@@ -277,17 +272,3 @@ def test_what_is_scheduled_keeps_its_time_whatever_the_clock_was() -> None:
     play.do(publish(1, ttls=((20_000_000, (Span(0, 1),)),)))
 
     assert play.channel.state.ages.due_us(0) == due_us
-
-
-@pytest.mark.spec("D18", "T1")
-def test_a_backoff_begun_under_a_clock_that_was_ahead_runs_from_the_start_on() -> None:
-    play = play_of()
-    play.do(AddDurable("d", "shared", backoff=Backoff(1_000)))
-    play.do(TakeSeat("d", 1, "s", 10))
-    play.do(publish(1))
-    play.do(RollBack(1, (span(0),)))
-    behind_by_an_hour(play)
-    play.do(TakeSeat("d", 2, "s", 10))
-
-    play.wait(1_100)
-    assert delivered(play.do(publish(1)))[2] == [0, 1]

@@ -137,15 +137,10 @@ def recovered(state: ChannelState) -> None:
             durable.head = max(durable.head, state.next_id)
 
 
-def clock_set_back(state: ChannelState, newest_us: int, now_us: int) -> None:
-    """An earlier start of the realm had a clock that was ahead, and has come to ``newest_us``: what
-    it published counts as published now, and what had just begun to wait for its backoff (SEM D18)
-    waits from now on."""
+def clock_set_back(state: ChannelState, now_us: int) -> None:
+    """An earlier start of the realm had a clock that was ahead: what it published counts as
+    published now. What waits for a time keeps it (SEM D18, X4)."""
     state.ages.lower(now_us)
-    for durable in state.durables.values():
-        backoff = durable.attributes.backoff
-        if durable.waiting and backoff is not None:
-            durable.waiting.shorten(newest_us, backoff.most * 1_000, newest_us - now_us)
     state.set_alarm()
 
 

@@ -66,15 +66,6 @@ class Waiting:
                 due.add_all(self.ids.remove(Span(*span)))
         return due
 
-    def shorten(self, newest_us: int, most_us: int, by_us: int) -> None:
-        """Have events come again ``by_us`` earlier whose time is at most ``most_us`` after
-        ``newest_us``."""
-        self._heap = [
-            (until_us - by_us if until_us <= newest_us + most_us else until_us, spans)
-            for until_us, spans in self._heap
-        ]
-        heapq.heapify(self._heap)
-
     def by_time(self, among: IdSet | None = None) -> list[tuple[int, IdSet]]:
         """What waits (of ``among``) by the time until which it does, the earliest first."""
         found: dict[int, IdSet] = {}

@@ -252,10 +252,10 @@ def checked(blob: memoryview, name: str) -> memoryview:
 
 
 def clock_set_back(recovered: RecoveredRealm, now_us: int) -> None:
-    """The clock of an earlier start was ahead: TTLs and backoffs run from now on (SEM T1)."""
+    """The clock of an earlier start was ahead: TTLs run from now on (SEM T1)."""
     state = recovered.state
     for channel_id, channel in state.channels.items():
-        channel.clock_set_back(recovered.newest_us, now_us)
+        channel.clock_set_back(now_us)
         state.note_time(channel_id, channel)
     state.sweep_times.touch(state.channels)
 
