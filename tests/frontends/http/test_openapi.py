@@ -3,6 +3,7 @@ says, whatever is asked."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,6 +51,41 @@ def test_every_route_is_told_once() -> None:
 
     assert told == {(route.method, f"{BASE}/{route.path}") for route in TABLE.routes}
     assert len(told) == len(TABLE.routes)
+
+
+def parameters(name: str) -> list[dict[str, Any]]:
+    operations = [each for path in DOCUMENT["paths"].values() for each in path.values()]
+    return [
+        own["schema"] for each in operations for own in each["parameters"] if own["name"] == name
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parameter", "good", "bad"),
+    [
+        ("channel", ["a", "shop/Süd", "a b", "日本", "$x#1"], ["", " a", "a ", "a\nb", "\0"]),
+        ("event_id", ["0", "9223372036854775806"], ["", "-1", "1.5", "one"]),
+        (
+            "start",
+            ["earliest", "latest", "42", "2026-05-04T12:00:00Z", "2026-05-04", "20260504T12"],
+            ["", "soon", "-1", "4.5"],
+        ),
+    ],
+)
+def test_the_document_says_what_a_parameter_looks_like(
+    parameter: str, good: list[str], bad: list[str]
+) -> None:
+    patterns = {each["pattern"] for each in parameters(parameter) if each["type"] == "string"}
+
+    (pattern,) = patterns
+    assert all(re.search(pattern, text) for text in good)
+    assert not any(re.search(pattern, text) for text in bad)
+
+
+def test_a_stream_is_no_string() -> None:
+    answers = DOCUMENT["paths"][f"{BASE}/rates"]["get"]["responses"]["200"]
+
+    assert answers["content"] == {"text/event-stream": {}}
 
 
 def test_every_operation_has_a_name_of_its_own_and_a_sentence() -> None:

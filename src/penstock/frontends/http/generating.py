@@ -22,6 +22,15 @@ ANSWERS: Final = {
 }
 """What answers of the realm's API are called here, which are documents as they stand."""
 
+NAMES: Final = {
+    "pattern": r"^[^\u0000-\u0020\u007f]([^\u0000-\u001f\u007f]*[^\u0000-\u0020\u007f])?$"
+}
+"""What names look like; the rule for names tells what is wrong with one (SEM C2)."""
+STARTS: Final = {"pattern": r"^(earliest|latest|[0-9]{1,18}|[0-9]{4}-?[0-9W].*)$"}
+"""What start positions look like (SEM E6)."""
+NUMBERS: Final = {"pattern": "^[0-9]{1,19}$"}
+"""What an event id or another number is in a path."""
+
 
 def readable(tree: Any) -> Any:
     """The document in forms that generators know. Raises ``ValueError`` for a schema that has

@@ -9,7 +9,14 @@ from typing import Any, Final
 import msgspec
 
 from penstock.frontends.http.consuming_shapes import FetchedAnswer
-from penstock.frontends.http.generating import readable, said_whole, without_unused, worded
+from penstock.frontends.http.generating import (
+    NAMES,
+    NUMBERS,
+    readable,
+    said_whole,
+    without_unused,
+    worded,
+)
 from penstock.frontends.http.publishing import ARROW, JSON, NDJSON
 from penstock.frontends.http.routing import (
     BASE,
@@ -27,6 +34,7 @@ from penstock.frontends.http.routing import (
 from penstock.frontends.http.shapes import ErrorAnswer, NewEvent, NewEvents
 
 VERSION: Final = "3.1.0"
+_NUMBERS: Final = ("event_id", "number")
 _REF: Final = "#/components/schemas/{name}"
 _REFUSALS: Final = {
     "400": "What was asked is malformed or out of bounds",
@@ -148,7 +156,12 @@ def _path_parameters(route: Route) -> list[dict[str, Any]]:
             "name": name,
             "in": "path",
             "required": True,
-            "schema": {"type": "string", "minLength": 1, "maxLength": 1_024},
+            "schema": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": 1_024,
+                **(NUMBERS if name in _NUMBERS else NAMES),
+            },
         }
         for name in re.findall(r"{(\w+)}", route.path)
     ]
@@ -185,7 +198,7 @@ def _without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def _answer(signature: Signature, schema_of: Mapping[str, Any]) -> dict[str, Any]:
     if signature.answer is Events:
-        return {"text/event-stream": {"schema": {"type": "string"}}}
+        return {"text/event-stream": {}}  # a stream has no schema: it does not end
     if signature.answer is Download:
         return {TAR: {"schema": {"type": "string", "format": "binary"}}}
     if signature.answer is Payload:

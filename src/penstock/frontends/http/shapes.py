@@ -23,6 +23,7 @@ from penstock.core.vocabulary.messages import (
     Storage,
     attributes_of,
 )
+from penstock.frontends.http.generating import NAMES, STARTS
 
 T = TypeVar("T")
 
@@ -49,7 +50,9 @@ Members = Annotated[
     list[Annotated[str, Meta(min_length=1, max_length=255)]], Meta(max_length=1_000)
 ]
 Selector = Annotated[str, Meta(max_length=65_536, description="Only events that match (SEM F).")]
-Name = Annotated[str, Meta(min_length=1, max_length=GIVEN_NAME_CHARACTERS_MAX)]
+Name = Annotated[
+    str, Meta(min_length=1, max_length=GIVEN_NAME_CHARACTERS_MAX, extra_json_schema=NAMES)
+]
 QuerySelector = Annotated[
     str, Meta(max_length=4_096, description="Only events that match (SEM F).")
 ]
@@ -58,6 +61,7 @@ StartText = Annotated[
     Meta(
         max_length=64,
         description="earliest, latest, an event id, or a time such as 2026-05-04T12:00:00Z.",
+        extra_json_schema=STARTS,
     ),
 ]
 DataBytes = Annotated[
@@ -142,6 +146,8 @@ class RealmAnswer(Answer, frozen=True):
     paged_bytes: int
     paged_bytes_max: int
     publishing_paused: bool
+    mqtt_channel: str
+    """The channel of all topics of MQTT, which the realm makes for itself when it serves MQTT."""
     event_bytes_max: int
     damage: list[str]
     """What could not be read at the start, and why (SEM S1)."""
