@@ -306,6 +306,10 @@ def _of_run(status: Status) -> list[tuple[str, str]]:
     facts = [("started", moment(status.started)), ("seen", moment(status.at))]
     if status.restarts:
         facts.append(("restarts", str(status.restarts)))
+    if status.progress is not None and status.progress.later:
+        from penstock.spark.pipelines.step import left_out
+
+        facts.append(("columns", left_out(status.progress.later)))
     if (progress := status.progress) is not None and progress.rows:
         took = "" if progress.batch_ms is None else f", last batch {duration(progress.batch_ms)}"
         facts.append(("rows", f"{progress.rows:,} in this run{took}"))

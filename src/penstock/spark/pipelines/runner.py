@@ -25,7 +25,15 @@ from penstock.spark.pipelines.failures import FailureCause, cause_of, jvm_loss
 from penstock.spark.pipelines.running import Running, RunningQuery, RunningWork
 from penstock.spark.pipelines.sources import Source
 from penstock.spark.pipelines.standing import QUERY, Keeping, Status, alone
-from penstock.spark.pipelines.step import Context, Flow, Progress, Step, Stopping, WorkOutcome
+from penstock.spark.pipelines.step import (
+    Context,
+    Flow,
+    Progress,
+    Step,
+    Stopping,
+    WorkOutcome,
+    left_out,
+)
 from penstock.spark.pipelines.targets import QueryTarget, start
 
 if TYPE_CHECKING:
@@ -189,6 +197,8 @@ class Supervised:
         self._kept_at = 0.0
         self._buries = False
         """Whether events that make it fail are to be buried."""
+        self._told_later: dict[str, list[str]] = {}
+        """Properties that were told to be left out."""
         self.failure: FailureCause | None = None
         self.progress = Progress(step=step.name, text="starts")
 
@@ -241,6 +251,9 @@ class Supervised:
         self.progress = running.progress()
         if running.has_moved:
             self._tries = 0
+        if self.progress.later and self.progress.later != self._told_later:
+            self._told_later = self.progress.later
+            watch.told(self.name, left_out(self._told_later))
         if not over:
             self._keep()
         elif (error := running.error) is not None and not self._run.stopping.is_set():

@@ -117,6 +117,7 @@ class RunningQuery:
             lag_events=lag_events,
             lag_ms=lag_ms,
             text="runs" if _rows_of(last) else "waits",
+            later=_later(last),
         )
         return self._progress
 
@@ -179,6 +180,15 @@ class RunningWork:
             self.outcome = self._work()
         except BaseException as error:  # noqa: BLE001 - the root of the thread; the runner answers it
             self.error = error
+
+
+def _later(progress: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The properties that a query leaves out; an archive, whose rows are files, has them all."""
+    if _observed(progress, READ) is not None:
+        return {}
+    from penstock.spark.progress import later_columns
+
+    return later_columns(progress)
 
 
 def _rows_in(progress: Mapping[str, Any]) -> int:

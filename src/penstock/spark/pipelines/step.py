@@ -9,7 +9,7 @@ PySpark when it is loaded: definitions are read and checked without it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeAlias
 
@@ -157,6 +157,14 @@ class Progress(Struct, frozen=True, kw_only=True):
     """Rows there are to do in all, where that is known."""
     text: str = ""
     """A few words: ``running``, ``waits``, ``restarts in 4 s``."""
+    later: dict[str, list[str]] = field(default_factory=dict)
+    """Properties, by channel, that came later and are left out until the step is started again."""
+
+
+def left_out(later: Mapping[str, Sequence[str]]) -> str:
+    """A line about the properties that a step leaves out."""
+    names = ", ".join(f"{name} of {channel}" for channel in later for name in later[channel])
+    return f"leaves out {names}, published since it started; restart it to read them"
 
 
 class Stopping(Protocol):
