@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any
 
@@ -168,6 +169,17 @@ def test_types_that_nest_too_deep_never_reach_the_decoder_of_columns(closed: boo
         descriptors.decoded("M0", b"")
     seen = Messages("c", given).seen_in(pa.schema([]))
     assert seen.field("properties").type.num_fields == (0 if closed else COLUMN_LEVELS_MAX - 1)
+
+
+def test_a_map_whose_value_has_another_name_is_no_error_of_ours() -> None:
+    inner = [{"name": "key", "number": 1, "type": 9, "label": 1}]
+    inner.append({"name": "vblue", "number": 2, "type": 5, "label": 1})
+    entry = {"name": "E", "options": {"map_entry": True}, "field": inner}
+    field = {"name": "m", "number": 1, "type": 11, "label": 3, "type_name": ".M.E"}
+    kind: Any = {"name": "M", "field": [field], "nested_type": [entry]}
+
+    with contextlib.suppress(InvalidDescriptor):  # a newer parser may refuse it
+        checked_descriptors(a_set(a_file("map.proto", message_type=[kind])))
 
 
 @pytest.mark.spec("P4")

@@ -175,7 +175,7 @@ class Descriptors:
         """The message types of the fields of a type; a map counts as the type of its values."""
         inside = {field.message_type for field in self._type(name).fields} - {None}
         maps = {kind for kind in inside if kind.GetOptions().map_entry}
-        values = {kind.fields_by_name["value"].message_type for kind in maps} - {None}
+        values = {field.message_type for kind in maps for field in kind.fields} - {None}
         return {kind.full_name for kind in (inside - maps) | values}
 
     def _decoder(self, name: str) -> Any:
