@@ -189,6 +189,7 @@ class LoadRun:
         opening = aio.connect(self._setup.url, reconnect_timeout=self._setup.reconnect_s)
         session = await sessions.enter_async_context(opening)
         session.on_error(lambda error: None)  # the calls raise what concerns them
+        session.on_interruption(lambda error: None)  # it goes on by itself
         return session
 
     async def _measure(

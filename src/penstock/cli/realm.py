@@ -33,6 +33,7 @@ def session(url: str) -> Iterator[Session]:
 
     with connect(url) as opened:
         opened.on_error(lambda error: None)  # the command's own calls raise its errors
+        opened.on_interruption(lambda error: None)  # it goes on by itself, or its calls fail
         yield opened
 
 

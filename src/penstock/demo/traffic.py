@@ -50,6 +50,7 @@ class Traffic:
         while True:
             try:
                 async with aio.connect(self._url) as session:
+                    session.on_interruption(lambda error: None)  # the screen shows it
                     if CHANNEL not in await session.channels.list():
                         await session.channels.create(CHANNEL, type="persistent")
                     orders = await session.channels.get(CHANNEL)
@@ -68,6 +69,7 @@ class Traffic:
         while not self._stopped.is_set():
             try:
                 async with aio.connect(self._url, reconnect_timeout=_PATIENCE_S) as session:
+                    session.on_interruption(lambda error: None)  # the screen shows it
                     await self._publish(await session.channels.get(CHANNEL))
             except PenstockError as error:
                 self._tell(error)
@@ -91,6 +93,7 @@ class Traffic:
         while True:
             try:
                 async with aio.connect(self._url, reconnect_timeout=_PATIENCE_S) as session:
+                    session.on_interruption(lambda error: None)  # the screen shows it
                     channel = await session.channels.get(CHANNEL)
                     await self._consume(await channel.durables.get(DURABLE))
             except PenstockError as error:

@@ -69,14 +69,16 @@ class SessionListeners:
             reason = known or ConnectionLost(f"the connection was lost ({why})")
         self.interruption = reason
         if known is None or known.code != reason.code:
-            _log.warning("session.interrupted: %s [%s]", reason, reason.code)
+            if not self.on_interruption:
+                _log.warning("session.interrupted: %s [%s]", reason, reason.code)
             self._tell(reason)
 
     def resumed(self) -> None:
         """Note that there is a connection."""
         if self.interruption is not None:
             self.interruption = None
-            _log.info("session.resumed: the session is connected again")
+            if not self.on_interruption:
+                _log.info("session.resumed: the session is connected again")
             self._tell(None)
 
     def ended_by(self, error: PenstockError) -> PenstockError:

@@ -38,6 +38,11 @@ def interpreter_ends() -> None:
     _ending.set()
 
 
+def is_ending() -> bool:
+    """Whether the interpreter is closing the sessions: nobody reads reports any more."""
+    return _ending.is_set()
+
+
 def hold_daemon() -> None:
     """Hold a daemon thread for good if the interpreter has ended its session. Python ends such
     threads without a word, so an error there would only be printed behind the program's output."""

@@ -16,6 +16,7 @@ from penstock.client.connection.arguments import (
 )
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.delivery_route import DeliveryRoute
+from penstock.client.connection.threads import is_ending
 from penstock.client.reading.delivered import (
     DeliveredBatch,
     DeliveringLoops,
@@ -500,7 +501,8 @@ class DurableSubscription(DeliveringLoops):
         try:
             settle()
         except PenstockError as error:
-            self._settlements.refuse(error)
+            if not is_ending():
+                self._settlements.refuse(error)
 
     def _recall_of(self, event_id: int | None) -> IllegalState:
         return IllegalState(
