@@ -76,7 +76,7 @@ from penstock.wire.mqtt.writing import packet_bytes
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, FrameReader
 from penstock.wire.native.frames import frame as wire_frame
-from tests.fuzz import amqp, connections, extremes, http, in_columns, stored
+from tests.fuzz import amqp, connections, extremes, http, in_columns, mqtt, stored
 from tests.protocols import ORDER, a_chain, shop
 
 
@@ -145,6 +145,9 @@ def _mqtt_packets() -> list[bytes]:
         UnsubscribePacket(2, ("a/+/#",)),
         DisconnectPacket(Reason.SESSION_TAKEN_OVER),
         PingreqPacket(),
+        PublishPacket("a", properties=PacketProperties(user_properties=(("n", "v"),) * 1_001)),
+        PubackPacket(7, properties=PacketProperties(user_properties=(("n", "v" * 40_000),) * 2)),
+        PublishPacket("a", properties=PacketProperties(message_expiry_s=(1 << 32) - 1)),
     ]
     each = [packet_bytes(packet, MQTT_5) for packet in packets]
     plain: list[Packet] = [
@@ -358,6 +361,8 @@ TARGETS: Final[dict[str, Target]] = {
     "amqp_headers": Target(amqp.headers, amqp.header_texts),
     "frames": Target(frames, _asked),
     "mqtt_packets": Target(mqtt_packets, _mqtt_packets),
+    "mqtt_payloads": Target(mqtt.payloads, mqtt.some_payloads),
+    "mqtt_events": Target(mqtt.events, mqtt.some_events),
     "extremes": Target(extremes.serve, extremes.headers),
     "connections": Target(connections.serve, connections.conversations),
     "http": Target(http.serve, http.conversations),

@@ -51,8 +51,9 @@ def test_what_is_right_is_taken_and_what_is_nearly_right_harms_nobody(name: str)
 
 GROUPS = (
     ("frames", "bodies", "schemas", "selectors", "answers", "segments", "mqtt_packets"),
+    ("mqtt_payloads", "mqtt_events"),
     ("journal", "blocks", "tables", "snapshots", "records", "manifests"),
-    ("amqp", "amqp_messages"),
+    ("amqp", "amqp_messages", "amqp_headers"),
     ("connections", "extremes", "http", "realms"),
     ("settings", "pipelines", "descriptors", "messages"),
     ("streams", "cells", "documents", "numbers"),
