@@ -18,6 +18,7 @@ import pytest
 from penstock import aio
 from penstock.testing.process import ServerProcess
 from tests.cluster.engine_ports import free_rows
+from tests.cluster.first_password import first_password
 from tests.cluster.processes import LEASE_S, PUBLISHED, addresses, refusal
 from tests.loops import on_a_loop
 from tests.patience import until
@@ -158,7 +159,7 @@ async def test_between_machines_there_is_tls_and_all_of_it_is_there_after_a_rest
     with ExitStack() as first:
         nodes = await asyncio.to_thread(machines.all, first)
         output = "".join(node.output for node in nodes.values())
-        password = output.partition("password ")[2].split()[0]
+        password = first_password(output)
         session = await aio.connect(named(nodes, password))
         await (await session.channels.create("orders", type="persistent")).publish(b"kept")
         await session.close()

@@ -21,6 +21,7 @@ from penstock.core.vocabulary.errors import AccessDenied, NameDoesNotExist
 from penstock.testing.nats_servers import NatsServers
 from penstock.testing.process import ServerProcess
 from tests.cluster import processes
+from tests.cluster.first_password import first_password
 from tests.cluster.processes import (
     LEASE_S,
     addresses,
@@ -108,7 +109,7 @@ async def test_a_user_that_was_added_on_one_node_is_known_to_the_next_owner(
     first = node(servers, tmp_path / "n1", *options, name="users")
     with first, node(servers, tmp_path / "n2", *options, name="users") as second:
         password = "a long password"
-        made = first.output.partition("password ")[2].split()[0]
+        made = first_password(first.output)
         session = await aio.connect(addresses(first).replace("somebody", f"admin:{made}"))
         await session.access.create_user("ann", password)
         await session.access.grant("ann@*", "access")

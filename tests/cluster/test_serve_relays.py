@@ -18,6 +18,7 @@ from penstock import aio
 from penstock.testing.nats_servers import NatsServers, free_ports
 from penstock.testing.process import ServerProcess
 from tests.cluster import processes
+from tests.cluster.first_password import first_password
 from tests.cluster.processes import addresses, refusal
 from tests.patience import PATIENCE_S, until
 
@@ -79,7 +80,7 @@ def nodes(servers: NatsServers, tmp_path: Path) -> Iterator[list[Node]]:
 
 
 async def fill(owner: ServerProcess) -> None:
-    first = owner.output.partition("password ")[2].split()[0]
+    first = first_password(owner.output)
     session = await aio.connect(addresses(owner).replace("somebody", f"admin:{first}"))
     await session.channels.create("orders", type="persistent")
     await session.queues.create("jobs")
