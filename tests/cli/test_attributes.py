@@ -12,7 +12,7 @@ from penstock.core.vocabulary.messages import (
     Definition,
     Storage,
 )
-from penstock.runtime.subscriptions.documents import DEPRECATED
+from penstock.runtime.subscriptions.documents import DEPRECATED, DEPRECATED_DURABLES
 
 EVERY = set(Definition.__struct_fields__) | set(Storage.__struct_fields__)
 
@@ -55,3 +55,9 @@ def test_the_help_names_every_type_and_which_are_deprecated() -> None:
 
 def test_every_attribute_of_a_durable_has_an_option() -> None:
     assert tuple(each.name for each in OF_DURABLES) == DurableAttributes.__struct_fields__
+
+
+def test_the_durable_types_that_are_marked_are_those_that_say_so() -> None:
+    kinds = rules().kinds
+
+    assert {name for name, kind in kinds.items() if kind.deprecated} == DEPRECATED_DURABLES

@@ -221,3 +221,19 @@ def test_a_durable_over_a_pattern_is_made_shown_and_ended(
     assert ended.stdout == "durable billing over shop/* deleted\n"
     assert "make one with" in penstock_command("durable", "list").stdout
     assert session.channels.get("shop/eu").durables.list() == []
+
+
+@pytest.mark.parametrize("type", ["priority", "shared_queued"])
+def test_deprecated_types_are_marked(penstock_command: Run, orders: Channel, type: str) -> None:
+    created = penstock_command("durable", "create", "orders", "old", "--type", type)
+    listed = penstock_command("durable", "list", "orders")
+    shown = penstock_command("durable", "show", "orders", "old")
+    document = json.loads(
+        penstock_command("durable", "show", "orders", "old", "--format", "json").stdout
+    )
+
+    assert created.stdout.startswith(f"durable old created: {type} (deprecated), ")
+    assert f"{type} (deprecated)" in listed.stdout
+    assert f"{type} (deprecated), survives a restart" in shown.stdout
+    assert document["deprecated"] is True
+    assert orders.durables.get("old").info().deprecated

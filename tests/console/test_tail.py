@@ -65,3 +65,60 @@ def test_events_that_were_cleared_wait_no_longer(opened: Opened, api: Api) -> No
     page.get_by_role("button", name="Go on").click()
     expect(page.get_by_text("event 2")).to_be_visible()
     expect(page.locator("button.event-row")).to_have_count(1)
+
+
+AGAIN = """() => {
+  const real = window.fetch, encoder = new TextEncoder();
+  let source;
+  window.asked = [];
+  window.fetch = (at, asked) => {
+    if (!at.includes("/live")) return real(at, asked);
+    window.asked.push(at);
+    const body = new ReadableStream({ start(controller) { source = controller; } });
+    return Promise.resolve(new Response(body));
+  };
+  window.arrive = (event_id) => {
+    const event = { event_id, published: "2026-01-01T00:00:00Z", data: `event ${event_id}` };
+    source.enqueue(encoder.encode(`event: event\\ndata: ${JSON.stringify(event)}\\n\\n`));
+  };
+  window.lose = () => source.error(new TypeError("network error"));
+  window.end = (code) => {
+    source.enqueue(encoder.encode(`event: end\\ndata: {"code": "${code}", "message": "m"}\\n\\n`));
+    source.close();
+  };
+}"""
+
+
+@pytest.mark.parametrize("how", ["lose()", "end('realm-stopping')"])
+def test_a_view_that_is_lost_goes_on_behind_the_last_event(
+    opened: Opened, api: Api, how: str
+) -> None:
+    name = f"lost {how[:3]}"
+    api.create(name)
+    page = opened(place(name, "events"))
+    page.evaluate(AGAIN)
+    page.get_by_role("button", name="Live", exact=True).click()
+    expect(page.get_by_text("Watching")).to_be_visible()
+    page.evaluate("arrive(41)")
+    expect(page.get_by_text("event 41")).to_be_visible()
+
+    page.evaluate(how)
+
+    expect(page.get_by_text("Lost, trying again")).to_be_visible()
+    expect(page.get_by_text("Watching")).to_be_visible()
+    page.evaluate("arrive(42)")
+    expect(page.get_by_text("event 42")).to_be_visible()
+    expect(page.get_by_text("event 41")).to_be_visible()
+    assert "start=42" in page.evaluate("asked.at(-1)")
+
+
+def test_a_view_of_a_store_that_is_gone_ends(opened: Opened, api: Api) -> None:
+    api.create("ending")
+    page = opened(place("ending", "events"))
+    page.evaluate(AGAIN)
+    page.get_by_role("button", name="Live", exact=True).click()
+    expect(page.get_by_text("Watching")).to_be_visible()
+
+    page.evaluate("end('name-does-not-exist')")
+
+    expect(page.get_by_text("Ended", exact=True)).to_be_visible()

@@ -58,6 +58,8 @@ class DurableInfo(_Described, frozen=True, kw_only=True):
     """Outstanding events that were rolled back and wait for their time."""
     waiting_until_us: int | None = None
     """When the first of them may come again, in microseconds since 1970; None: none waits."""
+    deprecated: bool = False
+    """Whether its type works, but should not be used for new durables."""
 
     def __post_init__(self) -> None:
         if self.in_flight < 0:  # an older realm answered

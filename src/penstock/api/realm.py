@@ -158,6 +158,9 @@ class ChannelRates(Struct, frozen=True, kw_only=True):
     Browsing does not count."""
     acknowledged: int
     """Events acknowledged at all of its durables since the realm started."""
+    died: int = 0
+    """Copies put into its dead event store: an event counts once for each durable that gave it up,
+    and once if it left unconsumed. Without such a store: events that left unconsumed."""
 
 
 class RatesNow(Struct, frozen=True, kw_only=True):

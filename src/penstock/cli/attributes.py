@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 from penstock.cli import completing, given, messages
 from penstock.cli.output import backoff_shown, count, duration
 from penstock.core.vocabulary.durable_attributes import DURABLE_DEFAULTS
-from penstock.runtime.subscriptions.documents import DEPRECATED
+from penstock.runtime.subscriptions.documents import DEPRECATED, DEPRECATED_DURABLES
 
 if TYPE_CHECKING:
     from penstock.api.durables import DurableInfo
@@ -390,6 +390,11 @@ def chosen_of_durable(written: Mapping[str, Any]) -> dict[str, Any]:
 def type_shown(name: str) -> str:
     """A channel type as lists show it."""
     return f"{name} (deprecated)" if name in DEPRECATED else name
+
+
+def durable_type_shown(name: str) -> str:
+    """The type of a durable as lists show it."""
+    return f"{name} (deprecated)" if name in DEPRECATED_DURABLES else name
 
 
 # --- as facts -----------------------------------------------------------------------------

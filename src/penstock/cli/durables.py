@@ -123,7 +123,8 @@ def create(
             **attributes_of,
         )
         outstanding = made.info().outstanding
-    write(f"durable {name} created: {type}, {count(outstanding, 'event')} outstanding")
+    shown = attributes.durable_type_shown(type)
+    write(f"durable {name} created: {shown}, {count(outstanding, 'event')} outstanding")
 
 
 @commands.command("list")
@@ -157,7 +158,7 @@ def list_(
     rows = [
         (
             info.name,
-            info.type,
+            attributes.durable_type_shown(info.type),
             len(info.clients),
             info.position,
             info.outstanding,
@@ -182,7 +183,13 @@ def _list_over_patterns(format: ListFormat, url: str) -> None:
     if format == "json":
         write_json(infos)
         return
-    rows = [(each.pattern, each.name, each.type, each.channels, each.selector) for each in infos]
+    rows = [
+        (
+            *(each.pattern, each.name, attributes.durable_type_shown(each.type)),
+            *(each.channels, each.selector),
+        )
+        for each in infos
+    ]
     columns = ("pattern", "durable", "type", "channels", "selector")
     hint = 'no durables over patterns; make one with: penstock durable create "PATTERN" NAME'
     write_table(columns, rows, hint)
@@ -222,7 +229,7 @@ def _facts_of_pattern(info: PatternDurableInfo) -> list[tuple[str, str]]:
     return [
         ("durable", info.name),
         ("pattern", info.pattern),
-        ("type", f"{info.type}, {lasts}"),
+        ("type", f"{attributes.durable_type_shown(info.type)}, {lasts}"),
         ("selector", info.selector or "none"),
         *attributes.of_durable(info),
         ("channels", f"{info.channels:,} have it now"),
@@ -234,7 +241,7 @@ def _facts(info: DurableInfo) -> list[tuple[str, str]]:
     return [
         ("durable", info.name),
         ("channel", info.channel),
-        ("type", f"{info.type}, {lasting}"),
+        ("type", f"{attributes.durable_type_shown(info.type)}, {lasting}"),
         ("selector", info.selector or "none"),
         *attributes.of_durable(info),
         ("position", f"{info.position}; events below it were offered or settled"),

@@ -105,6 +105,7 @@ def _channel(store: StoreView) -> realms.ChannelRates:
         counters=store.counters,
         delivered=delivered,
         acknowledged=acknowledged,
+        died=max(store.counters.dead, sum(store.died.values())),
     )
 
 

@@ -13,6 +13,8 @@ from penstock.core.vocabulary.reach import decided
 
 DEPRECATED: Final = frozenset(("simple", "paged", "off_heap"))
 """Channel types that work, but should not be used for new channels (SEM C)."""
+DEPRECATED_DURABLES: Final = frozenset(("priority", "shared_queued"))
+"""Likewise types of durables."""
 
 
 def channel_document(info: ChannelInfo) -> dict[str, Any]:

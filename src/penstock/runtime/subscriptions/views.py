@@ -66,5 +66,6 @@ def durable_info(state: ChannelState, durable: Durable, now_us: int) -> DurableI
         in_flight=durable.in_flight_count,
         waiting=len(durable.waiting) if durable.waiting else 0,
         waiting_until_us=(durable.waiting.next_us or None) if durable.waiting else None,
+        deprecated=durable.kind.deprecated,
         **asdict(durable.attributes),
     )

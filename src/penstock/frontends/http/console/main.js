@@ -85,7 +85,7 @@ function Side({ route, isOpen, onClose, me, mqtt, filterRef }) {
   const onKey = (event) => {
     if (event.key === "Escape") { setFilter(""); event.target.blur(); }
     else if (event.key === "ArrowDown") { event.preventDefault(); tree.current?.focus(); }
-    else if (event.key === "Enter" && stores) { if (openFirst(stores, event.target.value)) onClose(); }
+    else if (event.key === "Enter" && stores) { if (openFirst(stores, event.target.value)) { onClose(); event.target.blur(); } }
   };
   return html`<aside class="side ${isOpen ? "open" : ""}" aria-label="Pages and destinations">
     <nav class="side-nav" aria-label="Pages"><ul>${PAGES.filter(([key]) => listed(key, me, mqtt)).map(([key, icon, text]) => html`<li key=${key}>

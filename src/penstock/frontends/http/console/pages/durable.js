@@ -51,7 +51,7 @@ export function DurablePage({ channel, name }) {
   };
   const crumbs = [[channel, to("channel", channel)], ["Durables", to("channel", channel, "durables")]];
   const acts = info && html`<${Button} onClick=${() => setAsked("unbind")}>Unbind clients…</${Button}><${Button} onClick=${() => setAsked("seek")}>Move…</${Button}><${Button} kind="danger" onClick=${() => setAsked("purge")}>Purge…</${Button}><${Button} kind="danger" onClick=${() => setAsked("delete")}>Delete…</${Button}>`;
-  return html`<div class="page"><${Head} crumbs=${crumbs} title=${name} tags=${info && html`<${Tag} kind="accent">durable</${Tag}><${Tag}>${info.type}</${Tag}>`} acts=${acts} />
+  return html`<div class="page"><${Head} crumbs=${crumbs} title=${name} tags=${info && html`<${Tag} kind="accent">durable</${Tag}><${Tag}>${info.type}</${Tag}>${info.deprecated ? html`<${Tag} kind="warn">deprecated</${Tag}>` : ""}`} acts=${acts} />
     ${loaded.error && html`<${Refusal} error=${loaded.error} />`}${!info && !loaded.error && html`<${Loading} />`}
     ${info && html`${info.clients.length === 0 && info.outstanding > 0 && html`<${Note} kind="warn" title="Nobody reads this durable.">${many(info.outstanding, "event")} wait, the oldest for ${duration(info.oldest_outstanding_ms)}.</${Note}>`}
       <dl class="stats"><${Stat} label="Outstanding" swatch="s1" value=${count(rate?.outstanding ?? info.outstanding)} under="not acknowledged" />

@@ -67,15 +67,15 @@ function Lagging({ rates }) {
 
 function Dead({ rates }) {
   if (!rates) return html`<${Awaited} />`;
-  const rows = (rates?.channels ?? []).filter((each) => each.counters.dead > 0)
-    .sort((one, other) => other.counters.dead - one.counters.dead).slice(0, LISTED);
+  const rows = (rates?.channels ?? []).filter((each) => each.died > 0)
+    .sort((one, other) => other.died - one.died).slice(0, LISTED);
   if (!rows.length) {
     return html`<${Empty} title="No event has died" shell="penstock channel edit orders --dead-event-store dead/orders">
       Events that leave unconsumed, or are given up after too many deliveries, go to the dead event store of their channel.</${Empty}>`;
   }
   return html`<${Table} label="Channels with dead events" keyOf=${(row) => row.name} rows=${rows} columns=${[
     { label: "Where they died", kind: "lead", cell: (row) => html`<a href=${to(row.kind, row.name)}>${row.name}</a>` },
-    { label: "Died", kind: "num", cell: (row) => html`<strong>${count(row.counters.dead)}</strong><div class="sub">${((100 * row.counters.dead) / Math.max(row.counters.published, 1)).toFixed(1)} % of published</div>` },
+    { label: "Died", kind: "num", cell: (row) => html`<strong>${count(row.died)}</strong><div class="sub">${((100 * row.died) / Math.max(row.counters.published, 1)).toFixed(1)} % of published</div>` },
   ]} />`;
 }
 

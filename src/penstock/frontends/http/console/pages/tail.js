@@ -9,6 +9,10 @@ import { routeOf } from "./store.js";
 
 const BUFFER = 500;
 const DRAW_MS = 200;
+/** Between two attempts to take up the view again once the realm is away. */
+const AGAIN_MS = 1000;
+/** What ends a view only until the realm is back. */
+const PASSING = new Set(["realm-stopping", "unavailable", "no-quorum", "elsewhere", "connection-lost"]);
 /** What Space works. */
 const SPACED = "input, textarea, select, summary, [contenteditable], [role=tree], button:not(.event-row)";
 
@@ -39,20 +43,39 @@ export function Tail({ kind = "channel", name, pattern, selector, example, chose
     own.buffer = [];
     own.total = 0;
     draw(); setLost(0); setState("opening");
-    stream(pattern ? "/live" : routeOf(kind, name, "live"), { pattern, selector }, control.signal, (what, data) => {
+    let last = null, end = null;
+    const take = (what, data) => {
       if (what === "event") {
         own.buffer.unshift(data);
         own.buffer.length = Math.min(own.buffer.length, BUFFER);
         own.total += 1;
         own.dirty = true;
+        last = data.event_id;
       } else if (what === "lost") setLost((before) => before + data.events);
-      else if (what === "end") {
-        setState("ended");
-        if (pattern) onRefused(data);  // a store that is gone says so on its own page
+      else if (what === "end") end = data;
+    };
+    const follow = async () => {
+      while (!control.signal.aborted) {
+        end = null;
+        // Of one store the view goes on behind the last event that was seen; of a pattern from now on.
+        const start = last === null || pattern ? undefined : String(BigInt(last) + 1n);
+        try {
+          await stream(pattern ? "/live" : routeOf(kind, name, "live"), { pattern, selector, start }, control.signal, take, () => { setState("open"); onRefused(null); });
+          if (end !== null && !PASSING.has(end.code)) {
+            setState("ended");
+            if (pattern) onRefused(end);  // a store that is gone says so on its own page
+            return;
+          }
+        } catch (error) {
+          if (control.signal.aborted) return;
+          // The realm's own refusal is final; a network error, or a proxy's, is not.
+          if (error.status >= 400 && error.status < 500) { setState("ended"); onRefused(error); return; }
+        }
+        setState("lost");
+        await new Promise((resolve) => { setTimeout(resolve, AGAIN_MS); });
       }
-    }, () => { setState("open"); onRefused(null); }).then(() => setState("ended"), (error) => {
-      if (!control.signal.aborted) { setState("ended"); onRefused(error); }
-    });
+    };
+    follow();
     return () => control.abort();
   }, [kind, name, pattern, selector]);
   useEffect(() => {
@@ -80,7 +103,7 @@ export function Tail({ kind = "channel", name, pattern, selector, example, chose
   }, []);
   const [store, id] = chosen === null ? [] : placed(chosen, name);
   const command = example ?? (pattern ? `subscribe ${quoted(pattern)}` : `${kind === "queue" ? "queue push" : "publish"} ${quoted(name)} 'hello'`);
-  const saying = { opening: "Opening", ended: "Ended", open: running ? "Watching" : "Paused" }[state];
+  const saying = { opening: "Opening", ended: "Ended", lost: "Lost, trying again", open: running ? "Watching" : "Paused" }[state];
   return html`<div class="events-grid ${chosen === null ? "" : "with-detail"}">
     <${Panel} bare label="Live events">
       <div class="pager" style=${{ borderTop: 0 }}><${Button} kind=${running ? "small" : "small first"} icon=${running ? "pause" : "play"} onClick=${turn}>${running ? "Pause" : "Go on"}</${Button}>
@@ -89,7 +112,7 @@ export function Tail({ kind = "channel", name, pattern, selector, example, chose
         <${Button} kind="small plain" onClick=${clear}>Clear</${Button}></div>
       ${lost > 0 && html`<div class="panel-body"><${Note} kind="warn" slim title="Too fast to show.">${many(lost, "event")} were skipped here; they are stored all the same.</${Note}></div>`}
       ${shown.length ? html`<${Rows} live several=${Boolean(pattern)} label="Live events, the newest first" events=${shown} chosen=${chosen} onPick=${setChosen} />`
-        : html`<div class="event-room live"><${Empty} title=${{ ended: "The live view has ended", opening: "Opening the live view" }[state] ?? "Waiting for events"} shell=${state !== "open" ? undefined : `penstock ${command}`}>
+        : html`<div class="event-room live"><${Empty} title=${{ ended: "The live view has ended", opening: "Opening the live view", lost: "The realm is away" }[state] ?? "Waiting for events"} shell=${state !== "open" ? undefined : `penstock ${command}`}>
           ${state !== "open" ? "" : `What is published from now on${selector ? " and matches" : ""}${pattern ? ", also on channels that are made later," : ""} appears here, the newest first. Nobody notices that you watch.`}</${Empty}></div>`}</${Panel}>
     ${chosen !== null && html`<${Detail} key=${chosen} several=${Boolean(pattern)} kind=${kind} name=${store} id=${id} known=${kept.current.buffer.find((each) => idOf(each) === chosen)} onClose=${() => setChosen(null)} />`}</div>`;
 }
