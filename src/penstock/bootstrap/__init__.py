@@ -279,6 +279,8 @@ def native_listener(
             idle_timeout_s=settings.listen.idle_timeout_s,
             connections_max=settings.listen.connections_max,
             connections_per_user_max=settings.limits.connections_per_user_max,
+            mqtt_sessions_per_user_max=settings.limits.mqtt_sessions_per_user_max,
+            mqtt_session_bytes_per_user_max=settings.limits.mqtt_session_bytes_per_user_max,
             each=ConnectionLimits(
                 settings.limits.requests_per_s_max,
                 settings.limits.in_flight_bytes_max,

@@ -369,20 +369,20 @@ class LimitSettings(Section, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            description="Most subscriptions of one connection at once, and most live views over "
-            "HTTP of one user at a host; 0: no limit.",
+            description="Subscriptions of a connection, or live views of a user; 0: no limit.",
         ),
     ] = 1_000
+    mqtt_sessions_per_user_max: Annotated[
+        int, Meta(ge=0, description="Most stored sessions of MQTT of one user; 0: no limit.")
+    ] = 100_000
+    mqtt_session_bytes_per_user_max: Annotated[
+        int, Meta(ge=0, description="Most bytes of these, with filters and wills; 0: no limit.")
+    ] = 64 << 20
     durables_per_channel_max: Annotated[
         int, Meta(ge=0, description="Most durables of one channel; 0: no limit.")
     ] = 10_000
     in_flight_bytes_max: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="Bytes of one connection's publishes that are not answered yet; 0: no "
-            "separate limit.",
-        ),
+        int, Meta(ge=0, description="Bytes of a connection's unanswered publishes; 0: no limit.")
     ] = 0
     requests_per_s_max: Annotated[
         int, Meta(ge=0, description="Requests a second on one connection; 0: no limit.")

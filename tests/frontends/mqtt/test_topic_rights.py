@@ -162,9 +162,12 @@ def test_publishing_without_an_answer_is_refused_by_the_end_of_the_connection(li
 def test_a_will_needs_the_right_to_its_topic(guarded: penstock.Realm, line: str) -> None:
     with connected(line, "watcher", user="other", password=b"pw") as watcher:
         watcher.subscribe("dev/#")
-        for topic in ("dev/d9/gone", "dev/d8/gone"):  # the first one is not its own
-            with device(line, "d8", will=Will(topic, topic.encode(), 1)):
-                pass
+        with PacketClient(line) as refused:
+            will = Will("dev/d9/gone", b"dev/d9/gone", 1)  # it is not its own
+            answer = refused.connect("d8", user="device", password=b"pw", will=will)
+            assert answer.reason == Reason.NOT_AUTHORIZED
+        with device(line, "d8", will=Will("dev/d8/gone", b"dev/d8/gone", 1)):
+            pass
         assert watcher.receive().payload == b"dev/d8/gone"
         assert heard(watcher) == []
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.access.rights import Principal
-from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.errors import LimitReached, PenstockError
 from penstock.frontends.mqtt.durable_feed import DurableFeed, durable_of, shared_durable_of
 from penstock.frontends.mqtt.held_bytes import SEAT_BYTES_MAX
 from penstock.frontends.mqtt.in_flight import MessageSource
@@ -51,6 +51,52 @@ class ClientKey(NamedTuple):
 def turn_of(key: ClientKey) -> str:
     """The name under which what one client does waits for its turn."""
     return f"{key.client_id}\0{key.user}"
+
+
+OVERHEAD_BYTES: Final = 512
+"""Bytes of a stored session beside its entry, about."""
+
+
+class SessionShares:
+    """The sizes of stored sessions, by user: their number and bytes are bounded, so that no user
+    fills the disk and the memory of all."""
+
+    def __init__(self, sessions_max: int, bytes_max: int) -> None:
+        """0: no limit."""
+        self._sessions_max, self._bytes_max = sessions_max, bytes_max
+        self._sizes: dict[str, dict[ClientKey, int]] = {}
+        self._sums: dict[str, int] = {}
+
+    def keep(self, key: ClientKey, size: int, *, is_checked: bool = True) -> None:
+        """Count a session whose entry has ``size`` bytes. Raises ``LimitReached`` for one that is
+        new, or has grown, beyond what its user may have; then nothing is changed."""
+        size += OVERHEAD_BYTES
+        sizes = self._sizes.get(key.user, {})
+        old = sizes.get(key, 0)
+        total = self._sums.get(key.user, 0) - old + size
+        if is_checked and not old and self._sessions_max and len(sizes) >= self._sessions_max:
+            raise LimitReached(
+                f"user {key.user} has {len(sizes)} sessions of MQTT that are stored, and "
+                f"{self._sessions_max} may be (limits.mqtt_sessions_per_user_max); end some with "
+                f"`penstock topic end`, or connect with session expiry 0"
+            )
+        if is_checked and size > old and self._bytes_max and total > self._bytes_max:
+            raise LimitReached(
+                f"the stored sessions of user {key.user} would take {total} bytes, and "
+                f"{self._bytes_max} may be (limits.mqtt_session_bytes_per_user_max); subscribe to "
+                f"less, end some with `penstock topic end`, or have smaller wills"
+            )
+        self._sizes.setdefault(key.user, {})[key] = size
+        self._sums[key.user] = total
+
+    def forget(self, key: ClientKey) -> None:
+        """A session is not stored any more."""
+        sizes = self._sizes.get(key.user)
+        if sizes is None or key not in sizes:
+            return
+        self._sums[key.user] -= sizes.pop(key)
+        if not sizes:
+            del self._sizes[key.user], self._sums[key.user]
 
 
 class MqttSession:

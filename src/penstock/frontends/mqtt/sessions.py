@@ -28,6 +28,7 @@ from penstock.frontends.mqtt.session import (
     ClientKey,
     MqttSession,
     SessionFigures,
+    SessionShares,
     turn_of,
 )
 from penstock.frontends.mqtt.session_store import (
@@ -75,6 +76,10 @@ class MqttSessions:
         """Sessions of which something is stored, by the place where it is."""
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         """Clients that come or go at the moment, and how many wait for their turn."""
+        limits = hub.listener.limits
+        self._shares = SessionShares(
+            limits.mqtt_sessions_per_user_max, limits.mqtt_session_bytes_per_user_max
+        )
         self._members: dict[str, set[MqttSession]] = {}
         """Who shares a durable, by its name."""
         self._waiting: list[tuple[Sequence[Entry], Answer]] = []
@@ -122,6 +127,7 @@ class MqttSessions:
             session = MqttSession(self._hub, record.client_id, record.principal.principal, place)
             session.know(record if record.ended_us else replace(record, ended_us=now_us))
             self._known[session.key] = self._places[place] = session
+            self._shares.keep(session.key, len(session.entry[1]), is_checked=False)
             for name in filter(is_shared_durable, session.durables):
                 self._members.setdefault(name, set()).add(session)
             self._watch(session)
@@ -227,9 +233,10 @@ class MqttSessions:
             self._count(session)
             session.is_lasting = present or session.expiry_s > 0
             if session.is_lasting or session.will is not None:
-                self._known[key] = self._places[session.place] = session
-                session.has_record = True
                 try:
+                    self._shares.keep(key, len(session.entry[1]))
+                    self._known[key] = self._places[session.place] = session
+                    session.has_record = True
                     await self._put((session.entry,))
                 except BaseException:
                     session.detach()
@@ -268,7 +275,7 @@ class MqttSessions:
         """The connection of a session has ended."""
         session.detach()
         self._count(session)
-        session.is_over = session.is_over or session.expiry_s == 0
+        session.is_over = session.is_over or session.expiry_s == 0 or self._is_useless(session)
         if not session.has_record:
             if shared := session.durables:
                 self._hub.listener.spawn(self._part(session, shared))
@@ -278,6 +285,14 @@ class MqttSessions:
             return
         session.store((session.entry,))
         self._watch(session)
+
+    def _is_useless(self, session: MqttSession) -> bool:
+        """Whether nothing can ever come of a session: it has no subscription, and its user has no
+        right that one could have, or to publish its will."""
+        if session.stored_filters():
+            return False
+        rights = ClientRights(self._hub, session.principal, session.client_id)
+        return not rights.may_anything()
 
     async def _seen_to(self, session: MqttSession) -> None:
         """Do what is due for a session without a connection: its will, or its end."""
@@ -317,6 +332,7 @@ class MqttSessions:
             await self._say(session, session.will, entries)
         self._known.pop(session.key, None)
         self._places.pop(place, None)
+        self._shares.forget(session.key)
         session.outbox.bytes.close()
         self._count(session)
         await self.delete_durables(session, session.durables)
@@ -329,7 +345,8 @@ class MqttSessions:
                 await self._end(session)
 
     async def save(self, session: MqttSession) -> None:
-        """Store a session as it is now. Raises what a publish raises."""
+        """Store a session as it is now. Raises ``LimitReached``, and what a publish raises."""
+        self._shares.keep(session.key, len(session.entry[1]))
         await self._put((session.entry,))
 
     async def open(self, session: MqttSession, wanted: Filter) -> None:

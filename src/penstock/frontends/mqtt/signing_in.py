@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from penstock.api.publishing import PublishEvents
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import AuthenticationFailed, ConnectionLost, PenstockError
 from penstock.core.vocabulary.topics import TOPIC_BYTES_MAX, name_fault
@@ -224,6 +225,8 @@ async def _welcome(
     connection.principal, connection.publisher = principal, principal.name
     connection.client_id = packet.client_id or hub.new_client_id()
     connection.rights = ClientRights(hub, principal, connection.client_id)
+    if packet.will is not None:  # what could never be published is not kept
+        connection.rights.check_publish(packet.will.topic, PublishEvents)
     connection.listener.greeted(connection, f"mqtt-{connection.number}")
     connection.session = f"mqtt-{connection.number}"
     session, present = await hub.sessions.enter(connection, packet, principal)

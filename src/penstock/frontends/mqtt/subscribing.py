@@ -63,6 +63,8 @@ class Subscribing:
             # over MQTT nobody may more than over others (SEM M4)
             makes_durable = is_shared or bool(session.is_lasting and wanted.qos)
             connection.rights.check_subscribe(wanted.filter, makes_durable=makes_durable)
+            if wanted.filter not in session.filters:
+                connection.listener.limits.each.check_subscriptions(len(session.filters))
         except PenstockError as error:
             return self._refusal(error)
         made, is_new = session.subscribe(wanted, number)

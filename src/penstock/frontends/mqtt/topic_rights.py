@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.api.durables import CreateDurable
+from penstock.api.publishing import PublishEvents
 from penstock.api.requests import Request
 from penstock.api.subscriptions import Subscribe
 from penstock.core.access.rights import Principal
@@ -61,6 +62,16 @@ class ClientRights:
             first = first or error
         if first is not None and not self._is_granted(text, makes_durable=makes_durable):
             raise first
+
+    def may_anything(self) -> bool:
+        """Whether it has a right to any topic at all."""
+        if self._hub.realm.access.is_open:
+            return True
+        for channel in (None, *self._hub.topics.every.values()):
+            name = self._name(channel)
+            if any(self._missing(name, asked) is None for asked in (Subscribe, PublishEvents)):
+                return True
+        return bool(self._granted)
 
     def may_have(
         self, text: str, channel: TopicChannel | None, *, makes_durable: bool = False

@@ -58,6 +58,10 @@ class NativeLimits(Struct, frozen=True):
     check_interval_s: float = 1.0
     connections_per_user_max: int = 0
     """Most connections of one user; 0: no limit."""
+    mqtt_sessions_per_user_max: int = 0
+    """Most stored sessions of MQTT of one user; 0: no limit."""
+    mqtt_session_bytes_per_user_max: int = 0
+    """Most bytes of these; 0: no limit."""
     each: ConnectionLimits = ConnectionLimits()
     """Limits of each connection."""
 
