@@ -35,7 +35,7 @@ ATTRIBUTES = frozenset(
 """Attributes of channels and queues: `check_limits` of the core and the directory hold them,
 whoever asks and in whatever protocol."""
 EVENT = frozenset(
-    ("data", "data_base64", "tag", "properties", "headers", "message", "ttl", "deliver_at")
+    ("data", "data_base64", "tag", "properties", "types", "headers", "message", "ttl", "deliver_at")
 )
 """Parts of an event: its size is bounded as a whole (SEM E7), its times by the columns they go
 into."""

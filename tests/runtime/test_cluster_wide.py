@@ -147,7 +147,7 @@ async def test_a_durable_is_cluster_wide_with_its_channel() -> None:
         made = await durable(realm, "billing")
         brief = await durable(realm, "brief", persistent=False)
         assert (made.cluster_wide, made.persistent) == (True, True)
-        assert (brief.cluster_wide, brief.persistent) == (True, False)
+        assert (brief.cluster_wide, brief.persistent) == (False, False)
         await publish(realm, ORDERS, body([b"a", b"b"]))
     async with shard.owner() as realm:
         (kept,) = await realm.subscriptions.durables(ORDERS)

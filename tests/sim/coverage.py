@@ -61,6 +61,8 @@ ELSEWHERE: dict[str, str] = {
     "J7": "acknowledged by the client itself: tests/runtime/test_jms.py",
     "E1": "what an event carries: tests/columns, tests/client",
     "E2": "types of properties and what becomes of them: tests/columns, tests/client",
+    "E10": "one column of numbers, shown and not stored: tests/columns/test_number_columns.py",
+    "E11": "what tables become: tests/columns/test_tables.py",
     "E7": "events that are too large: "
     "tests/core/channel/test_publish.py, tests/client/test_channels.py",
     "C1": "how types are shown: tests/cli/test_channels.py",

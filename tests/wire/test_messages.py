@@ -152,7 +152,6 @@ OTHERS_ASK = {
     "ImportTar",
     "DescribeMqtt",
     "ListConnections",
-    "ListMqttSessions",
     "ListTopics",
     "ReadRetained",
     "ListPipelines",

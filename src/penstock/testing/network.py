@@ -230,10 +230,11 @@ class SimTransport(asyncio.Transport):
         self._take()
 
     def _take(self) -> None:
-        while self._inbox and self._takes and not self.is_closing():
+        # A server may speak before the client's end has a protocol: the bytes wait, as in a socket.
+        while self._inbox and self._takes and self.protocol and not self.is_closing():
             piece = self._inbox.popleft()
             if piece is _EOF:
-                if self.protocol is None or not self.protocol.eof_received():
+                if not self.protocol.eof_received():
                     self.close()
                 return
             assert isinstance(piece, bytes), "pieces are bytes"

@@ -112,8 +112,8 @@ def bodies_of_table(obj: Any, *, max_rows: int = 65_536) -> list[pa.RecordBatch]
     """
     if not 1 <= max_rows <= BODY_ROWS_MAX:
         raise InvalidArgument(f"max_rows {max_rows} is not in 1..{BODY_ROWS_MAX}")
-    table = _table(obj)
     try:
+        table = _table(obj)
         _check_names(table.schema)
         bodies = [_body(batch) for batch in _batches(table, max_rows)]
     except UnicodeDecodeError as error:
@@ -147,6 +147,8 @@ def _table(obj: Any) -> pa.Table:
                 f"{type(obj).__name__} is not a table; pass a pyarrow Table, RecordBatch or "
                 "RecordBatchReader, or a pandas or polars DataFrame"
             )
+    except UnicodeDecodeError:
+        raise
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise InvalidEvent(f"{type(obj).__name__} cannot become Arrow columns: {error}") from error
     return _without_index(table)
