@@ -61,13 +61,32 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def reader(here: Path) -> Iterator[Reader]:
     """Somebody who follows pages against a realm of their own, which keeps its files in ``data``,
-    below the current directory."""
-    with penstock.Realm("data") as realm:
+    below the current directory. A page may start a realm with authentication beside it, and goes
+    on as the administrator of that."""
+    with contextlib.ExitStack() as open_:
+        realm = open_.enter_context(penstock.Realm("data"))
         url = realm.listen()
+        given = environment(url)
+
+        def run(command: Command) -> None:
+            command_in(given)(command)
+
+        def serve(command: Command) -> str:
+            if "PENSTOCK_ACCESS_MODE" not in command.variables:
+                return ""
+            folder = command.arguments[command.arguments.index("--data") + 1]
+            guarded = open_.enter_context(penstock.Realm(folder, **QUICK))
+            given.update(
+                environment(guarded.listen()),
+                PENSTOCK_USER="admin",
+                PENSTOCK_PASSWORD=guarded.access.first_password,
+            )
+            return given["PENSTOCK_URL"]
+
         names = {"localhost:9080": realm.listen_http().partition("//")[2]}
-        run = command_in(environment(url))
-        with closing(Reader(url, run, names, mqtt=realm.listen_mqtt)) as somebody:
-            yield somebody
+        somebody = Reader(url, run, names, serve=serve, mqtt=realm.listen_mqtt)
+        open_.callback(somebody.close)
+        yield somebody
 
 
 QUICK: dict[str, Any] = {"access__mode": "mandatory", "access__password_rounds": 4_096}

@@ -7,7 +7,7 @@ from tests.docs.pages import Line
 NOT_RUN = {
     "sudo": "changes the machine, as root",
     "apt-get": "changes the machine, as root",
-    "protoc": "no Python package; the tests make the same descriptors with protobuf's own",
+    "protoc": "a compiler of its own; the tests make the same descriptors with protobuf's own",
     "spark-pipelines": "tests/spark/pipelines runs this very folder, with the variables set",
     "python -m tests.fuzz": "its input is one that broke a target once",
     "nats-server": "needs three machines; tests/cluster/test_serve.py starts such servers",
@@ -28,8 +28,6 @@ NOT_RUN = {
     "penstock join list --url penstock://b:9001": "needs nodes; so does that",
     "penstock serve --data ./n2 --cluster": "needs an engine; tests/cluster/test_serve_history.py",
     "penstock browse orders --url penstock://b:9002": "needs nodes; that test reads history",
-    "penstock acl grant topic": "needs a realm with users; tests/access/test_cli.py grants there",
-    "penstock acl list topic": "needs a realm with users; that test lists them",
     "penstock cluster demo": "starts seven processes; tests/demo does",
     "penstock reply": "replies until Ctrl-C; tests/cli/test_requesting.py has one",
     "penstock request": "needs somebody who replies; so does that",

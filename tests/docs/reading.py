@@ -16,7 +16,8 @@ from tests.docs.pages import SERVER_URL, Block, Command, Line, blocks, name_of
 
 Run = Callable[[Command], None]
 Serve = Callable[[Command], str]
-"""Runs ``penstock serve``; gives what clients call the realm from then on."""
+"""Runs ``penstock serve``; gives what clients call the realm from then on, or nothing if the realm
+they have is the one that it would start."""
 OTHERS = frozenset(("curl", "openssl"))
 """Programs of others that pages call, and that every machine has; a shell runs them."""
 TIMEOUT_S = 60
@@ -66,9 +67,9 @@ class Reader:
         if reason_not_to_run(command):
             return False
         if command.program == "penstock" and command.arguments[0] == "serve":
-            if self._serve is not None:
-                self._url = self._serve(command)
-            return self._serve is not None
+            url = self._serve(command) if self._serve is not None else ""
+            self._url = url or self._url
+            return bool(url)
         if command.program == "penstock" and command.is_plain:
             self._run(command)
             return True

@@ -54,6 +54,16 @@ def test_a_line_for_a_shell_is_run_or_looked_at_or_says_why_not(line: Line) -> N
     assert known, f"{line.place}: nobody runs {line.text!r}"
 
 
+def test_a_page_that_calls_protoc_says_how_to_install_it() -> None:
+    pages = {line.page for line in all_lines() if line.program == "protoc"}
+
+    assert pages
+    for page in pages:
+        before = page.read_text(encoding="utf-8").partition("\nprotoc ")[0]
+        assert "protobuf-compiler" in before, name_of(page)
+        assert "grpcio-tools" in before, name_of(page)
+
+
 def test_there_is_a_line_for_each_reason() -> None:
     used = {reason_not_to_run(line) for line in all_lines()} - {""}
 
