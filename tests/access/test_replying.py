@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import penstock
+from penstock.api.patterns import WatchChannels
 from penstock.api.requesting import CloseReplyQueue, OpenReplyQueue, OpenReplyTo
 from penstock.core.vocabulary.errors import AccessDenied, InvalidArgument, NameDoesNotExist
 from tests.access.realms import QUICK, ask
@@ -75,6 +76,25 @@ def test_a_reply_elsewhere_needs_the_right_to_publish_there(realm: penstock.Real
             with pytest.raises(AccessDenied, match="'publish'"):
                 request.reply(b"")
         assert administrator.queues.get("answers").info().events == 0
+
+
+@pytest.mark.spec("R2", "D21")
+def test_no_list_has_a_temporary_destination_whatever_the_rights_of_its_reader(
+    realm: penstock.Realm,
+) -> None:
+    topic, queue, called = (f"temp-{kind}-{32 * 'a'}" for kind in ("topic", "reply", "queue"))
+    with realm.connect() as administrator, realm.connect(user="asker") as asker:
+        administrator.access.grant("maker@*", "access", "channels", "full")
+        administrator.channels.create(topic, type="reliable", engine="jms")
+        administrator.queues.create(called, type="persistent")
+        administrator.channels.create("orders")
+        ask(asker, OpenReplyQueue(queue))
+        with realm.connect(user="maker") as maker:
+            for session in (maker, administrator):
+                assert session.queues.list() == [called, "work"]
+                assert session.channels.list() == ["orders"]
+                watched = ask(session, WatchChannels("**", 1))
+                assert [store["name"] for store in watched["channels"]] == ["orders"]
 
 
 @pytest.mark.spec("R2")

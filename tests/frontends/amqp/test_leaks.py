@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 
 import pytest
 
@@ -71,9 +72,17 @@ def left() -> list[str]:
     return [type(each).__name__ for each in gc.get_objects() if type(each) in KINDS]
 
 
-def is_free(session: Session) -> bool:
+def exists(session: Session, queue: str) -> bool:
+    try:
+        session.queues.get(queue)
+    except penstock.NameDoesNotExist:
+        return False
+    return True
+
+
+def is_free(session: Session, queues: set[str]) -> bool:
     """Whether nothing is in anybody's hands, and what lived by a connection has ended."""
-    temporary = [name for name in session.queues.list() if name.startswith("temp-queue-")]
+    temporary = [name for name in queues if exists(session, name)]
     (durable,) = session.channels.get("news").durables.list()
     work = session.queues.get("work").info()
     return not temporary and not durable.clients and not work.in_flight
@@ -88,6 +97,7 @@ def test_nothing_stays_of_a_peer_whose_connection_ends(
     session.queues.create("work").push(b"held")
     session.channels.create("news", engine="jms")
     url = realm.listen_amqp()
+    queues: set[str] = set()
     for _ in range(ROUNDS):
         peer = Peer(url)
         peer.say(LINKS)
@@ -95,6 +105,7 @@ def test_nothing_stays_of_a_peer_whose_connection_ends(
         peer.hear(b"sends")
         peer.say(HALF_SENT + DECLARATION)
         peer.hear(DECLARED)
+        queues |= {name.decode() for name in re.findall(rb"temp-queue-[0-9a-f]{32}", peer.heard)}
         if end:
             peer.say(end)
             peer.hear_all()
@@ -102,9 +113,10 @@ def test_nothing_stays_of_a_peer_whose_connection_ends(
         del peer
 
     for _ in range(LOOKS_MAX):  # each look is a request to the realm, which ends them meanwhile
-        if is_free(session) and not left():
+        if is_free(session, queues) and not left():
             break
-    assert is_free(session)
+    assert is_free(session, queues)
+    assert len(queues) == ROUNDS
     assert left() == []
     event = session.queues.get("work").pop(0)
     assert event is not None

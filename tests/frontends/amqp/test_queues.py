@@ -126,12 +126,14 @@ def test_a_temporary_queue_ends_with_the_link_that_wanted_it(
     sender = client.sender(address)
     sender.send(Message(body="a"))
     assert texts(receiver, 1) == ["a"]
-    assert address in session.queues.list()
+    assert session.queues.get(address).info().name == address
+    assert address not in session.queues.list()
     sender.close()  # else it hears that its queue was deleted
 
     receiver.close()
 
-    assert address not in session.queues.list()
+    with pytest.raises(penstock.NameDoesNotExist):
+        session.queues.get(address)
 
 
 def test_a_large_message_comes_in_many_frames(connect: Connect) -> None:

@@ -431,12 +431,16 @@ def test_a_start_removes_temporary_destinations_and_nothing_that_is_called_like_
         session.queues.create(mine, type="persistent").push(b"kept")
         session.queues.create(left, type="reliable")
         session.channels.create(topic, type="reliable", engine="jms")
+        assert session.queues.list() == [mine]
+        assert session.channels.list() == []
 
     with penstock.Realm(tmp_path) as realm, realm.connect() as session:
         realm.listen_amqp()
 
         assert session.queues.list() == [mine]
-        assert session.channels.list() == []
+        for gone in (session.queues.get, session.channels.get):
+            with pytest.raises(penstock.NameDoesNotExist):
+                gone(left if gone == session.queues.get else topic)
         kept = session.queues.get(mine).pop(1.0)
         assert kept is not None
         assert kept.data == b"kept"

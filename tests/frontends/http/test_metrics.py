@@ -13,6 +13,7 @@ from cryptography import x509
 from prometheus_client.parser import text_string_to_metric_families
 
 import penstock
+from penstock.api.requesting import OpenReplyQueue
 from penstock.api.transfers import BeginBackup, EndBackup
 from penstock.wire.mqtt.packets import MQTT_3, DisconnectPacket, PublishPacket, Will
 from penstock.wire.mqtt.properties import PacketProperties
@@ -295,6 +296,23 @@ def test_only_so_many_channels_have_names() -> None:
     assert named == {"a", "b"}
     assert len(durables) == 2
     assert of(found, "penstock_unnamed_stores") == 2
+
+
+@pytest.mark.spec("R2")
+def test_temporary_queues_are_counted_together(web: Web, session: penstock.Session) -> None:
+    session.queues.create("work")
+    names = [f"temp-reply-{number:032x}" for number in range(3)]
+    for name in names:
+        ask(session, OpenReplyQueue(name))
+        session.queues.get(name).push(b"reply")
+
+    text = web.ask("GET", "/metrics").data.decode()
+    found = scraped(web)
+
+    assert not [name for name in names if name in text]
+    shown = ("penstock_temporary_stores", "penstock_temporary_events", "penstock_queues")
+    assert [of(found, name) for name in shown] == [3, 3, 1]
+    assert of(found, "penstock_temporary_events_bytes") > 0
 
 
 def test_a_scrape_changes_nothing(web: Web, session: penstock.Session) -> None:

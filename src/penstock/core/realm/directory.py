@@ -28,7 +28,7 @@ from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.reach import leads_out
-from penstock.core.vocabulary.temporary import is_reply_queue
+from penstock.core.vocabulary.temporary import is_temporary_store
 from penstock.core.vocabulary.topic_templates import template_of, templates_of
 
 HIDDEN_KINDS = frozenset({"schedule", "outbox"})
@@ -105,8 +105,8 @@ class Directory:
         self._schedules: dict[str, ChannelId] = {}
         """Ids of schedules, by the name of their channel or queue."""
         self.internal = InternalStores(rules.mqtt_channel)
-        self.reply_queues: dict[int, ChannelMachine] = {}
-        """The queues that sessions were lent for their replies (SEM R2)."""
+        self.temporary: dict[int, ChannelMachine] = {}
+        """Temporary destinations, which no list has (SEM R2)."""
         self.next_number = 1
         self._newest = Definition()
         """The attributes that a store was made with last."""
@@ -458,8 +458,8 @@ class Directory:
                 self.next_number = max(self.next_number, channel_id + 1)
                 definition = self._shared(definition)
                 made = self.channels[channel_id] = ChannelMachine(name, definition, self.rules)
-                if is_reply_queue(name):
-                    self.reply_queues[channel_id] = made
+                if is_temporary_store(name, definition):
+                    self.temporary[channel_id] = made
                 self._enter(channel_id, made)
                 self.note_topics(channel_id)
             case ChannelDeleted(channel_id):
@@ -502,7 +502,7 @@ class Directory:
         channel = self.channels.pop(channel_id, None)
         if channel is None:
             return
-        self.reply_queues.pop(channel_id, None)
+        self.temporary.pop(channel_id, None)
         self.joins.forget(channel_id)
         self.topics.forget(channel_id)
         if channel_id in self.internal.machines:
@@ -559,19 +559,19 @@ class Directory:
         return self._numbers.get(name)
 
     def names(self, kind: str) -> list[str]:
-        """The names of all stores of a kind that users find, sorted."""
-        own = self.internal.machines
-        found = (each.state for number, each in self.channels.items() if number not in own)
-        return sorted(state.name for state in found if state.definition.kind == kind)
+        """The names of all stores of a kind that lists have, sorted."""
+        states = (each.state for number, each in self.channels.items() if self.is_shown(number))
+        return sorted(state.name for state in states if state.definition.kind == kind)
 
     def is_taken(self, name: str) -> bool:
         """Whether no other store may get this name."""
         return name in self._numbers or name in self.internal.reserved
 
     def is_shown(self, channel_id: int) -> bool:
-        """Whether users find a store by its name."""
-        kind = self.channels[channel_id].state.definition.kind
-        return kind not in HIDDEN_KINDS and channel_id not in self.internal.machines
+        """Whether lists have a store."""
+        if channel_id in self.internal.machines or channel_id in self.temporary:
+            return False
+        return self.channels[channel_id].state.definition.kind not in HIDDEN_KINDS
 
     def schedule_of(self, channel_id: int) -> int | None:
         """The store of what waits to be published on ``channel_id``, if anything ever did."""
@@ -591,7 +591,8 @@ class Directory:
     def _refuse_too_many(self) -> None:
         if not self.rules.stores_max:
             return
-        if sum(map(self.is_shown, self.channels)) >= self.rules.stores_max:
+        shown = sum(map(self.is_shown, self.channels))
+        if shown + len(self.temporary) >= self.rules.stores_max:
             raise LimitReached(
                 f"there are {self.rules.stores_max} channels and queues, which is the limit "
                 f"(limits.channels_max)"

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import Final, Literal
 
+from msgspec.structs import replace
+
 from penstock.core.vocabulary.messages import Definition
 
 TEMPORARY: Final[dict[Literal["channel", "queue"], Definition]] = {
@@ -29,6 +31,14 @@ def is_temporary(name: str) -> bool:
 def is_reply_queue(name: str) -> bool:
     """Whether a name is that of a session's reply queue."""
     return _REPLY_QUEUE.fullmatch(name) is not None
+
+
+def is_temporary_store(name: str, definition: Definition) -> bool:
+    """Whether a store is a temporary destination. The name alone proves nothing: a client may give
+    it to a store of another kind. A cluster decides by itself whether one is cluster-wide."""
+    if not is_temporary(name):
+        return False
+    return replace(definition, cluster_wide=None) in TEMPORARY.values()
 
 
 def name_in_address(address: str) -> str:

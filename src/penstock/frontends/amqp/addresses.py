@@ -23,7 +23,7 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.names import NAME_LENGTH_MAX, destination_name
-from penstock.core.vocabulary.temporary import TEMPORARY, is_reply_queue, is_temporary
+from penstock.core.vocabulary.temporary import is_reply_queue, is_temporary
 from penstock.runtime.operations.callers import Caller
 from penstock.runtime.operations.door import execute
 from penstock.runtime.realm import RunningRealm
@@ -173,13 +173,10 @@ async def remove(realm: RunningRealm, destination: LinkDestination) -> None:
 
 async def remove_left_over(realm: RunningRealm) -> None:
     """Delete temporary destinations whose connections a restart has ended."""
-    for kind in ("channel", "queue"):
-        for name in await realm.list_channels(kind):
-            is_left_over = is_temporary(name) and not is_reply_queue(name)
-            store = realm.view.named(name) if is_left_over else None
-            # The name alone proves nothing: a client may have given it to a store of another kind.
-            if store is not None and store.definition == TEMPORARY[kind]:
-                await remove(realm, LinkDestination(store.number, name, kind))
+    for store in list(realm.view.temporary_stores()):
+        if not is_reply_queue(store.name):
+            kind: Kind = "queue" if store.definition.kind == "queue" else "channel"
+            await remove(realm, LinkDestination(store.number, store.name, kind))
 
 
 # --- names of durables --------------------------------------------------------------------

@@ -175,6 +175,16 @@ class RealmCollector(Collector):
         yield from (events, size, oldest, subscribers, published, left, redelivered)
         yield from (delivered, acknowledged, files)
         yield _gauge("unnamed_stores", "Channels and queues beyond those with a name.", unnamed)
+        temporary = list(self._realm.view.temporary_stores())
+        yield _gauge(
+            "temporary_stores", "Temporary queues and topics, and reply queues.", len(temporary)
+        )
+        yield _gauge(
+            "temporary_events", "Events in them.", sum(store.events for store in temporary)
+        )
+        yield _gauge(
+            "temporary_events_bytes", "Their bytes.", sum(store.bytes for store in temporary)
+        )
 
     def _of_dead(self) -> Iterator[Metric]:
         """Counters of dead events. They start at zero wherever something can die; durables beyond

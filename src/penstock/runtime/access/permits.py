@@ -56,6 +56,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.names import destination_name
+from penstock.core.vocabulary.temporary import is_temporary
 from penstock.runtime.access.access import AccessControl
 from penstock.runtime.access.accounts import checked_resource
 
@@ -108,7 +109,7 @@ class Permits:
         if not REQUESTS[type(request)].is_numbered or not name or name in self._names:
             return error
         need = OPERATIONS[operation]
-        if self._access.visible(self.principal, need.kind, [name]):
+        if not is_temporary(name) and self._access.visible(self.principal, need.kind, [name]):
             return error
         rights = " or ".join(f"{right!r}" for right in need.rights)
         return AccessDenied(

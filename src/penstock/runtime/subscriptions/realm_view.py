@@ -254,7 +254,8 @@ class RealmView:
         return found
 
     def stores(self) -> Iterator[StoreView]:
-        """Channels and queues, by name; not what the realm keeps for itself."""
+        """Channels and queues, by name; not temporary ones, nor what the realm keeps for
+        itself."""
         channels = self._state.directory.channels
         for _, channel_id in sorted(
             (each.state.name, channel_id) for channel_id, each in channels.items()
@@ -263,6 +264,11 @@ class RealmView:
                 yield StoreView(
                     ChannelId(channel_id), channels[channel_id], self._state, self._pages
                 )
+
+    def temporary_stores(self) -> Iterator[StoreView]:
+        """Temporary destinations, which no list has (SEM R2)."""
+        for channel_id, channel in self._state.directory.temporary.items():
+            yield StoreView(ChannelId(channel_id), channel, self._state, self._pages)
 
     def with_durable(self, name: str) -> list[tuple[StoreView, DurableView]]:
         """The stores that have a durable of this name."""

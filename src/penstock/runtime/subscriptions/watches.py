@@ -104,7 +104,7 @@ class ChannelWatches:
             watch.hidden.discard(number)
             if channel is None or channel.state.definition.kind != "channel":
                 continue
-            if number in self._state.directory.internal.machines:
+            if not self._state.directory.is_shown(number):
                 continue
             if not watch.choice.takes(channel.state.name):
                 continue

@@ -193,13 +193,14 @@ class FlowHistory:
     def _note_all(
         self, numbers: list[int], steps: range, elapsed_s: float
     ) -> Generator[None, None, None]:
+        directory = self._state.directory
         total = [0.0] * _RATES
         waits = [0] * (len(DELIVERY_BOUNDS_US) + 1)
         for number in numbers:
             channel = self._state.channels.get(number)
             if channel is None:
                 self._forget(number)
-            elif self._state.directory.is_shown(number):
+            elif directory.is_shown(number) or number in directory.temporary:
                 with self._incidents.barrier("history", number):
                     kept = yield from self._note_store(number, channel.state, steps, elapsed_s)
                     total, waits = _sum(total, kept[0]), _sum(waits, kept[1])

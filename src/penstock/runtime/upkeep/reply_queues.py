@@ -100,7 +100,9 @@ class ReplyQueues:
 
     def _found(self) -> Iterator[tuple[str, bool]]:
         """Each reply queue, and whether it has a reader."""
-        for channel in self._directory.reply_queues.values():
+        for channel in self._directory.temporary.values():
+            if not is_reply_queue(channel.state.name):
+                continue
             readers = channel.state.durables.get(READERS)
             yield channel.state.name, readers is not None and bool(readers.seats)
 
