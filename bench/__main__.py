@@ -23,6 +23,7 @@ from bench.plots import draw
 from bench.processes import ROOT, sources_at
 from bench.report import Cell, Result, between_marks, markdown
 from bench.shape import OURS, Case, Figures, Missing, Shape, ours_in, peers, shapes
+from bench.summary import SUMMARY, summary
 
 RUNS = 3
 FAILED = "failed: "
@@ -235,8 +236,9 @@ def _kept(file: Path | None) -> list[Result]:
 
 def _report(file: Path) -> int:
     """Write tables and pictures of what ``file`` has into the page."""
-    parts = {}
-    for result in _kept(file):
+    results = _kept(file)
+    parts = {SUMMARY: summary(results)}
+    for result in results:
         picture = draw(result, PICTURES)
         parts[result.shape] = markdown(result)
         if picture is not None:

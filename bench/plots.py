@@ -62,7 +62,7 @@ def _bars(
                 value,
                 height=BAR_IN * 0.9,
                 color=colour[cell.contender],
-                xerr=value * cell.spread(result.figure),
+                xerr=value * (cell.spread(result.figure) or 0.0),
                 error_kw={"ecolor": TEXT, "elinewidth": 0.8},
                 label=None if cell.contender in named else cell.contender,
             )

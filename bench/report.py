@@ -24,9 +24,12 @@ class Cell(Struct, frozen=True):
         values = [run[figure] for run in self.runs if figure in run]
         return statistics.median(values) if values else None
 
-    def spread(self, figure: str) -> float:
-        """Half the distance between best and worst run, as a part of the median."""
+    def spread(self, figure: str) -> float | None:
+        """Half the distance between best and worst run, as a part of the median. A single run has
+        no spread."""
         values = [run[figure] for run in self.runs if figure in run]
+        if len(values) < 2:
+            return None
         middle = statistics.median(values)
         return (max(values) - min(values)) / 2 / middle if middle else 0.0
 
@@ -49,20 +52,24 @@ class Result(Struct, frozen=True):
 def markdown(result: Result) -> str:
     """The table of a shape, with what it ran on."""
     figures = _figures(result)
-    header = ["case", "D", "contender", *(LABELS.get(f, f) for f in figures), "ratio"]
+    header = ["case", "D", "contender", "runs", *(LABELS.get(f, f) for f in figures), "ratio"]
     absent = _absent(result)
     lines = [
         f"### {result.shape}: {result.title}",
         "",
         f"{result.machine}; {result.at}; "
         + ", ".join(f"{name} {version}" for name, version in result.versions.items())
-        + f". Median of {_run_count(result)}, ± half the spread.",
+        + f". {_how_often(result)}",
         "",
-        _row(header),
-        _row(["---"] * 3 + ["---:"] * (len(header) - 3)),
-        *(_line(result, cell, figures) for cell in result.cells if cell.contender not in absent),
+        row(header),
+        row(["---"] * 3 + ["---:"] * (len(header) - 3)),
         *(
-            _row(["every case", "", name, reason, *[""] * len(figures)])
+            _line(result, cell, figures)
+            for cell in _by_case(result)
+            if cell.contender not in absent
+        ),
+        *(
+            row(["every case", "", name, "0", reason, *[""] * len(figures)])
             for name, reason in absent.items()
         ),
     ]
@@ -138,22 +145,37 @@ def _figures(result: Result) -> list[str]:
     return [figure for figure in LABELS if figure in seen]
 
 
-def _run_count(result: Result) -> int:
-    return max((len(cell.runs) for cell in result.cells), default=0)
+def _by_case(result: Result) -> list[Cell]:
+    """The cells case by case, also of those measured apart, each case with ours first."""
+    cases = list(dict.fromkeys((cell.case, cell.durability) for cell in result.cells))
+    return sorted(
+        result.cells,
+        key=lambda cell: (
+            cases.index((cell.case, cell.durability)),
+            cell.contender != result.ours,
+        ),
+    )
+
+
+def _how_often(result: Result) -> str:
+    if max((len(cell.runs) for cell in result.cells), default=0) < 2:
+        return "Each cell is one run."
+    return "Each cell is the median of its runs, ± half their spread where it has more than one."
 
 
 def _line(result: Result, cell: Cell, figures: Sequence[str]) -> str:
-    start = [cell.case, cell.durability, cell.contender]
+    start = [cell.case, cell.durability, cell.contender, str(len(cell.runs))]
     if cell.missing:
-        return _row([*start, cell.missing, *[""] * len(figures)])
+        return row([*start, cell.missing, *[""] * len(figures)])
     values = []
     for figure in figures:
         median = cell.median(figure)
-        text = "" if median is None else _number(median)
-        if figure == result.figure:
-            text += f" ± {cell.spread(figure):.0%}"
+        text = "" if median is None else number(median)
+        spread = cell.spread(figure)
+        if figure == result.figure and spread is not None:
+            text += f" ± {spread:.0%}"
         values.append(text)
-    return _row([*start, *values, _ratio(result, cell)])
+    return row([*start, *values, _ratio(result, cell)])
 
 
 def _ratio(result: Result, cell: Cell) -> str:
@@ -167,21 +189,24 @@ def _ratio(result: Result, cell: Cell) -> str:
         ),
         None,
     )
-    if own is None or cell.contender == result.ours:
-        return ""
+    return "" if own is None or cell.contender == result.ours else compared(result, own, cell)
+
+
+def compared(result: Result, own: Cell, cell: Cell) -> str:
+    """The ratio of two cells, above 1 where ours is better; empty if one has no figure."""
     ours, theirs = own.median(result.figure), cell.median(result.figure)
     if not ours or not theirs:
         return ""
     return f"{ours / theirs if result.higher_is_better else theirs / ours:.2f}"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     if value >= 1_000:
         return f"{value:,.0f}"
     return f"{value:.3g}" if value < 100 else f"{value:.0f}"
 
 
-def _row(values: Sequence[str]) -> str:
+def row(values: Sequence[str]) -> str:
     return f"| {' | '.join(values)} |"
 
 
