@@ -10,7 +10,14 @@ import pytest
 import penstock
 from penstock.api.patterns import WatchChannels
 from penstock.api.requesting import CloseReplyQueue, OpenReplyQueue, OpenReplyTo
-from penstock.core.vocabulary.errors import AccessDenied, InvalidArgument, NameDoesNotExist
+from penstock.core.vocabulary.errors import (
+    AccessDenied,
+    InvalidArgument,
+    LimitReached,
+    MemoryLimit,
+    NameDoesNotExist,
+)
+from penstock.core.vocabulary.temporary import SESSION_STORES_MAX
 from tests.access.realms import QUICK, ask
 
 PATIENT = 30.0
@@ -106,3 +113,52 @@ def test_a_reply_queue_has_a_name_of_its_kind(realm: penstock.Realm) -> None:
         assert ask(session, CloseReplyQueue("temp-reply-" + 32 * "0")) is None
         with pytest.raises(NameDoesNotExist, match="nobody waits"):
             ask(session, OpenReplyTo("temp-reply-" + 32 * "0"))
+
+
+@pytest.mark.spec("R4", "C6")
+def test_reply_queues_leave_the_memory_of_others_free() -> None:
+    """A user without any further right fills as many as it can."""
+    large, larger = b"x" * (5 << 20), b"x" * (17 << 20)
+    names = [f"temp-reply-{number:032x}" for number in range(8)]
+    with (
+        penstock.Realm(access__mode="optional", limits__memory_bytes=96 << 20, **QUICK) as realm,
+        realm.connect() as administrator,
+        realm.connect(user="asker") as asker,
+    ):
+        administrator.access.grant("asker@*", "access")
+        ticks = administrator.channels.create("ticks", type="reliable")
+        for name in names:
+            ask(asker, OpenReplyQueue(name))
+        assert [filled(asker.queues.get(name), large) for name in names[:4]] == [3, 1, 0, 0]
+
+        with pytest.raises(MemoryLimit, match="a temporary destination keeps 16777216 bytes"):
+            administrator.queues.get(names[2]).push(large)
+        assert [ticks.publish(large) for _ in range(10)]
+        assert asker.queues.get(names[0]).pop(0) is not None
+        assert filled(asker.queues.get(names[1]), large) == 1
+        ask(asker, CloseReplyQueue(names[0]))
+        ask(asker, CloseReplyQueue(names[1]))
+        assert filled(asker.queues.get(names[2]), larger) == 1
+
+
+def filled(queue: penstock.Queue, data: bytes) -> int:
+    """How many events of this data the queue takes."""
+    for count in range(100):
+        try:
+            queue.push(data)
+        except MemoryLimit:
+            return count
+    return 100
+
+
+@pytest.mark.spec("R4")
+def test_a_session_has_so_many_reply_queues_at_a_time(realm: penstock.Realm) -> None:
+    names = [f"temp-reply-{number:032x}" for number in range(SESSION_STORES_MAX + 1)]
+    with realm.connect(user="asker") as asker, realm.connect(user="replier") as other:
+        for name in names[:-1]:
+            ask(asker, OpenReplyQueue(name))
+        with pytest.raises(LimitReached, match=f"allowed are {SESSION_STORES_MAX}"):
+            ask(asker, OpenReplyQueue(names[-1]))
+        ask(other, OpenReplyQueue(f"temp-reply-{32 * 'f'}"))
+        ask(asker, CloseReplyQueue(names[0]))
+        ask(asker, OpenReplyQueue(names[-1]))

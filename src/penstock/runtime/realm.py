@@ -152,7 +152,7 @@ class RunningRealm:
         self._redriving = Redriving(self.shard, self.dispatch)
         self._alarm = Alarm(self.shard, clock, self.incidents)
         self.reply_queues = ReplyQueues(
-            self.directory,
+            self._state,
             StoreOperations(self.create_channel, self.open_channel, self.delete_channel),
         )
         self.watches = ChannelWatches(self._state)

@@ -10,6 +10,7 @@ from proton.reactor import Copy
 from proton.utils import LinkDetached, SendException
 
 import penstock
+from penstock.core.vocabulary.temporary import SESSION_STORES_MAX
 from penstock.frontends.amqp import hub
 from penstock.frontends.amqp.hub import AmqpLimits
 from tests.frontends.amqp.clients import WAIT_S, Client, plain, texts
@@ -134,6 +135,18 @@ def test_a_temporary_queue_ends_with_the_link_that_wanted_it(
 
     with pytest.raises(penstock.NameDoesNotExist):
         session.queues.get(address)
+
+
+@pytest.mark.spec("R4")
+def test_a_connection_has_so_many_temporary_queues_at_a_time(connect: Connect) -> None:
+    client = connect()
+    receivers = [client.receiver(None, dynamic=True) for _ in range(SESSION_STORES_MAX)]
+
+    with pytest.raises(LinkDetached, match="resource-limit-exceeded"):
+        client.receiver(None, dynamic=True)
+
+    receivers[0].close()
+    client.receiver(None, dynamic=True)
 
 
 def test_a_large_message_comes_in_many_frames(connect: Connect) -> None:

@@ -68,6 +68,11 @@ from penstock.core.vocabulary.messages import (
     Spans,
     StoredFact,
 )
+from penstock.core.vocabulary.temporary import (
+    STORE_BYTES_MAX,
+    USER_PERCENT_MAX,
+    is_temporary_store,
+)
 
 RESERVE = 100_000
 """Ids reserved at once for events kept in memory: one stored fact instead of one a publish."""
@@ -115,10 +120,17 @@ def _refuse(command: Publish, state: ChannelState, appended: Appended) -> None:
     elsewhere = state.type.home in ("off_heap", "pages") and leaves < digest.count
     kept = elsewhere or appended.volatile or appended.passing
     if kept and digest.size > command.memory_left:
+        left = max(command.memory_left, 0)
+        if is_temporary_store(state.name, state.definition):
+            raise MemoryLimit(
+                f"{state.name} has no room: {digest.size} bytes offered, {left} bytes are free; a "
+                f"temporary destination keeps {STORE_BYTES_MAX} bytes, and those of a user "
+                f"together {USER_PERCENT_MAX} % of limits.memory_bytes; wait until its session has "
+                f"read what is there"
+            )
         raise MemoryLimit(
-            f"{state.name} has no room: {digest.size} bytes offered, "
-            f"{max(command.memory_left, 0)} bytes of the realm's limit for {state.type.name} "
-            "channels are free; consume, purge or raise the limit"
+            f"{state.name} has no room: {digest.size} bytes offered, {left} bytes of the realm's "
+            f"limit for {state.type.name} channels are free; consume, purge or raise the limit"
         )
     if not state.definition.capacity:
         return

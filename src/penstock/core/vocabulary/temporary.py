@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable
 from typing import Final, Literal
 
-from msgspec.structs import replace
-
 from penstock.core.vocabulary.messages import Definition
 
 TEMPORARY: Final[dict[Literal["channel", "queue"], Definition]] = {
@@ -17,6 +15,13 @@ TEMPORARY: Final[dict[Literal["channel", "queue"], Definition]] = {
 """Definitions of temporary destinations: their events are kept in memory."""
 REPLY_QUEUE_PREFIX: Final = "temp-reply-"
 """Before 32 hexadecimal digits that nobody can guess: the name of a session's reply queue."""
+
+STORE_BYTES_MAX: Final = 16 << 20
+"""Bytes of events that one temporary destination keeps; a single event may be larger (SEM R4)."""
+USER_PERCENT_MAX: Final = 25
+"""The part of the realm's memory for events that all temporary destinations of a user may take."""
+SESSION_STORES_MAX: Final = 200
+"""Temporary destinations that a session may have at a time."""
 
 _TEMPORARY: Final = re.compile(r"temp-(queue|topic|reply)-[0-9a-f]{32}")
 _REPLY_QUEUE: Final = re.compile(REPLY_QUEUE_PREFIX + "[0-9a-f]{32}")
@@ -35,10 +40,12 @@ def is_reply_queue(name: str) -> bool:
 
 def is_temporary_store(name: str, definition: Definition) -> bool:
     """Whether a store is a temporary destination. The name alone proves nothing: a client may give
-    it to a store of another kind. A cluster decides by itself whether one is cluster-wide."""
+    it to a store of another kind, type or engine."""
     if not is_temporary(name):
         return False
-    return replace(definition, cluster_wide=None) in TEMPORARY.values()
+    own = TEMPORARY["queue" if definition.kind == "queue" else "channel"]
+    asked = (definition.kind, definition.type, definition.engine)
+    return asked == (own.kind, own.type, own.engine)
 
 
 def name_in_address(address: str) -> str:

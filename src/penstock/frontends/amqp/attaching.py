@@ -173,9 +173,10 @@ class Attaching:
     async def _temporary(self, said: frozenset[str]) -> LinkDestination:
         kind: Kind = "channel" if "temporary-topic" in said or "topic" in said else "queue"
         definition = TEMPORARY[kind]
-        return await made(
-            self._realm, self._connection.principal, temporary_name(kind), kind, definition
-        )
+        connection, name = self._connection, temporary_name(kind)
+        owners, user = self._realm.reply_queues.owners, connection.caller.owner
+        with owners.making(name, connection.session, user):
+            return await made(self._realm, connection.principal, name, kind, definition)
 
     # --- events go out -------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from penstock.frontends.http.joining import join_of
 from penstock.frontends.http.people_shapes import AclChange
 from penstock.frontends.http.realm_shapes import NewJoin
 from penstock.runtime.access.askers import asker
-from penstock.runtime.operations.callers import Caller
+from penstock.runtime.operations.callers import HTTP_SESSION, Caller
 from penstock.runtime.operations.door import answer_to, execute, execute_on
 from penstock.tasks import leave_to_owner, start_task
 
@@ -34,8 +34,6 @@ QueryT = TypeVar("QueryT")
 BodyT = TypeVar("BodyT")
 ResultT = TypeVar("ResultT")
 
-SESSION: Final = "http"
-"""What readers of a queue hear of one that pops by HTTP."""
 BASE: Final = "/api/v1"
 
 TAR: Final = "application/x-tar"
@@ -134,7 +132,7 @@ class Call(Generic[QueryT, BodyT]):
         self.guard = guard
         self.principal = principal
         self.caller = Caller(
-            server.realm, principal, SESSION, server.version, is_secure=guard.is_secure
+            server.realm, principal, HTTP_SESSION, server.version, is_secure=guard.is_secure
         )
         self.host = host
         self.headers = headers

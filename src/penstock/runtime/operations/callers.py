@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.api.requests import Request
 from penstock.core.access.name_owners import owned
@@ -11,6 +11,10 @@ from penstock.runtime.access.permits import Permits, check_internal
 
 if TYPE_CHECKING:
     from penstock.runtime.realm import RunningRealm
+
+
+HTTP_SESSION: Final = "http"
+"""The session of each call over HTTP: what readers of a queue hear of one that pops."""
 
 
 class Caller:

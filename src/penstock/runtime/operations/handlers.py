@@ -33,7 +33,7 @@ from penstock.runtime.operations import (
     tar_handlers,
     topic_handlers,
 )
-from penstock.runtime.operations.callers import Caller
+from penstock.runtime.operations.callers import HTTP_SESSION, Caller
 from penstock.runtime.subscriptions.locations import columns, locate, missing
 from penstock.runtime.writer.copies_in import TakeCopies, copies_from
 
@@ -148,7 +148,13 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             # Request and reply
             _on(
                 requesting.OpenReplyQueue,
-                lambda by, it: by.realm.reply_queues.open(by.realm.access, by.principal, it.name),
+                lambda by, it: by.realm.reply_queues.open(
+                    by.realm.access,
+                    by.principal,
+                    it.name,
+                    it.name if by.session == HTTP_SESSION else by.session,
+                    by.owner,
+                ),
             ),
             _on(
                 requesting.CloseReplyQueue,

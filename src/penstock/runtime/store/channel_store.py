@@ -31,7 +31,14 @@ from penstock.runtime.store.outgoing_batch import (
     spans_in,
 )
 from penstock.runtime.store.sealed_file import Damage, SealedFile
-from penstock.runtime.store.tail_batch import MERGE_BELOW, Meter, TailBatch, gathered, united
+from penstock.runtime.store.tail_batch import (
+    MERGE_BELOW,
+    Meter,
+    ShareMeter,
+    TailBatch,
+    gathered,
+    united,
+)
 
 JUDGED_WORK_MAX = 8_192
 """Comparisons of a selector with statistics of files in one call: events behind these are read."""
@@ -52,6 +59,8 @@ class ChannelStore:
     def __init__(self, meter: Meter, keys: Mapping[str, int] | None = None) -> None:
         self._realm = meter
         self.meter = Meter()
+        self.share: ShareMeter | None = None
+        """Counts the bytes of all temporary destinations of its user (SEM R4)."""
         self.tail: list[TailBatch] = []
         self._ends: list[int] = []
         self.files: list[SealedFile] = []
@@ -74,6 +83,10 @@ class ChannelStore:
         self._thinned_ids = 0
         self.freed: list[PageSlot] = []
         """Places in pages whose events have left: given back once that is on disk."""
+
+    def charge(self, share: ShareMeter) -> None:
+        """Count the bytes of this store, which is new and has none, in a share of the realm's."""
+        self._realm = self.share = share
 
     # --- changes -------------------------------------------------------------------------
 

@@ -241,3 +241,18 @@ class Meter:
                 self.off_heap_bytes += size
             case "pages":
                 self.paged_bytes += size
+
+
+class ShareMeter(Meter):
+    """Bytes in memory of some channels of a realm, whose meter counts them, too."""
+
+    __slots__ = ("__weakref__", "_realm")
+
+    def __init__(self, realm: Meter) -> None:
+        super().__init__()
+        self._realm = realm
+
+    def add_bytes(self, home: Home, size: int) -> None:
+        """Count bytes here and in the realm."""
+        super().add_bytes(home, size)
+        self._realm.add_bytes(home, size)

@@ -1,9 +1,13 @@
-"""Reply queues: made for sessions that ask, found by those that reply, and removed (SEM R2, R3)."""
+"""Reply queues: made for sessions that ask, found by those that reply, and removed (SEM R2, R3).
+
+The temporary destinations of AMQP count with them for what a session and a user may have (R4)."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
@@ -13,12 +17,13 @@ from penstock.api.requests import Kind
 from penstock.api.subscriptions import Attach
 from penstock.core.access.rights import Principal
 from penstock.core.durable.queue import READERS
-from penstock.core.realm.directory import HIDDEN_KINDS, Directory
-from penstock.core.vocabulary.errors import InvalidArgument, NameDoesNotExist
+from penstock.core.realm.directory import HIDDEN_KINDS
+from penstock.core.vocabulary.errors import InvalidArgument, LimitReached, NameDoesNotExist
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.temporary import (
     REPLY_QUEUE_PREFIX,
+    SESSION_STORES_MAX,
     TEMPORARY,
     IdleReplyQueues,
     is_reply_queue,
@@ -26,6 +31,8 @@ from penstock.core.vocabulary.temporary import (
     name_in_address,
 )
 from penstock.runtime.access.access import AccessControl
+from penstock.runtime.store.state import RealmState
+from penstock.runtime.store.tail_batch import ShareMeter
 
 
 class StoreOperations(Struct, frozen=True):
@@ -36,23 +43,81 @@ class StoreOperations(Struct, frozen=True):
     delete: Callable[[str, Kind], Awaitable[None]]
 
 
+class _Owned(Struct):
+    share: ShareMeter
+    is_made: bool = False
+
+
+class TemporaryOwners:
+    """The temporary destinations of each session. A restart of the realm forgets them, with the
+    events that were in them."""
+
+    def __init__(self, state: RealmState) -> None:
+        self._state = state
+        self._sessions: dict[str, dict[str, _Owned]] = {}
+        """By session, and the name of the destination."""
+        self._shares: WeakValueDictionary[str, ShareMeter] = WeakValueDictionary()
+        """By user; empty where the realm does not know its users."""
+
+    @contextmanager
+    def making(self, name: str, session: str, user: str) -> Iterator[None]:
+        """Held while a session makes a destination. Raises ``LimitReached``."""
+        self._forget_deleted(session)
+        owned = self._sessions.setdefault(session, {})
+        if len(owned) >= SESSION_STORES_MAX:
+            raise LimitReached(
+                f"the session has {len(owned)} temporary queues and topics; allowed are "
+                f"{SESSION_STORES_MAX}; delete one, or use one for several requests"
+            )
+        share = self._shares.get(user)
+        if share is None:
+            share = self._shares[user] = ShareMeter(self._state.meter)
+        made = owned[name] = _Owned(share)
+        try:
+            yield
+        except BaseException:
+            del owned[name]
+            raise
+        made.is_made = True
+        number = self._state.directory.find(name)
+        if number is not None:
+            self._state.stores[number].charge(share)
+
+    def forget_deleted(self) -> None:
+        """Forget the destinations that do not exist any more."""
+        for session in list(self._sessions):
+            self._forget_deleted(session)
+
+    def _forget_deleted(self, session: str) -> None:
+        owned, find = self._sessions.get(session, {}), self._state.directory.find
+        for name in [name for name, it in owned.items() if it.is_made and find(name) is None]:
+            del owned[name]
+        if not owned:
+            self._sessions.pop(session, None)
+
+
 class ReplyQueues:
     """Held by the realm as ``realm.reply_queues``."""
 
-    def __init__(self, directory: Directory, stores: StoreOperations) -> None:
-        self._directory = directory
+    def __init__(self, state: RealmState, stores: StoreOperations) -> None:
+        self._directory = state.directory
         self._stores = stores
-        self._idle = IdleReplyQueues(directory.rules.event_timeout_us)
+        self._idle = IdleReplyQueues(state.directory.rules.event_timeout_us)
+        self.owners = TemporaryOwners(state)
 
-    async def open(self, access: AccessControl, by: Principal, name: str) -> ChannelOpened:
-        """Create the queue for its user, or open it again for that user alone. Raises
-        ``InvalidArgument``, ``AccessDenied``."""
+    async def open(
+        self, access: AccessControl, by: Principal, name: str, session: str, user: str
+    ) -> ChannelOpened:
+        """Create the queue for its user, or open it again for that user alone. ``user`` is empty
+        where the realm does not know its users. Raises ``InvalidArgument``, ``AccessDenied``,
+        ``LimitReached``."""
         _check(name)
         async with access.naming(name):
             if self._directory.find(name) is not None:
                 access.require(by, operation_on(Attach, "queue"), name)
                 return await self._stores.open(name, "queue")
-            opened = await self._stores.create(name, TEMPORARY["queue"])
+            with self.owners.making(name, session, user):
+                opened = await self._stores.create(name, TEMPORARY["queue"])
             await access.lent(by, "queue", name)
         return opened
 
@@ -86,6 +151,7 @@ class ReplyQueues:
     async def remove_idle(self, access: AccessControl) -> None:
         """Remove the queues that nobody has read for the realm's ``event_timeout``: their sessions
         have ended without a word."""
+        self.owners.forget_deleted()
         now_us = int(asyncio.get_running_loop().time() * 1_000_000)
         for name in self._idle.due(self._found(), now_us):
             async with access.naming(name):

@@ -317,7 +317,7 @@ class Group:
             bodies, digest = self._admitted(state, store, bodies, digest, forced=forced)
             seen, digest = self._seen(number, channel, store, bodies, digest, has_joins=has_joins)
             digest, keyed = self._replacing(number, digest, bodies)
-            left = self._memory_left(channel, digest)
+            left = self._memory_left(number, digest)
         command = Publish(digest, producer, sequence, overshoot, left, forced)
         decided = channel.decide(command, self.now_us)
         if decided.is_retry:
@@ -421,14 +421,10 @@ class Group:
             store.names.check(channel.state.name, bodies, self.limits.property_names_max)
             merging.refuse(channel.state, store, bodies, digest)
             digest, _ = self._replacing(number, digest, bodies)
-            left = self._memory_left(channel, digest)
             limited = kind.home if kind.home in ("off_heap", "pages") else "heap"
-            asked = Publish(
-                digest,
-                overshoot=number in overshoot,
-                memory_left=left - claimed[limited],
-                evicts=evicts,
-            )
+            left = self._memory_left(number, digest, claimed[limited])
+            overshoots = number in overshoot
+            asked = Publish(digest, overshoot=overshoots, memory_left=left, evicts=evicts)
             decided = channel.decide(asked, self.now_us)
             if channel.state.moves_dead:
                 looking_ahead.evicting(self, number, asked, decided, bodies)
@@ -436,13 +432,16 @@ class Group:
             if limited != "heap" or fleeting:
                 claimed[limited] += digest.size
 
-    def _memory_left(self, channel: ChannelMachine, digest: Digest) -> int:
-        """Bytes free for events of a channel (SEM C6); some may pass through the heap (SEM J4)."""
-        state, meter = channel.state, self.state.meter
+    def _memory_left(self, number: int, digest: Digest, claimed: int = 0) -> int:
+        """Bytes free for events of a channel (SEM C6, R4); some may pass through the heap (J4)."""
+        state, meter = self.state.channels[number].state, self.state.meter
         left = self.limits.left(state.type.home, digest, meter)
         if state.engine.needs_interest and state.type.home == "pages":
             left = min(left, self.limits.left("heap", digest, meter))
-        return left
+        if number in self.state.directory.temporary:
+            own = self.limits.left_of_temporary(self.state.stores[number], digest)
+            return min(left - claimed, own)
+        return left - claimed
 
     def _replacing(
         self, number: int, digest: Digest, bodies: Sequence[Body]

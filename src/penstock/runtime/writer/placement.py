@@ -11,7 +11,9 @@ from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import Damaged, StorageFailed
 from penstock.core.vocabulary.messages import Appended, Digest
 from penstock.core.vocabulary.ports import Buffer, Pages, PageSlot
+from penstock.core.vocabulary.temporary import STORE_BYTES_MAX, USER_PERCENT_MAX
 from penstock.runtime.store.bodies import Body
+from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.tail_batch import Meter, TailBatch
 
 _STAMPS_BYTES = 128
@@ -39,6 +41,16 @@ class MemoryLimits(Struct, frozen=True):
         if home == "pages":
             return self.paged_bytes_max - meter.paged_bytes
         return self.heap_bytes_max - meter.memory_bytes
+
+    def left_of_temporary(self, store: ChannelStore, digest: Digest) -> int:
+        """Bytes still free for events of a temporary destination (SEM R4)."""
+        used = store.meter.memory_bytes
+        is_single = not used and digest.count == 1
+        left = digest.size if is_single else STORE_BYTES_MAX - used
+        if store.share is None:
+            return left
+        user_bytes_max = self.heap_bytes_max * USER_PERCENT_MAX // 100
+        return min(left, user_bytes_max - store.share.memory_bytes)
 
     def are_half_free(self, meter: Meter) -> bool:
         """Whether events that are not stored may stay in memory a little longer."""
