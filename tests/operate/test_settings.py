@@ -88,6 +88,8 @@ def test_a_bad_value_in_a_file_names_file_and_option() -> None:
     [
         ("[listen]\nprot = 1", "listen.prot is not a setting (r.toml); did you mean listen.port?"),
         ("[lisen]\nport = 1", "lisen is not a setting (r.toml); did you mean listen?"),
+        ("[mqtt]\nport = 1", "mqtt is not a setting (r.toml); did you mean listen.mqtt_port?"),
+        ("amqp = 1", "amqp is not a setting (r.toml); did you mean listen.amqp_port?"),
         ("listen = 5", "r.toml: listen must be a table, [listen], not 5"),
         ("port: 5", "r.toml is not TOML"),
     ],

@@ -157,7 +157,7 @@ class _Reading:
 
     def _check_known(self, path: str, what: str) -> None:
         if path not in _paths():
-            near = _nearest(path, [*_paths(), *_sections()])
+            near = _of_a_section(path) or _nearest(path, [*_paths(), *_sections()])
             raise InvalidArgument(f"{path} is not a {what}{near}")
 
     def _put(self, path: str, value: Any, origin: Origin) -> None:
@@ -208,6 +208,16 @@ def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str]]:
             near = _nearest(name, [*known, *OTHER_VARIABLES])
             raise InvalidArgument(f"the environment variable {name} is not a setting{near}")
     return found
+
+
+def _of_a_section(path: str) -> str:
+    """A hint at the option whose section was left out or taken for another: ``listen.mqtt_port``
+    for ``mqtt`` and for ``mqtt.port``."""
+    option = path.replace(".", "_")
+    near = next(
+        (each for each in _paths() if f"{each.rpartition('.')[2]}_".startswith(f"{option}_")), ""
+    )
+    return near and f"; did you mean {near}?"
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
