@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
 import penstock
 from penstock.testing.process import ServerProcess
-from tests.console.conftest import PATIENCE_MS, PHONE, Opened
+from tests.console.conftest import PATIENCE_MS, PHONE, Api, Opened
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 expect.set_options(timeout=PATIENCE_MS)
@@ -64,3 +65,38 @@ def test_after_opening_a_store_from_the_filter_keys_are_commands_again(opened: O
 
     expect(page.get_by_role("dialog")).to_be_visible()
     expect(page.get_by_role("searchbox")).to_have_value("orders")
+
+
+def test_figures_of_a_realm_that_is_gone_are_called_out_of_date(
+    opened: Opened, tmp_path: Path
+) -> None:
+    page = opened("")
+    with ServerProcess(tmp_path / "realm", "--http", "--http-port", "0") as server:
+        page.goto(f"{server.http_url}/#/")
+        expect(page.locator(".link-state")).to_have_text("Live")
+        expect(page.locator(".stale")).to_have_count(0)
+        server.kill()
+
+        expect(page.locator(".stale")).to_contain_text("Not connected.")
+        expect(page.locator(".stale")).to_contain_text("The figures on this page are from 2")
+
+
+def test_a_new_channel_has_the_type_that_the_realm_gives_by_default(
+    opened: Opened, api: Api
+) -> None:
+    page = opened("#/new")
+    kind, engine = (page.get_by_label(name, exact=True) for name in ("Type", "Engine"))
+    usual = api.ask("POST", "/channels", {"name": "usual"})["definition"]
+
+    expect(kind).to_have_value(usual["type"])
+    expect(engine).to_have_value(usual["engine"])
+    for select in (kind, engine):
+        assert select.evaluate(
+            """(select) => {
+              const context = document.createElement("canvas").getContext("2d");
+              context.font = getComputedStyle(select).font;
+              const texts = [...select.options].map((each) => each.text);
+              const widths = texts.map((text) => context.measureText(text).width);
+              return Math.max(...widths) + 48 <= select.clientWidth;
+            }"""
+        ), "the longest choice is cut"

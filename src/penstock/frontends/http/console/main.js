@@ -1,8 +1,9 @@
 // The console: who is there, the frame around the pages, and which page the address names.
 import { html, render, useCallback, useEffect, useErrorBoundary, useRef, useState } from "./view.js";
 import { get, post, useToken, whenLoggedOut } from "./api.js";
+import { moment } from "./format.js";
 import { Icon, Mark } from "./icons.js";
-import { Button, Empty, Loading, Refusal, Toasts, useRefreshed } from "./parts.js";
+import { Button, Empty, Loading, Note, Refusal, Toasts, useRefreshed } from "./parts.js";
 import { deny, follow, useLive } from "./live.js";
 import { Keys } from "./keys.js";
 import { Tree, openFirst } from "./tree.js";
@@ -52,13 +53,14 @@ function useTheme() {
   return [theme, turn];
 }
 
+/** Without figures, the answers of the realm say whether it can be reached. */
+const linkOf = (state, isAway, realm) => (state !== "denied" ? state : isAway ? "lost" : realm ? "denied" : "opening");
 const LINK = { opening: ["", "Connecting"], live: ["ok", "Live"], lost: ["bad", "Not connected"], denied: ["ok", "Connected"] };
 
 function Bar({ realm, isAway, me, onMenu, onKeys, onLogin, onLogout }) {
   const [theme, turnTheme] = useTheme();
   const { state } = useLive();
-  // Without figures it is the answers of the realm that say whether it is there.
-  const [kind, text] = LINK[state !== "denied" ? state : isAway ? "lost" : realm ? "denied" : "opening"];
+  const [kind, text] = LINK[linkOf(state, isAway, realm)];
   return html`<header class="bar">
     <button type="button" class="button plain icon menu-button" aria-label="Channels and pages" onClick=${onMenu}><${Icon} name="menu" /></button>
     <a class="brand" href=${to("")} aria-label="Penstock, overview"><${Mark} /><span class="word">Penstock</span></a>
@@ -70,6 +72,13 @@ function Bar({ realm, isAway, me, onMenu, onKeys, onLogin, onLogout }) {
         <${Button} kind="plain icon" icon="out" label="Log out" onClick=${onLogout} />`}
       <${Button} kind="plain icon" icon=${THEMES[theme][0]} label=${THEMES[theme][1]} onClick=${turnTheme} />
       <${Button} kind="plain icon" icon="help" label="Keys" onClick=${onKeys} /></div></header>`;
+}
+
+/** What every page shows while the realm cannot be reached: its figures are no longer current. */
+function Stale({ realm, isAway }) {
+  const { state, rates } = useLive();
+  if (linkOf(state, isAway, realm) !== "lost") return null;
+  return html`<div class="stale"><${Note} kind="warn" role="status" title="Not connected.">${rates ? `The figures on this page are from ${moment(rates.at)}.` : "What this page shows may be out of date."} The console keeps trying to connect.</${Note}></div>`;
 }
 
 function chosenOf([kind, name, tab, inner]) {
@@ -167,7 +176,7 @@ function Frame({ me, onLogin, onLogout }) {
     <${Bar} realm=${realm} isAway=${away?.status === 0} me=${me} onMenu=${() => setMenu(true)} onKeys=${() => setKeys(true)} onLogin=${onLogin} onLogout=${onLogout} />
     <${Side} route=${route} isOpen=${menu} onClose=${close} me=${me} mqtt=${mqtt.value} filterRef=${filter} />
     ${menu && html`<button type="button" class="veil" aria-label="Close the menu" onClick=${close}></button>`}
-    <main class="main" id="main" tabindex="-1" ref=${main}><${Guarded} route=${route} realm=${realm} me=${me} mqtt=${mqtt} /></main>
+    <main class="main" id="main" tabindex="-1" ref=${main}><${Stale} realm=${realm} isAway=${away?.status === 0} /><${Guarded} route=${route} realm=${realm} me=${me} mqtt=${mqtt} /></main>
     <${Toasts} /><${Keys} open=${keys} setOpen=${setKeys} onFilter=${toFilter} /></div>`;
 }
 

@@ -6,11 +6,14 @@ import { Button, Choice, Field, Head, Line, Panel, Refusal, tell, useDoing } fro
 import { go, to } from "../router.js";
 import { AttributeFields, STORAGE_USUAL, changes } from "./settings.js";
 
+// The first of each is the default of the realm.
 const TYPES = [
-  ["persistent", "persistent: on disk, always"], ["mixed", "mixed: each event as its flag says"], ["reliable", "reliable: in memory"], ["transient", "transient: relayed, never stored"],
-  ["paged", "paged: memory-mapped (deprecated)"], ["off_heap", "off_heap (deprecated)"], ["simple", "simple (deprecated)"],
+  ["mixed", "Each event says whether it is stored on disk."], ["persistent", "All events are stored on disk."], ["reliable", "Events are kept in memory."], ["transient", "Events are relayed and never stored."],
+  ["paged", "Memory-mapped; deprecated."], ["off_heap", "Deprecated."], ["simple", "Deprecated."],
 ];
-const ENGINES = [["default", "default: events stay, anybody replays"], ["jms", "jms: events stay while somebody waits"], ["merge", "merge: one state per key"]];
+const ENGINES = [["default", "Events stay; any client can replay them."], ["jms", "Events stay while a durable needs them."], ["merge", "One state per key."]];
+const namesOf = (choices) => choices.map(([key]) => key);
+const helpOf = (choices, chosen) => choices.find(([key]) => key === chosen)[1];
 
 const OF_NAMES = new Set(["invalid-name", "name-already-bound"]);
 
@@ -41,7 +44,7 @@ function Import() {
 export function NewStore({ route }) {
   const [kind, setKind] = useState(route.query.kind === "queue" ? "queue" : "channel");
   const [name, setName] = useState(route.query.name ?? "");
-  const [own, setOwn] = useState({ type: "persistent", engine: "default", keys: "" });
+  const [own, setOwn] = useState({ type: TYPES[0][0], engine: ENGINES[0][0], keys: "" });
   const [given, setGiven] = useState(USUAL);
   const doing = useDoing();
   const create = async (event) => {
@@ -60,8 +63,8 @@ export function NewStore({ route }) {
       <div><${Choice} label="What to create" value=${kind} onPick=${setKind} options=${[["channel", "Channel"], ["queue", "Queue"]]} /></div>
       <${Field} label="Name" mono value=${name} onInput=${setName} help="A / makes folders: eu/orders lies in eu." placeholder="eu/orders" required autofocus
         wrong=${doing.error && OF_NAMES.has(doing.error.code) ? `${doing.error.code}: ${doing.error.message}` : undefined} />
-      <div class="pair"><${Field} label="Type" value=${own.type} onInput=${(type) => setOwn({ ...own, type })} options=${TYPES} />
-        ${kind === "channel" && html`<${Field} label="Engine" value=${own.engine} onInput=${(engine) => setOwn({ ...own, engine })} options=${ENGINES} />`}
+      <div class="pair"><${Field} label="Type" value=${own.type} onInput=${(type) => setOwn({ ...own, type })} options=${namesOf(TYPES)} help=${helpOf(TYPES, own.type)} />
+        ${kind === "channel" && html`<${Field} label="Engine" value=${own.engine} onInput=${(engine) => setOwn({ ...own, engine })} options=${namesOf(ENGINES)} help=${helpOf(ENGINES, own.engine)} />`}
         <${Field} label="Publish keys" mono value=${own.keys} onInput=${(keys) => setOwn({ ...own, keys })} placeholder="sku:1" help="newest per value, with depth" /></div>
       <${AttributeFields} kind=${kind} given=${given} set=${(part) => setGiven({ ...given, ...part })} />
       ${doing.error && !OF_NAMES.has(doing.error.code) && html`<${Refusal} error=${doing.error} />`}
