@@ -66,6 +66,8 @@ OVER_HTTP = {
     "topic tail": "GET mqtt",
     "topic retained": f"GET {_C}/retained",
     "topic sessions": "GET mqtt/sessions",
+    "topic end": "DELETE mqtt/sessions",
+    "topic forget": f"DELETE {_C}/retained",
     "pipeline list": "GET pipelines",
     "pipeline show": "GET pipelines/{pipeline}",
     "user create": "POST users",

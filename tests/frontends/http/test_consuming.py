@@ -239,6 +239,26 @@ def test_forms_of_a_batch(web: Web, orders: penstock.Channel) -> None:
     assert (refused.status, refused.code) == (406, "invalid-argument")
 
 
+@pytest.mark.parametrize(
+    "accept", [ARROW, "application/vnd.apache.parquet", "application/json;q=0"]
+)
+def test_a_form_in_which_an_answer_does_not_come_is_refused_before_anything_is_done(
+    web: Web, accept: str
+) -> None:
+    for method, path, body in (
+        ("GET", "realm", None),
+        ("GET", "channels", None),
+        ("POST", "channels", {"name": "unmade"}),
+    ):
+        refused = web.ask(method, path, body, headers={"accept": accept})
+
+        assert (refused.status, refused.code) == (406, "invalid-argument")
+        assert "accept one of application/json" in refused.reason
+    assert web.ask("GET", "channels/unmade").status == 404
+    for usual in ("*/*", "text/html, */*;q=0.1", "application/*", "Application/JSON;q=0.5", ""):
+        assert web.ask("GET", "realm", headers={"accept": usual}).status == 200
+
+
 @pytest.mark.spec("E10")
 def test_a_batch_in_columns_has_one_for_numbers(web: Web, orders: penstock.Channel) -> None:
     orders.durables.create("team")

@@ -26,6 +26,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.names import destination_name
 from penstock.frontends.http import metrics
+from penstock.frontends.http.accepting import JSON, accepted_form, not_accepted
 from penstock.frontends.http.health import INCIDENTS_SHOWN_MAX, Health, State
 from penstock.frontends.http.routing import (
     BASE,
@@ -60,7 +61,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[str, str]]
 
-JSON: Final = "application/json"
 QUERY_BYTES_MAX: Final = 128 << 10
 OPEN_BYTES_MAX: Final = SMALL_BYTES
 """Most bytes in the body of a request without a signed-in user."""
@@ -75,6 +75,8 @@ SECURITY: Final[Headers] = [
     ("referrer-policy", "no-referrer"),
     ("cross-origin-resource-policy", "same-origin"),
 ]
+OTHER_FORMS: Final = (Events, Download, Payload)
+"""Answers that are not JSON, or whose endpoint chooses the form."""
 PAGE: Final[Headers] = [
     (
         "content-security-policy",
@@ -248,6 +250,7 @@ class HttpRequest:
         with self._share(route, principal), server.quotas.asking(principal) as carry:
             self._is_unread = self._claimed > 0 or "transfer-encoding" in self.headers
             await self._check_right(principal, found)
+            self._check_accepted(found.signature.answer)
             claimed = self._claimed if found.signature.body is Content else 0
             carry(claimed)  # refused before a byte is read into memory
             body = await self._given(found, principal)
@@ -287,6 +290,14 @@ class HttpRequest:
                     self._is_unread = False
         async with access.act(principal, route.operation, name, target_of(found.params, body)):
             pass
+
+    def _check_accepted(self, answer: Any) -> None:
+        """Refuse a request whose client does not accept JSON, where the answer comes in no other
+        form: before anything is done, so that a change is not made and then refused."""
+        accept = self.headers.get("accept", "")
+        if answer in OTHER_FORMS or accepted_form(accept, (JSON,)):
+            return
+        raise Refusal(406, not_accepted(accept, (JSON,)))
 
     async def _answered(self, call: Call[Any, Any], found: RouteMatch) -> None:
         answer = await self._while_asked(found.route.endpoint(call), found)

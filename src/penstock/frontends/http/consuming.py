@@ -31,6 +31,7 @@ from penstock.core.durable.queue import READERS
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.names import destination_name
+from penstock.frontends.http.accepting import JSON, accepted_form, not_accepted
 from penstock.frontends.http.app import Refusal
 from penstock.frontends.http.consuming_shapes import (
     ExtendBody,
@@ -47,7 +48,7 @@ from penstock.frontends.http.consuming_shapes import (
 )
 from penstock.frontends.http.event_documents import document_of, messages_of
 from penstock.frontends.http.finding import asked_of, store_of
-from penstock.frontends.http.publishing import ARROW, IN_THREAD_BYTES, JSON, NDJSON
+from penstock.frontends.http.publishing import ARROW, IN_THREAD_BYTES, NDJSON
 from penstock.frontends.http.routing import Call, Examples, Payload, Route, run_while_there
 from penstock.frontends.http.shapes import NoQuery, moment
 
@@ -265,29 +266,10 @@ def _chosen(body: OfLease) -> LeasedEvents:
 def _form(accept: str) -> str:
     """The content type of the answer: of those that the client takes the one that it likes best.
     Raises ``Refusal`` where it takes none of them."""
-    best, found = 0.0, ""
-    for part in accept.split(",") if accept.strip() else ("*/*",):
-        name, *parameters = (each.strip() for each in part.lower().split(";"))
-        kind = JSON if name in ("*/*", "application/*") else name
-        weight = _weight(parameters)
-        if kind in _FORMS and weight > best:
-            best, found = weight, kind
-    if not found:
-        error = InvalidArgument(
-            f"events do not come as {accept[:80]!r}; accept one of {', '.join(_FORMS)}"
-        )
-        raise Refusal(406, error)
-    return found
-
-
-def _weight(parameters: Sequence[str]) -> float:
-    for each in parameters:
-        if each.startswith("q="):
-            try:
-                return float(each[2:])
-            except ValueError:
-                raise InvalidArgument(f"{each[:20]!r} in Accept is not a weight") from None
-    return 1.0
+    form = accepted_form(accept, _FORMS)
+    if not form:
+        raise Refusal(406, not_accepted(accept, _FORMS))
+    return form
 
 
 def _json(told: Fetched, parts: Sequence[Part], _: bool) -> bytes:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.frontends.http.accepting import JSON
 from penstock.frontends.http.consuming_shapes import FetchedAnswer
 from penstock.frontends.http.generating import (
     NAMES,
@@ -17,7 +18,7 @@ from penstock.frontends.http.generating import (
     without_unused,
     worded,
 )
-from penstock.frontends.http.publishing import ARROW, JSON, NDJSON
+from penstock.frontends.http.publishing import ARROW, NDJSON
 from penstock.frontends.http.routing import (
     BASE,
     TAR,

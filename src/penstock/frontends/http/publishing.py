@@ -21,6 +21,7 @@ from penstock.columns.schema.ipc import table_from_stream
 from penstock.core.vocabulary.argument_errors import ABSENT, explain
 from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
 from penstock.core.vocabulary.identities import ChannelId
+from penstock.frontends.http.accepting import JSON
 from penstock.frontends.http.event_documents import messages_of
 from penstock.frontends.http.finding import Store
 from penstock.frontends.http.routing import Call, Content
@@ -36,7 +37,6 @@ PART_BYTES_MAX: Final = 8 << 20
 IN_THREAD_BYTES: Final = 64 << 10
 """A larger request is decoded in a thread."""
 
-JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 ARROW: Final = "application/vnd.apache.arrow.stream"
 CONTENT_TYPES: Final = (JSON, NDJSON, ARROW)
