@@ -32,6 +32,8 @@ import tomllib
 with open("pyproject.toml", "rb") as file:
     print(*tomllib.load(file)["project"]["optional-dependencies"]["amqp"], sep="\n")
 ' | lock requirements-amqp.lock --constraints requirements.lock --no-annotate - "$@"
+# What packaging/Dockerfile installs beside them: the package's dependencies and those for tokens.
+lock requirements-image.lock --extra tokens --constraints requirements.lock --no-annotate pyproject.toml "$@"
 
 # What `make lowest` installs: the lowest versions that pyproject.toml allows of what users install
 # and of what runs the tests, the rest as in the large file. Of the extra `spark` only deltalake is

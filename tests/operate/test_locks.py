@@ -34,6 +34,15 @@ def test_the_amqp_engine_moves_no_version_of_the_large_lock() -> None:
     assert needed == {name: large.get(name) for name in needed}
 
 
+def test_the_image_has_what_the_package_and_tokens_need_in_the_versions_that_are_tested() -> None:
+    large, image = locked("requirements.lock"), locked("requirements-image.lock")
+    direct = [each for part in ("", "tokens") for each in declared()[part]]
+
+    assert {each.name for each in direct} <= image.keys()
+    assert image == {name: large.get(name) for name in image}
+    assert not image.keys() & {"pyspark", "pytest", ENGINE}
+
+
 def declared() -> dict[str, list[Requirement]]:
     """What users install: of the base, and of each extra."""
     with (ROOT / "pyproject.toml").open("rb") as file:
@@ -97,7 +106,15 @@ def test_a_change_lands_only_with_the_lowest_versions() -> None:
     ]
 
 
-@pytest.mark.parametrize("lock", ["requirements-amqp.lock", "requirements-lowest.lock"])
+@pytest.mark.parametrize(
+    "lock",
+    [
+        "requirements-amqp.lock",
+        "requirements-build.lock",
+        "requirements-image.lock",
+        "requirements-lowest.lock",
+    ],
+)
 def test_every_locked_package_has_its_hashes(lock: str) -> None:
     text = (ROOT / lock).read_text()
 

@@ -34,7 +34,8 @@ DIRECTIVES = {
         *("ProtectSystem", "ProtectHome", "PrivateTmp", "PrivateDevices", "LockPersonality"),
         *("ProtectKernelTunables", "ProtectKernelModules", "ProtectControlGroups"),
         *("RestrictAddressFamilies", "RestrictSUIDSGID", "RestrictRealtime"),
-        *("SystemCallArchitectures", "CapabilityBoundingSet"),
+        *("SystemCallArchitectures", "SystemCallFilter", "SystemCallErrorNumber"),
+        *("CapabilityBoundingSet", "MemoryMax"),
     },
     "Install": {"WantedBy"},
 }
@@ -90,6 +91,14 @@ def test_the_unit_is_ready_when_the_realm_is_and_gives_up_in_the_end() -> None:
     assert (service["Type"], service["NotifyAccess"]) == ("notify", "main")
     assert "$MAINPID" in service["ExecReload"]
     assert burst * restart_s < int(limits["StartLimitIntervalSec"])  # else it never gives up
+
+
+def test_the_unit_bounds_memory_and_system_calls() -> None:
+    service = unit()["Service"]
+
+    assert 50 <= int(service["MemoryMax"].removesuffix("%")) <= 90
+    assert service["SystemCallFilter"] == "@system-service"
+    assert service["SystemCallErrorNumber"] == "EPERM"  # the call fails, and the realm goes on
 
 
 def complaints(file: Path) -> list[str]:
@@ -153,21 +162,38 @@ def test_the_image_copies_only_what_is_in_the_repository() -> None:
     assert all_of("ADD") == []
 
 
-def test_pip_keeps_no_cache_and_takes_the_versions_of_the_lock() -> None:
-    (install,) = [text for text in all_of("RUN") if "pip install" in text]
+def installs() -> list[list[str]]:
+    """The arguments of each `pip install`, in their order."""
+    steps = [step for text in all_of("RUN") for step in text.split(" && ")]
+    return [shlex.split(step)[2:] for step in steps if "pip install" in step]
 
-    assert "--no-cache-dir" in install
-    assert "PIP_CONSTRAINT=/build/versions.txt" in install  # also for what builds the package
-    assert "requirements-build.lock" in install
+
+def test_pip_keeps_no_cache_and_takes_only_what_has_a_hash_in_a_lock() -> None:
+    *locked, package = installs()
+
+    assert all("--no-cache-dir" in arguments for arguments in installs())
+    assert all("--require-hashes" in arguments for arguments in locked)
+    files = [name for arguments in locked for name in arguments if name.endswith(".lock")]
+    assert files == ["requirements-image.lock", "requirements-build.lock", "requirements-amqp.lock"]
+    assert {"--no-deps", "--no-index", "--no-build-isolation", "."} <= set(package)
     assert all("sudo" not in text and "chmod 777" not in text for text in all_of("RUN"))
+
+
+def test_nothing_is_built_with_tools_that_have_no_hash() -> None:
+    """With isolation pip would fetch what builds a source package by itself, unchecked."""
+    _, engine, package = installs()
+
+    assert "requirements-amqp.lock" in engine
+    assert "--no-build-isolation" in engine
+    assert "--no-build-isolation" in package
 
 
 def test_the_image_has_amqp_and_no_compiler() -> None:
     (install,) = [text for text in all_of("RUN") if "pip install" in text]
     last = " ".join(text for _, text in last_stage())
 
-    assert "'.[amqp,tokens]'" in install
     assert "requirements-amqp.lock" in install
+    assert "pip uninstall --yes -r requirements-build.lock" in install
     assert any("apt-get install" in text and "gcc" in text for text in all_of("RUN"))
     assert "apt-get" not in last
     assert "gcc" not in last
