@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from proton import Event, Link, Session, symbol
 
@@ -66,6 +66,8 @@ UNSENT_MAX: Final = 8 << 20
 TICK_S_MIN: Final = 0.01
 TICK_S_MAX: Final = 5.0
 """Most seconds between two checks for timeouts."""
+
+P = ParamSpec("P")
 
 _log = logger("penstock.amqp")
 
@@ -323,9 +325,9 @@ class AmqpConnection(HostedConnection):
         elif kind in (Event.LINK_REMOTE_CLOSE, Event.LINK_REMOTE_DETACH):
             self.links.detach(event.link, closed=kind == Event.LINK_REMOTE_CLOSE)
         elif kind == Event.SESSION_REMOTE_CLOSE:
-            self.spawn(self.links.end_session(kept(event.session)))
+            self.spawn(self.links.end_session, kept(event.session))
         elif kind == Event.CONNECTION_REMOTE_CLOSE:
-            self.spawn(self._end_connection())
+            self.spawn(self._end_connection)
         elif kind == Event.TRANSPORT_ERROR:
             reason = str(event.transport.condition)
             _log.warning("amqp.refused", connection=self.number, host=self.host, reason=reason)
@@ -465,16 +467,20 @@ class AmqpConnection(HostedConnection):
 
     # --- tasks ---------------------------------------------------------------------------
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(
+        self, work: Callable[P, Coroutine[Any, Any, None]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> None:
         """Run something that has to wait for the realm."""
         self._in_progress += 1
-        self.listener.spawn(self._done(work))
+        self.listener.spawn(self._done, work, *args, **kwargs)
 
-    async def _done(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _done(
+        self, work: Callable[P, Coroutine[Any, Any, None]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> None:
         asker.set(self._asker)
         with self.containing:
             try:
-                await work
+                await work(*args, **kwargs)
             except PenstockError as error:
                 self.end(error)
             except UnicodeDecodeError as error:

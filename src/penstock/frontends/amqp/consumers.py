@@ -488,7 +488,7 @@ class Consumer:
         event_id = outcome.event_id
         self._kept.pop(event_id, None)
         self._connection.hub.modifications.forget(self.reader, [event_id])
-        self._connection.spawn(self._bury(event_id, outcome.reason, reply))
+        self._connection.spawn(self._bury, event_id, outcome.reason, reply)
 
     @property
     def _moves_dead(self) -> bool:

@@ -175,7 +175,7 @@ class AmqpHub:
         is_there = now is not None and now.identity is durable.identity
         is_absent = not durable.is_attached and self._absences.get(durable.identity) is absence
         if is_there and is_absent and not self.listener.is_stopping:
-            self.listener.spawn(self._delete(number, durable.name))
+            self.listener.spawn(self._delete, number, durable.name)
 
     async def _delete(self, number: ChannelId, name: str) -> None:
         try:

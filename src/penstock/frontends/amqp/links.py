@@ -91,7 +91,7 @@ class Links:
         self._connection.pace.came(1)
         attached = self._links[_key(link)] = Attached(link)
         attached.older = self._connection.hub.named(self._connection, attached)
-        self._connection.spawn(self._attached(attached))
+        self._connection.spawn(self._attached, attached)
 
     async def _attached(self, attached: Attached) -> None:
         try:
@@ -133,7 +133,7 @@ class Links:
             attached.is_known = True
         elif attached is not None:
             attached.is_closed = True
-            self._connection.spawn(self._detached(attached, closed=closed))
+            self._connection.spawn(self._detached, attached, closed=closed)
         elif (over := self._over.pop(_key(link), None)) is not None:
             self._free(over)
         elif link.state & Endpoint.LOCAL_ACTIVE:
@@ -229,7 +229,7 @@ class Links:
         else:
             attached.link.condition = Condition(condition, description)
             attached.link.close()
-        self._connection.spawn(self._dropped(attached))
+        self._connection.spawn(self._dropped, attached)
         self._connection.flush_soon()
 
     async def _dropped(self, attached: Attached) -> None:
@@ -279,7 +279,7 @@ class Links:
         """End a session from this side, with the reason; the peer still has to end it, too."""
         done = self._failed[hash(session)] = asyncio.Event()
         session.condition = Condition(condition, description)
-        self._connection.spawn(self._session_failed(session, done))
+        self._connection.spawn(self._session_failed, session, done)
 
     async def _session_failed(self, session: Session, done: asyncio.Event) -> None:
         try:
@@ -333,7 +333,7 @@ class Links:
             if attached.is_lost and consumer is not None and not consumer.manner.seat:
                 consumer.lose()
         if links:
-            self._connection.spawn(self._left(links))
+            self._connection.spawn(self._left, links)
         else:
             self.left.set()
 

@@ -261,7 +261,7 @@ class LinkProducer:
         """Let a message wait until its destination is created; later ones wait behind it."""
         self._waiting.append((message, delivery))
         if len(self._waiting) == 1:
-            self._connection.spawn(self._make())
+            self._connection.spawn(self._make)
 
     async def _make(self) -> None:
         while self._waiting:

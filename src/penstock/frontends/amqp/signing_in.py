@@ -68,7 +68,7 @@ class SaslSignIn:
             self._begin(frame)
         elif self._exchange is not None:
             self.is_busy = True
-            self._connection.spawn(self._proven(self._exchange, frame.response))
+            self._connection.spawn(self._proven, self._exchange, frame.response)
         else:
             raise RemoteProtocolViolation("client answered a challenge that was not sent")
 
@@ -89,7 +89,7 @@ class SaslSignIn:
             self._connection.send_sasl(sasl.challenge(self._exchange.challenge(known)))
             return
         self.is_busy = True
-        self._connection.spawn(self._shown(init))
+        self._connection.spawn(self._shown, init)
 
     async def _shown(self, init: sasl.Init) -> None:
         try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from msgspec.structs import replace
 
@@ -80,6 +80,8 @@ _ASKED_FOR_PROBLEMS: Final = (
     *(SubackPacket, UnsubackPacket),
 )
 """Packets that explain nothing to a client that does not want it (3.1.2.11.7)."""
+
+P = ParamSpec("P")
 
 _log = logger("penstock.mqtt")
 
@@ -276,7 +278,7 @@ class MqttConnection(HostedConnection):
                 self._sign_in.received(packet)
             case SubscribePacket() | UnsubscribePacket():
                 self._subscribing += 1
-                self.listener.spawn(self.contained(self._subscribe(packet)))
+                self.listener.spawn(self.contained, self._subscribe, packet)
             case PingreqPacket():
                 self.send(PingrespPacket())
             case DisconnectPacket():
@@ -298,11 +300,13 @@ class MqttConnection(HostedConnection):
             case _:
                 raise protocol_error(f"{type(packet).__name__} is not expected here")
 
-    async def contained(self, work: Coroutine[Any, Any, None]) -> None:
+    async def contained(
+        self, work: Callable[P, Coroutine[Any, Any, None]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> None:
         """Do something that has to wait for the realm. If it fails unexpectedly, only this
         connection ends."""
         try:
-            await work
+            await work(*args, **kwargs)
         except Exception:  # noqa: BLE001  whatever it is, the others must live on
             _log.exception("mqtt.failed", connection=self.number)
             self.abort()

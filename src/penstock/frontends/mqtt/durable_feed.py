@@ -243,7 +243,7 @@ class DurableFeed:
         self._client.taken(sum([self._held.pop(each, 0) for each in ids]))
         self._client.outbox.recall(self._filter.text, ids, self.channel)
         self._realm.subscriptions.recall_seen(self._subscription)
-        self._connection.hub.listener.spawn(self.let_go())
+        self._connection.hub.listener.spawn(self.let_go)
 
     def finished(self) -> None:
         """A seat has no end."""
@@ -290,8 +290,8 @@ class DurableFeed:
                         each()
                 if not self._held and self._is_left:
                     sessions = self._connection.hub.sessions
-                    retired = sessions.retire(self._filter.durable, self._filter.text)
-                    self._connection.hub.listener.spawn(retired)
+                    durable, text = self._filter.durable, self._filter.text
+                    self._connection.hub.listener.spawn(sessions.retire, durable, text)
             elif len(settled) > 1:  # one of them went back, which is no reason to refuse the others
                 for event_id, then in settled.items():
                     self._submit({event_id: then})

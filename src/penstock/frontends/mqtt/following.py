@@ -115,7 +115,7 @@ class FollowedChannels:
         """A channel has got topics, or lost them: see to it once that is done."""
         if not self._is_asked and not self._hub.listener.is_stopping:
             self._is_asked = True
-            self._hub.listener.spawn(self._follow_again())
+            self._hub.listener.spawn(self._follow_again)
 
     async def _follow_again(self) -> None:
         self._is_asked = False

@@ -278,10 +278,10 @@ class MqttSessions:
         session.is_over = session.is_over or session.expiry_s == 0 or self._is_useless(session)
         if not session.has_record:
             if shared := session.durables:
-                self._hub.listener.spawn(self._part(session, shared))
+                self._hub.listener.spawn(self._part, session, shared)
             return
         if session.is_over or _is_due(session.will_us, session.ended_us):
-            self._hub.listener.spawn(self._seen_to(session))
+            self._hub.listener.spawn(self._seen_to, session)
             return
         session.store((session.entry,))
         self._watch(session)
@@ -436,7 +436,7 @@ class MqttSessions:
             _, key = heappop(self._due)
             session = self._known.get(key)
             if session is not None and session.connection is None:
-                self._hub.listener.spawn(self._seen_to(session))
+                self._hub.listener.spawn(self._seen_to, session)
         self._set_alarm()
 
     # --- writing -------------------------------------------------------------------------

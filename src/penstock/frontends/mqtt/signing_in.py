@@ -70,7 +70,7 @@ class MqttSignIn:
         """A CONNECT has come: its client is to be let in, or refused."""
         self._is_running = True
         connection = self._connection
-        connection.listener.spawn(connection.contained(self._first(packet)))
+        connection.listener.spawn(connection.contained, self._first, packet)
 
     async def _first(self, packet: ConnectPacket) -> None:
         connection, access = self._connection, self._access
@@ -106,7 +106,7 @@ class MqttSignIn:
         elif packet.reason == Reason.RE_AUTHENTICATE and not self._is_running:
             self._is_running = True
             connection = self._connection
-            connection.listener.spawn(connection.contained(self._again(data)))
+            connection.listener.spawn(connection.contained, self._again, data)
         else:
             raise protocol_error(f"an AUTH with reason code 0x{packet.reason:02X} came out of turn")
 
@@ -258,7 +258,7 @@ async def _welcome(
         await hub.follow()
         owed = await session.resume(connection)
     if owed:
-        connection.listener.spawn(connection.contained(give_retained(connection, owed)))
+        connection.listener.spawn(connection.contained, give_retained, connection, owed)
 
 
 def _answers_of(client_id: str, own: PacketProperties) -> str | None:

@@ -256,7 +256,7 @@ class Connection(asyncio.BufferedProtocol):
             case wire.Bye():
                 self._is_open = False
                 self._is_parting = True
-                self.listener.spawn(self._part())
+                self.listener.spawn(self._part)
 
     def _follow(self) -> None:
         """Tell which node of the cluster owns what, and go on telling."""
@@ -333,7 +333,7 @@ class Connection(asyncio.BufferedProtocol):
             self.welcome(hello, self.principal)
         else:
             self._signing_in = NativeSignIn(self)
-            self.listener.spawn(self._signing_in.run(hello))
+            self.listener.spawn(self._signing_in.run, hello)
 
     def welcome(self, hello: wire.Hello, principal: Principal) -> None:
         """Welcome a client that is known and may connect. Raises ``LimitReached``, and
@@ -548,7 +548,7 @@ class Connection(asyncio.BufferedProtocol):
     def spawn(self, request: int, work: Callable[[], Any]) -> None:
         """Run a request that has to wait for the realm, and answer it."""
         self._in_progress += 1
-        self.listener.spawn(self._answer(request, work))
+        self.listener.spawn(self._answer, request, work)
 
     async def _answer(self, request: int, work: Callable[[], Any]) -> None:
         asker.set(self._asker)

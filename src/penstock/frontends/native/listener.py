@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, ParamSpec
 
 from msgspec import Struct
 
@@ -45,6 +45,8 @@ they can be refused in it."""
 ANSWERS_S = 1.0
 """Seconds that an orderly end waits for what is in progress."""
 _LOOK_S = 0.01
+
+P = ParamSpec("P")
 
 _log = logger("penstock.native")
 
@@ -206,21 +208,27 @@ class NativeListener:
         # the transport: its number would be closed twice, and be somebody else's by then
         await loop.connect_accepted_socket(lambda: Connection(self, principal), sock)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(
+        self, work: Callable[P, Coroutine[Any, Any, None]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> None:
         """Run a request of a connection concurrently. Once :meth:`run` ends nothing is begun any
-        more: connections may be lost later than that."""
+        more: connections may be lost later than that.
+
+        The coroutine of the work is made when its task begins: :meth:`run` cancels tasks that have
+        not begun yet, and a coroutine made before would never be awaited."""
         assert self._tasks is not None, "run() has been started"
-        apart = self._apart(work)
+        apart = self._apart(work, *args, **kwargs)
         try:
             self._tasks.create_task(apart)
         except RuntimeError:  # the group is over
             apart.close()
-            work.close()
 
-    async def _apart(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _apart(
+        self, work: Callable[P, Coroutine[Any, Any, None]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> None:
         """Do the work of one connection; its failure is not that of the others."""
         try:
-            await work
+            await work(*args, **kwargs)
         except Exception:  # noqa: BLE001  the root of a task: the others must live on
             _log.exception("request.failed", incident=new_incident_id())
 
