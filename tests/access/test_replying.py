@@ -12,6 +12,7 @@ from penstock.api.patterns import WatchChannels
 from penstock.api.requesting import CloseReplyQueue, OpenReplyQueue, OpenReplyTo
 from penstock.core.vocabulary.errors import (
     AccessDenied,
+    DurableInUse,
     InvalidArgument,
     LimitReached,
     MemoryLimit,
@@ -19,6 +20,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.temporary import SESSION_STORES_MAX
 from tests.access.realms import QUICK, ask
+from tests.frontends.http.asking import Web
 
 PATIENT = 30.0
 
@@ -83,6 +85,27 @@ def test_a_reply_elsewhere_needs_the_right_to_publish_there(realm: penstock.Real
             with pytest.raises(AccessDenied, match="'publish'"):
                 request.reply(b"")
         assert administrator.queues.get("answers").info().events == 0
+
+
+@pytest.mark.spec("R2")
+def test_only_the_session_that_made_a_reply_queue_consumes_from_it() -> None:
+    """Also where access control is off, and everybody is the same user."""
+    name = f"temp-reply-{32 * 'a'}"
+    with penstock.Realm() as realm, realm.connect() as asker, realm.connect() as other:
+        ask(asker, OpenReplyQueue(name))
+        queue = other.queues.get(name)
+        queue.push(b"reply")
+
+        for consume in (queue.pop, queue.reader().open):
+            with pytest.raises(DurableInUse, match="made by another session"):
+                consume()
+        web = Web(realm.listen_http())
+        answer = web.ask("POST", f"queues/{name}/fetch", {"count": 1, "lease_ms": 1_000})
+        assert (answer.status, answer.code) == (409, "durable-in-use")
+
+        reply = asker.queues.get(name).pop(0)
+        assert reply is not None
+        assert reply.data == b"reply"
 
 
 @pytest.mark.spec("R2", "D21")

@@ -137,6 +137,23 @@ def test_a_temporary_queue_ends_with_the_link_that_wanted_it(
         session.queues.get(address)
 
 
+@pytest.mark.spec("R2")
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+def test_only_the_connection_that_made_a_temporary_destination_consumes_from_it(
+    connect: Connect, kind: str
+) -> None:
+    client, other = connect("a"), connect("b")
+    receiver = client.receiver(None, f"temporary-{kind}", dynamic=True)
+    address = receiver.remote_source.address
+
+    with pytest.raises(LinkDetached, match="resource-locked"):
+        other.receiver(address, kind)
+
+    second = client.receiver(address, kind)
+    other.sender(address, kind).send(Message(body="a"))
+    assert texts(second if kind == "topic" else receiver, 1) == ["a"]
+
+
 @pytest.mark.spec("R4")
 def test_a_connection_has_so_many_temporary_queues_at_a_time(connect: Connect) -> None:
     client = connect()

@@ -103,7 +103,8 @@ class MemoryLimit(Refused):
 
 
 class DurableInUse(Refused):
-    """Another session holds the durable and its type allows only one (SEM D)."""
+    """Another session holds the durable and its type allows only one (SEM D), or has made the
+    temporary queue or topic (SEM R2)."""
 
     code = "durable-in-use"
     retryable = True

@@ -390,7 +390,7 @@ class AmqpConnection(HostedConnection):
     @property
     def caller(self) -> Caller:
         """The signed-in user, as the realm's operations know it."""
-        return Caller(self.realm, self.principal)
+        return Caller(self.realm, self.principal, self.session)
 
     def check_on(self, asked: type[Request[Any]], destination: LinkDestination) -> None:
         """Raise ``AccessDenied`` unless the signed-in user may ask this of a destination."""

@@ -67,6 +67,17 @@ class Caller:
         if self.realm.directory.internal.machines:
             check_internal(self.realm.directory, request)
 
+    def check_consumer(self, number: int) -> None:
+        """Raise ``DurableInUse`` where it may not consume from a temporary destination, for another
+        session has made it (SEM R2)."""
+        if number in self.realm.directory.temporary:
+            self.realm.reply_queues.owners.check(number, self.session_for)
+
+    def session_for(self, name: str) -> str:
+        """The session that a temporary destination of this name is made in. Calls over HTTP have
+        one for each destination."""
+        return name if self.session == HTTP_SESSION else self.session
+
     def allows(self, operation: str, name: str = "") -> bool:
         """Whether it may, without a word about what it may not."""
         return self.realm.access.allows(self.principal, operation, name)

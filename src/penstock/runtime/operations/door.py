@@ -12,10 +12,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 from penstock.api.channels import ChannelOpened
+from penstock.api.consuming import FetchEvents
 from penstock.api.joins import CopyIn
 from penstock.api.operations import READ, REQUESTS, TAKE, operation_on
 from penstock.api.patterns import ChannelsWatched, WatchChannels
-from penstock.api.reading import WatchEvents
+from penstock.api.reading import PopEvents, WatchEvents
 from penstock.api.requests import AnswerT, Kind, Request
 from penstock.api.subscriptions import Attach, BrowseDurable, Subscribe
 from penstock.api.transfers import ImportTar, PutImport
@@ -87,7 +88,10 @@ async def execute_on(
 
 
 def answer_to(caller: Caller, request: Request[Any], content: Content = None) -> Awaitable[Any]:
-    """Do what ``request`` asks; whether ``caller`` may was asked before."""
+    """Do what ``request`` asks; whether ``caller`` may was asked before. Raises ``DurableInUse``
+    for events of another session's temporary queue."""
+    if isinstance(request, PopEvents | FetchEvents):
+        caller.check_consumer(request.channel)
     if isinstance(request, PutImport):
         assert content is None or isinstance(content, memoryview), "bytes of one frame"
         return put_import(caller, request, content)
@@ -137,7 +141,10 @@ def open_subscription(
     caller: Caller, request: Opening | WatchEvents, outlet: Outlet, place: str = ""
 ) -> Awaitable[Opened]:
     """Open a subscription, whose right :func:`check` was asked for; ``outlet`` gets the events.
-    ``place``: what it is known by to the next connection of its session (SEM J5)."""
+    ``place``: what it is known by to the next connection of its session (SEM J5). Raises
+    ``DurableInUse``."""
+    if isinstance(request, Subscribe | Attach):
+        caller.check_consumer(request.channel)
     subscriptions = caller.realm.subscriptions
     match request:
         case Subscribe():

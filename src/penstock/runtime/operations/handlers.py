@@ -33,7 +33,7 @@ from penstock.runtime.operations import (
     tar_handlers,
     topic_handlers,
 )
-from penstock.runtime.operations.callers import HTTP_SESSION, Caller
+from penstock.runtime.operations.callers import Caller
 from penstock.runtime.subscriptions.locations import columns, locate, missing
 from penstock.runtime.writer.copies_in import TakeCopies, copies_from
 
@@ -152,7 +152,7 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
                     by.realm.access,
                     by.principal,
                     it.name,
-                    it.name if by.session == HTTP_SESSION else by.session,
+                    by.session_for(it.name),
                     by.owner,
                 ),
             ),

@@ -18,7 +18,12 @@ from penstock.api.subscriptions import Attach
 from penstock.core.access.rights import Principal
 from penstock.core.durable.queue import READERS
 from penstock.core.realm.directory import HIDDEN_KINDS
-from penstock.core.vocabulary.errors import InvalidArgument, LimitReached, NameDoesNotExist
+from penstock.core.vocabulary.errors import (
+    DurableInUse,
+    InvalidArgument,
+    LimitReached,
+    NameDoesNotExist,
+)
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.temporary import (
@@ -56,6 +61,8 @@ class TemporaryOwners:
         self._state = state
         self._sessions: dict[str, dict[str, _Owned]] = {}
         """By session, and the name of the destination."""
+        self._session_of: dict[str, str] = {}
+        """By the name of the destination."""
         self._shares: WeakValueDictionary[str, ShareMeter] = WeakValueDictionary()
         """By user; empty where the realm does not know its users."""
 
@@ -73,15 +80,31 @@ class TemporaryOwners:
         if share is None:
             share = self._shares[user] = ShareMeter(self._state.meter)
         made = owned[name] = _Owned(share)
+        self._session_of[name] = session
         try:
             yield
         except BaseException:
             del owned[name]
+            self._session_of.pop(name, None)
             raise
         made.is_made = True
         number = self._state.directory.find(name)
         if number is not None:
             self._state.stores[number].charge(share)
+
+    def check(self, number: int, session_of: Callable[[str], str]) -> None:
+        """Raise ``DurableInUse`` where a temporary destination was made by another session than
+        the one that would consume from it (SEM R2). ``session_of`` has that for a name."""
+        machine = self._state.directory.temporary.get(number)
+        if machine is None:
+            return
+        name = machine.state.name
+        owner = self._session_of.get(name)
+        if owner is not None and owner != session_of(name):
+            raise DurableInUse(
+                f"{name} was made by another session, which alone may consume from it; make a "
+                f"temporary destination in this session"
+            )
 
     def forget_deleted(self) -> None:
         """Forget the destinations that do not exist any more."""
@@ -92,6 +115,7 @@ class TemporaryOwners:
         owned, find = self._sessions.get(session, {}), self._state.directory.find
         for name in [name for name, it in owned.items() if it.is_made and find(name) is None]:
             del owned[name]
+            self._session_of.pop(name, None)  # a later one of its name may be another session's
         if not owned:
             self._sessions.pop(session, None)
 
