@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
+from penstock.cli.attributes import durable_type_shown
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
@@ -34,7 +35,7 @@ def test_each_word_does_what_it_says(
 
     channel = session.channels.create("orders", engine=engine)
     made = run("durable", "create", "orders", "d", "--type", kind)
-    assert made == f"durable d created: {kind}, 0 events outstanding\n"
+    assert made == f"durable d created: {durable_type_shown(kind)}, 0 events outstanding\n"
     channel.publish_many([penstock.Event(b"event %d" % n) for n in range(6)])
 
     assert run("durable", "list", "orders").splitlines()[1].split()[:2] == ["d", kind]

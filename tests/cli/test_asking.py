@@ -50,6 +50,8 @@ GIVES_BACK = {
     "queue pop": "what it takes it prints",
     "queue read": "what it takes it prints",
     "redrive": "it moves, and has --dry-run",
+    "topic forget": "devices publish their state again, and events stay on their channels",
+    "topic end": "it is for a client id that is taken; the client connects anew",
 }
 """Commands that sound like it, and why they do not ask."""
 

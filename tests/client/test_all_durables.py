@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 KINDS = ("exclusive", "priority", "shared", "serial", "shared_queued")
 CUMULATIVE = ("exclusive", "priority")
 TYPES = ("persistent", "reliable", "mixed", "paged", "off_heap", "simple")
-SURVIVING = ("persistent", "mixed", "paged")
+SURVIVING = ("persistent", "mixed", "paged", "reliable", "off_heap")
 CLIENTS = ("blocking", "asyncio")
 WAIT_S = 30.0
 

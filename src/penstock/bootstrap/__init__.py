@@ -25,9 +25,9 @@ from penstock.runtime.access.logins import Logins
 from penstock.runtime.access.quota import ConnectionLimits
 from penstock.runtime.access.shared_accounts import SharedAccounts
 from penstock.runtime.access.tokens import TokenRules, Tokens, fetched
-from penstock.runtime.limits import Limits
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.subscriptions.lease_book import LeaseLimits
+from penstock.runtime.subscriptions.realm_limits import Limits
 from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.runtime.writer.clock import SystemClock
 from penstock.runtime.writer.placement import MemoryLimits

@@ -195,15 +195,20 @@ def _parts_of_events(batch: pa.RecordBatch) -> pa.RecordBatch:
     import pyarrow as pa
     from pyarrow import compute as pc
 
+    from penstock.columns.schema.layout import BODY, UTC_MICROSECONDS
+
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     if "data" in columns:
         columns["data"] = columns["data"].cast(pa.binary())
     if "tag" in columns:  # an empty cell is no tag
         tags = columns["tag"]
         columns["tag"] = pc.if_else(pc.equal(tags, ""), pa.scalar(None, pa.string()), tags)
-    due = columns.get("deliver_at")
-    if due is not None and pa.types.is_timestamp(due.type) and due.type.tz is None:
-        columns["deliver_at"] = pc.assume_timezone(due, "UTC")
+    for name, wanted in BODY.items():
+        kind = columns[name].type if name in columns else None
+        if wanted != UTC_MICROSECONDS or kind is None or not pa.types.is_timestamp(kind):
+            continue
+        if kind.tz is None:
+            columns[name] = pc.assume_timezone(columns[name], "UTC")
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 

@@ -24,7 +24,6 @@ from penstock.runtime.access.incidents import Incidents
 from penstock.runtime.access.open_connections import OpenConnections
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.delivery.owner_lease import ENDLESS, OwnerLease
-from penstock.runtime.limits import Limits as Limits
 from penstock.runtime.store.bodies import Body, digest_of
 from penstock.runtime.store.large_blocks import LargeBlocks
 from penstock.runtime.store.message_fields import check_all
@@ -33,6 +32,7 @@ from penstock.runtime.subscriptions import views
 from penstock.runtime.subscriptions.leases import Leases
 from penstock.runtime.subscriptions.pattern_durables import PatternDurableOperations
 from penstock.runtime.subscriptions.pattern_leases import PatternLeases
+from penstock.runtime.subscriptions.realm_limits import Limits as Limits
 from penstock.runtime.subscriptions.realm_view import RealmView
 from penstock.runtime.subscriptions.subscriptions import Subscriptions
 from penstock.runtime.subscriptions.watches import ChannelWatches

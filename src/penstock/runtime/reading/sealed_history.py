@@ -24,10 +24,10 @@ from penstock.core.vocabulary.messages import Cause, Definition, Removed
 from penstock.core.vocabulary.ports import Blobs, Clock, Journal, Offload, Pages
 from penstock.runtime.access.access import AccessControl
 from penstock.runtime.delivery.owner_lease import EndlessLease
-from penstock.runtime.limits import Limits
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.store.file_names import SNAPSHOTS
 from penstock.runtime.store.state import RealmState
+from penstock.runtime.subscriptions.realm_limits import Limits
 from penstock.runtime.upkeep.regular_work import RegularWork, run_again
 from penstock.runtime.writer.store_names import StoreNames
 
