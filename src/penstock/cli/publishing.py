@@ -134,7 +134,7 @@ def publish(
     url: Url = DEFAULT_URL,
     **written: Any,
 ) -> None:
-    """Publish; on return the events are safe.
+    """Publish events and wait until they are stored safely.
 
     In a file a column, or a field of a JSON object, is a property, except data, tag, ttl,
     priority, persistent and deliver_at, which mean what they say.

@@ -341,7 +341,7 @@ class Fenced(PenstockError):
 
 
 class Conflict(Fenced):
-    """Somebody else was faster: a record has another version than expected, or a name is taken by
+    """Another client was faster: a record has another version than expected, or a name is taken by
     other bytes. Nothing has changed."""
 
     code = "conflict"

@@ -25,7 +25,7 @@ export function NewDurable({ channel, onClose, onDone }) {
       const body = { name: given.name.trim(), type: given.type, start: given.from === "at" ? given.at.trim() : given.from };
       if (FILTERED.has(given.type)) {
         body.selector = given.selector.trim();
-        if (!/^\d+$/.test(given.max_deliveries.trim() || "0")) throw new Error(`Most deliveries: "${given.max_deliveries}" is no whole number`);
+        if (!/^\d+$/.test(given.max_deliveries.trim() || "0")) throw new Error(`Maximum deliveries: "${given.max_deliveries}" is no whole number`);
         if (Number(given.max_deliveries)) body.max_deliveries = Number(given.max_deliveries);
         const backoff = backoffOf(given.backoff);
         if (backoff) body.backoff = backoff;
@@ -47,7 +47,7 @@ export function NewDurable({ channel, onClose, onDone }) {
         <${Field} label="Begins at" value=${given.from} onInput=${(from) => set({ from })} options=${[["earliest", "the oldest event"], ["latest", "what comes from now on"], ["at", "an id or a time…"]]} /></div>
       ${given.from === "at" && html`<${Field} label="Id or time" mono value=${given.at} onInput=${(at) => set({ at })} placeholder="4711 or 2026-05-04T12:00:00Z" />`}
       ${FILTERED.has(given.type) && html`<${Field} label="Selector" mono value=${given.selector} onInput=${(selector) => set({ selector })} placeholder="all events" wrong=${atSelector ? `${doing.error.code}: ${doing.error.message}` : undefined} />
-        <${Field} label="Most deliveries of an event" help="then it is dead; 0 is no limit" inputmode="numeric" value=${given.max_deliveries} onInput=${(max_deliveries) => set({ max_deliveries })} />
+        <${Field} label="Maximum deliveries of an event" help="then it is dead; 0 is no limit" inputmode="numeric" value=${given.max_deliveries} onInput=${(max_deliveries) => set({ max_deliveries })} />
         <div class="pair"><${BackoffFields} given=${given.backoff} set=${(backoff) => set({ backoff })} /></div>
         <${Field} label="To be acknowledged within, ms" help="else it goes back; 0 is no limit" inputmode="numeric" value=${given.ack_timeout} onInput=${(ack_timeout) => set({ ack_timeout })} />`}
       ${given.type === "serial" && html`<div class="pair"><${Field} label="Order by property" mono help="a lane per value" value=${given.order_by} onInput=${(order_by) => set({ order_by })} />

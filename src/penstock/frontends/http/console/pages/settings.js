@@ -55,7 +55,7 @@ function topicsOf(given) {
 /** Only what differs from before: the realm refuses what has no effect on a store of this type. */
 export function changes(before, given) {
   const body = {}, storage = {};
-  for (const [key, label] of [...NUMBERS, ["max_deliveries", "Most deliveries"]]) if (String(given[key]) !== String(before[key])) body[key] = numberOf(given[key], label);
+  for (const [key, label] of [...NUMBERS, ["max_deliveries", "Maximum deliveries"]]) if (String(given[key]) !== String(before[key])) body[key] = numberOf(given[key], label);
   for (const key of ["dead_event_store", "archive", "event_ttl", "retain_consumed", "payload"]) if (given[key] !== before[key]) body[key] = given[key];
   const topics = topicsOf(given.topics);
   if (JSON.stringify(topics) !== JSON.stringify(topicsOf(before.topics))) body.topics = topics;
@@ -71,7 +71,7 @@ export function AttributeFields({ kind, given, set }) {
   const inStorage = (part) => set({ storage: { ...given.storage, ...part } });
   return html`<div class="pair">${NUMBERS.map(([key, label, help]) => html`<${Field} key=${key} label=${label} help=${help} inputmode="numeric" value=${given[key]} onInput=${(value) => set({ [key]: value })} />`)}
       <${Field} label="Dead event store" help="a channel or queue; empty: only counted" mono value=${given.dead_event_store} onInput=${(value) => set({ dead_event_store: value })} />
-      ${kind === "queue" ? html`<${Field} label="Most deliveries" help="then an event is dead; 0 is no limit" inputmode="numeric" value=${given.max_deliveries} onInput=${(value) => set({ max_deliveries: value })} /><${BackoffFields} given=${given.backoff} set=${(backoff) => set({ backoff })} />`
+      ${kind === "queue" ? html`<${Field} label="Maximum deliveries" help="then an event is dead; 0 is no limit" inputmode="numeric" value=${given.max_deliveries} onInput=${(value) => set({ max_deliveries: value })} /><${BackoffFields} given=${given.backoff} set=${(backoff) => set({ backoff })} />`
         : html`<${Field} label="Archive" help="table with what left the channel" mono value=${given.archive} onInput=${(value) => set({ archive: value })} />
           <${Field} label="Topics of MQTT" help="with commas; a level in braces is a property" mono placeholder="plant/{line}/temp" value=${Array.isArray(given.topics) ? given.topics.join(", ") : given.topics} onInput=${(topics) => set({ topics })} />
           <${Field} label="Their payload" value=${given.payload} onInput=${(payload) => set({ payload })} options=${[["bytes", "anything"], ["json", "JSON objects: fields are properties"]]} />`}</div>
