@@ -17,6 +17,7 @@ from penstock.core.vocabulary.messages import (
     Command,
     Definition,
     Digest,
+    Disconnect,
     Edit,
     EndRelay,
     GrantCredit,
@@ -416,3 +417,20 @@ def test_on_the_jms_engine_what_a_subscriber_cannot_take_is_dead_when_it_is_evic
     assert delivered(play.do(publish(30))) == {1: [0, 1, 2, 3, 4]}
 
     assert [each for _, _, dead in left(play) for each in dead] == list(range(5, 20))
+
+
+@pytest.mark.spec("T6", "T7", "J5")
+def test_on_the_jms_engine_what_moves_in_a_later_step_is_dead_although_a_place_ends_meanwhile() -> (
+    None
+):
+    play = dying(engine="jms", ttl=100)
+    play.do(AddSubscriber(1, "s", 0, credit=100))
+    play.do(Disconnect(1))
+    play.do(Publish(Digest(3, 12 << 20, 4 << 20)))
+    play.wait(60_000)
+
+    play.sweep()
+    play.sweep()
+
+    assert left(play) == [(Cause.EXPIRED, [0, 1], [0, 1]), (Cause.EXPIRED, [2], [2])]
+    assert play.channel.state.absent == 0

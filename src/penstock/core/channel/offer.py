@@ -173,7 +173,8 @@ def _swept(state: ChannelState, now_us: int) -> None:
     if not state.overdue:
         state.ages.forget(state.stored.lowest, now_us)
     state.places_over = False
-    if state.absent:
+    # What moves in a later step (SEM T7) is dead if an absent subscriber waits for it (SEM T6).
+    if state.absent and not state.overdue:
         disconnected_subscribers.look(state, now_us)
     if state.awaits_seats:
         awaited_seats.look(state, now_us)
