@@ -360,7 +360,7 @@ def endless_memory(patch: pytest.MonkeyPatch) -> None:
 
 SEEDS_MAX = 25
 """In as many every change is tried."""
-RARE_SEEDS_MAX = 60
+RARE_SEEDS_MAX = 100
 """For what needs a connection that is cut in the milliseconds of one request."""
 RAREST_SEEDS_MAX = 250
 """For what needs a power cut that tears the one block whose events somebody then reads."""
@@ -414,7 +414,7 @@ MUTANTS: dict[str, Mutant] = {
         taken_seat,
         ("wired",),
         seeds=RARE_SEEDS_MAX,
-        first=16,
+        first=70,
     ),
     "acknowledged and handed out": Mutant(
         "what is acknowledged while it waits is handed out all the same",
