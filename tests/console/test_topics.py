@@ -87,7 +87,7 @@ def test_what_is_retained_is_found_shown_and_removed(opened: Opened, api: Api) -
 
     expect(page.get_by_text("Nothing is retained for plant/2/temp any more.")).to_be_visible()
     expect(table.locator("tbody tr")).to_have_count(1)
-    left = api.ask("GET", "/channels/mqtt-retained/retained?filter=plant/%23")["items"]
+    left = api.ask("GET", "/channels/mqtt/retained?filter=plant/%23")["items"]
     assert "plant/2/temp" not in {each["properties"]["topic"] for each in left}
     page.get_by_label("Topic filter").fill("plant/#/temp")
     page.keyboard.press("Enter")
