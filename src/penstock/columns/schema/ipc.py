@@ -282,7 +282,7 @@ def batch_from(message: pa.Buffer | bytes | memoryview, schema: pa.Schema) -> pa
 
 def _check_shared(batch: pa.RecordBatch, size: int) -> None:
     """Refuse a batch whose columns share buffers: each is written out when events are sealed."""
-    written = batch.nbytes
+    written = _held_bytes(batch)
     if written > max(size, _inflated_max(size)):
         raise InvalidEvent(
             f"{size} bytes of a record batch claim to be {written} bytes, because its columns "
@@ -367,13 +367,21 @@ def _check_messages(messages: ipc.MessageReader, size: int, rows_max: int) -> No
 def _check_plain_size(table: pa.Table, size: int) -> None:
     """Refuse a table that is far larger than its ``size`` bytes once its columns are plain:
     values of a dictionary, views and buffers can be used many times."""
-    plain = table.nbytes + sum(
+    plain = _held_bytes(table) + sum(
         _decoded_bytes(chunk) for column in table.columns for chunk in column.chunks
     )
     if plain > max(size, _inflated_max(size)):
         raise InvalidEvent(
             f"{size} bytes of Arrow are {plain} bytes as plain columns; send fewer events at once"
         )
+
+
+def _held_bytes(columns: pa.Table | pa.RecordBatch) -> int:
+    """Bytes of the columns, each counted by itself where they share buffers."""
+    try:
+        return int(columns.nbytes)
+    except pa.ArrowTypeError:  # older versions of Arrow cannot say it of views
+        return int(columns.get_total_buffer_size())
 
 
 def _decoded_bytes(array: pa.Array) -> int:

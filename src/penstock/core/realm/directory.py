@@ -559,8 +559,9 @@ class Directory:
         return self._numbers.get(name)
 
     def names(self, kind: str) -> list[str]:
-        """The names of all stores of a kind that lists have, sorted."""
-        states = (each.state for number, each in self.channels.items() if self.is_shown(number))
+        """The names of all stores of a kind, sorted, but for internal and temporary ones."""
+        hidden = self.internal.machines.keys() | self.temporary.keys()
+        states = (each.state for number, each in self.channels.items() if number not in hidden)
         return sorted(state.name for state in states if state.definition.kind == kind)
 
     def is_taken(self, name: str) -> bool:
@@ -591,8 +592,7 @@ class Directory:
     def _refuse_too_many(self) -> None:
         if not self.rules.stores_max:
             return
-        shown = sum(map(self.is_shown, self.channels))
-        if shown + len(self.temporary) >= self.rules.stores_max:
+        if sum(map(self.is_shown, self.channels)) + len(self.temporary) >= self.rules.stores_max:
             raise LimitReached(
                 f"there are {self.rules.stores_max} channels and queues, which is the limit "
                 f"(limits.channels_max)"
