@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from subprocess import TimeoutExpired
 from typing import Final
 
 from msgspec import Struct
@@ -11,6 +13,8 @@ from penstock.core.vocabulary.errors import PenstockError
 from penstock.spark.error_marks import CarriedError, active_secret, carried, marked_error, unmarked
 from penstock.spark.failure_text import is_lost_process
 
+JVM_ENDS_S: Final = 2.0
+"""How long a JVM that answers no more is given to end."""
 _PYTHON: Final = re.compile(
     r"^(?:pyspark\.errors\.exceptions\.\w+\.)?([A-Za-z_][\w.]*(?:Error|Exception|Exit)): ([^\n]*)",
     re.MULTILINE,
@@ -46,12 +50,26 @@ def cause_of(error: BaseException) -> FailureCause:
     return FailureCause(_read(error, unmarked(str(error))), is_lost_process(error))
 
 
-def jvm_loss() -> FailureCause | None:
-    """The failure of every step if the JVM that this process has started is gone; None: it runs."""
+def _is_broken_connection(error: BaseException | None) -> bool:
+    """Whether a call of the JVM had no answer, rather than one that is an exception of Java."""
+    kind = type(error)
+    is_of_gateway = kind.__module__.startswith("py4j.") and kind.__name__ != "Py4JJavaError"
+    return is_of_gateway or isinstance(error, OSError)
+
+
+def jvm_loss(error: BaseException | None = None) -> FailureCause | None:
+    """The failure of every step if the JVM that this process has started is gone; None: it runs.
+    ``error`` is what was seen first: a connection to it that breaks may do so before it has ended.
+    """
     from pyspark import SparkContext
 
     process = getattr(SparkContext._gateway, "proc", None)
-    if process is None or (status := process.poll()) is None:
+    if process is None:
+        return None
+    if _is_broken_connection(error):
+        with suppress(TimeoutExpired):
+            process.wait(JVM_ENDS_S)
+    if (status := process.poll()) is None:
         return None
     return FailureCause(
         f"Spark's JVM has ended with status {status}: it was killed, or had too little memory; run "

@@ -312,7 +312,7 @@ class Supervised:
             self._ended(running, watch)
 
     def _failed(self, error: BaseException, watch: PipelineWatcher) -> None:
-        lost_jvm = jvm_loss()
+        lost_jvm = jvm_loss(error)
         cause = lost_jvm or cause_of(error)
         self._status.error = cause.text
         self._running = None
