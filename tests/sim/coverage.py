@@ -73,6 +73,7 @@ ELSEWHERE: dict[str, str] = {
     "K5": "history is read, not written: tests/client/test_merging.py",
     "Q4": "peeks: tests/runtime/test_queues.py, tests/client/test_queues.py",
     "Q5": "keys on queues: tests/core/durable/test_queue.py, tests/runtime/test_keys.py",
+    "R4": "bounds of temporary destinations: tests/access/test_replying.py",
     "H3": "bounds and whose a lease is: tests/frontends/http/test_consuming.py",
     "L4": "joins are made before the first publish: tests/runtime/test_join_copies.py",
 }
