@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 
 _KEPT: Final = (
-    *("payload_format", "content_type", "response_topic", "correlation_data", "user_properties"),
+    "payload_format",
+    "content_type",
+    "response_topic",
+    "correlation_data",
+    "user_properties",
 )
 """Properties that reach receivers as they were sent."""
 
