@@ -14,6 +14,7 @@ from penstock.client.publishing.publishing import Publisher, bodies_of_events
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import (
     CannotConnect,
+    ConnectionLost,
     PenstockError,
     ProtocolViolation,
     Refused,
@@ -94,7 +95,10 @@ class Program:
         session = await self._connected()
         session.on_error(self._hear)
         await self._main(session)
-        await session.close()
+        try:
+            await session.close()
+        except ConnectionLost as error:  # an answer to a settlement was lost before
+            self.world.note(f"{self.name} closes with {error.code}")
 
     async def _connected(self) -> aio.Session:
         while True:
