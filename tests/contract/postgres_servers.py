@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +35,7 @@ LOOP PERFORM pg_sleep(0.02); PERFORM pg_stat_clear_snapshot(); END LOOP; END $$
 """
 """Waits until a standby has no connection to a primary."""
 WAIT_S = 120.0
+ORPHANS_SEEN_EVERY_S = 0.05
 MEMORY = Path("/dev/shm")
 """Where files are in memory. Tests end processes, not the power: such files outlive a server as
 those on a disk do, and to put a whole server on a disk takes seconds."""
@@ -91,6 +93,8 @@ class PostgresServers:
             shutil.chown(self._folder, self._user)
         self._ports = free_ports(1 + standbys)
         self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._orphans: dict[int, list[int]] = {}
+        """By server, the processes that its first process has left behind."""
 
     @property
     def urls(self) -> list[str]:
@@ -150,7 +154,9 @@ class PostgresServers:
         return f"host=127.0.0.1 port={port} user={ROLE} application_name=s{number}"
 
     def start(self, number: int, **settings: str) -> None:
-        """Start a server, and wait until it takes connections."""
+        """Start a server, and wait until it takes connections. It does not start while processes
+        of its former life hold its memory."""
+        self._wait_for_orphans(number)
         command = [
             _found("postgres"),
             "-D",
@@ -240,6 +246,23 @@ class PostgresServers:
         self.signal(number, signal.SIGQUIT)
         self._running.pop(number).wait(WAIT_S)
 
+    def kill_first_process(self, number: int) -> None:
+        """Send SIGKILL to a server's first process alone, as the kernel does where memory is short.
+        Its other processes notice, and end by themselves a moment later."""
+        process = self._running.pop(number)
+        self._orphans[number] = children_of(process.pid)
+        process.kill()
+        process.wait(WAIT_S)
+
+    def _wait_for_orphans(self, number: int) -> None:
+        pause = threading.Event()
+        orphans = self._orphans.pop(number, [])
+        for _ in range(int(WAIT_S / ORPHANS_SEEN_EVERY_S)):
+            if not any(is_alive(pid) for pid in orphans):
+                return
+            pause.wait(ORPHANS_SEEN_EVERY_S)
+        raise RuntimeError(f"processes of server {number} do not end: {orphans}")
+
     def close(self) -> None:
         """End every server, and remove its files."""
         for number, process in self._running.items():
@@ -276,6 +299,14 @@ def children_of(pid: int) -> list[int]:
             if int(file.read_text().rpartition(")")[2].split()[1]) == pid:
                 found.append(int(file.parent.name))
     return found
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs: one that has ended may wait for its parent to notice."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def _found(name: str) -> str:

@@ -2,8 +2,10 @@
 
 Each loop has the seed after the one before. Prints a table; ``--json FILE`` keeps all of it.
 Exit status 1: something did not hold; the seed is with it, and its files stay where it says.
-With ``--cluster`` the realm is three nodes over three servers of an engine (``--engine``), and
-``--pauses COUNT`` measures so many takeovers of each way instead. There are two controls there.
+With ``--cluster`` the realm is three nodes over three servers of an engine (``--engine``);
+``--times COUNT`` plays each kind of fault so often instead of its share of the minutes, and
+``--pauses COUNT`` measures so many takeovers of each way instead of faults, on a realm with so many
+``--events`` and so many ``--sessions``. There are two controls there.
 ``--wrong SETTING``: exit status 0 says that no node starts on an engine with that setting.
 ``--unfenced``: exit status 0 says that a run on nodes without the fence was found to do harm.
 """
@@ -60,12 +62,17 @@ def _complaint(asked: argparse.Namespace) -> str:
         "--wrong": asked.wrong,
         "--unfenced": asked.unfenced,
         "--pauses": asked.pauses,
+        "--times": asked.times,
         "--engine": asked.engine != cluster_run.ENGINE,
     }
     if not asked.cluster:
         return next(
             (f"{name} goes with --cluster" for name, is_given in given.items() if is_given), ""
         )
+    if (asked.events or asked.sessions) and not asked.pauses:
+        return "--events and --sessions go with --pauses"
+    if asked.sessions and not asked.events:
+        return "--sessions goes with --events: they subscribe to the channel that has these"
     if reason := engines.kinds()[asked.engine].missing():
         return f"--engine {asked.engine}: {reason}"
     return ""
@@ -99,8 +106,14 @@ def _play_cluster(asked: argparse.Namespace, seed: int, folder: Path) -> Cluster
     given = _given(asked, seed, folder)
     if asked.pauses:
         cast = cluster_run.MEASURED_CAST
-        given = given._replace(minutes=0.0, pauses=asked.pauses, cast=cast)
-    return cluster_run.play(given._replace(kinds=asked.only or given.kinds))
+        given = given._replace(
+            minutes=0.0,
+            pauses=asked.pauses,
+            cast=cast,
+            events=asked.events,
+            sessions=asked.sessions,
+        )
+    return cluster_run.play(given._replace(kinds=asked.only or given.kinds, times=asked.times))
 
 
 def _given(asked: argparse.Namespace, seed: int, folder: Path) -> cluster_run.ClusterGiven:
@@ -148,7 +161,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--engine", choices=tuple(engines.kinds()), default=cluster_run.ENGINE, help="of a cluster"
     )
+    parser.add_argument("--times", type=int, default=0, help="each kind of fault in a cluster")
     parser.add_argument("--pauses", type=int, default=0, help="takeovers of each way to measure")
+    parser.add_argument("--events", type=int, default=0, help="that a measured realm has")
+    parser.add_argument("--sessions", type=int, default=0, help="that a measured realm has")
     parser.add_argument("--unfenced", action="store_true", help="a control: it has to find harm")
     parser.add_argument("--wrong", choices=tuple(wrong.SETTINGS), help="a control of a cluster")
     return parser

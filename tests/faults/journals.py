@@ -7,6 +7,7 @@ processes. A publisher writes::
     try FIRST COUNT           events are about to be published
     ok FIRST COUNT ID TIME    they are acknowledged; ids from ID on, or -1 where it is not told
     no FIRST COUNT CODE TIME  they were refused: nothing of them may be kept
+    stopped FIRST COUNT TIME  the realm stops: they may be kept, or not
 
 and a consumer::
 
@@ -77,6 +78,9 @@ class Diary:
     def refused(self, first: int, count: int, code: str) -> None:
         self.write("no", first, count, code, time.monotonic_ns())
 
+    def stopped(self, first: int, count: int) -> None:
+        self.write("stopped", first, count, time.monotonic_ns())
+
     def got(self, ids: Sequence[int], datas: Sequence[bytes], *, named: bool = False) -> None:
         words: list[object] = ["got", time.monotonic_ns(), digest_of(datas), spans_of(ids)]
         if named:
@@ -144,6 +148,8 @@ class Published(Struct):
     answers: list[Acknowledged]
     open: tuple[int, int] | None
     """The last attempt, when nothing came of it."""
+    stopped: int = 0
+    """How often it was told that the realm stops."""
 
     @property
     def next(self) -> int:
@@ -166,6 +172,8 @@ def read_published(path: Path) -> Published:
             case ["no", _, count, *_]:
                 found.open = None
                 found.refused += int(count)
+            case ["stopped", *_]:
+                found.stopped += 1
             case _:
                 raise ValueError(f"{path} has a line of other words: {words}")
     return found

@@ -73,6 +73,7 @@ class Publisher:
             try:
                 self._diary.done(first, count, attempt(first, count))
             except RealmStopping:  # it may or may not have been kept
+                self._diary.stopped(first, count)
                 self._stop.wait(REFUSED_PAUSE_S)
             except (ConnectionLost, CannotConnect):
                 if self.kind not in NOT_IDEMPOTENT:

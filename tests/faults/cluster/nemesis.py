@@ -13,11 +13,13 @@ from typing import Final
 
 import penstock
 from penstock.demo.links import DemoLinks, Lost
+from tests.faults.cluster.crowd import wait_for_connections
 from tests.faults.cluster.engine import SHARD, EngineServers
 from tests.faults.cluster.engines import FaultyEngine, server_named
 from tests.faults.cluster.nodes import Nodes
 from tests.faults.cluster.oracles import CutOff, Spoilt
 from tests.faults.cluster.pauses import Played
+from tests.faults.cluster.postgres import PostgresFaults
 from tests.faults.cluster.schedule import Fault
 from tests.faults.cluster.slowing import slowed
 from tests.faults.journals import last_acknowledged
@@ -55,11 +57,14 @@ class ClusterNemesis:
         random: Random,
         told: Path,
         patience_s: float = WELL_S,
+        *,
+        connections: int = 0,
     ) -> None:
         """``diaries``: those of all publishers, by name. ``told``: a file for all that is done, as
         it is done; its folder is on the disk that is made slow. ``links``: the network between
         nodes and servers, where something is to be cut. ``patience_s`` is how long publishers may
-        wait for an acknowledgement once nothing is wrong any more."""
+        wait for an acknowledgement once nothing is wrong any more. ``connections`` of clients are
+        back as well before a fault is over, if that is given."""
         self._nodes = nodes
         self._engine = engine
         self._links = links
@@ -69,6 +74,7 @@ class ClusterNemesis:
         self._pause = threading.Event()
         self._told = told
         self._patience_s = patience_s
+        self._connections = connections
         self.played: list[Played] = []
         self.spoilt: list[Spoilt] = []
         self.cut_off: list[CutOff] = []
@@ -87,6 +93,7 @@ class ClusterNemesis:
             "server-killed": self._kill_server,
             "server-frozen": self._freeze_server,
             "server-cut": self._cut_server,
+            "postmaster-killed": self._kill_postmaster,
             "leader-moved": self._move_leader,
             "two-servers-gone": self._take_two,
             "disk-slow": self._slow_disk,
@@ -103,6 +110,8 @@ class ClusterNemesis:
             began_ns = time.monotonic_ns()
             detail = self._acts[fault.what](fault)
             self._recover()
+            if self._connections:
+                self._wait_for_connections()
             ended_ns = time.monotonic_ns()
             self.played.append(Played(fault.what, began_ns, ended_ns, detail))
             self._tell(f"{(ended_ns - began_ns) / 1e9:6.1f} s  {fault.what}: {detail}")
@@ -132,6 +141,12 @@ class ClusterNemesis:
             self._pause.wait(_LOOK_EVERY_S)
             self.look()
         return late
+
+    def _wait_for_connections(self) -> None:
+        try:
+            wait_for_connections(self._nodes.url, self._connections, self._patience_s)
+        except AssertionError as error:
+            self.failures.append(f"{error}")
 
     def _tell(self, line: str) -> None:
         with self._told.open("a") as file:
@@ -265,6 +280,14 @@ class ClusterNemesis:
         victim, role = self._victim(fault)
         self._cut(server_named(victim), fault.for_s)
         return f"server {victim}, {role}, for {fault.for_s:.1f} s"
+
+    def _kill_postmaster(self, fault: Fault) -> str:
+        """The primary's other processes go on for a moment, and end by themselves."""
+        assert isinstance(self._engine, PostgresFaults), "other engines have no postmaster"
+        victim = self._engine.kill_postmaster()
+        self._pause.wait(fault.for_s)
+        self._engine.start(victim)
+        return f"server {victim} for {fault.for_s:.1f} s"
 
     def _move_leader(self, _: Fault) -> str:
         return self._engine.move_leader(self._random)

@@ -46,6 +46,7 @@ class Node:
         *,
         links: DemoLinks | None = None,
         program: str = CLOCKED,
+        settings: Mapping[str, str] = SETTINGS_OF_NODES,
     ) -> None:
         """``ports``: its native one and that of MQTT. It finds the engine over ``links``, where
         there are any, under its name. ``program`` is the module that is run, which is given the
@@ -72,7 +73,7 @@ class Node:
         )
         self._settings = {
             **environment(),
-            **SETTINGS_OF_NODES,
+            **settings,
             **engine.settings,
             "PENSTOCK_CLUSTER_LEASE_S": f"{lease_s:g}",
         }
@@ -191,6 +192,7 @@ class Nodes:
         *,
         links: DemoLinks | None = None,
         program: str = CLOCKED,
+        settings: Mapping[str, str] = SETTINGS_OF_NODES,
         owned_s: float = OWNED_S,
     ) -> None:
         """See :class:`Node`. ``owned_s`` is how long they may take until one of them is the owner
@@ -198,7 +200,12 @@ class Nodes:
         self._owned_s = owned_s
         ports = free_ports(2 * NODES)
         self.all = [
-            Node(number, folder, own, engine, lease_s, links=links, program=program)
+            Node(
+                *(number, folder, own, engine, lease_s),
+                links=links,
+                program=program,
+                settings=settings,
+            )
             for number, own in enumerate(zip(ports[:NODES], ports[NODES:], strict=True), 1)
         ]
         self.url = "penstock://" + ",".join(node.address for node in self.all)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tests.faults.checking import Violations, some
 from tests.faults.cluster.pauses import Pauses
-from tests.faults.journals import Received
+from tests.faults.journals import Published, Received
 
 Log = Sequence[Mapping[str, Any]]
 """What a node logged in one life, entry by entry."""
@@ -111,6 +111,16 @@ def check_played(rows: Iterable[Pauses], wrong: Violations) -> None:
     for row in rows:
         if row.times < row.least:
             wrong.append(f"{row.what} was played {row.times} times, not {row.least}")
+
+
+def check_not_stopped(publishers: Iterable[Published], wrong: Violations) -> None:
+    """No publisher is told that the realm stops (SEM N4): another node serves, or the same one
+    again, and what was not answered is asked of it."""
+    for published in publishers:
+        if published.stopped:
+            wrong.append(
+                f"{published.name} was told {published.stopped} times that the realm stops"
+            )
 
 
 def check_work(acknowledged: Mapping[str, Sequence[int]], wrong: Violations) -> None:

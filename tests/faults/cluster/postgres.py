@@ -59,6 +59,11 @@ class PostgresFaults:
     def kill(self, number: int) -> None:
         self._servers.kill(number)
 
+    def kill_postmaster(self) -> int:
+        """Send SIGKILL to the first process of the primary alone; gives the server's number."""
+        self._servers.kill_first_process(self._servers.primary)
+        return self._servers.primary
+
     def start(self, number: int) -> None:
         self._servers.start(number, synchronous_standby_names=QUORUM)
 

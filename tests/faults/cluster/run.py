@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
+from statistics import median
 from typing import Final, NamedTuple
 
 import msgspec
@@ -16,11 +17,11 @@ import msgspec
 import penstock
 from penstock.demo.links import DemoLinks
 from tests.faults import mqtt
-from tests.faults.cluster import engines, oracles
+from tests.faults.cluster import crowd, engines, oracles
 from tests.faults.cluster.engines import EngineKind, FaultyEngine
 from tests.faults.cluster.nemesis import BALLAST, WELL_S, ClusterNemesis
-from tests.faults.cluster.nodes import CLOCKED, OWNED_S, Node, Nodes
-from tests.faults.cluster.pauses import pauses
+from tests.faults.cluster.nodes import CLOCKED, OWNED_S, SETTINGS_OF_NODES, Node, Nodes
+from tests.faults.cluster.pauses import Played, pauses
 from tests.faults.cluster.report import ClusterLoop
 from tests.faults.cluster.schedule import (
     CUTS,
@@ -31,7 +32,7 @@ from tests.faults.cluster.schedule import (
     least_times,
     measured,
 )
-from tests.faults.journals import acknowledged_at, read_received
+from tests.faults.journals import acknowledged_at, read_published, read_received
 from tests.faults.names import DURABLES, TARGETS
 from tests.faults.phases import RECONNECT_S, Cast, arrived, finished, furnish, possible
 from tests.faults.processes import Clients
@@ -77,6 +78,12 @@ class ClusterGiven(NamedTuple):
     """The module that nodes run."""
     pauses: int = 0
     """Instead of faults for some minutes, so many takeovers of each way, to measure them."""
+    times: int = 0
+    """How often each kind is played at least; 0: its share of the minutes."""
+    events: int = 0
+    """Events of a large channel that is there besides; the nodes have their usual settings then."""
+    sessions: int = 0
+    """Sessions that hold a subscription to the large channel, and come back at once."""
     patience_s: float = WELL_S
     """How long publishers may wait once a fault is over, and everything at the end."""
 
@@ -110,6 +117,7 @@ def play(given: ClusterGiven) -> ClusterLoop:
             random,
             given.folder / "played.log",
             given.patience_s,
+            connections=sum(map(len, given.cast)) + given.sessions if given.sessions else 0,
         )
         drawn, least = _drawn(given, random)
         began_s = time.monotonic_ns() / 1e9
@@ -127,11 +135,14 @@ def play(given: ClusterGiven) -> ClusterLoop:
         loop.takeovers = oracles.check_owners(running.nodes.logs, loop.violations)
     acknowledged = {name: acknowledged_at(path) for name, path in publishers.items()}
     loop.pauses = pauses(acknowledged, nemesis.played, least)
+    if given.sessions:
+        loop.notes += _sessions_back(given, running.diaries / crowd.DIARY, nemesis.played)
     loop.damages = [each.detail for each in nemesis.played if each.what == "copy-damaged"]
     oracles.check_told(nemesis.spoilt, loop.violations)
     oracles.check_relayed(nemesis.cut_off, loop.violations)
     oracles.check_played(loop.pauses, loop.violations)
     oracles.check_work(acknowledged, loop.violations)
+    oracles.check_not_stopped(map(read_published, publishers.values()), loop.violations)
     _check_confirmed(running.diaries, roles, loop)
     return loop
 
@@ -140,7 +151,21 @@ def _drawn(given: ClusterGiven, random: Random) -> tuple[Iterator[Fault], dict[s
     """What is to go wrong, and how often each kind at least."""
     if given.pauses:
         return measured(given.pauses, given.lease_s), dict.fromkeys(MEASURED, given.pauses)
-    return faults(random, given.minutes, given.kinds), least_times(given.minutes, given.kinds)
+    least = least_times(given.minutes, given.kinds, given.times)
+    return faults(random, given.minutes, given.kinds, given.times), least
+
+
+def _sessions_back(given: ClusterGiven, diary: Path, played: Sequence[Played]) -> list[str]:
+    """A note for each kind of fault: how long sessions were without the realm."""
+    after_s = crowd.back_after_s(diary, played)
+    notes = []
+    for what in dict.fromkeys(each.what for each in played):
+        those = [s for each, s in zip(played, after_s, strict=True) if each.what == what]
+        notes.append(
+            f"{what}, {given.events:,} events, {given.sessions} sessions: the last session was "
+            f"back after {median(those):.1f} s (median), {max(those):.1f} s (worst)"
+        )
+    return notes
 
 
 def _check_confirmed(diaries: Path, roles: Sequence[str], loop: ClusterLoop) -> None:
@@ -180,6 +205,7 @@ def _running(given: ClusterGiven) -> Iterator[_Running]:
             given.lease_s,
             links=links,
             program=given.program,
+            settings={} if given.events else SETTINGS_OF_NODES,
             owned_s=min(OWNED_S, given.patience_s),
         )
         stack.callback(nodes.close)
@@ -187,13 +213,20 @@ def _running(given: ClusterGiven) -> Iterator[_Running]:
         with penstock.connect(nodes.url, reconnect_timeout=RECONNECT_S) as session:
             furnish(session)
             session.channels.create(BALLAST, type="persistent")
+            if given.events:
+                crowd.fill(session, given.events)
         mqtt.subscribed(nodes.mqtt_at, [role for roles in given.cast for role in roles])
         program, mqtt_at = _clients_of(nodes, links)
         clients: list[Clients] = []
         for roles in given.cast:
             clients.append(Clients(nodes.url, folders["diaries"], roles, program, mqtt_at))
             stack.callback(clients[-1].close)
-        arrived(nodes.url, sum(map(len, given.cast)) - ("careless" in given.cast[0]))
+        if given.sessions:
+            who = (f"sessions.{given.sessions}",)
+            clients.append(Clients(nodes.url, folders["diaries"], who, crowd.PROGRAM))
+            stack.callback(clients[-1].close)
+        players = sum(map(len, given.cast)) - ("careless" in given.cast[0])
+        arrived(nodes.url, players + given.sessions)
         yield _Running(engine, links, nodes, clients, folders["diaries"])
 
 

@@ -37,6 +37,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "server-killed": Kind(10, 0.5, 4.0),
     "server-frozen": Kind(10, 0.5, 5.0),
     "server-cut": Kind(3, 0.5, 8.0),
+    "postmaster-killed": Kind(3, 1.5, 2.5),
     "leader-moved": Kind(3, 0.0, 0.0),
     "two-servers-gone": Kind(5, 3.0, 10.0),
     "disk-slow": Kind(3, 3.0, 8.0),
@@ -53,15 +54,18 @@ BACK_S: Final = 5.0
 QUIET_S: Final = 2.0
 
 
-def least_times(minutes: float, kinds: Sequence[str]) -> dict[str, int]:
-    """How often each kind of fault is played at least."""
+def least_times(minutes: float, kinds: Sequence[str], times: int = 0) -> dict[str, int]:
+    """How often each kind of fault is played at least: ``times``, if that is given, and otherwise
+    its share of so many minutes."""
     part = minutes / USUAL_MINUTES
-    return {kind: max(1, round(KINDS[kind].times * part)) for kind in kinds}
+    return {kind: times or max(1, round(KINDS[kind].times * part)) for kind in kinds}
 
 
-def faults(random: Random, minutes: float, kinds: Sequence[str]) -> Iterator[Fault]:
+def faults(
+    random: Random, minutes: float, kinds: Sequence[str], times_each: int = 0
+) -> Iterator[Fault]:
     """First those of :func:`least_times` in any order, then without an end as often as those."""
-    times = least_times(minutes, kinds)
+    times = least_times(minutes, kinds, times_each)
     order = [kind for kind in kinds for _ in range(times[kind])]
     random.shuffle(order)
     for what in order:

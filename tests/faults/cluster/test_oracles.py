@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.faults.cluster.oracles import (
     CutOff,
     Spoilt,
     check_confirmed,
+    check_not_stopped,
     check_owners,
     check_played,
     check_relayed,
@@ -20,7 +22,7 @@ from tests.faults.cluster.oracles import (
 )
 from tests.faults.cluster.pauses import Pauses
 from tests.faults.cluster.report import ClusterLoop, table
-from tests.faults.journals import Diary, Received, read_received
+from tests.faults.journals import Diary, Received, read_published, read_received
 from tests.faults.test_checking import EVENTS, done, got, published, stored
 
 
@@ -43,8 +45,21 @@ def test_what_is_well_is_found_well() -> None:
     check_played([row(2)], wrong)
     check_relayed([CutOff("n1", 9.0, ())], wrong)
     check_work({"single": [1]}, wrong)
+    check_not_stopped([published("single")], wrong)
 
     assert wrong == []
+
+
+def test_a_publisher_that_is_told_that_the_realm_stops_is_found(tmp_path: Path) -> None:
+    diary = Diary(tmp_path / "single.published")
+    diary.trying(0, 1)
+    diary.stopped(0, 1)
+    diary.trying(1, 1)
+    diary.done(1, 1, 7)
+    wrong: list[str] = []
+    check_not_stopped([read_published(diary.path)], wrong)
+
+    assert wrong == ["single was told 1 times that the realm stops"]
 
 
 def test_who_is_not_relayed_around_a_cut_is_found() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from tests.faults.cluster.crowd import back_after_s
 from tests.faults.cluster.pauses import Pauses, Played, longest_ns, pauses
 
 S = 1_000_000_000
@@ -37,3 +40,15 @@ def test_median_and_worst_are_of_a_kind_and_the_slowest_publisher_is_told_apart(
         Pauses("owner-frozen", 3, 1, 1.0, 1.0, 2.0, 2.0),
         Pauses("other", 1, 0, 0.0, 0.0, 0.0, 0.0),
     ]
+
+
+def test_the_last_session_that_is_back_after_a_fault_counts(tmp_path: Path) -> None:
+    diary = tmp_path / "sessions.back"
+    diary.write_text("".join(f"{n * S}\n" for n in (0, 13, 11, 27)))
+    played = [
+        Played("owner-killed", 10 * S, 15 * S),
+        Played("owner-killed", 20 * S, 30 * S),
+        Played("owner-drained", 40 * S, 45 * S),
+    ]
+
+    assert back_after_s(diary, played) == [3.0, 7.0, 0.0]

@@ -39,6 +39,14 @@ def test_fewer_minutes_have_fewer_faults_and_one_of_each_kind_at_least(minutes: 
     assert sum(least.values()) < sum(least_times(10, tuple(KINDS)).values())
 
 
+def test_so_many_of_each_kind_are_played_where_that_is_asked_for() -> None:
+    kinds = ("postmaster-killed", "server-frozen")
+    least = least_times(0, kinds, 50)
+    played = Counter(each.what for each in islice(faults(Random(5), 0, kinds, 50), 100))
+
+    assert least == played == {"postmaster-killed": 50, "server-frozen": 50}
+
+
 def test_a_longer_run_goes_on_with_faults_of_the_kinds_that_were_asked_for() -> None:
     kinds = ("owner-killed", "server-frozen")
     more = list(islice(faults(Random(5), 1, kinds), 100))
