@@ -297,15 +297,42 @@ def test_what_was_not_seen_of_the_engine_is_not_ok() -> None:
     assert found["engine version"].found == "not checked: a, b, c"
 
 
-def test_the_room_of_the_engine_and_its_other_clusters_are_told() -> None:
+def with_rooms(*rooms: int | None) -> Check:
+    """What is said of servers with these rooms."""
     servers = [
-        EngineServer(name="a", address="", room=8 << 30),
-        EngineServer(name="b", address="", room=1 << 20),
+        EngineServer(name=name, address="", room=room)
+        for name, room in zip("abc", rooms, strict=True)
     ]
-    found = said(node("n1", "owner"), servers=servers, clusters=["ordes", "orders"])
+    return said(node("n1", "owner"), servers=servers)["engine room"]
 
-    assert found["engine room"].status == "failed"
-    assert "1.0 MiB at b" in found["engine room"].found
+
+def test_the_room_of_the_engine_is_that_of_a_majority_and_a_full_server_is_named() -> None:
+    assert with_rooms(8 << 30, 8 << 30, 8 << 30).status == "ok"
+
+    one_full = with_rooms(8 << 30, 8 << 30, 1 << 20)
+    assert one_full.status == "warning"
+    assert one_full.found.startswith("little room at c, which the others can do without: ")
+    assert "the disk of c" in one_full.remedy
+
+    two_full = with_rooms(8 << 30, 1 << 30, 1 << 20)
+    assert two_full.status == "warning"
+    assert two_full.found.startswith("a majority of the servers has room for 1.0 GiB: ")
+
+    two_full = with_rooms(8 << 30, 2 << 20, 1 << 20)
+    assert two_full.status == "failed"
+    assert "the disk of b, c" in two_full.remedy
+
+
+def test_the_room_of_too_few_servers_is_not_checked() -> None:
+    found = with_rooms(8 << 30, None, None)
+
+    assert found.status == "warning"
+    assert found.found == "not checked: 1 of 3 servers tell their room: 8.0 GiB at a"
+
+
+def test_other_clusters_of_the_engine_are_told() -> None:
+    found = said(node("n1", "owner"), clusters=["ordes", "orders"])
+
     assert "the engine also has ordes" in found["clusters"].found
     assert "engine room" not in said(node("n1", "owner"))
     assert "clusters" not in said(node("n1", "owner"))

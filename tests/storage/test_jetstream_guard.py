@@ -21,7 +21,7 @@ from penstock.storage.jetstream.guard import (
     check_servers,
     monitors_of,
     read_server,
-    room_of_majority,
+    room_of,
     version_of,
 )
 from penstock.storage.jetstream.stream import (
@@ -89,15 +89,15 @@ def with_room(*rooms: int) -> list[ServerState]:
 
 
 def test_the_room_is_that_of_a_majority() -> None:
-    assert room_of_majority(with_room(0, 43 << 30, 41 << 30)) == 41 << 30
-    assert room_of_majority(with_room(0, 0, 43 << 30)) == 0
+    assert room_of(with_room(0, 43 << 30, 41 << 30)) == 41 << 30
+    assert room_of(with_room(0, 0, 43 << 30)) == 0
 
 
 def test_a_server_that_is_down_has_no_room_and_without_a_majority_none_is_known() -> None:
     full, roomy, down = with_room(0, 43 << 30, 0)
 
-    assert room_of_majority([full, roomy, absent(down)]) == 0
-    assert room_of_majority([roomy, absent(full), absent(down)]) is None
+    assert room_of([full, roomy, absent(down)]) == 0
+    assert room_of([roomy, absent(full), absent(down)]) is None
 
 
 def test_one_server_may_be_down() -> None:

@@ -12,6 +12,7 @@ from penstock.cluster.observation import ClusterExamined, PortReached
 from penstock.core.owning.agreement import differing
 from penstock.core.owning.clocks import APART_US_MAX, SECOND_US
 from penstock.core.owning.observing import ClusterSeen, MemberSeen
+from penstock.core.vocabulary.engine_room import room_of_majority
 from penstock.core.vocabulary.ports import EngineCheck, EngineServer
 
 APART_S_MAX: Final = APART_US_MAX / SECOND_US
@@ -154,18 +155,34 @@ def _damage(seen: ClusterSeen) -> Check:
     return Check("damage", "ok", f"{owner.node} found none when it recovered the realm")
 
 
+def room_in(servers: Sequence[EngineServer]) -> int | None:
+    """Bytes that a majority of an engine's servers has room for; None: too few of them tell."""
+    told = [server.room for server in servers if server.room is not None]
+    return room_of_majority(told, len(servers))
+
+
 def _room(servers: Sequence[EngineServer]) -> Iterator[Check]:
-    """Whether the servers of the engine have room, as far as they tell."""
-    rooms = [(each.name or each.address, each.room) for each in servers if each.room is not None]
+    """Whether the servers of the engine have room, as far as they tell. The engine refuses appends
+    by the room of a majority; a server that is full is one that will soon be missing."""
+    rooms = {each.name or each.address: each.room for each in servers if each.room is not None}
     if not rooms:
         return
-    found = ", ".join(f"{size(room)} at {name}" for name, room in rooms)
-    remedy = "make room on the disk, or raise max_file_store in its nats-server.conf"
-    least = min(room for _, room in rooms)
-    status: Status = "ok"
-    if least < DISK_WARNING:
-        status = "failed" if least < DISK_FAILED else "warning"
-    yield Check("engine room", status, found, "" if status == "ok" else remedy)
+    found = ", ".join(f"{size(room)} at {name}" for name, room in rooms.items())
+    room = room_in(servers)
+    full = [name for name, room in rooms.items() if room < DISK_WARNING]
+    where = f"on the disk of {', '.join(full)}, or raise max_file_store in nats-server.conf there"
+    if room is None:
+        told = f"not checked: {len(rooms)} of {len(servers)} servers tell their room: {found}"
+        yield Check("engine room", "warning", told, "start the others")
+    elif room < DISK_WARNING:
+        status: Status = "failed" if room < DISK_FAILED else "warning"
+        told = f"a majority of the servers has room for {size(room)}: {found}"
+        yield Check("engine room", status, told, f"make room {where}")
+    elif full:
+        told = f"little room at {', '.join(full)}, which the others can do without: {found}"
+        yield Check("engine room", "warning", told, f"make room {where}")
+    else:
+        yield Check("engine room", "ok", found)
 
 
 def _clocks(seen: ClusterSeen) -> Check:

@@ -143,8 +143,10 @@ _MEMBER_COLUMNS: Final = ("NODE", "STATE", "VERSION", "CLOCK", "ADDRESS")
 
 
 def _facts(name: str, found: ClusterState) -> Sequence[tuple[str, str]]:
+    from penstock.cli.cluster_checks import room_in
+
     seen, health = found.seen, found.health
-    rooms = [each.room for each in found.servers if each.room is not None]
+    room = room_in(found.servers)
     if seen is None:
         facts = [
             ("cluster", f"{name}: there is none of this name on the engine (cluster.name)"),
@@ -165,7 +167,7 @@ def _facts(name: str, found: ClusterState) -> Sequence[tuple[str, str]]:
             f"{quorum}, {health.leader or 'nobody'} leads",
         ),
         ("sync", _sync(health)),
-        ("room", size(min(rooms)) if rooms else "not told"),
+        ("room", "not told" if room is None else f"{size(room)} on a majority of the servers"),
         ("damage", "; ".join(health.damage) or "none told"),
     ]
 
@@ -191,8 +193,9 @@ def _member_row(member: MemberSeen) -> tuple[Any, ...]:
 
 
 def _state_json(found: ClusterState) -> dict[str, Any]:
+    from penstock.cli.cluster_checks import room_in
+
     seen = found.seen
-    rooms = [each.room for each in found.servers if each.room is not None]
     return {
         "found": seen is not None,
         "owner": "" if seen is None else seen.owner,
@@ -202,5 +205,5 @@ def _state_json(found: ClusterState) -> dict[str, Any]:
         "members": () if seen is None else seen.members,
         "engine": found.health,
         "servers": found.servers,
-        "room": min(rooms, default=None),
+        "room": room_in(found.servers),
     }

@@ -21,7 +21,7 @@ from penstock.storage.jetstream.guard import (
     check_servers,
     monitors_of,
     read_server,
-    room_of_majority,
+    room_of,
     version_of,
 )
 from penstock.storage.jetstream.journal import LOOKING, JetStreamJournal
@@ -237,7 +237,7 @@ class JetStreamEngine:
     async def _read_servers(self) -> list[ServerState]:
         servers = await together(self._read_server(monitor) for monitor in self._monitors)
         self._read_us = self._clock.steady_us()
-        room = room_of_majority(servers)
+        room = room_of(servers)
         self._room = self._room if room is None else room
         return servers
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct, field
 
+from penstock.core.vocabulary.engine_room import room_of_majority
 from penstock.core.vocabulary.errors import NoQuorum, Unavailable
 
 OLDEST: Final = (2, 14)
@@ -186,16 +187,11 @@ def check_majority(servers: Sequence[ServerState]) -> None:
     )
 
 
-def room_of_majority(servers: Sequence[ServerState]) -> int | None:
-    """Bytes that a majority of the servers has room for; None: too few of them were read.
-
-    A stream goes on as long as a majority keeps it, so one server with a full disk is as good as
-    one that is down, and no reason to refuse an append.
-    """
-    rooms = sorted((server.room for server in servers if not server.failure), reverse=True)
-    size = max((server.cluster_size for server in servers if not server.failure), default=_SERVERS)
-    needed = max(size, len(servers)) // 2 + 1
-    return rooms[needed - 1] if len(rooms) >= needed else None
+def room_of(servers: Sequence[ServerState]) -> int | None:
+    """Bytes that a majority of the servers has room for; None: too few of them were read."""
+    read = [server for server in servers if not server.failure]
+    size = max((server.cluster_size for server in read), default=_SERVERS)
+    return room_of_majority((server.room for server in read), max(size, len(servers)))
 
 
 def are_joining(servers: Sequence[ServerState]) -> bool:
