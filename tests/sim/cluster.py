@@ -89,6 +89,11 @@ class ClusterWorld:
         self._stage = ClusterStage(self, scene) if scene != ALONE else None
 
     @property
+    def latest_us(self) -> int:
+        """The latest time that a node's clock has ever shown, in µs."""
+        return self.loop.now_us() + self._latest_ahead_us
+
+    @property
     def loop(self) -> SimLoop:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimLoop), "a world is simulated"

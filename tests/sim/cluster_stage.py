@@ -96,6 +96,10 @@ class ClusterStage:
         return self.loop.now_us()
 
     @property
+    def latest_us(self) -> int:
+        return self._world.latest_us
+
+    @property
     def lives(self) -> int:
         return self._world.log.recovered_by
 

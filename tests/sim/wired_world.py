@@ -41,6 +41,11 @@ class WiredWorld(Protocol):
     def now_us(self) -> int: ...
 
     @property
+    def latest_us(self) -> int:
+        """The latest time that a clock of the realm has ever shown, in µs."""
+        ...
+
+    @property
     def lives(self) -> int:
         """How often somebody has begun to serve what is stored."""
         ...

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 PLACES_S = 120.0
 """After this the realm has noticed that listeners are gone, and waits for them no more."""
+WINDOW_US = 60_000_000
+"""How long the realm keeps events for a listener that is cut off: ``event_timeout`` (SEM J5)."""
 KINDS = {"alone": ("exclusive", 1), "team": ("shared", 2), "row": ("serial", 2)}
 
 
@@ -119,6 +121,8 @@ class Listener:
         self._is_done = is_done
         self._stretches: list[tuple[int, list[int]]] = []
         """What it has heard in one go, and in which of the realm's lives."""
+        self._heard_us = 0
+        """When it last heard something: ``latest_us`` of the world."""
         self.program = Program(world, f"listener-{ledger.store}-{number}", self._main)
 
     async def _main(self, session: aio.Session) -> None:
@@ -141,7 +145,10 @@ class Listener:
         assert event_id not in self.heard, f"{event_id} came twice"
         self.heard[event_id] = data
         life = self.world.life_of(self.program.name)
-        if self._stretches[-1][0] != life:
+        since_us = self.world.latest_us - self._heard_us
+        self._heard_us += since_us
+        # another scene may set the clock forward by more than the window while it is cut off
+        if self._stretches[-1][0] != life or since_us >= WINDOW_US:
             self._stretches.append((life, []))
         self._stretches[-1][1].append(event_id)
 

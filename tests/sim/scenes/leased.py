@@ -135,7 +135,11 @@ class Consumer:
     async def _roll_back(self, held: Held, ids: list[int]) -> bool:
         atleast = self._receipts.going_back(ids)
         delay_ms = self._world.random.choice((None, None, 60, 400))
-        await self._ask(held, ids, "roll_back", delay_ms)
+        try:
+            await self._ask(held, ids, "roll_back", delay_ms)
+        except LeaseEnded:  # the clock was set forward meanwhile
+            self._refused(held, 0)
+            return False
         self._receipts.went_back(atleast)
         return self._durable != "sole"  # an acknowledgement that follows covers no earlier ones
 
