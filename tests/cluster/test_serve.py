@@ -31,7 +31,7 @@ from tests.cluster.processes import (
 )
 from tests.contract.nats_monitoring import JSZ, VARZ, monitoring
 from tests.loops import on_a_loop
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -180,6 +180,22 @@ def test_a_node_refuses_servers_of_an_old_version(servers: NatsServers, tmp_path
 
     assert "is NATS 2.13.4, and 2.14 or newer is needed" in reason
     assert "To change: install nats-server 2.14 or newer there" in reason
+
+
+def test_a_node_names_the_other_clusters_on_its_engine(
+    servers: NatsServers, tmp_path: Path
+) -> None:
+    """A name that is mistyped begins another realm, which is empty."""
+    with node(servers, tmp_path / "n1", name="orders") as first:
+        until(lambda: first.logged("shard.claimed"))
+
+        with node(servers, tmp_path / "n2", name="ordes") as second:
+            until(lambda: second.logged("engine.other_clusters"))
+            (told,) = second.logged("engine.other_clusters")
+
+    assert told["cluster"] == "ordes"
+    assert "orders" in told["others"]
+    assert "ordes" not in told["others"]
 
 
 def test_the_directory_of_a_node_has_its_name_and_no_events(

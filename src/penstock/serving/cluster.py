@@ -22,6 +22,7 @@ from penstock.bootstrap.cluster import (
     made_identity,
     member,
     open_engine,
+    open_inspector,
     open_shard,
     owner_tls,
 )
@@ -172,6 +173,20 @@ async def _open_checked(
         raise
 
 
+async def _warn_of_other_clusters(cluster: ClusterSettings, clock: Clock) -> None:
+    """Log the names of other clusters on the engine. That they are there is no mistake, but a
+    ``cluster.name`` that is mistyped begins a second, empty realm, and nothing else would tell."""
+    inspector = open_inspector(cluster, clock)
+    try:
+        names = await inspector.clusters()
+    except PenstockError:
+        return  # the engine does not answer now, or does not let this user list them
+    finally:
+        await inspector.close()
+    if others := [name for name in names if name != cluster.name]:
+        _log.warning("engine.other_clusters", cluster=cluster.name, others=others)
+
+
 async def _hold(ports: HeldPorts, settings: Settings) -> Settings:
     """Listen at the ports of all front ends, and give the settings with the ports there are."""
     listen, http = settings.listen, settings.http
@@ -308,7 +323,12 @@ class NodeProcess:
                 history = None
                 if (server := self._history()) is not None:
                     history = tasks.create_task(server.run(), name="history")
+                warning = start_task(  # what it fails with is logged, and does not end the node
+                    _warn_of_other_clusters(self._settings.cluster, self._clock),
+                    name="other-clusters",
+                )
                 await stopping.wait()
+                warning.cancel()
                 await self._node.leave()
                 await running
                 aside.cancel()
