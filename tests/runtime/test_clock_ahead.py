@@ -12,6 +12,7 @@ from penstock.core.vocabulary.start_positions import FromTime
 from penstock.runtime.realm import RunningRealm
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import SimLoop, pass_time, simulated
+from tests.runtime.lives import ENDS, End, Lives, named
 from tests.runtime.living import Reader, body, events, living, publish
 
 HOUR_US = 3_600_000_000
@@ -57,3 +58,54 @@ async def test_ttls_and_starts_by_time_are_right_at_once() -> None:
         assert list(await events(realm, ChannelId(1))) == [1]
         await pass_time(10.0)
         assert not await events(realm, ChannelId(1))
+
+
+class Apart:
+    """A clock that is ahead of the loop's by so much, which changes between two lives."""
+
+    ahead_s = 0.0
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+
+    def now_us(self) -> int:
+        return self._loop.now_us() + int(self.ahead_s * 1_000_000)
+
+    def steady_us(self) -> int:
+        return self._loop.steady_us()
+
+
+@pytest.mark.spec("D18")
+@pytest.mark.parametrize("end", ENDS)
+@simulated
+async def test_a_wait_is_as_long_as_it_was_to_be_whatever_the_clock_showed(end: End) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    clock = Apart(loop)
+    lives = Lives(clock=clock)
+    clock.ahead_s = 3_600
+    async with lives.life(end):
+        await lives.create("orders")
+        await lives.durable("orders", "team")
+        await lives.put("orders", *named("a", "b"))
+        worker = await lives.attach("orders", "team")
+        await worker.has(2)
+        first_s = loop.time() + 5
+        await worker.settle(0, back=True, delay_ms=5_000)
+        await pass_time(2)
+    clock.ahead_s = 0
+    async with lives.life(end):
+        second_s = loop.time() + 3
+        worker = await lives.attach("orders", "team")
+        await worker.has(1)
+        await worker.settle(1, back=True, delay_ms=3_000)
+        await pass_time(1)
+    clock.ahead_s = -0.1
+    async with lives.life(end):
+        last_s = loop.time() + 5
+        worker = await lives.attach("orders", "team")
+        await pass_time(second_s - loop.time() - 0.01)
+        assert worker.outlet.ids == []
+        await worker.has(2)
+        assert first_s <= second_s <= loop.time() <= last_s
+        assert sorted(worker.outlet.ids) == [0, 1]

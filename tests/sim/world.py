@@ -100,6 +100,10 @@ class World:
         self._jump_us = 0
         self._latest_us = 0
         """What the machine's clock has shown before it was set, at the latest."""
+        self._ended_us = 0
+        """What the realm's clock showed when its last life ended."""
+        self._set_back_us = 0
+        """By how much the clocks of later lives were behind those of the lives before."""
         self._dark = asyncio.Event()
         """The power is gone, in the middle of what the disk was about to do."""
         self._sessions = 0
@@ -198,6 +202,12 @@ class World:
         """The latest time the machine's clock has ever shown."""
         return max(self._latest_us, self._machine_ns() // 1_000)
 
+    @property
+    def lived_us(self) -> int:
+        """The realm's clock, as if one that begins behind the one of the life before went on with
+        that: waits are as long as they are on this clock (SEM D18)."""
+        return self.clock.now_us() + self._set_back_us
+
     async def _set_clocks(self) -> None:
         """While the realm runs: then its own time does not go back."""
         while True:
@@ -233,6 +243,7 @@ class World:
             if end == "close" and not (serving.done() or (clients.done() and span_s)):
                 is_closed = await self._close(clients, listener, serving)
         finally:
+            self._ended_us = self.clock.now_us()
             if not is_closed:
                 self._fall(end)
             tasks = (clients, serving, listening, dark)
@@ -254,6 +265,7 @@ class World:
         self._has_lost_writes = False
         self._dark.clear()
         self.clock = SystemClock(self._machine_ns)
+        self._set_back_us += max(0, self._ended_us - self.clock.now_us())
         self.realm = await self.open_realm(self.open_store())
         assert not self.realm.recovered.has_gaps, self.realm.recovered.damage
         self.note(f"life {self.lives} begins")

@@ -217,8 +217,8 @@ class RunningRealm:
         await mend_files(recovered.state, blobs, is_damaged=bool(recovered.damage))
         if lease.epoch:
             clock = OwnerClock(clock, recovered.newest_us)
-        elif recovered.newest_us > clock.now_us():
-            clock_set_back(recovered, clock.now_us())
+        elif recovered.last_us > (now_us := clock.now_us()):
+            clock_set_back(recovered.state, recovered.last_us, now_us)
         realm = cls(
             recovered,
             journal,

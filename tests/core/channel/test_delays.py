@@ -300,6 +300,51 @@ def test_a_wait_that_ended_while_the_realm_was_stopped_is_over() -> None:
     assert delivered(play.do(TakeSeat("d", 2, "s2", 3))) == {2: [0, 1]}
 
 
+HOUR = 3_600 * SECOND
+
+
+def set_back(play: Play, how: str, ms: int) -> None:
+    """Start again with a clock that is so far behind the one so far."""
+    last_us = play.now_us
+    getattr(play, how)()
+    play.wait(-ms)
+    play.channel.clock_set_back(last_us, play.now_us)
+
+
+@pytest.mark.spec("D18")
+@pytest.mark.parametrize("how", ["restart", "restart_from_snapshot"])
+@pytest.mark.parametrize("kind", ["shared", "serial", "exclusive"])
+def test_after_a_clock_that_was_ahead_an_event_waits_as_long_as_it_still_had_to(
+    kind: str, how: str
+) -> None:
+    play = durable_play(kind, None, events=2)
+    play.do(RollBack(1, (span(0),), delay_ms=SECOND))
+    play.do(RollBack(1, (span(1),), delay_ms=HOUR))
+    play.wait(400)
+    set_back(play, how, HOUR)
+    play.do(TakeSeat("d", 2, "s2"))
+
+    play.wait(599)
+    assert due(play) == {}
+    play.wait(1)
+    assert due(play) == {2: [0]}
+    play.wait(HOUR - SECOND - 1)
+    assert due(play) == {}
+    play.wait(1)
+    assert due(play) == {2: [1]}
+
+
+@pytest.mark.spec("D18")
+def test_a_wait_that_was_over_by_a_clock_that_was_ahead_is_over() -> None:
+    play = durable_play("shared", 1, events=1)
+    play.do(RollBack(1, (span(0),), delay_ms=SECOND))
+    play.do(Detach(1))
+    play.wait(SECOND)
+    set_back(play, "restart", play.now_us // 1_000 - SECOND)  # a machine that begins in 1970
+
+    assert delivered(play.do(TakeSeat("d", 2, "s2"))) == {2: [0]}
+
+
 @pytest.mark.spec("D18")
 def test_a_jump_of_the_clock_ends_the_wait_at_once() -> None:
     play = durable_play("shared", 3, events=1)

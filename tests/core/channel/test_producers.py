@@ -79,6 +79,18 @@ def test_a_producer_silent_for_a_day_is_forgotten_a_transaction_is_not() -> None
     assert len(producers) == 2
 
 
+@pytest.mark.spec("X3")
+def test_after_a_clock_that_was_ahead_a_producer_is_forgotten_after_a_day_of_silence() -> None:
+    producers = Producers()
+    producers.stored("p", 1, Span(0, 1), 9 * FORGET_AFTER_US)
+    producers.lower(0)
+    producers.stored("q", 1, Span(1, 2), FORGET_AFTER_US)
+    assert producers.stored_as("p", 1) == Span(0, 1)
+    producers.stored("q", 2, Span(2, 3), FORGET_AFTER_US + FORGET_AFTER_US // 24)
+
+    assert producers.stored_as("p", 1) is None
+
+
 def test_a_refused_publish_leaves_no_memory() -> None:
     producers = Producers()
     copy = Producers()

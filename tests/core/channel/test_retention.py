@@ -226,9 +226,10 @@ HOUR_US = 3_600_000_000
 
 def behind_by_an_hour(play: Play) -> None:
     """Start again, with the right clock: the one so far was an hour ahead."""
+    last_us = play.now_us
     play.now_us -= HOUR_US
     play.restart()
-    play.channel.clock_set_back(play.now_us)
+    play.channel.clock_set_back(last_us, play.now_us)
 
 
 @pytest.mark.spec("T1")

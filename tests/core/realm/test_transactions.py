@@ -102,6 +102,19 @@ def test_the_end_can_be_asked_for_a_day_and_no_longer() -> None:
     assert REMEMBERED_US == 24 * HOUR_US
 
 
+@pytest.mark.spec("X2")
+def test_after_a_clock_that_was_ahead_an_end_can_be_asked_for_a_day_and_no_longer() -> None:
+    ahead = Ended("ahead", NOW + 9 * REMEMBERED_US, committed=True)
+    transactions = ledger(ahead)
+    transactions.lower(NOW)
+    transactions.apply(COMMITTED)
+    transactions.begin("other", NOW + REMEMBERED_US - 1, [])
+    assert transactions.ended("ahead") == Ended("ahead", NOW, committed=True)
+    transactions.begin("another", NOW + REMEMBERED_US, [])
+
+    assert transactions.state() == ()
+
+
 def test_one_that_nobody_ends_is_forgotten() -> None:
     transactions = ledger()
     transactions.begin("t", NOW, [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ from tests.frontends.mqtt.internal_stores import (
 )
 from tests.frontends.mqtt.test_sessions import HOUR, back, settled, stored
 
+HOUR_US = 3_600_000_000
 OWN = ("mqtt-retained", "mqtt-sessions")
 GUARDED: dict[str, Any] = {
     "access__mode": "mandatory",
@@ -214,6 +216,23 @@ def test_sessions_and_retained_messages_of_an_older_version_go_on(tmp_path: Path
             client.subscribe("t")
             assert client.receive().payload == b"kept"
         assert definition_of(realm, "mqtt-sessions").keys == {"entry": 1}
+
+
+@pytest.mark.spec("M8")
+def test_a_session_that_ended_by_a_clock_that_was_ahead_expires_in_time(tmp_path: Path) -> None:
+    ended_us = time.time_ns() // 1_000 + HOUR_US
+    ahead = SessionRecord("ahead", StoredPrincipal("anonymous", "127.0.0.1"), 60, ended_us)
+    with penstock.Realm(tmp_path) as realm:
+        realm.listen_mqtt()
+        put_into(
+            realm, "mqtt-sessions", [({"entry": "session/ahead"}, session_entry("", ahead)[1])]
+        )
+
+    with penstock.Realm(tmp_path) as realm, realm.connect() as session:
+        realm.listen_mqtt()
+        (shown,) = session.mqtt.sessions()
+        assert shown.expires_us is not None
+        assert shown.expires_us <= time.time_ns() // 1_000 + 60_000_000
 
 
 @pytest.mark.spec("M4", "M6")

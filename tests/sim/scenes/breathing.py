@@ -135,8 +135,7 @@ class Patient(Worker):
     def _look(self, arrived: Arrived) -> None:
         self._back.difference_update(arrived.ids)
         if not self.world.is_dark:
-            # a wait that was over once is not begun again by a clock that was set back
-            self._waits.came(arrived, self.world.latest_us)
+            self._waits.came(arrived, self.world.lived_us)
 
     async def _settle(self, ids: list[int]) -> None:
         is_late = bool(self._timeout_ms) and not self._quiet and await self._take_time(ids)
@@ -193,7 +192,7 @@ class Patient(Worker):
     async def _roll_back(self, ids: list[int]) -> None:
         self._gives_back = True
         delay_ms = self.world.random.choice(DELAYS_MS)
-        clock, since_us = self.world.clock, self.world.clock.now_us()
+        clock, since_us = self.world.clock, self.world.lived_us
         atleast = self.receipts.going_back(ids)
         await self._ask(ids, roll_back=True, delay_ms=delay_ms)
         self.receipts.went_back(atleast)

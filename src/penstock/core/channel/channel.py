@@ -85,9 +85,9 @@ class ChannelMachine:
         """Finish recovery: all stored facts are applied."""
         recovery.recovered(self.state)
 
-    def clock_set_back(self, now_us: int) -> None:
-        """Note that the clock of an earlier start was ahead."""
-        recovery.clock_set_back(self.state, now_us)
+    def clock_set_back(self, last_us: int, now_us: int) -> None:
+        """Note that the clock of an earlier start, which last showed ``last_us``, was ahead."""
+        recovery.clock_set_back(self.state, last_us, now_us)
 
     def closing(self) -> tuple[StoredFact, ...]:
         """The facts to store when the realm is closed in order."""

@@ -158,6 +158,13 @@ class Remembered(Generic[Ids]):
         if at_us - self._pruned_us >= FORGET_AFTER_US // 24:
             self._prune(at_us)
 
+    def lower(self, now_us: int) -> None:
+        """Take publishes later than ``now_us`` as made then: an earlier start of the realm had a
+        clock that was ahead, and would have them remembered for too long."""
+        self._pruned_us = min(self._pruned_us, now_us)
+        for memory in self._by_name.values():
+            memory.at_us = min(memory.at_us, now_us)
+
     def _added(self, name: str, memory: _ProducerMemory[Ids]) -> None:
         self._by_name[name] = memory
         if name.startswith(LASTING_PREFIX):

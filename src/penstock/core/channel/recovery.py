@@ -137,10 +137,15 @@ def recovered(state: ChannelState) -> None:
             durable.head = max(durable.head, state.next_id)
 
 
-def clock_set_back(state: ChannelState, now_us: int) -> None:
-    """An earlier start of the realm had a clock that was ahead: what it published counts as
-    published now. What waits for a time keeps it (SEM D18, X4)."""
+def clock_set_back(state: ChannelState, last_us: int, now_us: int) -> None:
+    """An earlier start of the realm had a clock that was ahead, and showed ``last_us`` when it
+    stored something last: what it published counts as published now, and what waited after a
+    rollback waits for as long as it still had to then. ``deliver_at`` stays (SEM X4)."""
     state.ages.lower(now_us)
+    state.lower_producers(now_us)
+    for durable in state.durables.values():
+        if durable.waiting:
+            durable.waiting.come_earlier(last_us - now_us)
     state.set_alarm()
 
 

@@ -276,6 +276,11 @@ class ChannelState:
         """What is remembered of publishes, as snapshots hold it."""
         return () if self._producers is None else self._producers.state()
 
+    def lower_producers(self, now_us: int) -> None:
+        """Take publishes that are remembered with a later time as made at ``now_us``."""
+        if self._producers is not None:
+            self._producers.lower(now_us)
+
     @property
     def followers(self) -> Followers:
         """Soft: the plain subscribers, by whether they are served one by one."""

@@ -66,6 +66,10 @@ class Waiting:
                 due.add_all(self.ids.remove(Span(*span)))
         return due
 
+    def come_earlier(self, by_us: int) -> None:
+        """Have all events come again ``by_us`` earlier: the clock was ahead by that."""
+        self._heap = [(max(1, until_us - by_us), spans) for until_us, spans in self._heap]
+
     def by_time(self, among: IdSet | None = None) -> list[tuple[int, IdSet]]:
         """What waits (of ``among``) by the time until which it does, the earliest first."""
         found: dict[int, IdSet] = {}

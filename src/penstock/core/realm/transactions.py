@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.core.access.name_owners import owner_of, plain
 from penstock.core.ids.ids import Span
@@ -108,6 +109,13 @@ class TransactionTable:
         self._open.pop(ended.transaction, None)
         self._ended[ended.transaction] = ended
         self._forget(ended.at_us)
+
+    def lower(self, now_us: int) -> None:
+        """Take transactions that ended later than ``now_us`` as ended then: an earlier start of the
+        realm had a clock that was ahead. The order of time holds again."""
+        for name, ended in self._ended.items():
+            if ended.at_us > now_us:
+                self._ended[name] = replace(ended, at_us=now_us)
 
     def _forget(self, now_us: int) -> None:
         _drop_before(self._ended, now_us - REMEMBERED_US)

@@ -125,7 +125,8 @@ class MqttSessions:
             self._report_unreadable(found)
         for place, record in found.sessions.items():
             session = MqttSession(self._hub, record.client_id, record.principal.principal, place)
-            session.know(record if record.ended_us else replace(record, ended_us=now_us))
+            # not later than now, although the clock of an earlier start may have been ahead
+            session.know(replace(record, ended_us=min(record.ended_us or now_us, now_us)))
             self._known[session.key] = self._places[place] = session
             self._shares.keep(session.key, len(session.entry[1]), is_checked=False)
             for name in filter(is_shared_durable, session.durables):

@@ -64,7 +64,10 @@ class RecoveredRealm(Struct):
     unreadable: list[tuple[int, Quarantine]]
     """By channel: stored events that are known to be damaged, to be quarantined."""
     newest_us: int = 0
-    """When the newest block that could be read was decided; 0: there is none."""
+    """The latest time at which a readable block was decided; 0: no block is readable."""
+    last_us: int = 0
+    """The time at which the last readable block was decided; 0: no block is readable. It is less
+    than ``newest_us`` if the clock of an earlier start was ahead."""
 
     @property
     def quarantined(self) -> int:
@@ -106,6 +109,7 @@ async def _recover(
 ) -> RecoveredRealm:
     damage: list[str] = []
     state, sequence, newest_us = await _from_snapshot(blobs, pages, rules, damage)
+    last_us = newest_us
     state.file_names = FileNames(epoch)
     info = journal.info()
     if info.cut:
@@ -134,7 +138,8 @@ async def _recover(
             at = block.seq + (1 if isinstance(block, Block) else block.count)
             if isinstance(block, Block):
                 blocks += 1
-                newest_us = max(newest_us, await _apply(state, block, blobs, pages, damage))
+                last_us = await _apply(state, block, blobs, pages, damage, last_us)
+                newest_us = max(newest_us, last_us)
             else:
                 damage.append(f"{block.where}: {block.reason}")
     for channel_id, channel in state.channels.items():
@@ -152,7 +157,9 @@ async def _recover(
     await pages.restore(_places(state), keep_rest=keep_rest)
     damage += [f"skipped, because an earlier block is damaged: {what}" for what in state.skipped]
     events = sum(len(channel.state.stored) for channel in state.channels.values())
-    return RecoveredRealm(state, events, blocks, sequence, damage, has_gaps, unreadable, newest_us)
+    return RecoveredRealm(
+        state, events, blocks, sequence, damage, has_gaps, unreadable, newest_us, last_us
+    )
 
 
 async def _merged(
@@ -198,13 +205,16 @@ async def _unreadable(
 
 
 async def _apply(
-    state: RealmState, block: Block, blobs: Blobs, pages: Pages, damage: list[str]
+    state: RealmState, block: Block, blobs: Blobs, pages: Pages, damage: list[str], last_us: int
 ) -> int:
-    """Apply a block; gives its time, 0 if it cannot be read."""
-    at_us = 0
+    """Apply a block behind one that was decided at ``last_us``; return its own time, or ``last_us``
+    if it is not readable."""
+    at_us = last_us
     try:
         header, bodies = await decode_whole(block.data, blobs)
         at_us = header.at_us
+        if at_us < last_us:
+            clock_set_back(state, last_us, at_us)
         for record in header.records:
             state.apply_stored(record, bodies, pages)
     except Damaged as error:
@@ -251,12 +261,16 @@ def checked(blob: memoryview, name: str) -> memoryview:
     return body
 
 
-def clock_set_back(recovered: RecoveredRealm, now_us: int) -> None:
-    """The clock of an earlier start was ahead: TTLs run from now on (SEM T1)."""
-    state = recovered.state
+def clock_set_back(state: RealmState, last_us: int, now_us: int) -> None:
+    """Note that the realm starts at ``now_us`` after one that showed ``last_us``, which is later:
+    the clock of an earlier start was ahead. TTLs run from now on (SEM T1), what waits after a
+    rollback waits no longer than it still had to (SEM D18), and what is remembered for a time is
+    remembered from now on."""
     for channel_id, channel in state.channels.items():
-        channel.clock_set_back(now_us)
+        channel.clock_set_back(last_us, now_us)
         state.note_time(channel_id, channel)
+    state.producers.lower(now_us)
+    state.transactions.lower(now_us)
     state.sweep_times.touch(state.channels)
 
 
