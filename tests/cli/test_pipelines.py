@@ -128,14 +128,26 @@ def test_a_step_is_shown_with_what_is_left_to_read(
     assert "last error  it was away\n" in shown
 
 
-def test_a_realm_that_has_no_such_channel_is_said(
+def test_steps_are_listed_with_how_far_they_are_behind(
+    penstock_command: Run, orders: Channel, file: Path, stands: Keeping
+) -> None:
+    lines = penstock_command("pipeline", "list", str(file)).output.splitlines()
+
+    assert [line.split()[-1] for line in lines] == ["behind", "2"]
+
+
+def test_a_realm_that_has_no_such_channel_or_does_not_answer_is_said(
     penstock_command: Run, file: Path, stands: Keeping
 ) -> None:
     shown = penstock_command("pipeline", "show", str(file))
     document = json.loads(penstock_command("pipeline", "show", str(file), "--format=json").output)
+    alone = penstock_command("pipeline", "show", str(file), "--url", "penstock://127.0.0.1:9")
+    listed = penstock_command("pipeline", "list", str(file), "--url", "penstock://127.0.0.1:9")
 
-    assert "next event 3, the realm does not answer" in shown.output
+    assert "next event 3, the realm has no such channel" in shown.output
     assert document[0]["lag"] == {"orders": None}
+    assert "next event 3, the realm does not answer" in alone.output
+    assert listed.output.splitlines()[1].endswith("orders 3")
 
 
 def test_a_step_that_is_none_gets_a_hint(penstock_command: Run, file: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -54,8 +55,45 @@ def test_properties_survive_an_archive_that_grows(batches: list[Rows]) -> None:
     found = EventBatch(from_archive(rows, table))
     expected = [typed(row) for each in batches for row in each]
     assert [typed(event.properties) for event in found] == expected
-    names = [name.casefold() for name in table.names]
-    assert len(set(names)) == len(names), "no two names that differ in case alone"
+    for names in names_in(pa.struct(list(table))):
+        assert len({name.casefold() for name in names}) == len(names), "told apart by their case"
+
+
+def names_in(kind: pa.DataType) -> Iterator[list[str]]:
+    """The names of the fields of a struct, and of those inside it."""
+    if pa.types.is_list(kind):
+        yield from names_in(kind.value_type)
+    elif pa.types.is_struct(kind):
+        yield kind.names
+        for field in kind:
+            yield from names_in(field.type)
+
+
+def test_fields_that_differ_in_case_only_are_told_apart_and_come_back_as_they_were() -> None:
+    rows: list[Rows] = [
+        [{"d": {"amount": 1, "Amount": "x", "l": [{"k": 1, "K": 2}]}}],
+        [{"d": {"AMOUNT": 3, "Amount": 2.5}}, {"d": {"properties.amount": None, "amount": 7}}],
+    ]
+
+    table, archived = through_archive([stored(each) for each in rows])
+    events = EventBatch(from_archive(archived, table))
+
+    assert table.field("d").type.names[:2] == ["amount", "properties.Amount"]
+    assert [event.properties for event in events] == [row for each in rows for row in each]
+    assert "properties.Amount" not in str(from_archive(archived, table).schema)
+
+
+def test_a_field_of_a_plain_table_that_differs_in_case_only_keeps_its_name() -> None:
+    batch = stored([{"d": {"amount": 1, "Amount": "x"}}])
+    layout = ArchiveLayout(batch.schema, pa.schema([]), channel="orders", epoch="e/1")
+    table = layout.of(batch).schema
+    index = table.get_field_index("d")
+    before = pa.struct([("amount", pa.int64()), ("Amount", pa.string())])  # as 0.1.0 wrote it
+    table = table.set(index, table.field("d").with_type(before))
+
+    again = ArchiveLayout(batch.schema, table, channel="orders", epoch="e/1").of(batch)
+
+    assert again.schema.field("d").type.names == ["amount", "Amount"]
 
 
 def test_everything_about_an_event_is_kept() -> None:

@@ -393,13 +393,17 @@ def test_a_pipeline_shows_how_far_its_steps_are(opened: Opened, server: ServerPr
     expect(page.get_by_text("The realm knows of no pipelines")).to_be_visible()
     folder = server.directory.parent / "pipelines/flights"
     folder.mkdir()
-    progress = Progress(step="delays", rows=750, total=1_000, rows_late=3, lag_events=250)
+    later = {"flights": ["gate", "crew.size"]}
+    progress = Progress(
+        step="delays", rows=750, total=1_000, rows_late=3, lag_events=250, later=later
+    )
     status = Status(state="runs", progress=progress, error="<b>once</b>")
     (folder / "delays.json").write_bytes(msgspec.json.encode(status))
 
     step = page.get_by_role("region", name="delays")
     expect(step.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "75")
     expect(step).to_contain_text("250 events")
+    expect(step).to_contain_text("gate of flights, crew.size of flights")
     expect(step).to_contain_text("<b>once</b>")
     expect(step).to_contain_text("broken off")  # it said that it runs, and nobody runs it
     with (folder / "lock").open("w") as lock:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
-from pyspark.sql.types import DoubleType
+from pyspark.sql.types import DoubleType, StructType
 
 import penstock
 from penstock.client.sync.sync import Session
@@ -91,6 +91,52 @@ def test_properties_that_a_running_query_leaves_out_are_said(url: str, client: S
     micro_batch(end)
     assert later() == {"orders": ["price::string", "sku"]}
     assert later_columns(None) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("choice", "told"),
+    [
+        ({}, {"orders": ["price::float", "d.b"]}),
+        ({"columns": "price,event_id"}, {"orders": ["price::float"]}),
+        ({"columns": "d.a"}, {}),
+    ],
+)
+def test_what_is_published_between_load_and_the_first_micro_batch_is_told(
+    url: str, client: Session, choice: dict[str, str], told: dict[str, list[str]]
+) -> None:
+    orders = client.channels.create("orders")
+    orders.publish(properties={"price": 1, "d": {"a": 1}})
+    options = {"url": url, "channel": "orders", "startingOffsets": "earliest", **choice}
+    given = PenstockSource(options)
+    reader = given.streamReader(given.schema())
+    orders.publish(properties={"price": 9.5, "d": {"b": 2}})
+
+    start = reader.initialOffset()
+    reader.partitions(start, reader.latestOffset(start, ReadMaxRows(10)))
+
+    newest = json.dumps(reader.reportLatestOffset())
+    assert later_columns({"sources": [{"endOffset": "{}", "latestOffset": newest}]}) == told
+
+
+@pytest.mark.slow
+def test_what_a_schema_of_its_own_leaves_out_from_the_start_is_not_told(
+    url: str, client: Session
+) -> None:
+    orders = client.channels.create("orders")
+    orders.publish(properties={"price": 1, "sku": "a"})
+    options = {"url": url, "channel": "orders", "startingOffsets": "earliest"}
+    given = PenstockSource(options)
+    reader = given.streamReader(StructType().add("price", DoubleType()))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(10))
+    reader.partitions(start, end)
+    assert "later" not in reader.reportLatestOffset()
+
+    orders.publish(properties={"size": 2})
+    reader.partitions(end, reader.latestOffset(end, ReadMaxRows(10)))
+
+    assert reader.reportLatestOffset()["later"] == {"orders": ["size"]}
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from penstock.spark.projection import (
     Extras,
     Projection,
     arrow_schema,
+    left_out,
     spark_schema,
 )
 
@@ -305,3 +306,63 @@ def test_a_name_in_other_case_changes_no_column_that_a_query_has() -> None:
 
     names = spark_schema([grown]).names
     assert names[: len(spark_schema([before.schema]).names)] == spark_schema([before.schema]).names
+
+
+@pytest.mark.parametrize("by_type", [False, True])
+def test_fields_that_differ_in_case_only_are_told_apart_by_spark(by_type: bool) -> None:
+    batch = stored({"d": {"amount": 1, "Amount": "x", "l": [{"k": 1, "K": 2}]}})
+    schema = spark_schema([batch.schema])
+
+    [row] = values([batch], batch.schema, arrow_schema(schema), by_type=by_type)
+
+    assert schema["d"].dataType.simpleString() == (  # in a struct of a list, too
+        "struct<amount:bigint,properties.Amount:string,"
+        "l:array<struct<k:bigint,properties.K:bigint>>>"
+    )
+    inner = [{"k": 1, "properties.K": 2}]
+    assert row["d"] == {"amount": 1, "properties.Amount": "x", "l": inner}
+    for column in ("d.Amount", "d.properties.Amount"):
+        chosen = spark_schema([batch.schema], columns=(column,))
+        assert chosen["d"].dataType.simpleString() == "struct<properties.Amount:string>"
+
+
+def test_of_channels_with_fields_in_another_order_each_value_is_in_its_field() -> None:
+    one, other = stored({"d": {"a": 1, "A": 2}}), stored({"d": {"A": 3, "a": 4}})
+    wanted = arrow_schema(spark_schema([one.schema, other.schema]))
+
+    rows = [values([each], each.schema, wanted, by_type=True)[0]["d"] for each in (one, other)]
+
+    assert rows == [{"a": 1, "properties.A": 2}, {"a": 4, "properties.A": 3}]
+
+
+@pytest.mark.spec("E10")
+@pytest.mark.parametrize("by_type", [False, True])
+@pytest.mark.parametrize(
+    ("then", "columns", "told"),
+    [
+        ({"sku": "a"}, (), ["sku"]),
+        ({"price": "two"}, (), ["price::string"]),
+        ({"price": 9.5}, (), ["price::float"]),
+        ({"d": {"b": 1}}, (), ["d.b"]),
+        ({"d": {"a": "x"}}, (), ["d.a::string"]),
+        ({"d": {"a": 2.5}}, (), ["d.a::float"]),
+        ({"d": {"A": 1}}, (), ["d.A"]),
+        ({"lines": [{"sku": "a", "count": 2}]}, (), ["lines.count"]),
+        ({"price": 3, "d": {"a": 2}}, (), []),
+        ({"sku": "a", "d": {"b": 1}}, ("event_id", "price", "d.a", "headers"), []),
+        ({"price": 9.5, "d": {"b": 1}}, ("price", "d"), ["price::float", "d.b"]),
+        ({"sku": "a"}, ("of_another_channel",), []),
+    ],
+)
+def test_a_query_leaves_out_what_a_new_one_would_read(
+    then: dict[str, Any], columns: tuple[str, ...], told: list[str], by_type: bool
+) -> None:
+    first = stored({"price": 1, "d": {"a": 1}, "lines": [{"sku": "b"}]})
+    known = tuple(name for name in columns if name != "of_another_channel")
+    extras = Extras(headers="headers" in columns)
+    wanted = arrow_schema(spark_schema([first.schema], columns=known, extras=extras))
+
+    names = left_out(channel_of(first, stored(then)), wanted, columns=columns, by_type=by_type)
+
+    assert names == told
+    assert not left_out(first.schema, wanted, columns=columns, by_type=by_type)

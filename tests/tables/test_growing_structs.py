@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.columns.schema.layout import HEADERS
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.tables import Table
 
 
@@ -32,3 +33,11 @@ def test_a_table_of_before_the_newest_header_is_appended_to(
 
     assert [row["type"] for row in found.column("headers").to_pylist()] == ["t", "t", "u"]
     assert [row["amqp"] for row in found.column("headers").to_pylist()] == [None, "{}", None]
+
+
+def test_fields_that_delta_does_not_tell_apart_are_refused_by_name(tmp_path: Path) -> None:
+    inner = pa.struct([("sku", pa.string()), ("SKU", pa.int64())])
+    rows = pa.table({"lines": pa.array([[{"sku": "a", "SKU": 1}]], pa.list_(inner))})
+
+    with pytest.raises(InvalidArgument, match="'lines' has the fields 'sku' and 'SKU', which"):
+        Table.open(str(tmp_path / "t"), "delta").append(rows, "app", 1)

@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -26,9 +27,10 @@ from penstock.cli.output import (
     write_table,
 )
 from penstock.cli.realm import DEFAULT_URL
-from penstock.core.vocabulary.errors import PenstockError, Unavailable
+from penstock.core.vocabulary.errors import NameDoesNotExist, PenstockError, Unavailable
 
 if TYPE_CHECKING:
+    from penstock.client.sync.sync import Channel, Queue, Session
     from penstock.spark.pipelines import Pipeline
     from penstock.spark.pipelines.runner import Report, StepReport
     from penstock.spark.pipelines.standing import Positions, Status
@@ -120,8 +122,10 @@ def check(file: File) -> None:
 
 
 @commands.command("list")
-def list_(file: File, format: ListFormat = "table") -> None:
-    """List the steps of a pipeline and where they stand; needs neither Spark nor a realm.
+def list_(file: File, format: ListFormat = "table", url: Realm = "") -> None:
+    """List the steps of a pipeline and where they stand; needs no Spark.
+
+    The column behind, how many events are left to read, is empty if the realm does not answer.
 
     \b
     Example:
@@ -129,6 +133,7 @@ def list_(file: File, format: ListFormat = "table") -> None:
     """
     pipeline = _load(file)
     documents = [_document(pipeline, step) for step in pipeline.steps]
+    _add_lags(documents, realm_of(pipeline, url))
     if format == "json":
         write_json(documents)
         return
@@ -141,10 +146,12 @@ def list_(file: File, format: ListFormat = "table") -> None:
             found["state"],
             found["batch"],
             ", ".join(f"{name} {next_id}" for name, next_id in found["next"].items()),
+            ", ".join(f"{lag:,}" for lag in found["lag"].values() if lag is not None),
         )
         for found in documents
     ]
-    write_table(("step", "kind", "reads", "writes", "state", "batch", "next"), rows, "no steps")
+    columns = ("step", "kind", "reads", "writes", "state", "batch", "next", "behind")
+    write_table(columns, rows, "no steps")
 
 
 @commands.command("show")
@@ -163,14 +170,15 @@ def show(
     pipeline = _load(file)
     chosen = [pipeline.step(step)] if step else list(pipeline.steps)
     documents = [_document(pipeline, each) for each in chosen]
-    _add_lags(documents, realm_of(pipeline, url))
+    answers = _add_lags(documents, realm_of(pipeline, url))
     if format == "json":
         write_json(documents[0] if step else documents)
         return
+    unknown = "the realm has no such channel" if answers else "the realm does not answer"
     for index, document in enumerate(documents):
         if index:
             write("")
-        write_facts(_facts(document))
+        write_facts(_facts(document, unknown))
 
 
 def _needs_spark() -> None:
@@ -261,27 +269,38 @@ def realm_of(pipeline: Pipeline, url: str) -> str:
     return url or pipeline.url or DEFAULT_URL
 
 
-def _add_lags(documents: list[dict[str, Any]], url: str) -> None:
-    """Add how many events each step has not read yet; nothing if the realm does not answer."""
+def _add_lags(documents: list[dict[str, Any]], url: str) -> bool:
+    """Add how many events each step has not read yet; False if the realm does not answer."""
     from penstock.client.sync.sync import connect
 
-    wanted = {name for document in documents for name in document["next"]}
+    wanted = sorted({name for document in documents for name in document["next"]})
     ends: dict[str, int] = {}
-    if wanted and url:
+    answers = True
+    if wanted:
         try:
             with connect(url) as realm:
-                for name in sorted(wanted):
-                    ends[name] = realm.channels.get(name).info().last_event_id + 1
+                for name in wanted:
+                    with suppress(NameDoesNotExist):
+                        ends[name] = _store(realm, name).info().last_event_id + 1
         except PenstockError:
-            ends = {}
+            answers = False
     for document in documents:
         document["lag"] = {
             name: ends[name] - next_id if name in ends else None
             for name, next_id in document["next"].items()
         }
+    return answers
 
 
-def _facts(document: dict[str, Any]) -> list[tuple[str, str]]:
+def _store(realm: Session, name: str) -> Channel | Queue:
+    try:
+        return realm.channels.get(name)
+    except NameDoesNotExist:
+        return realm.queues.get(name)
+
+
+def _facts(document: dict[str, Any], unknown: str) -> list[tuple[str, str]]:
+    """The facts about a step; ``unknown`` says why a lag is not known."""
     status = document["status"]
     facts = [
         ("step", document["step"]),
@@ -293,7 +312,7 @@ def _facts(document: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     for name, next_id in document["next"].items():
         lag = document["lag"][name]
-        left = "the realm does not answer" if lag is None else f"{count(lag, 'event')} behind"
+        left = unknown if lag is None else f"{count(lag, 'event')} behind"
         facts.append((f"  {name}", f"next event {next_id:,}, {left}"))
     facts.append(("checkpoint", document["checkpoint"]))
     if status is not None:

@@ -1,20 +1,37 @@
 """Columns inside columns: choosing some fields of structs, at any depth and in lists.
 
 ``address.city`` chooses the column ``address`` with that one field, so that SQL says
-``address.city`` as before.
+``address.city`` as before. Fields whose names differ in case only get names that Spark tells apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from penstock.columns.schema.free_names import PREFIX, free_names
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.options import nearest
 
 Kinds = dict[str, pa.DataType]
+
+
+def fields_by_place(wanted: Iterable[str], stored: Sequence[str]) -> dict[str, str]:
+    """The stored field of a struct for each wanted one that has one.
+
+    Of two channels one may have the fields in another order, so a name with the prefix also stands
+    for its own name.
+    """
+    own = set(stored)
+    names = {place: name for name, place in free_names(stored).items()}
+    fields: dict[str, str] = {}
+    for place in wanted:
+        name = place if place in own else names.get(place, place.removeprefix(PREFIX))
+        if name in own:
+            fields[place] = name
+    return fields
 
 
 def chosen(
@@ -54,13 +71,24 @@ def _pruned(kind: pa.DataType, paths: list[tuple[str, ...]], name: str) -> pa.Da
         raise InvalidArgument(f"{name} has no field {paths[0][0]!r}: it is {kind}")
     fields = {field.name: field.type for field in kind}
     below: dict[str, list[tuple[str, ...]]] = {}
-    for first, *rest in paths:
-        if first not in fields:
-            raise InvalidArgument(f"{name} has no field {first!r}: {nearest(first, tuple(fields))}")
-        below.setdefault(first, []).append(tuple(rest))
+    for path in paths:
+        field, rest = _field_in(fields, path, name)
+        below.setdefault(field, []).append(rest)
     return pa.struct(
         [(field, _pruned(fields[field], rest, f"{name}.{field}")) for field, rest in below.items()]
     )
+
+
+def _field_in(
+    fields: Mapping[str, pa.DataType], path: tuple[str, ...], name: str
+) -> tuple[str, tuple[str, ...]]:
+    """The field that a path begins with, by its name or its own name, and the rest of the path."""
+    for count in range(len(path), 0, -1):
+        given = ".".join(path[:count])
+        for field in (given, f"{PREFIX}{given}"):
+            if field in fields:
+                return field, path[count:]
+    raise InvalidArgument(f"{name} has no field {path[0]!r}: {nearest(path[0], tuple(fields))}")
 
 
 def narrowed(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -80,13 +108,13 @@ def narrowed(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _fields_of(array: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
-    children: list[pa.Array] = []
-    for field in kind:
-        index = array.type.get_field_index(field.name)
-        if index < 0:
-            children.append(pa.nulls(len(array), field.type))
-        else:
-            children.append(narrowed(array.field(index), field.type))
+    names = fields_by_place(kind.names, array.type.names)
+    children: list[pa.Array] = [
+        narrowed(array.field(names[field.name]), field.type)
+        if field.name in names
+        else pa.nulls(len(array), field.type)
+        for field in kind
+    ]
     fields = [pa.field(f.name, child.type) for f, child in zip(kind, children, strict=True)]
     mask: Any = array.is_null() if array.null_count else None
     return pa.StructArray.from_arrays(children, fields=fields, mask=mask)

@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from penstock.columns.schema.ipc import schema_from
 from penstock.spark.offsets import Offset, Positions
-from penstock.spark.projection import property_names, shown_in
+from penstock.spark.options import SourceOptions
+from penstock.spark.projection import has_all_columns, left_out
 
 
 class Lag(Struct, frozen=True):
@@ -55,23 +56,36 @@ def later_columns(progress: Mapping[str, Any] | None) -> dict[str, list[str]]:
 
 
 class PropertyGrowth:
-    """The properties that were added to channels since a query began."""
+    """The properties that channels have and a running query leaves out until it starts again.
 
-    def __init__(self, wanted: pa.Schema) -> None:
+    Its columns were fixed by ``load()``. So its schema is what counts, not the columns of the first
+    micro-batch: a property may be published between the two. Properties that a query leaves out on
+    purpose, by ``columns`` or ``.schema()``, are not told.
+    """
+
+    def __init__(self, wanted: pa.Schema, options: SourceOptions) -> None:
         self._wanted = wanted
-        self._first: dict[str, bytes] = {}
+        self._columns = options.columns
+        self._by_type = not options.choice.is_one
+        self._has_own_schema = not options.columns and not has_all_columns(wanted, options)
+        self._seen: dict[str, bytes] = {}
+        self._on_purpose: dict[str, list[str]] = {}
+        """Properties, by channel, that a query with a schema of its own left out from the start."""
         self.later: dict[str, list[str]] = {}
-        """Properties, by channel, that are not ``wanted``."""
+        """Properties and fields, by channel, that another start of the query would read."""
 
     def saw(self, channel: str, stored: bytes) -> None:
         """Note the properties that a channel stores now."""
-        first = self._first.setdefault(channel, stored)
-        if stored != first:
-            before = property_names(schema_from(first))
-            new = [each for each in property_names(schema_from(stored)) if each not in before]
-            shown = shown_in(schema_from(stored), self._wanted) if new else set()
-            if left_out := [each for each in new if each not in shown]:
-                self.later[channel] = left_out
+        if self._seen.get(channel) == stored:
+            return
+        self._seen[channel] = stored
+        schema = schema_from(stored)
+        later = left_out(schema, self._wanted, columns=self._columns, by_type=self._by_type)
+        if self._has_own_schema:
+            on_purpose = self._on_purpose.setdefault(channel, later)
+            later = [name for name in later if name not in on_purpose]
+        if later:
+            self.later[channel] = later
 
 
 def reported(

@@ -6,7 +6,7 @@ cast, without loss, or with an error that says which column does not fit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from penstock.columns.events.batch import FLAT
 from penstock.columns.events.lifted_columns import lifted, rows_with_more
 from penstock.columns.events.publishers import with_publishers
+from penstock.columns.schema.free_names import free_names
 from penstock.columns.schema.layout import FIELDS, HEADERS, ORIGIN, STAMPED
 from penstock.columns.schema.number_columns import (
     NotExact,
@@ -43,7 +44,7 @@ from penstock.columns.schema.shapes import (
 )
 from penstock.columns.schema.struct_fields import field_of
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.spark.nesting import chosen, narrowed
+from penstock.spark.nesting import chosen, fields_by_place, narrowed
 from penstock.spark.nulls import NULLS, NULLS_TYPE, nulls_of
 from penstock.spark.options import SourceOptions
 
@@ -95,6 +96,7 @@ def extras_of(options: SourceOptions) -> Extras:
 
 
 NO_EXTRAS: Final = Extras()
+ALL_EXTRAS: Final = Extras(headers=True, channel=True, origin=True, nulls=True)
 
 
 def spark_schema(
@@ -151,53 +153,90 @@ def _shape_in(stored: pa.Schema) -> StructShape:
 def _places(shape: StructShape, fixed: Iterable[str]) -> dict[str, str]:
     """The columns of properties, by their names: with a prefix where another column has the name.
 
-    Spark's SQL does not tell upper from lower case, so neither does this: of ``price`` and
-    ``Price`` the one that was published first is ``price``, the other ``properties.Price``.
+    Of ``price`` and ``Price`` the one that was published first is ``price``.
     """
-    taken = {name.lower() for name in fixed}
-    places: dict[str, str] = {}
     names = [slot.name for slot in shape.slots]
     names += [column.name for column in shown_columns(shape)]
     names += typed_columns(shape)
-    for name in dict.fromkeys(names):
-        place, number = name, 1
-        while place.lower() in taken:
-            place = f"{_PROPERTIES}.{name}" if number == 1 else f"{_PROPERTIES}.{name}.{number}"
-            number += 1
-        taken.add(place.lower())
-        places[name] = place
-    return places
+    return free_names(names, fixed)
 
 
 def _kind(shape: Shape) -> pa.DataType:
     return _readable(arrow_type(shape))
 
 
-def property_names(stored: pa.Schema) -> list[str]:
-    """Names of the properties of a channel that stores ``stored``."""
-    return [name for name, _ in _property_types(stored)]
+def has_all_columns(wanted: pa.Schema, options: SourceOptions) -> bool:
+    """True if ``wanted`` begins with all columns that are not properties, as in a schema that
+    :func:`spark_schema` made without a choice of columns."""
+    names = [*FLAT, *extras_of(options).kinds]
+    return list(wanted.names[: len(names)]) == names
 
 
-def shown_in(stored: pa.Schema, wanted: pa.Schema) -> set[str]:
-    """Names of the properties of a channel whose values are in columns that are ``wanted``."""
-    found = _by_name(_shape_in(stored), wanted, FLAT)
-    return {slot.name for name in wanted.names if name in found for slot in found[name].slots}
+def left_out(
+    stored: pa.Schema, wanted: pa.Schema, *, columns: tuple[str, ...] = (), by_type: bool = False
+) -> list[str]:
+    """The properties, and fields of properties such as ``address.zip``, of a channel that stores
+    ``stored``, which a query with the columns ``wanted`` does not read, and a new one would.
+
+    ``columns`` are those the query chose; empty: all.
+    """
+    shape = _shape_in(stored)
+    known = tuple(name for name in columns if _is_known(stored, name))
+    if columns and not known:
+        return []
+    planned = arrow_schema(spark_schema([stored], columns=known, extras=ALL_EXTRAS))
+    still = _unread(shape, planned, by_type=by_type)
+    return [name for name in _unread(shape, wanted, by_type=by_type) if name not in still]
 
 
-def _property_types(stored: pa.Schema) -> list[tuple[str, pa.DataType]]:
-    index = stored.get_field_index(_PROPERTIES)
-    return [] if index < 0 else [(field.name, field.type) for field in stored.field(index).type]
+def _is_known(stored: pa.Schema, column: str) -> bool:
+    try:
+        spark_schema([stored], columns=(column,), extras=ALL_EXTRAS)
+    except InvalidArgument:
+        return False  # another channel of the query has it
+    return True
+
+
+def _unread(shape: StructShape, wanted: pa.Schema, *, by_type: bool) -> list[str]:
+    """The stored properties and fields that no column of ``wanted`` holds."""
+    find = _by_type if by_type else _by_name
+    sources = {
+        name: source for name, source in find(shape, wanted, FLAT).items() if name in wanted.names
+    }
+    read = {slot.name for source in sources.values() for slot in source.slots}
+    found = [slot.name for slot in shape.slots if slot.name not in read]
+    for name, source in sources.items():
+        values = source.slots[0].shape if source.joined is None else source.joined.shape
+        found += _unread_fields(values, wanted.field(name).type, name)
+    return list(dict.fromkeys(found))
+
+
+def _unread_fields(values: Shape, kind: pa.DataType, path: str) -> Iterator[str]:
+    """The fields of stored values that a column of type ``kind`` leaves out, as paths."""
+    if isinstance(values, ListShape) and pa.types.is_list(kind):
+        yield from _unread_fields(values.element, kind.value_type, path)
+    if not isinstance(values, StructShape) or not pa.types.is_struct(kind):
+        return
+    shapes = {slot.name: slot.shape for slot in values.slots}
+    names = fields_by_place(kind.names, list(shapes))
+    read = set(names.values())
+    yield from (f"{path}.{name}" for name in shapes if name not in read)
+    for field in kind:
+        if field.name in names:
+            yield from _unread_fields(shapes[names[field.name]], field.type, f"{path}.{field.name}")
 
 
 def _readable(kind: pa.DataType) -> pa.DataType:
     """``kind`` without what means nothing to Spark. A property that has only ever been null
-    has no type yet; it is read as a string, which tables and files can hold."""
+    has no type yet; it is read as a string, which tables and files can hold. Fields of a struct
+    get names that Spark tells apart."""
     if pa.types.is_null(kind):
         return pa.string()
     if pa.types.is_list(kind):
         return pa.list_(_readable(kind.value_type))
     if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _readable(field.type)) for field in kind])
+        places = free_names(kind.names)
+        return pa.struct([(places[field.name], _readable(field.type)) for field in kind])
     return kind
 
 
@@ -444,7 +483,9 @@ def _takes(kind: pa.DataType, shown: Shape) -> bool:
     """False if an integer column is wanted where doubles are shown, at any depth."""
     if isinstance(shown, StructShape):
         fields = {field.name: field.type for field in kind} if pa.types.is_struct(kind) else {}
-        return all(_takes(fields[s.name], s.shape) for s in shown.slots if s.name in fields)
+        shapes = {slot.name: slot.shape for slot in shown.slots}
+        names = fields_by_place(fields, list(shapes))
+        return all(_takes(fields[place], shapes[name]) for place, name in names.items())
     if isinstance(shown, ListShape):
         return not pa.types.is_list(kind) or _takes(kind.value_type, shown.element)
     return shown != "double" or not pa.types.is_integer(kind)

@@ -102,7 +102,7 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of a query that reads the events present at its start and then ends."""
         self._reached: Positions = {}
         """The end of the newest micro-batch."""
-        self._growth = PropertyGrowth(self._wanted)
+        self._growth = PropertyGrowth(self._wanted, options)
 
     def initialOffset(self) -> Offset:  # noqa: N802
         def first(session: Session) -> Offset:

@@ -24,6 +24,7 @@ from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
 from penstock.core.vocabulary.uris import shown
 from penstock.tables.disk import Folder, filesystem_of, is_local, local_path
 from penstock.tables.files import ID_COLUMN, DataFile
+from penstock.tables.kinds import check_fields
 from penstock.tables.log import CONTENTS_MAX, UNCOMMITTED_HOURS, Commit, CommitConflict, State
 
 if TYPE_CHECKING:
@@ -155,6 +156,7 @@ class DeltaLog:
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError, DeltaError
 
+        check_fields(commit.schema)
         # Not retried by delta-rs: after a conflict, the caller must first look
         # whether it is stored already.
         content = {_APP: commit.app, _VERSION: str(commit.version), _CONTENT: commit.content}

@@ -112,6 +112,29 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema(fields)
 
 
+def check_fields(schema: pa.Schema) -> None:
+    """Raise ``InvalidArgument`` for fields of a struct that differ in case only: Delta's library
+    refuses these with an error that names neither the column nor a remedy."""
+    for field in schema:
+        _check_fields(field.type, field.name)
+
+
+def _check_fields(kind: pa.DataType, path: str) -> None:
+    if pa.types.is_list(kind):
+        _check_fields(kind.value_type, path)
+    if not pa.types.is_struct(kind):
+        return
+    taken: dict[str, str] = {}
+    for field in kind:
+        other = taken.setdefault(field.name.casefold(), field.name)
+        if other != field.name:
+            raise InvalidArgument(
+                f"column {path!r} has the fields {other!r} and {field.name!r}, which differ only "
+                "in case, and Delta ignores case; rename one of them, or write a Parquet table"
+            )
+        _check_fields(field.type, f"{path}.{field.name}")
+
+
 def united(table: pa.Schema, rows: pa.Schema) -> pa.Schema:
     """The columns of a table, extended by those that are new in ``rows``, also inside structs."""
     rows = stored_schema(rows)

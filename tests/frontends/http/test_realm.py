@@ -95,9 +95,13 @@ def test_pipelines_say_where_they_stand_and_how_far_they_are_behind(tmp_path: Pa
         with (place / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             [running] = web.get("pipelines/flights")["steps"]
+            lock.write("process 2, since 2026-01-01 00:00:00 UTC")  # runs other steps
+            lock.flush()
+            [of_another_run] = web.get("pipelines/flights")["steps"]
         [left] = web.get("pipelines/flights")["steps"]
 
-    assert (running["state"], left["state"]) == ("runs", "broken off")
+    states = [step["state"] for step in (running, of_another_run, left)]
+    assert states == ["runs", "broken off", "broken off"]
     assert running["batch"] == 4
     assert running["next"] == {"gone": 9, "orders": 1}
     assert running["lag"] == {"gone": None, "orders": 4}

@@ -467,7 +467,9 @@ def test_a_given_session_runs_a_pipeline_in_another_thread(
 def test_one_event_with_names_in_other_case_ends_no_step(
     runs: Runs, flights: Channel, late: Channel, tmp_path: Path
 ) -> None:
-    step = {"name": "late", "sql": "SELECT tag, n, delay FROM flights", "channel": "late"}
+    sql = "SELECT tag, n, delay, crew.size, crew.`properties.Size` AS big FROM flights"
+    step = {"name": "late", "sql": sql, "channel": "late"}
+    kept = {"name": "kept", "kind": "archive", "source": "flights", "table": "kept"}
     sums = {
         "name": "sums",
         "kind": "roll-up",
@@ -480,16 +482,21 @@ def test_one_event_with_names_in_other_case_ends_no_step(
         "at_end": "close",
         "table": "sums",
     }
+    flights.publish(b"", properties={"n": -1, "delay": 0, "crew": {"size": 1, "Size": 2}})
     publish(flights, 0, 10)
-    runs(step)
+    runs(step, kept)
     odd = {"N": "x", "Delay": 2, "Published": 3, "Event_ID": 4, "Tag": "t", "n": 10, "delay": 100}
-    flights.publish(b"", properties={**odd, "carrier": "AA"})
+    flights.publish(b"", properties={**odd, "carrier": "AA", "crew": {"SIZE": 3}})
 
-    runs(step, sums)
+    runs(step, sums, kept)
 
-    assert numbers(late) == list(range(11))
+    assert numbers(late) == list(range(-1, 11))
+    first = late.read().to_pylist()[0]
+    assert (first["size"], first["big"]) == (1, 2)
+    [archived] = flights.subscribe(start=11, timeout=0, archive=str(tmp_path / "kept"))
+    assert archived.properties["crew"] == {"SIZE": 3}
     rows = Table.found(str(tmp_path / "sums")).to_arrow().to_pylist()
-    assert [(row["carrier"], row["delays"]) for row in rows] == [("AA", 145)]
+    assert {row["carrier"]: row["delays"] for row in rows} == {None: 0, "AA": 145}
 
 
 def test_a_step_tells_which_properties_it_leaves_out_until_it_is_restarted(

@@ -15,7 +15,8 @@ Whole numbers are stored with 64 bits and floats as doubles, so that a column ne
 A null in a property's column means "key absent", unless ``$penstock_nulls`` names its path.
 Properties that no table column can hold (times without a zone, lists of only nulls) are in
 ``$penstock_more``. If the name of a property is taken, ignoring case, its column is called
-``properties.<name>``. The metadata of a field says which property its column holds.
+``properties.<name>``, and so is a field of a struct. The metadata of a field says which property
+its column holds.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import pyarrow as pa
 from penstock.columns.events.lifted_columns import in_columns
 from penstock.columns.events.publishers import with_publishers
 from penstock.columns.schema import compute as pc
+from penstock.columns.schema.free_names import PREFIX, free_name, free_names
 from penstock.columns.schema.layout import (
     BODY,
     FIELDS,
@@ -97,9 +99,10 @@ class ArchiveLayout:
         self._nulls = [slot for slot in self._shape.slots if slot.shape == NULL]
         names = _names(self._shape, table)
         self._columns = [
-            (number, slot, _field(names[slot.name], slot))
+            (number, slot, wide, _field(names[slot.name], slot, wide))
             for number, slot in enumerate(self._shape.slots)
             if slot.name in names
+            for wide in [_wide(slot.shape, _type_in(table, names[slot.name]))]
         ]
 
     def of(self, batch: pa.RecordBatch, publishers: Publishers = ()) -> pa.RecordBatch:
@@ -121,10 +124,10 @@ class ArchiveLayout:
             fields.append(pa.field(name, kind, metadata=metadata))
             arrays.append(array)
         properties = columns.get("properties")
-        for number, slot, field in self._columns:
+        for number, slot, wide, field in self._columns:
             assert properties is not None, "there are slots"
             child = field_of(properties, number)
-            arrays.append(fitted(child, slot.shape, _wide(slot.shape)))
+            arrays.append(fitted(child, slot.shape, wide))
             fields.append(field)
         for name in _MACHINE:
             array = columns.get(name)
@@ -162,11 +165,9 @@ def _names(shape: StructShape, table: pa.Schema | None) -> dict[str, str]:
     for slot in shape.slots:
         if slot.name in names or slot.shape == NULL or not _has_column(slot.shape):
             continue
-        name, number = slot.name, 1
-        while name.casefold() in taken or name.startswith(_machine("")):
-            name = f"properties.{slot.name}" if number == 1 else f"properties.{slot.name}.{number}"
-            number += 1
-        names[slot.name] = name
+        if slot.name.startswith(_machine("")):
+            taken.add(slot.name.casefold())
+        name = names[slot.name] = free_name(slot.name, taken)
         taken.add(name.casefold())
     slots = {slot.name for slot in shape.slots if slot.shape != NULL and _has_column(slot.shape)}
     return {field: name for field, name in names.items() if field in slots}
@@ -181,11 +182,16 @@ def _properties_of(table: pa.Schema) -> dict[str, str]:
     }
 
 
-def _field(name: str, slot: Slot) -> pa.Field:
+def _type_in(table: pa.Schema | None, name: str) -> pa.DataType | None:
+    index = -1 if table is None else table.get_field_index(name)
+    return None if table is None or index < 0 else table.field(index).type
+
+
+def _field(name: str, slot: Slot, wide: Shape) -> pa.Field:
     metadata = {PROPERTY: slot.name.encode()}
     if slot.logical != slot.name:
         metadata[_LOGICAL] = slot.logical.encode()
-    return pa.field(name, arrow_type(_wide(slot.shape)), metadata=metadata)
+    return pa.field(name, arrow_type(wide), metadata=metadata)
 
 
 def _machine(name: str) -> str:
@@ -205,16 +211,42 @@ def _is_whole(shape: Shape) -> bool:
     return shape not in (NULL, NAIVE)
 
 
-def _wide(shape: Shape) -> Shape:
+def _wide(shape: Shape, table: pa.DataType | None = None) -> Shape:
+    """The shape with the widest numbers, and fields that programs tell apart which ignore case;
+    ``table`` is its type in the table, whose fields keep their names."""
     if isinstance(shape, ListShape):
-        return ListShape(_wide(shape.element))
+        inner = table.value_type if table is not None and pa.types.is_list(table) else None
+        return ListShape(_wide(shape.element, inner))
     if isinstance(shape, StructShape):
+        fields = list(table) if table is not None and pa.types.is_struct(table) else []
+        known = {_own_name(field): field for field in fields}
+        new = [slot.name for slot in shape.slots if slot.name not in known]
+        names = free_names(new, [field.name for field in fields])
+        names |= {name: field.name for name, field in known.items()}
         return StructShape(
-            tuple(Slot(slot.name, slot.logical, _wide(slot.shape)) for slot in shape.slots)
+            tuple(
+                Slot(
+                    names[slot.name],
+                    slot.logical,
+                    _wide(slot.shape, known[slot.name].type if slot.name in known else None),
+                )
+                for slot in shape.slots
+            )
         )
     if shape.startswith("int"):
         return "int64"
     return "double" if shape == "float" else shape
+
+
+def _own_name(field: pa.Field) -> str:
+    """The name in the channel of a field of a struct, without the prefix that sets it apart."""
+    logical, name = (field.metadata or {}).get(_LOGICAL, b"").decode(), str(field.name)
+    if logical and name.startswith(PREFIX):
+        own = name.removeprefix(PREFIX)
+        for candidate in (own, own.rpartition(".")[0]):
+            if candidate == logical or candidate.startswith(f"{logical}::"):
+                return candidate
+    return name
 
 
 def _headers(batch: pa.RecordBatch, publishers: Publishers) -> pa.Array:
@@ -294,7 +326,9 @@ def _properties(
         metadata = None if logical is None else {_LOGICAL: logical}
         kind = arrow_type(_shape_of(field.type))
         fields.append(pa.field(name, kind, metadata=metadata))
-        arrays.append(array if array.type.equals(kind) else array.cast(kind))
+        as_field = array if array.type.equals(field.type) else array.cast(field.type)
+        # A cast takes fields by name, and these may get names of their own: a view renames them.
+        arrays.append(as_field if field.type.equals(kind) else as_field.view(kind))
     known = {field.name for field in fields}
     for name in _null_names(columns.get(_machine("nulls"))):
         if name not in known:
@@ -311,12 +345,21 @@ def _shape_of(kind: pa.DataType) -> Shape:
 
 
 def _listed(kind: pa.DataType) -> pa.DataType:
-    """``kind`` with list elements named as in channel schemas."""
+    """``kind`` with list elements and fields named as in channel schemas."""
     if pa.types.is_list(kind):
         return pa.list_(_listed(kind.value_type))
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_listed(field.type)) for field in kind])
+        return pa.struct(
+            [pa.field(_own_name(f), _listed(f.type), metadata=_logical_of(f)) for f in kind]
+        )
     return kind
+
+
+def _logical_of(field: pa.Field) -> dict[bytes, bytes] | None:
+    """The metadata of a field whose name is not that of its property."""
+    logical = (field.metadata or {}).get(_LOGICAL)
+    own = logical is None or logical.decode() == _own_name(field)
+    return None if logical is None or own else {_LOGICAL: logical}
 
 
 def _null_names(nulls: pa.Array | None) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ QUERY = "query"
 RUNNING = frozenset(("starts", "runs", "restarts"))
 STATUS_BYTES_MAX = 1 << 20
 PIPELINES_MAX = 1_000
+LOCK_CHARACTERS_MAX = 100
 
 
 async def pipelines_in(folders: Sequence[str], lag: Lag) -> list[PipelineInfo]:
@@ -80,17 +82,19 @@ def _step(path: Path) -> PipelineStep | None:
 
 def _state(status: dict[str, Any], lock: Path) -> str:
     state = str(status["state"])
-    return state if state not in RUNNING or _is_taken(lock) else "broken off"
+    return state if state not in RUNNING or _runs(status["pid"], lock) else "broken off"
 
 
-def _is_taken(lock: Path) -> bool:
-    """Whether a run holds the lock."""
+def _runs(pid: object, lock: Path) -> bool:
+    """Whether the run that wrote a status holds the lock; another one may run other steps."""
     try:
         with lock.open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = re.match(r"process (\d+)", file.read(LOCK_CHARACTERS_MAX))
+                return holder is None or int(holder[1]) == pid
+    except (OSError, UnicodeDecodeError):
         return False
     return False
 

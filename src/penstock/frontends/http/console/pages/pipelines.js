@@ -11,6 +11,11 @@ function places({ next, lag }) {
   return Object.entries(next).map(([name, id]) => [name, html`next event ${count(id)}${known(lag[name]) ? `, ${lag[name] ? `${count(lag[name])} behind` : "up to date"}` : ""}`]);
 }
 
+function leftOut(later) {
+  const names = Object.entries(later ?? {}).flatMap(([channel, properties]) => properties.map((name) => `${name} of ${channel}`));
+  return names.length ? html`<${Tag} kind="warn" icon="warning">${names.join(", ")}</${Tag}> published since it started; restart it to read them` : null;
+}
+
 function rows({ progress, status }) {
   const { rows: read = 0, rows_out: out, rows_late: late, rows_per_s: pace, rows_out_per_s: outPace, batch, batch_ms: took, lag_events: behind, lag_ms: age } = progress;
   return [
@@ -18,6 +23,7 @@ function rows({ progress, status }) {
     known(out) ? ["Rows stored", `${count(out)}${outPace ? `, ${brief(outPace)}/s` : ""}`] : null,
     late ? ["Came too late", html`<${Tag} kind="warn" icon="warning">${count(late)}</${Tag}>`] : null,
     known(behind) ? ["Behind", behind ? html`<${Tag} kind=${behind > BEHIND ? "warn" : ""}>${count(behind)} events</${Tag}>${known(age) ? ` the oldest ${duration(age)} old` : ""}` : html`<${Tag} kind="ok" icon="check">up to date</${Tag}>`] : null,
+    leftOut(progress.later) ? ["Leaves out", leftOut(progress.later)] : null,
     known(batch) ? ["Micro-batch", `${count(batch)}${known(took) ? `, took ${duration(took)}` : ""}`] : null,
     status.restarts ? ["Restarts", count(status.restarts)] : null,
     ["Started", moment(status.started)], ["Said so", moment(status.at)],
