@@ -4,21 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 import penstock
+from penstock.api.channels import DescribeColumns, OpenSchedule
 from penstock.api.patterns import WatchChannels
 from penstock.api.requesting import CloseReplyQueue, OpenReplyQueue, OpenReplyTo
+from penstock.client.publishing.publishing import Publisher
+from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import (
     AccessDenied,
     DurableInUse,
     InvalidArgument,
+    InvalidName,
     LimitReached,
     MemoryLimit,
     NameDoesNotExist,
+    RealmStopping,
 )
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.temporary import SESSION_STORES_MAX
+from penstock.frontends.native.connection import Connection
+from penstock.frontends.shared.peer import PeerConnection
+from penstock.runtime.access import permits as permits_of_sessions
 from tests.access.realms import QUICK, ask
 from tests.frontends.http.asking import Web
 
@@ -112,19 +122,148 @@ def test_only_the_session_that_made_a_reply_queue_consumes_from_it() -> None:
 def test_no_list_has_a_temporary_destination_whatever_the_rights_of_its_reader(
     realm: penstock.Realm,
 ) -> None:
-    topic, queue, called = (f"temp-{kind}-{32 * 'a'}" for kind in ("topic", "reply", "queue"))
+    queue = f"temp-reply-{32 * 'a'}"
     with realm.connect() as administrator, realm.connect(user="asker") as asker:
         administrator.access.grant("maker@*", "access", "channels", "full")
-        administrator.channels.create(topic, type="reliable", engine="jms")
-        administrator.queues.create(called, type="persistent")
         administrator.channels.create("orders")
         ask(asker, OpenReplyQueue(queue))
         with realm.connect(user="maker") as maker:
             for session in (maker, administrator):
-                assert session.queues.list() == [called, "work"]
+                assert session.queues.list() == ["work"]
                 assert session.channels.list() == ["orders"]
                 watched = ask(session, WatchChannels("**", 1))
                 assert [store["name"] for store in watched["channels"]] == ["orders"]
+
+
+@pytest.mark.spec("R2")
+def test_a_temporary_destination_is_published_to_by_its_name_and_not_by_its_number(
+    realm: penstock.Realm,
+) -> None:
+    """Numbers of stores follow one another, so they can be tried."""
+    name = f"temp-reply-{32 * 'a'}"
+    with realm.connect(user="asker") as asker, realm.connect(user="stranger") as stranger:
+        own = ask(asker, OpenReplyQueue(name))["channel"]
+        queue = asker.queues.get(name)
+
+        for number in (own, own + 1):
+            refused = f"number {number} no longer exists"
+            with pytest.raises(NameDoesNotExist, match=refused):
+                publish_to(stranger, number)
+            for looks in (OpenSchedule(number), DescribeColumns(number)):
+                with pytest.raises(NameDoesNotExist, match=refused):
+                    ask(stranger, looks)
+        assert queue.info().events == 0
+
+        assert ask(stranger, OpenReplyTo(name))["channel"] == own
+        publish_to(stranger, own)
+        assert queue.info().events == 1
+        with pytest.raises(AccessDenied, match="'peek'"):
+            ask(stranger, DescribeColumns(own))
+
+
+def publish_to(session: penstock.Session, number: int) -> int:
+    """Publish to a store of which the client says the number alone."""
+
+    async def published() -> int:
+        return await Publisher(session._inner._connection, ChannelId(number)).publish_one(
+            Event(b"")
+        )
+
+    return session._loop.call(published())
+
+
+@pytest.mark.spec("R2")
+def test_a_session_that_replies_to_many_forgets_the_names_of_those_that_are_gone(
+    realm: penstock.Realm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(permits_of_sessions, "_NAMES_MIN", 3)
+    with realm.connect(user="asker") as asker, realm.connect(user="replier") as replier:
+        kept, *gone = (f"temp-reply-{number:032x}" for number in range(10))
+        number = ask(asker, OpenReplyQueue(kept))["channel"]
+        ask(replier, OpenReplyTo(kept))
+        for name in gone:
+            ask(asker, OpenReplyQueue(name))
+            ask(replier, OpenReplyTo(name))
+            ask(asker, CloseReplyQueue(name))
+        own = realm._listener._sessions[replier._inner._connection.session_id]
+        assert isinstance(own, Connection)
+        assert own.caller is not None
+        permits = own.caller.permits
+        assert permits is not None
+        assert len(permits._names) <= 4
+
+        assert publish_to(replier, number) == 0
+
+
+@pytest.mark.spec("R2")
+def test_a_replier_that_has_reconnected_replies_by_the_name_again(realm: penstock.Realm) -> None:
+    with (
+        realm.connect(user="asker") as asker,
+        realm.connect(user="replier") as replier,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        for data in (b"first", b"second"):
+            asked = pool.submit(asker.queues.get("work").request, data, PATIENT)
+            request = replier.queues.get("work").pop(PATIENT)
+            assert request is not None
+            if data == b"second":
+                cut(realm, replier)
+            request.reply(data)
+            assert asked.result(PATIENT).data == data
+
+
+def cut(realm: penstock.Realm, session: penstock.Session) -> None:
+    """End the connection of a session, which then makes another."""
+    own = session._inner._connection.session_id
+    connection = realm._listener._sessions[own]
+    realm._loop.call(_end(connection))
+
+
+async def _end(connection: PeerConnection) -> None:
+    connection.end(RealmStopping("for the test"))
+
+
+@pytest.mark.spec("R2")
+@pytest.mark.parametrize("kind", ["queue", "topic", "reply"])
+def test_no_client_gives_a_store_the_name_of_a_temporary_destination(
+    realm: penstock.Realm, kind: str, tmp_path: Path
+) -> None:
+    name = f"temp-{kind}-{32 * 'a'}"
+    with realm.connect() as administrator:
+        for create in (administrator.channels.create, administrator.queues.create):
+            for type in ("reliable", "persistent"):
+                with pytest.raises(InvalidName, match="choose another name"):
+                    create(name, type=type)
+        administrator.queues.export("work", tmp_path / "work")
+        with pytest.raises(InvalidName, match="choose another name"):
+            administrator.queues.import_from(tmp_path / "work", name)
+
+
+@pytest.mark.spec("R2", "R4")
+def test_after_a_restart_a_reply_queue_is_its_users_and_the_session_that_reads_first(
+    tmp_path: Path,
+) -> None:
+    name, large = f"temp-reply-{32 * 'a'}", b"x" * (5 << 20)
+    settings = {"access__mode": "optional", "limits__memory_bytes": 24 << 20, **QUICK}
+    with penstock.Realm(tmp_path, **settings) as realm, realm.connect() as administrator:
+        administrator.access.grant("asker@*", "access")
+        with realm.connect(user="asker") as asker:
+            ask(asker, OpenReplyQueue(name))
+
+    with (
+        penstock.Realm(tmp_path, **settings) as realm,
+        realm.connect() as administrator,
+        realm.connect(user="asker") as asker,
+        realm.connect(user="asker") as other,
+    ):
+        assert filled(administrator.queues.get(name), large) == 1, "a quarter of 24 MiB"
+        ask(asker, OpenReplyQueue(f"temp-reply-{32 * 'b'}"))
+        assert filled(asker.queues.get(f"temp-reply-{32 * 'b'}"), large) == 0
+
+        assert asker.queues.get(name).pop(0) is not None
+        for late in (other, administrator):
+            with pytest.raises(DurableInUse, match="made by another session"):
+                late.queues.get(name).pop(0)
 
 
 @pytest.mark.spec("R2")

@@ -12,7 +12,7 @@ from penstock.api.realm import ClusterInfo, RealmInfo
 from penstock.api.requests import Kind
 from penstock.columns.protobuf import checked_descriptors
 from penstock.core.channel.state import RealmRules
-from penstock.core.realm.directory import Directory, PublishingPauseSet
+from penstock.core.realm.directory import ChannelCreated, Directory, PublishingPauseSet
 from penstock.core.vocabulary.errors import IllegalState, StorageFailed
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Digest, Edit
@@ -316,6 +316,7 @@ class RunningRealm:
         self.access.on_changed(lambda: self.joins.check_owners(self.access))
         self.access.on_new_version = self.watches.rights_changed
         self.joins.check_owners(self.access)  # rights may have changed while the realm was stopped
+        self.reply_queues.owners.restore(self.access.borrower)
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(run_again(self.incidents, name, work), name=name)
@@ -368,14 +369,20 @@ class RunningRealm:
 
     # --- channels ------------------------------------------------------------------------
 
-    async def create_channel(self, name: str, definition: Definition) -> ChannelOpened:
+    async def create_channel(
+        self, name: str, definition: Definition, *, temporary: bool = False
+    ) -> ChannelOpened:
+        """``temporary``: one whose owner the realm knows (SEM R2)."""
         checked_descriptors(definition.descriptors)
 
+        def decide() -> ChannelCreated:
+            return self.directory.decide_create(name, definition, temporary=temporary)
+
         if self.names.asks:  # only for what could be made
-            await self.shard.act(lambda _: self.directory.decide_create(name, definition))
+            await self.shard.act(lambda _: decide())
 
         def create(group: Group) -> ChannelOpened:
-            fact = self.directory.decide_create(name, definition)
+            fact = decide()
             wanted = check_new(group, fact.name, fact.definition)
             group.realm_fact(0, fact)
             make_own(group, fact.number, wanted)
@@ -422,28 +429,26 @@ class RunningRealm:
         Rewrites nothing, and says why, on a channel of spindles. Raises ``NameDoesNotExist``,
         ``IllegalState`` while it is being maintained already, ``Damaged``, ``StorageFailed``.
         """
-
-        def look(_: Group) -> int:
-            return self.directory.number_of(name, kind)
-
-        done = await self._sealer.maintainer.maintain(await self.shard.act(look))
+        channel_id = await self.shard.act(lambda _: self.directory.number_of(name, kind))
+        done = await self._sealer.maintainer.maintain(channel_id)
         await self._sealer.free_journal()
         return done
 
     async def edit_channel(self, name: str, definition: Definition) -> ChannelOpened:
         checked_descriptors(definition.descriptors)
 
-        def look(_: Group) -> int:
+        def number(_: Group) -> ChannelId:
             return self.directory.number_of(name, definition.kind)
 
         def edit(group: Group) -> ChannelOpened:
-            channel_id = self.directory.number_of(name, definition.kind)
+            channel_id = number(group)
             state = self.directory.channels[channel_id].state
             wanted = self.directory.checked(state.name, definition)
             group.do(channel_id, Edit(wanted))
             return group.state.opened(channel_id)
 
-        channel_id = await self.shard.act(look)  # a new capacity may move what is in files (SEM T7)
+        # A new capacity may move what is in files (SEM T7).
+        channel_id = await self.shard.act(number)
         opened: ChannelOpened = await with_open_files(
             self.shard, self.dispatch.files, channel_id, edit
         )
@@ -451,10 +456,7 @@ class RunningRealm:
         return opened
 
     async def list_channels(self, kind: Kind = "channel") -> list[str]:
-        def look(_: Group) -> list[str]:
-            return self.directory.names(kind)
-
-        names: list[str] = await self.shard.act(look, sweeps=())
+        names: list[str] = await self.shard.act(lambda _: self.directory.names(kind), sweeps=())
         return names
 
     async def describe_channel(self, name: str, kind: Kind = "channel") -> ChannelInfo:
@@ -501,9 +503,7 @@ class RunningRealm:
         def look(group: Group) -> ChannelOpened | None:
             group.channel(channel_id)
             schedule = self.directory.schedule_of(channel_id)
-            if schedule is None:
-                return None
-            return group.state.opened(schedule)
+            return None if schedule is None else group.state.opened(schedule)
 
         opened: ChannelOpened | None = await self.shard.act(look, sweeps=(channel_id,))
         return opened

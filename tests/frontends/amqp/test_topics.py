@@ -12,9 +12,12 @@ from proton import Delivery, Message, Timeout
 from proton.utils import BlockingReceiver, BlockingSender, LinkDetached
 
 import penstock
+from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.temporary import TEMPORARY
 from penstock.frontends.amqp.consumers import Consumer
 from penstock.frontends.amqp.engine import AmqpEngine
 from penstock.frontends.amqp.hub import AmqpHub
+from tests.client.patience import eventually
 from tests.frontends.amqp.clients import WAIT_S, Client, texts
 from tests.frontends.amqp.conftest import Connect
 
@@ -421,21 +424,33 @@ def test_a_drained_subscription_gives_back_the_credit_it_has_no_events_for(
     client.blocking.wait(lambda: not receiver.link.draining() and len(fetched) == 3)
 
 
-@pytest.mark.spec("C2")
+@pytest.mark.spec("C2", "R2")
+@pytest.mark.parametrize("serves_amqp", [True, False])
 def test_a_start_removes_temporary_destinations_and_nothing_that_is_called_like_one(
-    tmp_path: Path,
+    tmp_path: Path, *, serves_amqp: bool
 ) -> None:
+    """Older versions let clients give any store such a name."""
     mine, left = f"temp-queue-{'0' * 32}", f"temp-queue-{'1' * 32}"
     topic = f"temp-topic-{'2' * 32}"
     with penstock.Realm(tmp_path) as realm, realm.connect() as session:
-        session.queues.create(mine, type="persistent").push(b"kept")
-        session.queues.create(left, type="reliable")
-        session.channels.create(topic, type="reliable", engine="jms")
+        assert realm._running is not None
+        for name, definition in (
+            (mine, Definition(kind="queue", type="persistent")),
+            (left, TEMPORARY["queue"]),
+            (topic, TEMPORARY["channel"]),
+        ):
+            realm._loop.call(realm._running.create_channel(name, definition, temporary=True))
+        session.queues.get(mine).push(b"kept")
         assert session.queues.list() == [mine]
         assert session.channels.list() == []
 
     with penstock.Realm(tmp_path) as realm, realm.connect() as session:
-        realm.listen_amqp()
+        if serves_amqp:
+            realm.listen_amqp()
+        else:
+            assert realm._running is not None
+            view = realm._running.view
+            eventually(lambda: not list(view.temporary_stores()))
 
         assert session.queues.list() == [mine]
         for gone in (session.queues.get, session.channels.get):

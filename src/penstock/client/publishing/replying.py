@@ -54,12 +54,10 @@ class Replies:
         publisher = await self._publisher(address)
         try:
             return await publisher.publish_one(answer)
-        except NameDoesNotExist as error:
+        except NameDoesNotExist:
+            # A new connection has to tell the name again, which is the right to publish there.
             self._publishers.pop(address, None)
-            raise NameDoesNotExist(
-                f"{address} no longer exists: nobody waits for the reply to event "
-                f"{request.event_id}"
-            ) from error
+        return await (await self._publisher(address)).publish_one(answer)
 
     async def _publisher(self, address: str) -> Publisher:
         known = self._publishers.get(address)

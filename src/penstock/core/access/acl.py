@@ -25,8 +25,8 @@ channel or queue below that folder, ``*`` for all of them. That of a topic is a 
 _Change = Callable[[tuple[str, ...]], set[str]]
 
 _SENDING: frozenset[str] = frozenset(("publish", "push"))
-"""Rights that everybody has on a temporary destination: who was asked has to be able to reply, and
-nobody else knows its name (SEM R2)."""
+"""Rights that everybody who knows the name of a temporary destination has on it: the name has 128
+random bits, and only those learn it who are to reply (SEM R2)."""
 REALM: Resource = ("realm", "")
 _EVERYWHERE: Mapping[str, str] = {"full": "full", "manage_acl": "manage_acl"}
 """Rights on the realm that are rights on each channel and queue as well."""
@@ -150,14 +150,18 @@ class Acl:
                     found.append((text, frozenset(every)))
         return found
 
-    def missing(self, principal: Principal, need: Need, name: str = "") -> AccessDenied | None:
-        """Why ``principal`` may not do what ``need`` asks for; None: it may."""
+    def missing(
+        self, principal: Principal, need: Need, name: str = "", *, by_number: bool = False
+    ) -> AccessDenied | None:
+        """Why ``principal`` may not do what ``need`` asks for; None: it may. With ``by_number`` the
+        client has not shown that it knows the name: numbers of stores can be tried one by one."""
         if principal.trusted:
             return None
         on_realm = self.effective(principal, "realm")
         if "access" not in on_realm:
             return denied(principal, "realm", "", ("access",))
-        if is_temporary(name) and any(right in _SENDING for right in need.rights):
+        is_sending = any(right in _SENDING for right in need.rights)
+        if is_sending and not by_number and is_temporary(name):
             return None
         held = on_realm if need.kind == "realm" else self.effective(principal, need.kind, name)
         if any(right in held for right in need.rights):

@@ -28,7 +28,7 @@ from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.reach import leads_out
-from penstock.core.vocabulary.temporary import is_temporary_store
+from penstock.core.vocabulary.temporary import is_temporary_store, refuse_as_chosen
 from penstock.core.vocabulary.topic_templates import template_of, templates_of
 
 HIDDEN_KINDS = frozenset({"schedule", "outbox"})
@@ -124,16 +124,16 @@ class Directory:
 
     # --- deciding ------------------------------------------------------------------------
 
-    def decide_create(self, name: str, definition: Definition) -> ChannelCreated:
-        """Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``, ``LimitReached``, and
-        ``NameDoesNotExist`` for a dead event store there is not. A store may lie beside a folder
-        of its name."""
+    def decide_create(
+        self, name: str, definition: Definition, *, temporary: bool = False
+    ) -> ChannelCreated:
+        """``temporary``: a temporary destination (SEM R2). Raises ``InvalidName``,
+        ``NameAlreadyBound``, ``InvalidArgument``, ``LimitReached``, and ``NameDoesNotExist`` for a
+        dead event store there is not. A store may lie beside a folder of its name."""
         name = destination_name(name)
-        if (internal := self.internal.reserved.get(name)) is not None:
-            raise NameAlreadyBound(
-                f"the name {name} is reserved for an internal store ({internal.purpose}); choose "
-                f"another name"
-            )
+        self.internal.refuse_as_chosen(name, definition)
+        if not temporary:
+            refuse_as_chosen(name)
         self._refuse_taken(name)
         self._refuse_too_many()
         if definition.kind in HIDDEN_KINDS:

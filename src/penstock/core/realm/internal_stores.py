@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.core.channel.channel import ChannelMachine
-from penstock.core.vocabulary.errors import IllegalState
+from penstock.core.vocabulary.errors import IllegalState, NameAlreadyBound
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.topic_templates import TOPIC
@@ -75,6 +75,15 @@ class InternalStores:
     def retained(self) -> ChannelId | None:
         """The number of the store with retained messages, if it was made."""
         return self.numbers.get(retained_store(self.mqtt_channel).name)
+
+    def refuse_as_chosen(self, name: str, definition: Definition) -> None:
+        """Raise ``NameAlreadyBound`` where a user would give a store the name of an internal
+        one."""
+        if (internal := self.reserved.get(name)) is not None:
+            raise NameAlreadyBound(
+                f"the name {name} is reserved for an internal store ({internal.purpose}); choose "
+                f"another name"
+            )
 
     def takes(self, name: str, definition: Definition) -> bool:
         """Whether a store that was made is internal."""

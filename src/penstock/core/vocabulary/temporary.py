@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, Literal
 
+from penstock.core.vocabulary.errors import InvalidName
 from penstock.core.vocabulary.messages import Definition
 
 TEMPORARY: Final[dict[Literal["channel", "queue"], Definition]] = {
@@ -46,6 +47,16 @@ def is_temporary_store(name: str, definition: Definition) -> bool:
     own = TEMPORARY["queue" if definition.kind == "queue" else "channel"]
     asked = (definition.kind, definition.type, definition.engine)
     return asked == (own.kind, own.type, own.engine)
+
+
+def refuse_as_chosen(name: str) -> None:
+    """Raise ``InvalidName`` where a client would give a store the name of a temporary destination,
+    which would then have no owner."""
+    if is_temporary(name):
+        raise InvalidName(
+            f"{name} is a name of temporary destinations, which the realm makes for sessions and "
+            f"connections that ask for replies; choose another name"
+        )
 
 
 def name_in_address(address: str) -> str:

@@ -23,7 +23,7 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.names import NAME_LENGTH_MAX, destination_name
-from penstock.core.vocabulary.temporary import is_reply_queue, is_temporary
+from penstock.core.vocabulary.temporary import is_temporary
 from penstock.runtime.operations.callers import Caller
 from penstock.runtime.operations.door import execute
 from penstock.runtime.realm import RunningRealm
@@ -169,14 +169,6 @@ async def remove(realm: RunningRealm, destination: LinkDestination) -> None:
         except NameDoesNotExist:
             return
         await realm.access.deleted(destination.kind, destination.name)
-
-
-async def remove_left_over(realm: RunningRealm) -> None:
-    """Delete temporary destinations whose connections a restart has ended."""
-    for store in list(realm.view.temporary_stores()):
-        if not is_reply_queue(store.name):
-            kind: Kind = "queue" if store.definition.kind == "queue" else "channel"
-            await remove(realm, LinkDestination(store.number, store.name, kind))
 
 
 # --- names of durables --------------------------------------------------------------------

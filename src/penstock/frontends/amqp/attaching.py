@@ -24,7 +24,6 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.start_positions import FromEarliest, FromLatest
-from penstock.core.vocabulary.temporary import TEMPORARY
 from penstock.frontends.amqp.addresses import (
     LOOKS,
     SENDS,
@@ -32,7 +31,6 @@ from penstock.frontends.amqp.addresses import (
     Kind,
     LinkDestination,
     durable_name_of,
-    made,
     resolved,
     temporary_name,
     wanted_kind,
@@ -172,11 +170,11 @@ class Attaching:
 
     async def _temporary(self, said: frozenset[str]) -> LinkDestination:
         kind: Kind = "channel" if "temporary-topic" in said or "topic" in said else "queue"
-        definition = TEMPORARY[kind]
-        connection, name = self._connection, temporary_name(kind)
-        owners, user = self._realm.reply_queues.owners, connection.caller.owner
-        with owners.making(name, connection.session, user):
-            return await made(self._realm, connection.principal, name, kind, definition)
+        caller, name = self._connection.caller, temporary_name(kind)
+        opened = await self._realm.reply_queues.make_temporary(
+            self._realm.access, caller.principal, kind, name, caller.session, caller.owner
+        )
+        return LinkDestination(opened.channel, name, kind, opened.definition.engine == "jms")
 
     # --- events go out -------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from penstock.core.vocabulary.errors import NameAlreadyBound, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.frontends.amqp.addresses import remove_left_over
 from penstock.frontends.amqp.connection import AmqpConnection
 from penstock.frontends.amqp.modified import Modifications
 from penstock.frontends.amqp.open_frame import CLOSE
@@ -84,7 +83,7 @@ class AmqpHub:
     async def listen(self, host: str, port: int) -> int:
         """Accept AMQP connections, here, on the native port and inside the HTTP port's WebSockets;
         gives the port."""
-        await remove_left_over(self.realm)
+        await self.realm.reply_queues.remove_ended(self.realm.access)
         self.listener.amqp = self.connection
         return await self.listener.listen(host, port, self.connection)
 

@@ -26,6 +26,7 @@ from penstock.core.access.rights import (
     RIGHTS,
     Principal,
     checked_name,
+    parse_subject,
 )
 from penstock.core.vocabulary.errors import (
     AccessDenied,
@@ -371,23 +372,29 @@ class AccessControl:
 
     # --- may it --------------------------------------------------------------------------
 
-    def require(self, principal: Principal, operation: str, name: str = "") -> None:
+    def require(
+        self, principal: Principal, operation: str, name: str = "", *, by_number: bool = False
+    ) -> None:
         """Raises ``AccessDenied`` naming the right that is missing (SEM A3).
 
         ``operation`` is one of :data:`penstock.api.operations.OPERATIONS`; ``name`` that of the
-        channel or queue it is about.
+        channel or queue it is about, of which a client may know only the number (``by_number``).
         """
         if self.is_open or principal.trusted:
             return
-        refusal = self.accounts.acl.missing(principal, OPERATIONS[operation], name)
+        need = OPERATIONS[operation]
+        refusal = self.accounts.acl.missing(principal, need, name, by_number=by_number)
         if refusal is not None:
             raise refusal
 
-    def allows(self, principal: Principal, operation: str, name: str = "") -> bool:
+    def allows(
+        self, principal: Principal, operation: str, name: str = "", *, by_number: bool = False
+    ) -> bool:
         """Whether an operation is allowed; raises nothing."""
         if self.is_open or principal.trusted:
             return True
-        return self.accounts.acl.missing(principal, OPERATIONS[operation], name) is None
+        need = OPERATIONS[operation]
+        return self.accounts.acl.missing(principal, need, name, by_number=by_number) is None
 
     def require_publish(self, principal: Principal, kind: str, name: str) -> None:
         """Check that a publisher may receive dead events at their origin. Raises ``AccessDenied``,
@@ -435,7 +442,14 @@ class AccessControl:
 
     @asynccontextmanager
     async def act(
-        self, principal: Principal, operation: str, name: str = "", target: str = "", **detail: Any
+        self,
+        principal: Principal,
+        operation: str,
+        name: str = "",
+        target: str = "",
+        *,
+        by_number: bool = False,
+        **detail: Any,
     ) -> AsyncIterator[None]:
         """Require an operation, do it, and write down how it ended if it is one that is audited.
 
@@ -446,7 +460,7 @@ class AccessControl:
         is_noted = not self.is_open and OPERATIONS[operation].audited
         before = self._state_of(operation, name, about) if is_noted else {}
         try:
-            self.require(principal, operation, name)
+            self.require(principal, operation, name, by_number=by_number)
             yield
         except PenstockError as error:
             await self._noted(principal, operation, about, error.code, detail)
@@ -485,6 +499,11 @@ class AccessControl:
         if not self.is_open and not principal.trusted:
             entry = Entry(f"{principal.user}@*", ("full",))
             await self.accounts.replace_entries(kind, name, [entry])
+
+    def borrower(self, name: str) -> str:
+        """The user for whom a reply queue was made; empty where the realm does not know it."""
+        entries = [] if self.is_open else self.accounts.acl.entries("queue", name)
+        return parse_subject(entries[0].subject).user if entries else ""
 
     async def deleted(self, kind: str, name: str) -> None:
         """Forget the rights on a deleted channel or queue, so that a later one of its name starts

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from penstock.api.channels import (
     ChannelOpened,
@@ -64,6 +64,9 @@ Asked = tuple[str, str]
 """An operation, and the name of its target."""
 Opening = Subscribe | Attach | BrowseDurable
 
+_NAMES_MIN: Final = 1_000
+"""Names of stores that a session may have used until those of deleted stores are forgotten."""
+
 
 class Permits:
     """The permissions of one session. What was allowed once is allowed until rights change."""
@@ -78,6 +81,7 @@ class Permits:
         self._exports: dict[str, Asked] = {}
         self._names: set[str] = set()
         """Names on which it has had some right."""
+        self._names_max = _NAMES_MIN
 
     def check(self, request: Request[Any]) -> None:
         """Raises ``AccessDenied`` naming the missing right, ``NameDoesNotExist``."""
@@ -95,21 +99,37 @@ class Permits:
             self._allowed.add((kind, number))
 
     def _require(self, request: Request[Any], operation: str, name: str) -> None:
+        by_number = self._is_by_number(request, name)
         try:
-            self._access.require(self.principal, operation, name)
+            self._access.require(self.principal, operation, name, by_number=by_number)
         except AccessDenied as error:
             raise self._discreet(request, operation, name, error) from None
+        self._note(name)
+
+    def _is_by_number(self, request: Request[Any], name: str) -> bool:
+        """Whether the client has not shown yet that it knows the name of a store."""
+        return REQUESTS[type(request)].is_numbered and name not in self._names
+
+    def _note(self, name: str) -> None:
+        """The client has used a store of this name. A session that replies to many others uses the
+        names of as many temporary destinations."""
         self._names.add(name)
+        if len(self._names) > self._names_max:
+            self._names = {each for each in self._names if self._directory.find(each) is not None}
+            self._names_max = max(_NAMES_MIN, 2 * len(self._names))
 
     def _discreet(
         self, request: Request[Any], operation: str, name: str, error: AccessDenied
-    ) -> AccessDenied:
+    ) -> PenstockError:
         """Numbers can be tried one after the other: they do not tell names that the client could
-        not have from a list, and has not been allowed to use before."""
+        not have from a list, and has not been allowed to use before. A temporary destination is
+        there only for those who know its name."""
         if not REQUESTS[type(request)].is_numbered or not name or name in self._names:
             return error
+        if is_temporary(name) and (number := self._directory.find(name)) is not None:
+            return _no_number(number)
         need = OPERATIONS[operation]
-        if not is_temporary(name) and self._access.visible(self.principal, need.kind, [name]):
+        if self._access.visible(self.principal, need.kind, [name]):
             return error
         rights = " or ".join(f"{right!r}" for right in need.rights)
         return AccessDenied(
@@ -129,7 +149,8 @@ class Permits:
             operation, name = self._numbered(number, PUBLISH)
         except NameDoesNotExist:
             return False
-        return self._access.allows(self.principal, operation, name)
+        by_number = name not in self._names
+        return self._access.allows(self.principal, operation, name, by_number=by_number)
 
     def opened(self, request: Opening) -> None:
         """A subscription is being opened: it lasts as long as it would be allowed."""
@@ -153,7 +174,7 @@ class Permits:
     def check_rest(self, request: Request[Any]) -> None:
         """As :meth:`check`, where the operation it is known by is allowed already."""
         (_, name), *rest = self.asked(request)
-        self._names.add(name)
+        self._note(name)
         for operation, about in rest:
             self._require(request, operation, about)
 
@@ -182,11 +203,14 @@ class Permits:
         asked = list(self.asked(request))
         operation, name = asked[0] if asked else ("session.open", "")
         about = REQUESTS[type(request)].about(request) if target is None else target
+        by_number = self._is_by_number(request, name)
         try:
-            async with self._access.act(self.principal, operation, name, about, **detail):
+            async with self._access.act(
+                self.principal, operation, name, about, by_number=by_number, **detail
+            ):
                 for other, other_name in asked[1:]:
                     self._require(request, other, other_name)
-                self._names.add(name)
+                self._note(name)
                 answer = await work()
         except AccessDenied as error:
             raise self._discreet(request, operation, name, error) from None
@@ -305,13 +329,17 @@ class Permits:
         """Raises ``NameDoesNotExist``."""
         channel = self._directory.channels.get(number)
         if channel is None:
-            raise NameDoesNotExist(f"channel or queue number {number} no longer exists")
+            raise _no_number(number)
         name, kind = channel.state.name, channel.state.definition.kind
         if kind == "outbox":
             raise NameDoesNotExist(f"channel or queue number {number} is the realm's own")
         if kind == "schedule":  # the schedule of a store belongs to that store
             return self._store(name.removeprefix(SCHEDULE_PREFIX), pair)
         return pair[kind == "queue"], name
+
+
+def _no_number(number: int) -> NameDoesNotExist:
+    return NameDoesNotExist(f"channel or queue number {number} no longer exists")
 
 
 def check_internal(directory: Directory, request: Request[Any]) -> None:

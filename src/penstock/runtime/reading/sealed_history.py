@@ -85,15 +85,20 @@ class HistoryAccess(AccessControl):
         if is_taking or isinstance(request, BeginTransaction | CommitTransaction):
             raise self._refusal(type(request).__name__)
 
-    def require(self, principal: Principal, operation: str, name: str = "") -> None:
+    def require(
+        self, principal: Principal, operation: str, name: str = "", *, by_number: bool = False
+    ) -> None:
         """See :meth:`AccessControl.require`. Raises ``NoQuorum``."""
         if operation not in READS:
             raise self._refusal(operation)
-        super().require(principal, operation, name)
+        super().require(principal, operation, name, by_number=by_number)
 
-    def allows(self, principal: Principal, operation: str, name: str = "") -> bool:
+    def allows(
+        self, principal: Principal, operation: str, name: str = "", *, by_number: bool = False
+    ) -> bool:
         """See :meth:`AccessControl.allows`."""
-        return operation in READS and super().allows(principal, operation, name)
+        is_reading = operation in READS
+        return is_reading and super().allows(principal, operation, name, by_number=by_number)
 
     def _refusal(self, asked: str) -> NoQuorum:
         return NoQuorum(

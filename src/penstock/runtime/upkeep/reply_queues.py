@@ -7,11 +7,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
-from penstock.api.channels import ChannelOpened
+from penstock.api.channels import ChannelOpened, CreateChannel
 from penstock.api.operations import operation_on
 from penstock.api.requests import Kind
 from penstock.api.subscriptions import Attach
@@ -40,10 +41,18 @@ from penstock.runtime.store.state import RealmState
 from penstock.runtime.store.tail_batch import ShareMeter
 
 
+class CreateStore(Protocol):
+    """Makes a channel or queue; with ``temporary`` a temporary destination."""
+
+    async def __call__(
+        self, name: str, definition: Definition, *, temporary: bool = False
+    ) -> ChannelOpened: ...
+
+
 class StoreOperations(Struct, frozen=True):
     """What the realm does with a channel or queue of a name."""
 
-    create: Callable[[str, Definition], Awaitable[ChannelOpened]]
+    create: CreateStore
     open: Callable[[str, Kind], Awaitable[ChannelOpened]]
     delete: Callable[[str, Kind], Awaitable[None]]
 
@@ -54,8 +63,9 @@ class _Owned(Struct):
 
 
 class TemporaryOwners:
-    """The temporary destinations of each session. A restart of the realm forgets them, with the
-    events that were in them."""
+    """The temporary destinations of each session. A restart of the realm forgets the sessions, and
+    the events in memory; a reply queue is then its user's, and that of the session which reads it
+    first."""
 
     def __init__(self, state: RealmState) -> None:
         self._state = state
@@ -69,18 +79,9 @@ class TemporaryOwners:
     @contextmanager
     def making(self, name: str, session: str, user: str) -> Iterator[None]:
         """Held while a session makes a destination. Raises ``LimitReached``."""
-        self._forget_deleted(session)
-        owned = self._sessions.setdefault(session, {})
-        if len(owned) >= SESSION_STORES_MAX:
-            raise LimitReached(
-                f"the session has {len(owned)} temporary queues and topics; allowed are "
-                f"{SESSION_STORES_MAX}; delete one, or use one for several requests"
-            )
-        share = self._shares.get(user)
-        if share is None:
-            share = self._shares[user] = ShareMeter(self._state.meter)
-        made = owned[name] = _Owned(share)
-        self._session_of[name] = session
+        share = self._share_of(user)
+        made = self._own(session, name, share)
+        owned = self._sessions[session]
         try:
             yield
         except BaseException:
@@ -92,19 +93,57 @@ class TemporaryOwners:
         if number is not None:
             self._state.stores[number].charge(share)
 
+    def restore(self, user_of: Callable[[str], str]) -> None:
+        """Count what is published to the reply queues of before the start with their users.
+        ``user_of`` tells the user of a destination; empty where the realm does not know it."""
+        for number, machine in self._state.directory.temporary.items():
+            if is_reply_queue(machine.state.name):
+                self._state.stores[number].charge(self._share_of(user_of(machine.state.name)))
+
+    def ended(self) -> list[tuple[str, Kind]]:
+        """The temporary queues and topics whose connections a restart has ended."""
+        return [
+            (machine.state.name, "queue" if machine.state.definition.kind == "queue" else "channel")
+            for machine in self._state.directory.temporary.values()
+            if machine.state.name not in self._session_of and not is_reply_queue(machine.state.name)
+        ]
+
     def check(self, number: int, session_of: Callable[[str], str]) -> None:
-        """Raise ``DurableInUse`` where a temporary destination was made by another session than
-        the one that would consume from it (SEM R2). ``session_of`` has that for a name."""
+        """Raise ``DurableInUse`` where a temporary destination belongs to another session than the
+        one that would consume from it (SEM R2). ``session_of`` has that for a name. After a restart
+        the first session that may consume owns it. Raises ``LimitReached``, too."""
         machine = self._state.directory.temporary.get(number)
         if machine is None:
             return
         name = machine.state.name
-        owner = self._session_of.get(name)
-        if owner is not None and owner != session_of(name):
+        session, owner = session_of(name), self._session_of.get(name)
+        share = self._state.stores[number].share
+        if owner is None and is_reply_queue(name) and share is not None:
+            self._own(session, name, share).is_made = True
+        elif owner != session:
             raise DurableInUse(
                 f"{name} was made by another session, which alone may consume from it; make a "
                 f"temporary destination in this session"
             )
+
+    def _share_of(self, user: str) -> ShareMeter:
+        share = self._shares.get(user)
+        if share is None:
+            share = self._shares[user] = ShareMeter(self._state.meter)
+        return share
+
+    def _own(self, session: str, name: str, share: ShareMeter) -> _Owned:
+        """Raises ``LimitReached``."""
+        self._forget_deleted(session)
+        owned = self._sessions.setdefault(session, {})
+        if len(owned) >= SESSION_STORES_MAX:
+            raise LimitReached(
+                f"the session has {len(owned)} temporary queues and topics; allowed are "
+                f"{SESSION_STORES_MAX}; delete one, or use one for several requests"
+            )
+        self._session_of[name] = session
+        owned[name] = _Owned(share)
+        return owned[name]
 
     def forget_deleted(self) -> None:
         """Forget the destinations that do not exist any more."""
@@ -141,7 +180,7 @@ class ReplyQueues:
                 access.require(by, operation_on(Attach, "queue"), name)
                 return await self._stores.open(name, "queue")
             with self.owners.making(name, session, user):
-                opened = await self._stores.create(name, TEMPORARY["queue"])
+                opened = await self._stores.create(name, TEMPORARY["queue"], temporary=True)
             await access.lent(by, "queue", name)
         return opened
 
@@ -174,19 +213,41 @@ class ReplyQueues:
 
     async def remove_idle(self, access: AccessControl) -> None:
         """Remove the queues that nobody has read for the realm's ``event_timeout``: their sessions
-        have ended without a word."""
+        have ended without a word. Temporary queues and topics end with their connection, also
+        where a restart has ended it."""
         self.owners.forget_deleted()
+        await self.remove_ended(access)
         now_us = int(asyncio.get_running_loop().time() * 1_000_000)
         for name in self._idle.due(self._found(), now_us):
             async with access.naming(name):
                 await self._remove(access, name)
 
-    async def _remove(self, access: AccessControl, name: str) -> None:
+    async def remove_ended(self, access: AccessControl) -> None:
+        """Remove the temporary queues and topics whose connections a restart has ended."""
+        for name, kind in self.owners.ended():
+            async with access.naming(name):
+                await self._remove(access, name, kind)
+
+    async def make_temporary(
+        self, access: AccessControl, by: Principal, kind: Kind, name: str, session: str, user: str
+    ) -> ChannelOpened:
+        """Create a temporary queue or topic for its connection: it counts with the reply queues for
+        what a session and a user may have. Raises ``AccessDenied``, ``LimitReached``."""
+        async with (
+            access.naming(name),
+            access.act(by, operation_on(CreateChannel, kind), "", name),
+        ):
+            with self.owners.making(name, session, user):
+                opened = await self._stores.create(name, TEMPORARY[kind], temporary=True)
+            await access.created(by, kind, name)
+        return opened
+
+    async def _remove(self, access: AccessControl, name: str, kind: Kind = "queue") -> None:
         try:
-            await self._stores.delete(name, "queue")
+            await self._stores.delete(name, kind)
         except NameDoesNotExist:
             return
-        await access.deleted("queue", name)
+        await access.deleted(kind, name)
 
     def _found(self) -> Iterator[tuple[str, bool]]:
         """Each reply queue, and whether it has a reader."""
