@@ -83,6 +83,7 @@ class ClusterNemesis:
         self._acts: Mapping[str, Callable[[Fault], str]] = {
             "owner-killed": self._kill_owner,
             "owner-frozen": self._freeze_owner,
+            "owner-halted": self._halt_owner,
             "owner-cut": self._cut_owner,
             "owner-unheard": self._mute_owner,
             "owner-deaf": self._deafen_owner,
@@ -181,6 +182,17 @@ class ClusterNemesis:
             return f"{owner.name} for {fault.for_s:.1f} s, and killed then"
         owner.thaw()
         return f"{owner.name} for {fault.for_s:.1f} s"
+
+    def _halt_owner(self, fault: Fault) -> str:
+        """It is frozen with a block in its hands, and wakes once another node has served for a
+        while: what it sends then is refused."""
+        owner = self._nodes.owner()
+        owner.halt()
+        next_owner = self._nodes.owner(after=owner)
+        self._until_acknowledged(time.monotonic_ns())
+        self._pause.wait(fault.for_s)
+        owner.thaw()
+        return f"{owner.name}, with a block in its hands, until {next_owner.name} had served"
 
     def _cut_owner(self, fault: Fault) -> str:
         """It reaches clients and other nodes, and no server of the engine."""

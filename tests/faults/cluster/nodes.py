@@ -18,7 +18,9 @@ from penstock.testing.nats_servers import free_ports
 from penstock.testing.process import ServerDidNotStart, ServerProcess
 from tests.faults import amqp
 from tests.faults.clocked import set_offset
+from tests.faults.cluster.engine import SHARD
 from tests.faults.cluster.engines import FaultyEngine, server_named
+from tests.faults.cluster.halting import order_halt
 from tests.faults.processes import SETTINGS, environment
 
 NODES: Final = 3
@@ -27,9 +29,13 @@ SETTINGS_OF_NODES: Final = {
     "PENSTOCK_STORAGE_JOURNAL_BYTES": str(24 << 20),
 }
 """The journal takes some files of the engine, 8 MiB each, so that an older one can be damaged."""
-CLOCKED: Final = "tests.faults.clocked"
-"""Runs a server on a machine whose clock can be set."""
+PROGRAM: Final = "tests.faults.cluster.halting"
+"""Runs a node on a machine whose clock can be set, and which can be stopped in an append."""
+HALTED_S: Final = 20.0
+"""How long an owner may take until its next append; publishers are at work all the time."""
 OWNED_S: Final = 90.0
+UNREADABLE: Final = f"stream {SHARD} is damaged"
+"""What a node says of a journal of which no server has a whole copy."""
 _ENDS_OWNING: Final = frozenset({"shard.lost", "shard.given_up", "shard.not_served"})
 
 
@@ -45,7 +51,7 @@ class Node:
         lease_s: float,
         *,
         links: DemoLinks | None = None,
-        program: str = CLOCKED,
+        program: str = PROGRAM,
         settings: Mapping[str, str] = SETTINGS_OF_NODES,
     ) -> None:
         """``ports``: its native one and that of MQTT. It finds the engine over ``links``, where
@@ -115,6 +121,17 @@ class Node:
     def thaw(self) -> None:
         self.running.signal(signal.SIGCONT)
         self.is_frozen = False
+
+    def halt(self) -> None:
+        """Freeze it with a block in its hands, just before it sends the block to the engine."""
+        order_halt(self._clock)
+        self.is_frozen = True
+        pause = threading.Event()
+        for _ in range(int(HALTED_S / 0.02)):
+            if _is_stopped(self.running.pid):
+                return
+            pause.wait(0.02)
+        raise AssertionError(f"{HALTED_S:g} s after it was told to halt, {self.name} runs")
 
     def set_clock(self, offset_s: float) -> None:
         """Have its clock show so many seconds more than the machine's."""
@@ -191,7 +208,7 @@ class Nodes:
         lease_s: float,
         *,
         links: DemoLinks | None = None,
-        program: str = CLOCKED,
+        program: str = PROGRAM,
         settings: Mapping[str, str] = SETTINGS_OF_NODES,
         owned_s: float = OWNED_S,
     ) -> None:
@@ -216,16 +233,30 @@ class Nodes:
         for node in self.all:
             node.start()
 
-    def owner(self) -> Node:
-        """The node that serves, as soon as there is one that runs."""
+    def owner(self, *, after: Node | None = None) -> Node:
+        """The node that serves, as soon as there is one that runs and is not ``after``, whose own
+        log says that it serves as long as it is frozen."""
         pause = threading.Event()
         for _ in range(int(self._owned_s / 0.05)):
             newest = max(self.all, key=lambda node: node.epoch_served)
             claimed = max(self.newest_claim(node) for node in self.all)
-            if newest.epoch_served and newest.epoch_served == claimed:
+            if newest.epoch_served == claimed > 0 and newest is not after:
                 return newest
+            if said := self._said_unreadable():
+                raise AssertionError(f"no node can recover what is stored: {said}")
             pause.wait(0.05)
         raise AssertionError(f"after {self._owned_s:g} s no node serves")
+
+    def _said_unreadable(self) -> str:
+        """What two nodes say of a journal that is damaged at every server: no later takeover can
+        recover it. Empty if they do not."""
+        reasons = {
+            node.name: str(entry["reason"])
+            for node in self.all
+            for entry in (node.entries[-1] if node.lives else ())
+            if entry["event"] == "shard.not_served" and UNREADABLE in str(entry["reason"])
+        }
+        return next(iter(reasons.values())) if len(reasons) > 1 else ""
 
     def newest_claim(self, node: Node) -> int:
         """The newest epoch a node has claimed in all its lives."""
@@ -254,6 +285,12 @@ class Nodes:
         with contextlib.ExitStack() as stack:
             for node in self.all:
                 stack.callback(node.close)
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a process of Linux is stopped by a signal."""
+    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return state == "T"
 
 
 _EVENTS: Final = ("shard.claimed", "realm.listening", "engine.copy_damaged", *sorted(_ENDS_OWNING))

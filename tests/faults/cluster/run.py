@@ -20,7 +20,7 @@ from tests.faults import mqtt
 from tests.faults.cluster import crowd, engines, oracles
 from tests.faults.cluster.engines import EngineKind, FaultyEngine
 from tests.faults.cluster.nemesis import BALLAST, WELL_S, ClusterNemesis
-from tests.faults.cluster.nodes import CLOCKED, OWNED_S, SETTINGS_OF_NODES, Node, Nodes
+from tests.faults.cluster.nodes import OWNED_S, PROGRAM, SETTINGS_OF_NODES, Node, Nodes
 from tests.faults.cluster.pauses import Played, pauses
 from tests.faults.cluster.report import ClusterLoop
 from tests.faults.cluster.schedule import (
@@ -74,7 +74,7 @@ class ClusterGiven(NamedTuple):
     cast: Cast = CAST
     lease_s: float = LEASE_S
     engine: str = ENGINE
-    program: str = CLOCKED
+    program: str = PROGRAM
     """The module that nodes run."""
     pauses: int = 0
     """Instead of faults for some minutes, so many takeovers of each way, to measure them."""
@@ -128,6 +128,8 @@ def play(given: ClusterGiven) -> ClusterLoop:
         loop.violations += finished(
             running.clients, running.nodes.url, running.diaries, given.cast, given.patience_s
         )
+        running.nodes.owner().kill()
+        running.nodes.owner()  # what is stored is enough for another node
         with penstock.connect(running.nodes.url, reconnect_timeout=given.patience_s) as session:
             content = read_stores(session)
         reckon(running.diaries, roles, content, loop, kills=0)

@@ -28,6 +28,7 @@ class Kind(NamedTuple):
 KINDS: Final[Mapping[str, Kind]] = {
     "owner-killed": Kind(20, 0.0, 2.0),
     "owner-frozen": Kind(10, 1.0, 12.0),
+    "owner-halted": Kind(5, 0.0, 2.0),
     "owner-cut": Kind(5, 1.0, 12.0),
     "owner-unheard": Kind(3, 1.0, 12.0),
     "owner-deaf": Kind(3, 1.0, 12.0),

@@ -1,26 +1,33 @@
 """``penstock`` without the fence: ``python -m tests.faults.cluster.unfenced FILE …``, a control.
 
-Everything is the real node (``tests.faults.clocked``), but its engine stores what anybody appends
-wherever the end is by then, and it never asks whether its lease still holds: an owner that was
-frozen and wakes goes on as if nothing had happened. A run on such nodes has to fail.
+Everything is the real node (``tests.faults.cluster.halting``), but its engine stores what anybody
+appends wherever the end is by then, and it never asks whether its lease still holds: an owner that
+was frozen with a block in its hands, and wakes once another node has served, stores this block
+behind those of the other. A run on such nodes has to fail.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from penstock.cluster.node import ShardLease
-from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.errors import Conflict, PenstockError
 from penstock.storage.jetstream.asking import Unanswered
 from penstock.storage.jetstream.journal import JetStreamJournal
+from penstock.storage.jetstream.marks import Mark, RegistryMarks
 from penstock.storage.jetstream.stream import pauses
 from penstock.storage.postgres import journal as postgres
 from tests.faults import clocked
+from tests.faults.cluster import halting
 from tests.faults.cluster.run import ClusterGiven, play
 from tests.faults.phases import Cast
 
-KINDS: Final = ("owner-frozen",)
+KINDS: Final = ("owner-halted",)
 CAST: Final[Cast] = (("single", "named", "careless"), ("shared.1", "subscription.1"))
 PATIENCE_S: Final = 20.0
 """Nodes with the fence need some seconds."""
@@ -41,11 +48,20 @@ async def put(journal: JetStreamJournal, raw: bytes, expected: int, stored: int)
             return
 
 
+async def write(marks: RegistryMarks, mark: Mark) -> None:
+    """Replace the mark of any owner, also that of a newer epoch."""
+    record = await marks._registry.get(marks._key)
+    version = 0 if record is None else record.version
+    with suppress(Conflict):  # the other owner's mark is as good
+        await marks._registry.cas(marks._key, version, msgspec.json.encode(mark))
+
+
 def take_away() -> None:
     """Take the fence out of this process."""
     assert _EXPECTS in postgres.APPEND, "an append expects an end and a writer"
     postgres.APPEND = postgres.APPEND.replace(_EXPECTS, _EXPECTS_NOTHING)  # type: ignore[misc]
     setattr(JetStreamJournal, "_put", put)  # noqa: B010  of a class, which types forbid
+    setattr(RegistryMarks, "write", write)  # noqa: B010
     setattr(ShardLease, "holds", lambda _: True)  # noqa: B010
 
 
@@ -62,4 +78,5 @@ def harm(given: ClusterGiven) -> str:
 
 if __name__ == "__main__":
     take_away()
+    halting.obey(halting.order_path(Path(sys.argv[1])))
     clocked.main(sys.argv[1:])
