@@ -10,9 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 from penstock.core.vocabulary.errors import DifferentContent, PenstockError
 
@@ -47,15 +45,9 @@ def explaining(query: str, number: int) -> Iterator[None]:
 
 def _entry(checkpoint: str, batch: int) -> bytes | None:
     """The entry of a micro-batch in Spark's log of offsets."""
-    parts = urlsplit(checkpoint)
-    try:
-        if parts.scheme in ("", "file"):
-            folder = Path(unquote(parts.path) if parts.scheme else checkpoint)
-            return (folder / "offsets" / str(batch)).read_bytes()
-        from penstock.tables.disk import filesystem_of
+    from penstock.spark.checkpoint_folder import folder_at
 
-        files, root = filesystem_of(checkpoint)
-        with files.open_input_stream(f"{root}/offsets/{batch}") as stream:
-            return bytes(stream.read())
+    try:
+        return folder_at(checkpoint).read(f"offsets/{batch}")
     except (OSError, ValueError, PenstockError):
         return None

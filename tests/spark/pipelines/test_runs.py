@@ -48,17 +48,22 @@ def runs(spark: SparkSession, url: str, tmp_path: Path) -> Runs:
     register(spark, url)
 
     def run_steps(*steps: dict[str, Any], **given: Any) -> Report:
-        pipeline = small(url, tmp_path, *steps, sources=given.pop("sources", ()))
+        document = {name: given.pop(name) for name in ("sources", "checkpoints") if name in given}
+        pipeline = small(url, tmp_path, *steps, **document)
         return run(pipeline, **{"once": True, "spark": spark, **given})
 
     return run_steps
 
 
 def small(
-    url: str, folder: Path, *steps: dict[str, Any], sources: Sequence[dict[str, Any]] = ()
+    url: str,
+    folder: Path,
+    *steps: dict[str, Any],
+    sources: Sequence[dict[str, Any]] = (),
+    checkpoints: str = "checkpoints",
 ) -> Pipeline:
     document = {"name": "small", "url": url, "source": [FLIGHTS, *sources], "step": list(steps)}
-    return parse(document, file="small.toml", folder=folder)
+    return parse(document | {"checkpoints": checkpoints}, file="small.toml", folder=folder)
 
 
 def publish(channel: Channel, first: int, end: int) -> None:
@@ -368,31 +373,41 @@ def test_an_older_copy_of_the_checkpoints_is_refused_by_channel_and_table(
 
 
 @pytest.mark.parametrize(
-    "step",
+    ("kind", "scheme"),
     [
-        {"name": "late", "sql": "SELECT n FROM flights", "table": "lake"},
-        {"name": "late", "kind": "archive", "source": "flights", "table": "lake"},
+        ({"sql": "SELECT n FROM flights"}, ""),
+        ({"kind": "archive", "source": "flights"}, ""),
+        ({"sql": "SELECT n FROM flights"}, "pfile://"),  # as a store is to Spark
     ],
-    ids=["query", "archive"],
+    ids=["query", "archive", "checkpoints on a store"],
 )
 def test_a_table_that_was_removed_is_not_made_anew_with_a_gap(
-    runs: Runs, flights: Channel, tmp_path: Path, step: dict[str, Any]
+    runs: Runs,
+    spark: SparkSession,
+    flights: Channel,
+    tmp_path: Path,
+    kind: dict[str, str],
+    scheme: str,
 ) -> None:
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    hadoop.set("fs.pfile.impl", "org.apache.hadoop.fs.ProxyLocalFileSystem")
+    checkpoints = f"{scheme}{tmp_path}/checkpoints"
+    step = {"name": "late", "table": "lake", **kind}
     publish(flights, 0, 10)
-    runs(step)
+    runs(step, checkpoints=checkpoints)
     (tmp_path / "lake").rename(tmp_path / "elsewhere")
     publish(flights, 10, 11)
 
     with pytest.raises(StepFailed, match=r"lake was removed or replaced.*Put the table back"):
-        runs(step)
+        runs(step, checkpoints=checkpoints)
 
     shutil.rmtree(tmp_path / "lake", ignore_errors=True)
     (tmp_path / "elsewhere").rename(tmp_path / "lake")
-    runs(step)
+    runs(step, checkpoints=checkpoints)
     assert sorted(_stored(tmp_path / "lake")) == list(range(11))
     shutil.rmtree(tmp_path / "lake")
     shutil.rmtree(tmp_path / "checkpoints" / "small" / "late")
-    runs(step)
+    runs(step, checkpoints=checkpoints)
     assert sorted(_stored(tmp_path / "lake")) == list(range(11)), "a new query begins anew"
 
 

@@ -7,42 +7,41 @@ a new query, so it may begin a new table.
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from penstock.core.vocabulary.errors import IllegalState
 from penstock.core.vocabulary.uris import shown
+from penstock.spark.checkpoint_folder import folder_at
 
 if TYPE_CHECKING:
     from penstock.spark.pipelines.step import MicroBatch
     from penstock.tables import Table
 
 TABLES: Final = "tables.json"
-_URI: Final = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 class WrittenTables:
-    """The list in the folder of a step. On an object store it is not kept."""
+    """The list in the folder of a step; without a folder nothing is checked."""
 
     def __init__(self, folder: str) -> None:
-        self._path = None if not folder or _URI.match(folder) else _path_in(folder)
+        self._place = folder
+        self._folder = folder_at(folder) if folder else None
         self._known: dict[str, str] = self._read()
         self._checked: set[str] = set()
 
     def check(self, table: Table, batch: MicroBatch) -> None:
         """Raise ``IllegalState`` if the query wrote the table, which knows nothing of it."""
-        if self._path is None or table.uri in self._checked:
+        if self._folder is None or table.uri in self._checked:
             return
         is_known = table.last_of(batch.app) is not None
-        if not is_known and self._known.get(table.uri) == batch.app:
+        if not is_known and self._known.get(shown(table.uri)) == batch.app:
             raise IllegalState(
                 f"the table at {shown(table.uri)} was removed or replaced, and the checkpoint of "
                 f"this step has read its events: a new table would begin with micro-batch "
                 f"{batch.number}, without the earlier ones. Put the table back, or remove "
-                f"{self._path.parent}, so that the step begins anew"
+                f"{shown(self._place)}, so that the step begins anew"
             )
         self._checked.add(table.uri)
         if is_known:
@@ -50,26 +49,22 @@ class WrittenTables:
 
     def wrote(self, table: Table, batch: MicroBatch) -> None:
         """Note that the query has written the table."""
-        if self._path is not None:
+        if self._folder is not None:
             self._keep(table, batch)
 
     def _keep(self, table: Table, batch: MicroBatch) -> None:
-        if self._known.get(table.uri) == batch.app:
+        name = shown(table.uri)  # the folder is not a place for secrets
+        if self._known.get(name) == batch.app:
             return
-        assert self._path is not None, "nothing is kept without a folder"
-        self._known[table.uri] = batch.app
-        aside = self._path.with_suffix(".new")
-        aside.write_bytes(msgspec.json.encode(self._known))
-        aside.replace(self._path)
+        assert self._folder is not None, "nothing is kept without a folder"
+        self._known[name] = batch.app
+        self._folder.write(TABLES, msgspec.json.encode(self._known))
 
     def _read(self) -> dict[str, str]:
-        if self._path is None:
+        if self._folder is None:
             return {}
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, str])
-        except (OSError, msgspec.DecodeError, RecursionError):
+            content = self._folder.read(TABLES)
+            return {} if content is None else msgspec.json.decode(content, type=dict[str, str])
+        except (msgspec.DecodeError, RecursionError):
             return {}
-
-
-def _path_in(folder: str) -> Path:
-    return Path(folder.removeprefix("file://")) / TABLES

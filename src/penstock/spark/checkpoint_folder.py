@@ -1,0 +1,130 @@
+"""Files in a checkpoint's folder, on a disk or on any store that holds checkpoints of Spark.
+
+On the driver of a session, Hadoop opens the folder, as it does for Spark itself: with its settings
+and secrets. A process of Spark's without a session uses Arrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import unquote, urlsplit
+
+_HADOOPS_S3: Final = frozenset(("s3a", "s3n"))
+
+
+class CheckpointFolder(Protocol):
+    """A folder of small files."""
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a file; None if it does not exist."""
+        ...
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace the whole content of a file."""
+        ...
+
+
+def folder_at(place: str) -> CheckpointFolder:
+    """The folder of a path or URI. Raises ``InvalidArgument`` for a URI that neither Hadoop nor
+    Arrow knows."""
+    if "://" not in place:
+        return _Local(Path(place))
+    if place.startswith("file://"):
+        return _Local(Path(unquote(urlsplit(place).path)))
+    return _of_hadoop(place) or _of_arrow(place)
+
+
+class _Local:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return (self._path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, content: bytes) -> None:
+        aside = self._path / f"{name}.new"
+        aside.write_bytes(content)
+        aside.replace(self._path / name)
+
+
+class _OfArrow:
+    def __init__(self, files: Any, root: str) -> None:
+        self._files, self._root = files, root
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            with self._files.open_input_stream(f"{self._root}/{name}") as stream:
+                return bytes(stream.read())
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, content: bytes) -> None:
+        with self._files.open_output_stream(f"{self._root}/{name}") as stream:
+            stream.write(content)
+
+
+class _OfHadoop:
+    def __init__(self, jvm: Any, files: Any, root: Any) -> None:
+        self._jvm, self._files, self._root = jvm, files, root
+
+    def read(self, name: str) -> bytes | None:
+        path = self._path(name)
+        with _os_errors():
+            if not self._files.exists(path):
+                return None
+            stream = self._files.open(path)
+            try:
+                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+            finally:
+                stream.close()
+
+    def write(self, name: str, content: bytes) -> None:
+        with _os_errors():
+            stream = self._files.create(self._path(name), True)
+            try:
+                stream.write(bytearray(content))
+            finally:
+                stream.close()
+
+    def _path(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._root, name)
+
+
+@contextmanager
+def _os_errors() -> Iterator[None]:
+    """Turn errors of Java into ``OSError``, as Arrow and Python raise."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    try:
+        yield
+    except Py4JError as error:
+        raise OSError(str(error)) from error
+
+
+def _of_hadoop(place: str) -> CheckpointFolder | None:
+    """None in a process without a session, and for a place that Hadoop cannot open."""
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    if context is None or context._jvm is None:
+        return None
+    root = context._jvm.org.apache.hadoop.fs.Path(place)
+    try:
+        with _os_errors():
+            files = root.getFileSystem(context._jsc.hadoopConfiguration())
+    except OSError:
+        return None  # then Spark has no checkpoint there either
+    return _OfHadoop(context._jvm, files, root)
+
+
+def _of_arrow(place: str) -> CheckpointFolder:
+    from penstock.tables.disk import filesystem_of
+
+    scheme, separator, rest = place.partition("://")
+    return _OfArrow(*filesystem_of(f"s3{separator}{rest}" if scheme in _HADOOPS_S3 else place))

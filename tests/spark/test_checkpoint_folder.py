@@ -1,0 +1,65 @@
+"""Files in the folder of a checkpoint, wherever the checkpoint is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
+from penstock.spark.batch_content import content_of
+from penstock.spark.checkpoint_folder import folder_at
+from penstock.spark.pipelines.step import MicroBatch
+from penstock.spark.pipelines.written_tables import WrittenTables
+from penstock.tables import Table
+from tests.objects import object_store
+
+OFFSETS = b'v1\n{}\n{"c":{"orders":{"e":"r/1","n":5}},"v":1}'
+
+
+@pytest.mark.parametrize("scheme", ["", "file://", "s3://", "s3a://"])
+def test_a_file_is_read_and_replaced(tmp_path: Path, scheme: str) -> None:
+    with object_store() as store:
+        on_store = store.uri("bucket/step").replace("s3://", scheme)
+        folder = folder_at(on_store if scheme.startswith("s3") else f"{scheme}{tmp_path}")
+
+        assert folder.read("tables.json") is None
+        for content in (b"{}", b'{"t":"app"}'):
+            folder.write("tables.json", content)
+            assert folder.read("tables.json") == content
+
+
+def test_a_scheme_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="'strange://bucket/step' cannot hold a table"):
+        folder_at("strange://bucket/step")
+
+
+def test_the_content_of_a_micro_batch_is_known_of_a_checkpoint_on_a_store(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "3").write_bytes(OFFSETS)
+    local = content_of(str(tmp_path), 3)
+    assert local
+
+    with object_store() as store:
+        store.objects["bucket/step/offsets/3"] = OFFSETS
+
+        assert content_of(store.uri("bucket/step").replace("s3://", "s3a://"), 3) == local
+        assert content_of(store.uri("bucket/step"), 4) == ""
+
+
+def test_a_step_whose_checkpoint_is_on_a_store_notices_that_its_table_was_removed(
+    tmp_path: Path,
+) -> None:
+    batch = MicroBatch("app", 1)
+    with object_store() as store:
+        step = store.uri("bucket/step")
+        WrittenTables(step).wrote(Table.open(str(tmp_path / "t"), "parquet"), batch)
+
+        again = WrittenTables(step)
+        removed = Table.open(str(tmp_path / "t"), "parquet")
+
+        with pytest.raises(
+            IllegalState, match=r"was removed or replaced.*remove s3://\*\*\*@bucket"
+        ):
+            again.check(removed, batch)
+        again.check(removed, MicroBatch("a new checkpoint", 0))
