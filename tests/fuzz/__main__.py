@@ -1,67 +1,102 @@
 """``python -m tests.fuzz --seconds 600``: inputs without end for everything that reads bytes.
 
 Each target gets its share of the time; ``--only NAME`` chooses some. With ``--atheris`` (from
-the dependency group ``fuzz``) new inputs follow what code they reach; without, they are drawn
-from a seed.
+the dependency group ``fuzz``) inputs follow the code that earlier ones reached, and each target has
+a process of its own; without, a seed decides.
 ``served`` is a realm in a process of its own, under requests of extreme values over every
-protocol: it has to live, keep to ``--memory-mib`` more than at its start, and answer an
-administrator within ``--ping-ms``.
+protocol. It has to live, to have less memory than ``--memory-mib``, and to answer the pings of an
+administrator within ``--ping-ms`` of its processor time.
 No input may take more than 5 s of processor time, nor all of them more than ``--memory-mib``
-beyond what there is before the first. ``--examples`` is for a run of a fixed size. An input that
-breaks a target is printed, with how to try it again: ``--input HEX``.
+beyond the memory before the first. ``--examples`` is for a run of a fixed size. An input that
+breaks a target is printed, with how to try it again: ``--input HEX`` or ``--input-file FILE``.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Final
 
 import structlog
 
-from tests.fuzz import served
+from tests.fuzz import guided, served
 from tests.fuzz.bounding import in_time, limit_memory
 from tests.fuzz.mutating import mutated
 from tests.fuzz.targets import TARGETS, Target, missing
 
 SECONDS: Final = 120.0
+MEMORY_MIB: Final = 768
+"""Memory that the inputs of a target may take beyond that of its process at the start."""
+SERVED_MEMORY_MIB: Final = 400
+"""Bound on the memory of the process of `served`."""
 
 
 def main(arguments: list[str]) -> int:
     asked = _parser().parse_args(arguments)
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())  # nothing is printed
     names = asked.only or [*(name for name in TARGETS if not missing(name)), served.NAME]
-    whole_s = (asked.seconds or 0.0) + 60 * asked.minutes
-    seconds = (whole_s or SECONDS) / len(names)
-    if asked.input_file is not None:
-        served.replay(asked.input_file.read_bytes(), asked.memory_mib << 20)
+    if asked.input is not None or asked.input_file is not None:
+        _repeat(names[0], asked)
         return 0
-    if asked.input is not None:
-        TARGETS[names[0]].run(bytes.fromhex(asked.input))
-        return 0
+    whole_s = (asked.seconds or 0.0) + 60 * asked.minutes or SECONDS
+    with contextlib.ExitStack() as ends:
+        corpora = asked.corpus or Path(ends.enter_context(tempfile.TemporaryDirectory()))
+        return 1 if _all(names, whole_s, asked, corpora) else 0
+
+
+def _all(names: list[str], seconds: float, asked: argparse.Namespace, corpora: Path) -> int:
+    """Play each name for its share of the time; return how many inputs broke something."""
     broken = 0
-    if served.NAME in names:
-        names.remove(served.NAME)
-        broken += _served(asked, seconds)
-        if not names:
-            return 1 if broken else 0
+    if served.NAME in names:  # it gets as much time as all others together
+        names = [name for name in names if name != served.NAME]
+        seconds = seconds / 2 if names else seconds
+        broken += _served(asked, seconds, corpora / served.NAME)
+    if not names:
+        return broken
+    seconds /= len(names)
+    memory_mib = MEMORY_MIB if asked.memory_mib is None else asked.memory_mib
+    if asked.atheris:
+        for name in names:
+            played = guided.play(name, seconds, memory_mib, corpora / name)
+            broken += len(played.broken)
+            for what in played.broken:
+                sys.stdout.write(f"{what}\n")
+            reached = f"{played.reached:,} branches and comparisons"
+            _report(name, played.done, len(played.broken), reached)
+        return broken
     for name in names:
         for seed in TARGETS[name].seeds():
             TARGETS[name].run(seed)  # what is right is taken; and all of it is imported
-    if asked.memory_mib and not asked.atheris:  # that one has a limit of its own
-        limit_memory(asked.memory_mib << 20)
-    if asked.atheris:
-        return _guided(names[0], seconds)
+    if memory_mib:
+        limit_memory(memory_mib << 20)
     for name in names:
-        done, found = _random(name, asked.seed, seconds, asked.examples)
-        broken += found
-        sys.stdout.write(f"{name:<12} {done:>9,} inputs  {found} broken\n")
-        sys.stdout.flush()
-    return 1 if broken else 0
+        done, count = _random(name, asked.seed, seconds, asked.examples)
+        broken += count
+        _report(name, done, count)
+    return broken
+
+
+def _report(name: str, done: int, broken: int, *more: str) -> None:
+    sys.stdout.write(", ".join((f"{name:<12} {done:>9,} inputs  {broken} broken", *more)) + "\n")
+    sys.stdout.flush()
+
+
+def _repeat(name: str, asked: argparse.Namespace) -> None:
+    """Try one input again, or the requests of a file of `served`."""
+    if asked.input is not None:
+        content = bytes.fromhex(asked.input)
+    else:
+        content = asked.input_file.read_bytes()
+    if name == served.NAME:
+        served.replay(content, SERVED_MEMORY_MIB << 20)
+    else:
+        TARGETS[name].run(content)
 
 
 def tried(name: str, target: Target, data: bytes) -> bool:
@@ -75,24 +110,32 @@ def tried(name: str, target: Target, data: bytes) -> bool:
     return True
 
 
-def _served(asked: argparse.Namespace, seconds: float) -> int:
-    """How often a realm in a process of its own has broken."""
-    memory_bytes, ping_s_max = asked.memory_mib << 20, asked.ping_ms / 1_000
+def _served(asked: argparse.Namespace, seconds: float, corpus: Path) -> int:
+    """Attack a realm in a process of its own; return 1 if it broke."""
+
+    def report(outcome: served.Outcome) -> None:
+        more = [f"{outcome.memory_bytes >> 20} MiB of memory at most"]
+        if outcome.pings:
+            slowest = f"{1_000 * outcome.slowest_s:.0f} ms of processor time at most"
+            more.append(f"{outcome.pings:,} pings of {slowest}")
+        if outcome.branches:
+            reached = f"{outcome.reached:,} of {outcome.branches:,} branches"
+            more += [reached, f"{outcome.kept:,} inputs kept"]
+        _report(served.NAME, outcome.done, bool(outcome.broken), *more)
+
     outcome = served.attack(
         asked.seed,
         seconds=seconds,
         examples=asked.examples,
-        memory_bytes=memory_bytes,
-        ping_s_max=ping_s_max,
+        memory_bytes=(asked.memory_mib or SERVED_MEMORY_MIB) << 20,
+        ping_s_max=asked.ping_ms / 1_000,
+        corpus=corpus if asked.atheris else None,
+        report=report,
     )
     if outcome.broken:
         sys.stdout.write(f"{served.NAME}: {outcome.broken}\n")
-    found = bool(outcome.broken)
-    slowest = f", an administrator was answered within {1_000 * outcome.slowest_s:.0f} ms"
-    said = f"{served.NAME:<12} {outcome.done:>9,} inputs  {found:d} broken"
-    sys.stdout.write(f"{said}{slowest if ping_s_max else ''}\n")
-    sys.stdout.flush()
-    return found
+    report(outcome)
+    return bool(outcome.broken)
 
 
 def _random(name: str, seed: int, seconds: float, examples: int) -> tuple[int, int]:
@@ -108,24 +151,6 @@ def _random(name: str, seed: int, seconds: float, examples: int) -> tuple[int, i
     return done, broken
 
 
-def _guided(name: str, seconds: float) -> int:
-    """Inputs that follow what code they reach; ends the process by itself."""
-    import tempfile
-    from pathlib import Path
-
-    import atheris
-
-    target = TARGETS[name]
-    run: Callable[[bytes], None] = target.run
-    atheris.instrument_all()
-    with tempfile.TemporaryDirectory() as corpus:
-        for number, seed in enumerate(target.seeds()):
-            (Path(corpus) / str(number)).write_bytes(seed)
-        atheris.Setup([sys.argv[0], f"-max_total_time={seconds:.0f}", corpus], run)
-        atheris.Fuzz()
-    return 0
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
     names: Sequence[str] = (*TARGETS, served.NAME)
@@ -134,11 +159,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=0.0, help="as many more")
     parser.add_argument("--examples", type=int, default=0, help="inputs a target, not seconds")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--memory-mib", type=int, default=768, help="at most so much more; 0: any")
+    parser.add_argument("--memory-mib", type=int, help="bound on memory: 768 more, of `served` 400")
     parser.add_argument("--ping-ms", type=float, default=500.0, help="of `served`; 0: any time")
-    parser.add_argument("--atheris", action="store_true", help="guided by coverage; one target")
+    parser.add_argument("--atheris", action="store_true", help="inputs follow coverage")
+    parser.add_argument("--corpus", type=Path, help="keep inputs of --atheris in this folder")
     parser.add_argument("--input", help="one input, in hexadecimal digits, for one target")
-    parser.add_argument("--input-file", type=Path, help="one input of `served`, as it wrote it")
+    parser.add_argument("--input-file", type=Path, help="the same, or requests of `served`")
     return parser
 
 

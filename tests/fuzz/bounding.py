@@ -34,6 +34,11 @@ def in_time(seconds: float = EXAMPLE_S) -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
+def resident_bytes() -> int:
+    """Memory of the machine that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
 def limit_memory(more_bytes: int) -> None:
     """From now on this process gets no more than so much beyond what it has; then ``MemoryError``
     and its like are raised where it is asked for."""

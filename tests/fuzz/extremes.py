@@ -34,6 +34,7 @@ from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, frame
 from penstock.wire.native.tags import TAGS
+from tests.fuzz import columns_extremes
 from tests.fuzz.connections import Served
 from tests.fuzz.values import usual_of, values_of
 
@@ -157,6 +158,25 @@ def conversation(header: bytes, body: bytes = b"") -> bytes:
         + b"".join(frame(header, body))
         + _frames(*after)
     )
+
+
+@lru_cache
+def publishes() -> Sequence[tuple[str, bytes]]:
+    """Clients that publish and stage extreme columns, with their dictionaries as separate
+    messages, and look at what became of them."""
+    found = []
+    for what, batch in columns_extremes.batches():
+        schema, bodies = columns_extremes.messages_of(batch)
+        sizes, body = tuple(map(len, bodies)), b"".join(bodies)
+        said: list[tuple[wire.Message, bytes]] = [(wire.Schema(1), schema)]
+        for channel in (1, 2):
+            message = PublishEvents(ChannelId(channel), f"p{channel}", 1, 1, sizes)
+            said.append((wire.Asked(10 + channel, message), body))
+        said.append((wire.Asked(13, StageEvents(ChannelId(1), "columns", 1, sizes)), body))
+        said.append((wire.Asked(14, Subscribe(ChannelId(1), 3, FromEarliest(), 100)), b""))
+        said.append((wire.Asked(LATER, DescribeChannel("orders")), b""))
+        found.append((f"publish: {what}", _hello("columns") + _frames(*said)))
+    return tuple(found)
 
 
 @lru_cache

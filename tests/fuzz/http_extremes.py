@@ -26,6 +26,7 @@ from penstock.frontends.http.routes import TABLE
 from penstock.frontends.http.routing import TAR, Content, Events, Route, Upload
 from penstock.frontends.http.server import HttpConnection
 from penstock.frontends.http.shapes import NewEvent, NewEvents
+from tests.fuzz import columns_extremes
 from tests.fuzz.connections import Wire
 from tests.fuzz.http import END_S, HttpServed, request
 from tests.fuzz.values import JSON, TEXTS, structs_of, usual_of, values_of
@@ -175,8 +176,16 @@ def _bodies(route: Route, usual: dict[str, str]) -> Iterator[Case]:
                 what = f"{field} of a line"
                 yield Case(what, _request(route, usual, data, NDJSON))
     if wanted is Content:
-        for data in (b"", b"x" * (1 << 20), b"\xff" * 64):
-            yield Case("Arrow", _request(route, usual, data, ARROW), "anything")
+        yield from _streams(route, usual)
+
+
+def _streams(route: Route, usual: dict[str, str]) -> Iterator[Case]:
+    """Bodies of Arrow."""
+    for data in (b"", b"x" * (1 << 20), b"\xff" * 64):
+        yield Case("Arrow", _request(route, usual, data, ARROW), "anything")
+    for what, batch in columns_extremes.batches():
+        data = columns_extremes.stream(batch)
+        yield Case(f"Arrow: {what}", _request(route, usual, data, ARROW))
 
 
 def _is_one(data: bytes, kind: Any) -> bool:

@@ -26,6 +26,7 @@ from penstock.columns.selectors import Selector
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import InvalidArgument, InvalidEvent
 from penstock.core.vocabulary.nesting import NESTING_MAX
+from tests.fuzz import columns_extremes
 
 NUMBERS: Final = (
     *(0, -1, 1 << 53, (1 << 53) + 1, -(1 << 53) - 1, (1 << 63) - 1, -(1 << 63)),
@@ -70,6 +71,7 @@ def some_streams() -> Sequence[bytes]:
         _stream(pa.record_batch({"data": large}), "zstd"),
         _stream(pa.record_batch({"data": large, "n": large}), "lz4"),
         _stream(pa.record_batch({"p": shared})),
+        *(columns_extremes.stream(batch) for _, batch in columns_extremes.batches()),
     ]
 
 

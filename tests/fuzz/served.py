@@ -1,10 +1,10 @@
-"""A realm in a process of its own under well-formed requests of extreme values: native, over HTTP
-and over AMQP, for as long as asked.
+"""A realm in a process of its own under requests of extreme values, in every protocol and for as
+long as wanted.
 
-The process has to live, its memory to stay below a bound, its log to be without a fault, and an
-administrator who asks all the while to be answered in time. The requests are those that
-``extremes.py``, ``http_extremes.py`` and ``amqp_extremes.py`` make of one table of values, in an
-order drawn from a seed: the same seed asks the same again.
+The process has to live, its memory to stay below a bound, its log to be without a fault, and the
+pings of an administrator to take less than a bound of the server's processor time. ``drawing.py``
+makes the requests. In a guided run the server counts the branches it reaches, and requests that
+reach new ones are changed further.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from random import Random
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
@@ -27,18 +28,25 @@ from penstock.api.realm import DescribeRealm
 from penstock.testing.process import ServerProcess
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import FrameReader, frame
-from tests.fuzz import extremes, http_extremes
+from tests.fuzz import covered, extremes, mqtt_extremes
+from tests.fuzz.covered import BranchCount
+from tests.fuzz.drawing import Drawn, Guided, decoded, drawn, encoded
 from tests.fuzz.http import furniture, request
 
 NAME: Final = "served"
-AT_A_TIME: Final = 12
-"""Requests of one kind that are drawn together; then comes another."""
 FURNISHED_EVERY: Final = 200
 """Requests may delete what the next ones are about, or pause publishing."""
 LOOKED_EVERY: Final = 20
-"""So often memory and log are looked at."""
+"""Requests between two looks at the log."""
 PATIENCE_S: Final = 2.0
-"""Whoever is not answered by then hangs up, as clients do."""
+"""A client hangs up if it has no answer by then."""
+IDLE_S: Final = 0.05
+"""A client hangs up earlier if the server does not work for so long: it waits for more bytes."""
+IDLE_CPU_S: Final = 0.005
+"""Processor time that an idle server uses for pings meanwhile."""
+REPEATED: Final = 2 * LOOKED_EVERY
+"""Last requests that are kept in a file when something breaks."""
+REPORTED_EVERY_S: Final = 60.0
 PING_EVERY_S: Final = 0.05
 READ_BYTES: Final = 1 << 16
 LIMITS: Final = {
@@ -46,11 +54,13 @@ LIMITS: Final = {
     "PENSTOCK_LIMITS_OFF_HEAP_BYTES": str(32 << 20),
     "PENSTOCK_LIMITS_PAGED_BYTES": str(64 << 20),
     "PENSTOCK_LIMITS_STAGE_BYTES": str(32 << 20),
+    "PENSTOCK_LIMITS_UNSEALED_BYTES": str(32 << 20),
+    "PENSTOCK_LIMITS_MQTT_SESSION_BYTES_PER_USER_MAX": str(8 << 20),
     "PENSTOCK_LIMITS_CHANNELS_MAX": "500",
     "PENSTOCK_LIMITS_DURABLES_PER_CHANNEL_MAX": "100",
     "PENSTOCK_ACCESS_PASSWORD_ROUNDS": "4096",
 }
-"""What a realm is allowed to keep counts as its memory: so this one keeps little."""
+"""What a realm may keep counts as its memory, so this one keeps little."""
 FAULTS: Final = frozenset(("error", "critical"))
 
 
@@ -61,92 +71,52 @@ class Broken(AssertionError):
     """What a realm under attack must not come to."""
 
 
-class Drawn(NamedTuple):
-    what: str
-    protocol: str
-    data: bytes
-    """All that one connection says."""
-
-    @property
-    def input(self) -> bytes:
-        """To be tried again by itself."""
-        return self.protocol[:1].encode() + self.data
-
-
-PROTOCOLS: Final = ("native", "http", "amqp")
-
-
-def drawn(seed: int) -> Iterator[Drawn]:
-    """Requests without end, the same of each seed."""
-    chance = Random(f"{NAME}/{seed}")
-    protocols = [each for each in PROTOCOLS if each != "amqp" or find_spec("proton")]
-    while True:
-        yield from _DRAWING[chance.choice(protocols)](chance)
-
-
-def _native(chance: Random) -> Iterator[Drawn]:
-    name = chance.choice(sorted(extremes.kinds()))
-    if name == "DeleteChannel":
-        return  # what the others are about
-    headers = list(extremes.messages(name, chance.getrandbits(32)))
-    bodies = (b"", extremes.schema_and_batch()[1])
-    for header in chance.sample(headers, min(AT_A_TIME, len(headers))):
-        data = extremes.conversation(header, chance.choice(bodies))
-        yield Drawn(name, "native", data)
-
-
-def _http(chance: Random) -> Iterator[Drawn]:
-    name = chance.choice(sorted(http_extremes.routes()))
-    route = http_extremes.routes()[name]
-    cases = [
-        case
-        for case in http_extremes.cases(name)
-        if case.what != "as usual" or route.method != "DELETE"
-    ]
-    for case in chance.sample(cases, min(AT_A_TIME, len(cases))):
-        yield Drawn(f"{name}: {case.what}", "http", case.data)
-
-
-def _amqp(chance: Random) -> Iterator[Drawn]:
-    from tests.frontends.amqp.frames import CLOSE, said
-    from tests.fuzz import amqp_extremes
-
-    cases = list(amqp_extremes.cases(chance.choice(amqp_extremes.names())))
-    for case in chance.sample(cases, min(AT_A_TIME, len(cases))):
-        yield Drawn(case.what, "amqp", case.data + said(CLOSE))
-
-
-_DRAWING: Final = {"native": _native, "http": _http, "amqp": _amqp}
-
-
 class Attacked:
-    """The realm, and all that is watched of it."""
+    """The realm and its figures: memory, log, pings, branches."""
 
-    def __init__(self, memory_bytes: int, ping_s_max: float = 0.0) -> None:
-        """``memory_bytes``: so much more than at the start it may have. ``ping_s_max``: an
-        administrator's question is answered within that time; 0: nobody asks."""
-        self._memory_bytes = memory_bytes
+    def __init__(
+        self, memory_bytes: int, ping_s_max: float = 0.0, *, is_guided: bool = False
+    ) -> None:
+        """``memory_bytes`` is the most resident memory of the process, ``ping_s_max`` the most
+        processor time of a ping (0: no pings). ``is_guided``: the server counts its branches."""
+        self._memory_bytes_max = memory_bytes
         self._ping_s_max = ping_s_max
+        self._is_guided = is_guided
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-fuzz-")
-        self._server = ServerProcess(
-            Path(self._folder.name) / "data",
-            *("--http", "--http-port", "0"),
-            *(("--amqp-port", "0") if find_spec("proton") else ()),
-            environment=LIMITS,
-        )
+        self._server = self._make_server(Path(self._folder.name))
         self._ends = contextlib.ExitStack()
         self._looked_at = 0
-        self._least = 0
         self.slowest_s = 0.0
-        """An administrator was answered in that time, or a shorter one."""
+        """Most processor time of a ping so far."""
+        self.pings = 0
         self._pinged: Exception | None = None
+        self.branches = 0
+        """Branches of the package, in a guided run."""
+        self._branch_count: BranchCount | None = None
+
+    def _make_server(self, folder: Path) -> ServerProcess:
+        is_amqp_installed = find_spec("proton") is not None
+        copy, branches = folder / "copy", folder / "branches"
+        own = {"PYTHONPATH": str(copy), covered.SOCKET: str(branches)} if self._is_guided else {}
+        return ServerProcess(
+            folder / "data",
+            *("--http", "--http-port", "0", "--mqtt-port", "0"),
+            *(("--amqp-port", "0") if is_amqp_installed else ()),
+            environment={**LIMITS, **own},
+            program=("-m", "tests.fuzz.covered" if self._is_guided else "penstock"),
+        )
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as ends:
             ends.callback(self._folder.cleanup)
+            folder = Path(self._folder.name)
+            if self._is_guided:
+                self.branches = covered.make_covered_copy(folder / "copy")
             ends.enter_context(self._server)
+            if self._is_guided:
+                self._branch_count = BranchCount(folder / "branches")
+                ends.callback(self._branch_count.close)
             self.furnish()
-            self._least = self.memory_bytes
             if self._ping_s_max:
                 stop = threading.Event()
                 pinging = threading.Thread(target=self._ping, args=(stop,), name="pinging")
@@ -164,6 +134,10 @@ class Attacked:
     ) -> None:
         self._ends.close()
 
+    @property
+    def is_running(self) -> bool:
+        return self._server.is_running
+
     # --- asking --------------------------------------------------------------------------
 
     def furnish(self) -> None:
@@ -174,50 +148,83 @@ class Attacked:
         for said in furniture():
             self.ask(Drawn("furniture", "http", said))
 
-    def ask(self, one: Drawn) -> None:
-        """Say it on a connection of its own, and hear the answer."""
-        port = self._server.port
-        if one.protocol == "http":
-            port = int(self._server.http_url.rpartition(":")[2].strip("/"))
+    def ask(self, request: Drawn) -> None:
+        """Send a request on a connection of its own, and wait for its answer."""
+        is_answered = _IS_ANSWERED[request.protocol]
+        end_s = time.perf_counter() + PATIENCE_S
         with (
-            contextlib.suppress(OSError),  # it has hung up, or takes its time
-            socket.create_connection(("127.0.0.1", port), PATIENCE_S) as line,
+            contextlib.suppress(OSError),  # the server has hung up, or takes its time
+            socket.create_connection(("127.0.0.1", self._ports[request.protocol])) as line,
         ):
-            line.sendall(one.data)
+            line.settimeout(PATIENCE_S)
+            line.sendall(request.data)
+            line.settimeout(IDLE_S)
             heard = b""
-            while part := line.recv(READ_BYTES):
-                heard += part
-                if one.protocol != "amqp" and _HEARD[one.protocol](heard):
+            while not is_answered(heard) and time.perf_counter() < end_s:
+                used_s = self.cpu_s
+                try:
+                    part = line.recv(READ_BYTES)
+                except TimeoutError:
+                    if self.cpu_s - used_s < IDLE_CPU_S:
+                        break
+                    continue
+                if not part:
                     break
+                heard += part
+
+    @cached_property
+    def _ports(self) -> dict[str, int]:
+        urls = {"http": self._server.http_url, "mqtt": self._server.mqtt_url}
+        if find_spec("proton"):
+            urls["amqp"] = str(self._server.logged("amqp.listening")[0]["url"])
+        ports = {name: int(url.rpartition(":")[2].strip("/")) for name, url in urls.items()}
+        return {**ports, "native": self._server.port}
 
     # --- looking -------------------------------------------------------------------------
 
     @property
     def memory_bytes(self) -> int:
-        """What it has of the machine's memory."""
+        """Most resident memory that the process has had."""
         status = Path(f"/proc/{self._server.pid}/status").read_text()
-        [line] = [line for line in status.splitlines() if line.startswith("VmRSS:")]
+        [line] = [line for line in status.splitlines() if line.startswith("VmHWM:")]
         return int(line.split()[1]) << 10
 
+    @property
+    def cpu_s(self) -> float:
+        """Processor time of the process."""
+        return time.clock_gettime(~self._server.pid << 3 | 2)  # as clock_getcpuclockid makes it
+
+    @property
+    def reached(self) -> int:
+        """Branches reached so far; 0 unless the run is guided."""
+        return 0 if self._branch_count is None else self._branch_count.read()
+
     def check(self) -> None:
-        """Raises :class:`Broken`."""
-        if not self._server.is_running:
-            raise Broken(f"the process has ended:\n{self._server.log[-4_000:]}")
-        lines = self._server.log[self._looked_at :]
+        """Raise :class:`Broken` for a process that has ended, a fault in its log, too much memory
+        or a ping that took too long."""
+        self.check_figures()
+        lines = self._server._lines[self._looked_at :]
         self._looked_at += len(lines)
-        for line in lines.splitlines():
+        for line in lines:
             with contextlib.suppress(json.JSONDecodeError):
                 if json.loads(line).get("level") in FAULTS:
-                    raise Broken(f"a fault of the realm: {line}")
-        if (more := self.memory_bytes - self._least) > self._memory_bytes:
-            raise Broken(f"it has {more >> 20} MiB more than at its start")
+                    raise Broken(f"the realm logged a fault: {line}")
+
+    def check_figures(self) -> None:
+        """Raise :class:`Broken` as :meth:`check` does, but do not read the log."""
+        if not self._server.is_running:
+            raise Broken(f"the process has ended:\n{self._server.log[-4_000:]}")
+        if (memory := self.memory_bytes) > self._memory_bytes_max:
+            allowed = f"{self._memory_bytes_max >> 20} MiB are allowed"
+            raise Broken(f"the process has had {memory >> 20} MiB of memory; {allowed}")
         if self._pinged is not None:
             raise Broken(f"an administrator is not answered: {self._pinged}")
         if self._ping_s_max and self.slowest_s > self._ping_s_max:
-            raise Broken(f"an administrator was answered after {self.slowest_s * 1e3:.0f} ms")
+            spent = f"{self.slowest_s * 1e3:.0f} ms of processor time"
+            raise Broken(f"a ping took {spent}; {self._ping_s_max * 1e3:.0f} ms are allowed")
 
     def works(self) -> None:
-        """Raises :class:`Broken` where somebody who has nothing to do with it cannot work."""
+        """Raise :class:`Broken` if another client cannot work."""
         try:
             with penstock.connect(self._server.url) as session:
                 own = session.channels.create("own/of-somebody-else")
@@ -234,10 +241,13 @@ class Attacked:
         try:
             with penstock.connect(self._server.url) as session:
                 while not stop.wait(PING_EVERY_S):
-                    begun_s = time.perf_counter()
+                    begun_s, used_s = time.perf_counter(), self.cpu_s
                     session.info()
-                    self.slowest_s = max(self.slowest_s, time.perf_counter() - begun_s)
-        except penstock.PenstockError as error:
+                    # threads of the server may use more processor time than there was time
+                    waited_s = time.perf_counter() - begun_s
+                    self.slowest_s = max(self.slowest_s, min(self.cpu_s - used_s, waited_s))
+                    self.pings += 1
+        except (penstock.PenstockError, OSError) as error:  # or the process has ended
             self._pinged = error
 
 
@@ -262,7 +272,17 @@ def has_worked(heard: bytes) -> bool:
     return False
 
 
-_HEARD: Final = {"native": has_worked, "http": is_answered}
+def is_pinged(heard: bytes) -> bool:
+    """Whether a conversation of MQTT was answered up to the ping at its end."""
+    return heard.endswith(mqtt_extremes.PONG)
+
+
+_IS_ANSWERED: Final[dict[str, Callable[[bytes], bool]]] = {
+    "native": has_worked,
+    "http": is_answered,
+    "mqtt": is_pinged,
+    "amqp": lambda heard: False,  # the server hangs up
+}
 
 
 # --- the run -----------------------------------------------------------------------------
@@ -271,8 +291,17 @@ _HEARD: Final = {"native": has_worked, "http": is_answered}
 class Outcome(NamedTuple):
     done: int
     broken: str
-    """What it has come to, and how to try it again; empty: nothing."""
+    """What broke, and how to repeat it; empty if nothing did."""
     slowest_s: float
+    """Most processor time of a ping."""
+    pings: int
+    memory_bytes: int
+    """Most resident memory."""
+    reached: int
+    """Branches reached, of ``branches``; 0 unless the run was guided."""
+    branches: int
+    kept: int
+    """Inputs of the corpus."""
 
 
 def attack(
@@ -282,49 +311,67 @@ def attack(
     examples: int = 0,
     memory_bytes: int,
     ping_s_max: float = 0.0,
+    corpus: Path | None = None,
+    report: Callable[[Outcome], None] = lambda _: None,
 ) -> Outcome:
-    """Ask for a time, or a number of requests, or until something breaks."""
-    done, broken = 0, ""
-    with Attacked(memory_bytes, ping_s_max) as realm:
-        end_s = time.monotonic_ns() / 1e9 + seconds
-        for one in drawn(seed):
-            if done >= examples if examples else time.monotonic_ns() / 1e9 >= end_s:
-                break
-            try:
-                realm.ask(one)
+    """Send requests for a time, or a number of requests, or until something breaks. ``corpus``
+    makes it a guided run, whose inputs are kept there. ``report`` is called each minute."""
+    last: deque[Drawn] = deque(maxlen=REPEATED)
+    done, broken, reached = 0, "", 0
+    guided = None if corpus is None else Guided(seed, corpus)
+    with Attacked(memory_bytes, ping_s_max, is_guided=guided is not None) as realm:
+
+        def outcome() -> Outcome:
+            memory = realm.memory_bytes if realm.is_running else 0
+            kept = 0 if guided is None else guided.kept
+            figures = (realm.slowest_s, realm.pings, memory, reached, realm.branches, kept)
+            return Outcome(done, broken, *figures)
+
+        begun_s = reported_s = time.perf_counter()
+        reached = realm.reached
+        try:
+            for request in drawn(seed) if guided is None else guided:
+                now_s = time.perf_counter()
+                if done >= examples if examples else now_s - begun_s >= seconds:
+                    break
+                last.append(request)
+                realm.ask(request)
                 done += 1
+                if guided is not None and (count := realm.reached) > reached:
+                    guided.keep(request)
+                    reached = count
                 if done % FURNISHED_EVERY == 0:
                     realm.furnish()
-                if done % LOOKED_EVERY == 0:
-                    realm.check()
-            except Broken as error:
-                broken = f"{error}\n{_again(seed, done, one)}"
-                break
-        try:
+                realm.check() if done % LOOKED_EVERY == 0 else realm.check_figures()
+                if now_s - reported_s >= REPORTED_EVERY_S:
+                    report(outcome())
+                    reported_s = now_s
             realm.check()
             realm.furnish()
             realm.works()
-        except Broken as error:
-            broken = broken or f"{error}\n{_again(seed, done, one)}"
-        return Outcome(done, broken, realm.slowest_s)
+        except (Broken, OSError) as error:  # OSError: the server does not count any more
+            broken = (
+                f"{error}\n{_how_to_repeat(seed, done, list(last), is_guided=guided is not None)}"
+            )
+        return outcome()
 
 
-def _again(seed: int, done: int, one: Drawn) -> str:
-    """How to have it asked again: all of it, and the last request by itself."""
+def _how_to_repeat(seed: int, done: int, last: list[Drawn], *, is_guided: bool) -> str:
+    """Commands that repeat all requests, or the last ones; a guided run depends on more than its
+    seed."""
     path = Path(tempfile.gettempdir()) / f"penstock-fuzz-{seed}-{done}"
-    path.write_bytes(one.input)
-    return (
-        f"the last of {done} requests was {one.protocol} {one.what}\n"
-        f"  --only {NAME} --seed {seed} --examples {done}\n"
-        f"  --only {NAME} --input-file {path}"
-    )
+    path.write_bytes(encoded(last))
+    shown = [f"the last of {done} requests: {last[-1].protocol} {last[-1].what}"] if last else []
+    if not is_guided:
+        shown.append(f"  --only {NAME} --seed {seed} --examples {done}")
+    return "\n".join([*shown, f"  --only {NAME} --input-file {path}"])
 
 
-def replay(data: bytes, memory_bytes: int) -> None:
-    """One request by itself. Raises :class:`Broken`."""
-    protocol = next(each for each in PROTOCOLS if each.encode().startswith(data[:1]))
+def replay(content: bytes, memory_bytes: int) -> None:
+    """Send the requests of a file. Raises :class:`Broken`."""
     with Attacked(memory_bytes) as realm:
-        realm.ask(Drawn("replayed", protocol, data[1:]))
-        realm.check()
-        realm.furnish()  # it may have paused publishing
+        for request in decoded(content):
+            realm.ask(request)
+            realm.check()
+        realm.furnish()  # a request may have paused publishing
         realm.works()

@@ -39,7 +39,7 @@ def toml(data: bytes) -> Mapping[str, Any]:
     """A document, or the refusal its reader has for one that is none."""
     try:
         return tomllib.loads(data.decode())
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidArgument(f"this is not TOML: {error}") from error
 
 

@@ -53,6 +53,7 @@ from penstock.settings.loading import load
 from penstock.spark.pipelines.definition import parse
 from penstock.storage.embedded.frames import FileHeader, file_header, frame, scan
 from penstock.storage.embedded.records import decode_record, encode_record
+from penstock.topology import reading as topology
 from penstock.wire.mqtt.framing import PacketReader
 from penstock.wire.mqtt.packets import (
     MQTT_3,
@@ -76,7 +77,18 @@ from penstock.wire.mqtt.writing import packet_bytes
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, FrameReader
 from penstock.wire.native.frames import frame as wire_frame
-from tests.fuzz import amqp, connections, extremes, http, in_columns, mqtt, stored
+from tests.fuzz import (
+    amqp,
+    columns_extremes,
+    connections,
+    extremes,
+    http,
+    in_columns,
+    mqtt,
+    mqtt_connections,
+    nested,
+    stored,
+)
 from tests.protocols import ORDER, a_chain, shop
 
 
@@ -166,7 +178,7 @@ def _asked() -> list[bytes]:
         wire.Asked(3, PublishEvents(ChannelId(1), "p", 1, 1, (100,))),
     ]
     each = [b"".join(wire_frame(wire.encode(message))) for message in said]
-    return [PREFACE + b"".join(each), *(PREFACE + one for one in each)]
+    return [PREFACE + b"".join(each), *(PREFACE + one for one in each), *nested.native_frames()]
 
 
 def _answered() -> list[bytes]:
@@ -176,7 +188,8 @@ def _answered() -> list[bytes]:
         wire.Done(2, {"first_id": 1, "count": 2}),
         wire.Delivery(1, 1, 2, 7, 0, ((1, (Span(7, 8),)),)),
     ]
-    return [b"".join(wire_frame(wire.encode(message))) for message in said]
+    framed = [b"".join(wire_frame(wire.encode(message))) for message in said]
+    return [*framed, *nested.native_frames()]
 
 
 # --- columns -----------------------------------------------------------------------------
@@ -204,7 +217,17 @@ def schemas(data: bytes) -> None:
 
 
 def _schemas() -> list[bytes]:
-    return [schema_bytes(body().schema), schema_bytes(body_of([Event(b"x")]).schema)]
+    kinds = [batch.schema for _, batch in columns_extremes.batches()]
+    plain = [body().schema, body_of([Event(b"x")]).schema]
+    return [schema_bytes(schema) for schema in dict.fromkeys((*plain, *kinds))]
+
+
+@lru_cache
+def _bodies() -> list[bytes]:
+    """Batches of the schema, and small ones that are large once they are not compressed."""
+    large = body_of([Event(bytes(columns_extremes.PACKED_BYTES)) for _ in range(3)])
+    _, messages = columns_extremes.messages_of(large)
+    return [bytes(batch_bytes(body())), bytes(packed_bytes(body())), *messages]
 
 
 def selectors(data: bytes) -> None:
@@ -222,6 +245,7 @@ SELECTORS: Final = (
     b"NOW() - published < 1000 and DISTANCE(52.5, 13.4, K) < 10",
     b"EVENTDATA.LENGTH() > 2 and EVENTDATA.AS_STRING(0, 3) = 'abc' and event_id >= 7",
     b"((((((((a = 1))))))))",
+    *nested.selectors(),
 )
 
 # --- files -------------------------------------------------------------------------------
@@ -264,6 +288,10 @@ def records(data: bytes) -> None:
         decode_record(data, "registry/name")
 
 
+def _records() -> list[bytes]:
+    return [encode_record(VersionedRecord(3, b"value")), *nested.msgpack()]
+
+
 def segments(data: bytes) -> None:
     """A file of sealed events, its index right."""
     index = _segment().index
@@ -297,7 +325,7 @@ def _manifests() -> list[bytes]:
         state=ExportedFile(name="state.msgpack", size=1, checksum="00"),
         files=(),
     )
-    return [manifest.encoded()]
+    return [manifest.encoded(), *nested.documents(), *nested.documents(b"events")]
 
 
 # --- what people write -------------------------------------------------------------------
@@ -312,6 +340,7 @@ def settings(data: bytes) -> None:
 SETTINGS: Final = (
     b'name = "x"\n[listen]\nport = 9001\nidle_timeout_s = 4.5\n[log]\nlevel = "debug"\n',
     b"[limits]\nmemory_bytes = 1_000\n[storage]\nsegment_bytes = 5_000\n",
+    *nested.toml(),
 )
 
 
@@ -327,6 +356,26 @@ PIPELINES: Final = (
     b'name = "p"\n[[source]]\nname = "s"\nchannel = "o"\n[[step]]\nname = "b"\n'
     b'kind = "archive"\nsource = "s"\ntable = "t"\n',
     b'name = "p"\n[[step]]\nname = "c"\nkind = "replay"\nspeed = 2\n[spark]\nx = 1\n',
+    b'name = "p"\n[[step]]\nname = "c"\nkind = "replay"\nspeed = nan\n',
+    *nested.toml(),
+)
+
+
+def topologies(data: bytes) -> None:
+    """A topology's file."""
+    with contextlib.suppress(InvalidArgument, UnicodeDecodeError):
+        topology.parse(data.decode())
+
+
+TOPOLOGIES: Final = (
+    b'[[channel]]\nname = "a"\nttl = "2h"\nkeys = { n = 2 }\n[[channel.durable]]\nname = "d"\n'
+    b'type = "serial"\n[[queue]]\nname = "work"\n',
+    b'[[join]]\nsource = "a"\ndestination = "b"\nselector = "n = 1"\n',
+    *(b'[[channel]]\nname = "a"\n' + document for document in nested.toml()),
+    *(
+        b'[[channel]]\nname = "a"\nttl = %s\n' % number
+        for number in (b"-1", b"9" * 40, b"1e999", b"nan", b'"9999999999999h"')
+    ),
 )
 
 
@@ -345,29 +394,32 @@ def _descriptors() -> list[bytes]:
 def messages(data: bytes) -> None:
     """A message of a type that is known."""
     known = descriptors_of(shop())
-    with contextlib.suppress(InvalidEvent):
-        known.decoded("shop.Order", data)
-    with contextlib.suppress(InvalidEvent):
-        known.table("shop.Order", pa.array([data], pa.binary()))
+    for kind in ("shop.Order", "shop.Tree"):
+        with contextlib.suppress(InvalidEvent):
+            known.decoded(kind, data)
+        with contextlib.suppress(InvalidEvent):
+            known.table(kind, pa.array([data], pa.binary()))
 
 
 def _messages() -> list[bytes]:
-    return [descriptors_of(shop()).encoded("shop.Order", ORDER)]
+    order = descriptors_of(shop()).encoded("shop.Order", ORDER)
+    return [order, nested.a_deep_tree(), *nested.protobuf_messages()]
 
 
 TARGETS: Final[dict[str, Target]] = {
     "amqp": Target(amqp.serve, amqp.conversations),
-    "amqp_messages": Target(amqp.messages, amqp.letters),
+    "amqp_messages": Target(amqp.messages, lambda: [*amqp.letters(), *nested.amqp_messages()]),
     "amqp_headers": Target(amqp.headers, amqp.header_texts),
     "frames": Target(frames, _asked),
     "mqtt_packets": Target(mqtt_packets, _mqtt_packets),
     "mqtt_payloads": Target(mqtt.payloads, mqtt.some_payloads),
     "mqtt_events": Target(mqtt.events, mqtt.some_events),
     "extremes": Target(extremes.serve, extremes.headers),
+    "mqtt_connections": Target(mqtt_connections.serve, mqtt_connections.conversations),
     "connections": Target(connections.serve, connections.conversations),
     "http": Target(http.serve, http.conversations),
     "answers": Target(answers, _answered),
-    "bodies": Target(bodies, lambda: [bytes(batch_bytes(body())), bytes(packed_bytes(body()))]),
+    "bodies": Target(bodies, _bodies),
     "schemas": Target(schemas, _schemas),
     "streams": Target(in_columns.streams, in_columns.some_streams),
     "cells": Target(in_columns.cells, in_columns.some_cells),
@@ -375,15 +427,16 @@ TARGETS: Final[dict[str, Target]] = {
     "numbers": Target(in_columns.numbers, in_columns.some_numbers),
     "selectors": Target(selectors, lambda: SELECTORS),
     "journal": Target(journal, _journal),
-    "blocks": Target(blocks, stored.blocks),
+    "blocks": Target(blocks, lambda: [*stored.blocks(), *nested.msgpack()]),
     "snapshots": Target(snapshots, stored.snapshots),
-    "records": Target(records, lambda: [encode_record(VersionedRecord(3, b"value"))]),
+    "records": Target(records, _records),
     "segments": Target(segments, lambda: [_segment().buffer.to_pybytes()]),
     "manifests": Target(manifests, _manifests),
     "tables": Target(stored.read_table, stored.tables),
     "realms": Target(stored.open_directory, stored.directories),
     "settings": Target(settings, lambda: SETTINGS),
     "pipelines": Target(pipelines, lambda: PIPELINES),
+    "topologies": Target(topologies, lambda: TOPOLOGIES),
     "descriptors": Target(descriptors, _descriptors),
     "messages": Target(messages, _messages),
 }

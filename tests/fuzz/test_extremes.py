@@ -11,7 +11,7 @@ from penstock.core.vocabulary.identities import ChannelId
 from penstock.wire.native import messages as wire
 from penstock.wire.native.tags import TAGS
 from tests.fuzz.bounding import in_time
-from tests.fuzz.extremes import ROUNDS, conversation, kinds, messages, serve, served
+from tests.fuzz.extremes import ROUNDS, conversation, kinds, messages, publishes, serve, served
 
 
 @pytest.mark.slow
@@ -29,6 +29,13 @@ def test_no_value_of_a_request_harms_anybody_else(name: str) -> None:
     for header in messages(name):
         with in_time():
             served().take(conversation(header))
+
+
+@pytest.mark.slow
+def test_no_column_of_a_batch_harms_anybody_else() -> None:
+    for _, data in publishes():
+        with in_time():
+            served().take(data)
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,15 @@ quickly it answers meanwhile is for ``make fuzz`` to measure."""
 from __future__ import annotations
 
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
 from tests.fuzz.__main__ import main
-from tests.fuzz.served import Attacked, Broken, Drawn, attack, drawn, is_answered
+from tests.fuzz.drawing import Drawn, Guided, decoded, drawn, encoded
+from tests.fuzz.served import Attacked, Broken, attack, is_answered
 
-MEMORY_BYTES = 512 << 20
+MEMORY_BYTES = 400 << 20
 
 
 @pytest.mark.slow
@@ -24,16 +26,28 @@ def test_a_server_lives_through_extreme_values_over_every_protocol() -> None:
 
 @pytest.mark.slow
 @pytest.mark.process
+def test_a_server_that_counts_its_branches_leads_to_inputs_that_reach_more(tmp_path: Path) -> None:
+    seeds = Guided(2, tmp_path / "none").kept
+    outcome = attack(seed=2, examples=100, memory_bytes=MEMORY_BYTES, corpus=tmp_path / "kept")
+
+    assert outcome.broken == ""
+    assert seeds < outcome.kept <= seeds + 100
+    assert Guided(2, tmp_path / "kept").kept == outcome.kept, "the next run begins with them"
+    assert 0 < outcome.reached < outcome.branches
+
+
+@pytest.mark.slow
+@pytest.mark.process
 def test_what_breaks_is_told_with_the_seed_and_the_request(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bound on memory that nobody can keep to."""
+    """A bound on memory that no process can keep to."""
     monkeypatch.setattr("tests.fuzz.served.LOOKED_EVERY", 1)
-    status = main(["--only", "served", "--seed", "3", "--examples", "5", "--memory-mib", "-1000"])
+    status = main(["--only", "served", "--seed", "3", "--examples", "5", "--memory-mib", "1"])
     said = capsys.readouterr().out
 
     assert status == 1
-    assert "MiB more than at its start" in said
+    assert "1 MiB are allowed" in said
     assert "--only served --seed 3 --examples 1" in said
     path = said.split("--input-file ")[1].split()[0]
     assert main(["--only", "served", "--input-file", path]) == 0
@@ -57,7 +71,13 @@ def test_a_seed_asks_the_same_again_in_every_protocol() -> None:
     assert first == [(one.what, one.protocol) for one in islice(drawn(5), 150)]
     assert first != [(one.what, one.protocol) for one in islice(drawn(6), 150)]
     assert {protocol for _, protocol in first} >= {"native", "http"}
-    assert Drawn("", "http", b"GET").input == b"hGET"
+
+
+def test_requests_to_repeat_are_kept_whole() -> None:
+    last = [Drawn("one", "http", b"GET"), Drawn("other", "mqtt", b"\xc0\0")]
+
+    repeated = [Drawn("repeated", each.protocol, each.data) for each in last]
+    assert decoded(encoded(last)) == repeated
 
 
 def test_an_answer_is_whole_by_its_length_and_a_stream_at_once() -> None:

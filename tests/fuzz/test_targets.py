@@ -21,7 +21,15 @@ from tests.fuzz.targets import TARGETS, Target, missing
 
 ROOT = Path(__file__).resolve().parents[2]
 MEMORY_MIB = 768
-SLOW = {"realms": 8, "tables": 25, "connections": 40, "extremes": 60, "amqp": 60, "http": 60}
+SLOW = {
+    "realms": 8,
+    "tables": 25,
+    "connections": 40,
+    "extremes": 60,
+    "amqp": 60,
+    "http": 60,
+    "mqtt_connections": 60,
+}
 """Targets with directories and realms behind them, and how many inputs they get here."""
 
 
@@ -51,11 +59,11 @@ def test_what_is_right_is_taken_and_what_is_nearly_right_harms_nobody(name: str)
 
 GROUPS = (
     ("frames", "bodies", "schemas", "selectors", "answers", "segments", "mqtt_packets"),
-    ("mqtt_payloads", "mqtt_events"),
+    ("mqtt_payloads", "mqtt_events", "mqtt_connections"),
     ("journal", "blocks", "tables", "snapshots", "records", "manifests"),
     ("amqp", "amqp_messages", "amqp_headers"),
     ("connections", "extremes", "http", "realms"),
-    ("settings", "pipelines", "descriptors", "messages"),
+    ("settings", "pipelines", "topologies", "descriptors", "messages"),
     ("streams", "cells", "documents", "numbers"),
 )
 """Targets that share a process with a limit on its memory."""
