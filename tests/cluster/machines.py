@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from penstock.bootstrap import rules
 from penstock.cluster.node import ClusterNode
+from penstock.cluster.node_state import cluster_info, figures_of, node_figures
 from penstock.cluster.roles import (
     NodeRoles,
     owners_in,
@@ -19,7 +20,7 @@ from penstock.cluster.roles import (
     unfit_in,
 )
 from penstock.cluster.standing_by import FrontEndPlaces, StandbyListener
-from penstock.core.owning.register_records import MemberRecord
+from penstock.core.owning.register_records import MemberRecord, NodeFigures
 from penstock.core.vocabulary.ports import Blobs, Journal, Offload, inline
 from penstock.frontends.http.server import HttpLimits, HttpServer
 from penstock.frontends.mqtt.hub import MqttHub
@@ -133,7 +134,12 @@ class NodeMachine(SimulatedMachine):
         )
         self.roles = NodeRoles(self._open, self._serve)
         self.node = ClusterNode(
-            MemoryEngine(servers, call=call), me, self.roles, the_loop(), lease_s=LEASE_S
+            MemoryEngine(servers, call=call),
+            me,
+            self.roles,
+            the_loop(),
+            lease_s=LEASE_S,
+            figures=self._figures,
         )
         ports = self.native, self.http, self.amqp, self.mqtt
         places = FrontEndPlaces(*((HOST, port) for port in ports))
@@ -162,6 +168,9 @@ class NodeMachine(SimulatedMachine):
     def serves(self) -> bool:
         return self.owns and self.listener is not None
 
+    def _figures(self) -> NodeFigures:
+        return node_figures(self.node, self.relays, {"process_open_fds": float(self.native)})
+
     async def _open(self, journal: Journal, blobs: Blobs, lease: OwnerLease) -> RunningRealm:
         realm = await open_realm(journal, blobs, lease)
         if self._asks_who:
@@ -179,6 +188,8 @@ class NodeMachine(SimulatedMachine):
             self.listener = listener
 
         listener.owners = lambda: owners_in(self.node)
+        listener.figures_of = lambda name: figures_of(self.node, name, self._figures)
+        realm.cluster = lambda: cluster_info(self.node, realm, the_loop().steady_us())
         beside = [suspend_without_quorum(lease, listener), tell_owners(self.node, listener)]
         if self.secret:
             listener.gate = RelayGate(self.secret, self.node.claims.me.nonce, the_loop())

@@ -19,6 +19,7 @@ from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, FrameReader, frame
 from penstock.wire.relay_preface import SIGNATURE, VALID_S, Place, RelayOrigin, relay_preface
 from tests.cluster.machines import (
+    LEASE_S,
     RELAYS_MAX,
     NodeMachine,
     Valve,
@@ -208,6 +209,60 @@ async def test_the_owner_counts_what_each_node_relays() -> None:
     assert f'penstock_relayed_connections{{node="{other.name}"}} 1.0' in metrics
     assert f'penstock_relayed_connections{{node="{third.name}"}} 2.0' in metrics
     await end(owner, other, third)
+
+
+def series(answer: str) -> dict[str, float]:
+    """The samples in an answer of ``/metrics``, with their labels."""
+    assert answer.startswith("HTTP/1.1 200"), answer
+    lines = [line for line in answer.partition("\r\n\r\n")[2].splitlines() if line]
+    return {
+        name: float(value)
+        for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    }
+
+
+@simulated
+async def test_the_metrics_of_a_node_are_those_of_its_own_process() -> None:
+    owner, (other, third) = await relaying(3)
+    assert owner.realm is not None
+    session = await aio.connect(owner.url)
+    await session.channels.create("orders", type="persistent")
+    peer = await connect(third.native, HELLO)
+    await until(lambda: bool(peer.messages))
+    await pass_time(LEASE_S)  # everybody has renewed
+
+    told = {each: series(await ask(each.http, "/metrics")) for each in (owner, other, third)}
+
+    assert {each for each, found in told.items() if "penstock_channels" in found} == {owner}
+    for each, found in told.items():
+        assert f'penstock_node_info{{name="{each.name}",version=""}}' in found
+        assert found["penstock_node_serves"] == float(each is owner)
+        assert found["penstock_node_epoch"] == 1
+        assert found["penstock_relays"] == float(each is third)
+        if each is not owner:
+            assert found["process_open_fds"] == each.native
+    await session.close()
+    await end(owner, other, third)
+
+
+@simulated
+async def test_takeovers_are_counted_by_the_nodes_that_have_taken_over() -> None:
+    owner, (other,) = await relaying()
+    before = [series(await ask(each.http, "/metrics")) for each in (owner, other)]
+    owner.node.hand_over(0)
+    await until(lambda: other.serves)
+    await until(lambda: owner.told[-1:] == [other.name])
+    await pass_time(LEASE_S)
+
+    after = [series(await ask(each.http, "/metrics")) for each in (owner, other)]
+
+    released = 'penstock_takeovers_total{why="released"}'
+    assert [each[released] for each in before] == [0, 0]
+    assert [each[released] for each in after] == [0, 1]
+    assert [each['penstock_takeovers_total{why="first"}'] for each in after] == [1, 0]
+    assert [each["penstock_node_epoch"] for each in after] == [2, 2]
+    assert "penstock_realm_up" not in after[0]
+    await end(owner, other)
 
 
 @simulated

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import resource
 from collections.abc import Iterator
 from contextlib import ExitStack
 from http.client import HTTPConnection
@@ -53,13 +54,18 @@ class Node:
 
     def ask(self, path: str, user: str, host: str, body: Any = None) -> tuple[int, Any]:
         """Status and document, for a user who comes from a host."""
+        status, text = self.text(path, user, host, body)
+        return status, json.loads(text or "null")
+
+    def text(self, path: str, user: str, host: str, body: Any = None) -> tuple[int, str]:
+        """Status and text likewise."""
         connection = HTTPConnection(HERE, self.http, PATIENCE_S, source_address=(host, 0))
         credentials = base64.b64encode(f"{user}:{PASSWORD}".encode()).decode()
         headers = {"authorization": f"Basic {credentials}", "content-type": "application/json"}
         sent = None if body is None else json.dumps(body)
         connection.request("GET" if body is None else "POST", path, sent, headers)
         answer = connection.getresponse()
-        found = json.loads(answer.read() or b"null")
+        found = answer.read().decode()
         connection.close()
         return answer.status, found
 
@@ -84,6 +90,8 @@ async def fill(owner: ServerProcess) -> None:
     session = await aio.connect(addresses(owner).replace("somebody", f"admin:{first}"))
     await session.channels.create("orders", type="persistent")
     await session.queues.create("jobs")
+    await session.access.create_user("monitor", PASSWORD)
+    await session.access.grant("monitor@*", "access", "monitor")
     for user, host in (("ann", ANN), ("bob", "*")):
         await session.access.create_user(user, PASSWORD)
         await session.access.grant(f"{user}@{host}", "access")
@@ -118,12 +126,41 @@ def check_amqp(node: Node, text: str) -> None:
             assert texts(client.receiver("jobs"), 1) == [text]
 
 
+def check_metrics(nodes: list[Node]) -> None:
+    """The metrics of a node are those of its process, for those who may see them; the first one
+    owns the realm."""
+
+    def metrics(node: Node, user: str) -> tuple[int, dict[str, float]]:
+        status, text = node.text("/metrics", user, HERE)
+        lines = [line for line in text.splitlines() if not line.startswith("#")]
+        samples = dict(line.rsplit(" ", 1) for line in lines) if status == 200 else {}
+        return status, {name: float(value) for name, value in samples.items()}
+
+    assert [metrics(node, "bob")[0] for node in nodes] == [403, 403, 403]
+    told = [metrics(node, "monitor")[1] for node in nodes]
+
+    assert [found["penstock_node_serves"] for found in told] == [1, 0, 0]
+    assert ["penstock_channels" in found for found in told] == [True, False, False]
+    started = {found["process_start_time_seconds"] for found in told}
+    assert len(started) == len(nodes), "each has told of its own process"
+    for node, found in zip(nodes, told, strict=True):
+        assert found["process_resident_memory_bytes"] == pytest.approx(memory_of(node), rel=0.5)
+        assert found["penstock_node_epoch"] == 1
+
+
+def memory_of(node: Node) -> int:
+    pages = Path(f"/proc/{node.process.pid}/statm").read_text().split()[1]
+    return int(pages) * resource.getpagesize()
+
+
 def test_every_node_takes_every_client_and_so_does_each_after_a_takeover(
     nodes: list[Node],
 ) -> None:
     check_all(nodes)
     for node in nodes if WITH_PROTON else ():
         check_amqp(node, "before")
+
+    check_metrics(nodes)
 
     nodes[0].process.terminate()
     until(lambda: any(each.process.logged("realm.listening") for each in nodes[1:]))

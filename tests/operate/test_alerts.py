@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import penstock
 from penstock.api.realm import ClusterInfo, ClusterNodeInfo
-from penstock.core.owning.register_records import TenureCounts
+from penstock.core.owning.register_records import NodeFigures, TenureCounts
 from tests.access.realms import authority_in
 from tests.docs.pages import ROOT
 from tests.frontends.http.asking import Web
@@ -36,7 +36,18 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
         {f'penstock_unsealed_age_seconds{{{REALM},shard="0"}}': "0 540+60x30"},
         f'{REALM},shard="0"',
     ),
-    "TakeoversFrequent": ({f"penstock_shard_epoch{{{REALM}}}": "2 2 7x30"}, REALM),
+    "TakeoversFrequent": (
+        {
+            f"penstock_node_epoch{{{REALM}}}": "2 2 7x30",
+            'penstock_node_epoch{instance="rome:9080",job="penstock"}': "2 2 7x30",
+        },
+        'job="penstock"',
+    ),
+    "NodeUnfit": ({f"penstock_node_unfit{{{REALM}}}": "0 0 1x30"}, REALM),
+    "TaskFails": (
+        {f'penstock_incidents{{{REALM},task="sealing"}}': "0 0 1x30"},
+        f'{REALM},task="sealing"',
+    ),
     "OutboxWaits": (
         {f"penstock_outbox_age_seconds{{{OUTBOX}}}": "0+60x30"},
         OUTBOX,
@@ -247,6 +258,7 @@ def test_what_alerts_look_at_is_told_by_a_realm(tmp_path: Path) -> None:
         seen = ClusterNodeInfo(node="n1", state="owner", version="1", url="", renewed_us=0)
         realm._running.cluster = lambda: ClusterInfo(node="n1", nodes=[seen])
         realm._running.tenures = TenureCounts({})
+        realm._listener.figures_of = lambda node: NodeFigures()
         realm.listen_mqtt()
         text = Web(realm.listen_http(), tls=trusting).ask("GET", "/metrics").data.decode()
     told = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))

@@ -8,6 +8,7 @@ epoch, which fences every owner before, and only then anything is recovered, wri
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from typing import Final, Literal, Protocol
@@ -29,6 +30,7 @@ from penstock.core.owning.register_records import (
     WHYS,
     ClaimRecord,
     MemberRecord,
+    NodeFigures,
     RegisterLook,
     RegisterWrite,
     TenureCounts,
@@ -53,6 +55,7 @@ from penstock.core.vocabulary.ports import (
     VersionedRecord,
 )
 from penstock.loggers import logger
+from penstock.runtime.access.incidents import Incidents
 from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.realm import RunningRealm
 
@@ -138,10 +141,14 @@ class ClusterNode:
         shards: int = 1,
         lease_s: float = 6.0,
         opens_door: bool = True,
+        figures: Callable[[], NodeFigures | None] = lambda: None,
     ) -> None:
         """The process listens at the member's address as long as it lives; unless the node
-        ``opens_door``, somebody else has seen to it."""
+        ``opens_door``, somebody else has seen to it. ``figures`` are those of the process, which
+        the owner shows to those who ask for them at this node."""
         self.claims = Claims(me, range(shards), Lease(lease_s))
+        self.incidents = Incidents()
+        """What background tasks of the node could not do, beside those of a realm."""
         self.tenures = TenureCounts(dict.fromkeys(WHYS, 0))
         self._engine = engine
         self._server = server
@@ -149,6 +156,7 @@ class ClusterNode:
         self._shards = shards
         self._turn_s = lease_s / 12
         self._opens_door = opens_door
+        self._figures = figures
         self._tenures: dict[int, _Tenure] = {}
         self._clock_said: ClockSaid = "right"
         self._look_failure = ""
@@ -351,7 +359,8 @@ class ClusterNode:
 
     async def _write_forever(self, registry: Registry) -> None:
         while True:
-            for write in self.claims.due(self._clock.steady_us(), self._clock.now_us()):
+            now_us, wall_us = self._clock.steady_us(), self._clock.now_us()
+            for write in self.claims.due(now_us, wall_us, self._figures):
                 task = self._tasks.create_task(self._write(registry, write))
                 self._writing.add(task)
                 task.add_done_callback(self._writing.discard)

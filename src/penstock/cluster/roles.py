@@ -7,11 +7,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, NoReturn
 
-from penstock.api.realm import ClusterInfo, ClusterNodeInfo, LocalStoreInfo
 from penstock.cluster.node import ClusterNode
 from penstock.cluster.standing_by import StandbyListener
-from penstock.core.owning.clocks import SECOND_US
-from penstock.core.owning.local_names import LocalNames
 from penstock.core.owning.register_records import SHARD, MemberRecord, TenureCounts
 from penstock.core.vocabulary.errors import NoQuorum, Unavailable
 from penstock.core.vocabulary.ports import Blobs, Journal, StorageEngine
@@ -134,51 +131,6 @@ def local_doors(node: ClusterNode) -> dict[str, str]:
     """Where each node has its local channels, by node."""
     members = node.claims.members.values()
     return {each.node: each.serves[LOCAL] for each in members if LOCAL in each.serves}
-
-
-def cluster_info(
-    node: ClusterNode, realm: RunningRealm, now_us: int, local: LocalNames | None = None
-) -> ClusterInfo:
-    """What the owner of a realm sees of its cluster at a moment of its steady clock."""
-    doors, named = local_doors(node), {} if local is None else local.names
-    claims = node.claims
-    present = {(each.node, each.nonce) for each in claims.present(now_us)}
-    claim = claims.claims.get(SHARD)
-    members = sorted(claims.members.values(), key=lambda each: each.node)
-    return ClusterInfo(
-        node=claims.me.node,
-        epoch=0 if claim is None else claim.epoch,
-        lease_s=claims.lease.length_us / SECOND_US,
-        lease_left_s=max(0, claims.lease.until_us - now_us) / SECOND_US,
-        engine_waiting_s=realm.journal_info.waiting_us / SECOND_US,
-        nodes=[
-            ClusterNodeInfo(
-                node=each.node,
-                state=_state(node, each, (each.node, each.nonce) in present),
-                version=each.version,
-                url=each.serves.get("native", ""),
-                renewed_us=each.wall_us,
-                local_url=doors.get(each.node, ""),
-                unfit=claims.unfit(each, SHARD),
-            )
-            for each in members
-            if not each.removed
-        ],
-        local=[
-            LocalStoreInfo(name=name, kind=each.kind, node=each.node, url=doors.get(each.node, ""))
-            for name, each in sorted(named.items())
-            if each.ruling == "granted"
-        ],
-    )
-
-
-def _state(node: ClusterNode, member: MemberRecord, is_present: bool) -> str:
-    if member.nonce == node.claims.me.nonce:
-        return "owner"
-    if not is_present:
-        return "left" if member.leaving else "down"
-    drained = node.claims.orders.is_drained((member.node, member.nonce))
-    return "drained" if drained else "stands by"
 
 
 def unfit_in(node: ClusterNode) -> str:

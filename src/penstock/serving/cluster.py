@@ -29,10 +29,10 @@ from penstock.bootstrap.cluster import (
 from penstock.bootstrap.node_directory import NodeDirectory
 from penstock.cluster.local_names import ClusterWideNames
 from penstock.cluster.node import ClusterNode
+from penstock.cluster.node_state import cluster_info, figures_of, node_figures, process_figures
 from penstock.cluster.owner_link import OwnerDoor
 from penstock.cluster.roles import (
     NodeRoles,
-    cluster_info,
     local_doors,
     owners_in,
     owning_node,
@@ -44,7 +44,7 @@ from penstock.cluster.roles import (
 )
 from penstock.cluster.standing_by import FrontEndPlaces, StandbyListener
 from penstock.core.owning.arriving import refuse_half_a_realm
-from penstock.core.owning.register_records import SHARD, MemberRecord
+from penstock.core.owning.register_records import SHARD, MemberRecord, NodeFigures
 from penstock.core.vocabulary.errors import AddressInUse, NoQuorum, PenstockError
 from penstock.core.vocabulary.ports import (
     Blobs,
@@ -260,6 +260,13 @@ class NodeProcess:
         self._tls: Tls | None = tls(settings)
         self._me: MemberRecord = member(home.record.node, secrets.token_hex(8), settings, secret)
         self._roles = NodeRoles(self._open, self._serve)
+        self._relays = Relays(
+            lambda: serving_node(self._node),
+            secret,
+            self._me.node,
+            clock,
+            settings.cluster.relays_max,
+        )
         self._node = ClusterNode(
             engine,
             self._me,
@@ -267,6 +274,7 @@ class NodeProcess:
             clock,
             lease_s=settings.cluster.lease_s,
             opens_door=False,
+            figures=self._figures,
         )
         self._serving: tuple[RunningRealm, NativeListener] | None = None
         self._names: ClusterWideNames | None = None
@@ -294,13 +302,6 @@ class NodeProcess:
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve and stand by until ``stopping`` is set."""
-        relays = Relays(
-            lambda: serving_node(self._node),
-            self._secret,
-            self._me.node,
-            self._clock,
-            self._settings.cluster.relays_max,
-        )
         standby = StandbyListener(
             lambda: serving_node(self._node),
             lambda: owners_in(self._node),
@@ -308,7 +309,7 @@ class NodeProcess:
             self._me.node,
             self._ports,
             self._tls,
-            relays,
+            self._relays,
             self._node.has_quorum,
             lambda: unfit_in(self._node),
         )
@@ -336,6 +337,9 @@ class NodeProcess:
                     history.cancel()
         except* PenstockError as failures:
             raise first_failure(failures) from None
+
+    def _figures(self) -> NodeFigures:
+        return node_figures(self._node, self._relays, process_figures())
 
     def _history(self) -> HistoryServer | None:
         """What shows sealed history while there is no quorum; None: nobody wants it here."""
@@ -413,6 +417,7 @@ class NodeProcess:
         listener.heartbeat_s = settings.cluster.lease_s / 3
         listener.owners = lambda: owners_in(self._node)
         listener.gate = RelayGate(self._secret, self._me.nonce, self._clock)
+        listener.figures_of = lambda name: figures_of(self._node, name, self._figures)
         http = http_server(realm, listener, settings) if settings.http.enabled else None
         self._serving = realm, listener
         try:

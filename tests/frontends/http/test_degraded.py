@@ -50,3 +50,22 @@ def test_names_of_channels_are_shown_to_those_who_may_monitor() -> None:
         (shown,) = web.get("/health")["incidents"]
         assert (shown["task"], shown["channel"]) == ("sealing", "")
         assert admin.get("/health")["incidents"][0]["channel"] == "secret"
+
+
+def test_incidents_are_counted_by_task_and_are_0_once_they_are_over(
+    realm: penstock.Realm, session: penstock.Session, web: Web
+) -> None:
+    def samples() -> list[str]:
+        text = web.ask("GET", "/metrics").data.decode().splitlines()
+        return [line for line in text if line.startswith("penstock_incidents")]
+
+    for name in ("orders", "bills"):
+        session.channels.create(name)
+    assert samples() == []
+    for name in ("orders", "bills"):
+        fail(realm, name)
+
+    assert samples() == ['penstock_incidents{task="sealing"} 2.0']
+    for name in ("orders", "bills"):
+        session.channels.delete(name)
+    assert samples() == ['penstock_incidents{task="sealing"} 0.0']

@@ -16,7 +16,7 @@ up to the margin of a lease:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -37,6 +37,7 @@ from penstock.core.owning.register_records import (
     SHARDS,
     ClaimRecord,
     MemberRecord,
+    NodeFigures,
     RegisterLook,
     RegisterWrite,
     Why,
@@ -369,13 +370,18 @@ class Claims:
 
     # --- what is to be written -----------------------------------------------------------
 
-    def due(self, now_us: int, wall_us: int = 0) -> list[RegisterWrite]:
-        """What is to be written now, where the clock on the wall shows ``wall_us``. Each write is
-        asked once, until :meth:`wrote` or a look tells what became of it; who is told of a
-        ``Conflict`` looks again."""
+    def due(
+        self,
+        now_us: int,
+        wall_us: int = 0,
+        figures: Callable[[], NodeFigures | None] = lambda: None,
+    ) -> list[RegisterWrite]:
+        """What is to be written now, where the clock on the wall shows ``wall_us``, with the
+        ``figures`` of the process at a renewal. Each write is asked once, until :meth:`wrote` or a
+        look tells what became of it; who is told of a ``Conflict`` looks again."""
         if self._looked_us is None or self.is_replaced or not self._may_join():
             return []
-        writes = [*self._renewal(now_us, wall_us)]
+        writes = [*self._renewal(now_us, wall_us, figures)]
         if self.lease.holds(now_us):
             for shard in self._shards:
                 writes += self._claimed(shard, now_us)
@@ -398,7 +404,9 @@ class Claims:
         self._versions[write.key] = max(version, self._versions.get(write.key, 0))
         if write.key == self._own_key:
             written = msgspec.json.decode(write.value, type=MemberRecord)
-            self.me = msgspec.structs.replace(self.me, counter=written.counter)
+            self.me = msgspec.structs.replace(
+                self.me, counter=written.counter, figures=written.figures
+            )
             self.members[self.me.node] = self.me
             if not self._has_joined:
                 # A process before has not renewed since it was seen: this was written on top.
@@ -419,12 +427,17 @@ class Claims:
             self._given_up.add(shard)
             self._free_since_us[shard] = now_us
 
-    def _renewal(self, now_us: int, wall_us: int) -> Iterator[RegisterWrite]:
+    def _renewal(
+        self, now_us: int, wall_us: int, figures: Callable[[], NodeFigures | None]
+    ) -> Iterator[RegisterWrite]:
         began_us, each_us = self._renewal_began_us, self.lease.length_us // 3
         if self._own_key in self._asked or (began_us is not None and now_us - began_us < each_us):
             return
         self._renewal_began_us = now_us
-        raised = msgspec.structs.replace(self.me, counter=self.me.counter + 1, wall_us=wall_us)
+        counter = self.me.counter + 1
+        raised = msgspec.structs.replace(
+            self.me, counter=counter, wall_us=wall_us, figures=figures()
+        )
         yield self._write(self._own_key, raised)
 
     def _claimed(self, shard: int, now_us: int) -> Iterator[RegisterWrite]:

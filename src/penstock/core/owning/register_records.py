@@ -20,6 +20,33 @@ FORMAT_KEY: Final = "cluster/format"
 """Where the register tells the format that all nodes write; the newest they all know."""
 
 
+Why = Literal["first", "released", "refused", "silent", "forced"]
+"""Why a shard can be claimed: nobody ever has, its owner has released it, nobody is at the owner's
+address, the owner has let its lease run out, or people want it to be taken by force."""
+WHYS: Final[tuple[Why, ...]] = get_args(Why)
+
+
+class NodeFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of a node's process, for its metrics."""
+
+    process: Mapping[str, float] = {}
+    """Processor time, memory and descriptors, under the names that Prometheus has for them."""
+    relays: int = 0
+    """Connections that it relays to the owner."""
+    relays_opened: int = 0
+    """Connections that it has relayed since it started."""
+    epoch: int = 0
+    """The epoch of the realm that it knows; 0: none."""
+    takeovers: Mapping[Why, int] = {}
+    """How often it has taken the realm over since it started, by why it could be claimed."""
+    takeover_us: int = 0
+    """How long the newest of them took: from its claim until everything was recovered."""
+    deposed: int = 0
+    """How often the realm was taken from it without having been handed over."""
+    incidents: Mapping[str, int] = {}
+    """How many incidents its background tasks have open, by task."""
+
+
 class MemberRecord(msgspec.Struct, frozen=True):
     """A node of the cluster, as it shows itself under ``node/<id>``."""
 
@@ -53,6 +80,8 @@ class MemberRecord(msgspec.Struct, frozen=True):
     """How long its lease is; 0: it does not tell."""
     damages: int = 0
     """How many pieces of damage it found when it recovered the realm that it serves."""
+    figures: NodeFigures | None = None
+    """Figures of its process when it renewed; None: it does not tell."""
 
 
 class ClaimRecord(msgspec.Struct, frozen=True):
@@ -71,12 +100,6 @@ class ClaimRecord(msgspec.Struct, frozen=True):
     """The settings of the newest owner, with which the realm is served; empty: not known."""
     lease_us: int = 0
     """How long the owner's lease is; 0: not known."""
-
-
-Why = Literal["first", "released", "refused", "silent", "forced"]
-"""Why a shard can be claimed: nobody ever has, its owner has released it, nobody is at the owner's
-address, the owner has let its lease run out, or people want it to be taken by force."""
-WHYS: Final[tuple[Why, ...]] = get_args(Why)
 
 
 class RegisterWrite(NamedTuple):

@@ -141,6 +141,8 @@ class HttpRequest:
             self.headers.setdefault(name.decode("latin-1"), value.decode("latin-1"))
         self.certificate: Mapping[str, Any] | None = scope["state"].get("certificate")
         self._is_spare = bool(scope["state"].get("is_spare"))
+        self._relayed_by: str = scope["state"].get("relayed_by", "")
+        """The node of the cluster that relays the connection; empty: none."""
         client, local = scope["client"], scope["server"]
         self.host = str(client[0]) if client else "localhost"
         self.local = str(local[0]) if local else "localhost"
@@ -219,7 +221,10 @@ class HttpRequest:
         guard = self._server.guard
         principal = await guard.identify(self.headers, self.host, self.certificate, changes=False)
         check(Caller(self._server.realm, principal), ReadRates())
-        text = metrics.exposition(self._server.registry)
+        if self._relayed_by:
+            text = metrics.relayed_exposition(self._server.native, self._relayed_by)
+        else:
+            text = metrics.exposition(self._server.registry)
         await self.reply(200, text, metrics.CONTENT_TYPE, [("cache-control", "no-store")])
 
     async def _file(self) -> None:

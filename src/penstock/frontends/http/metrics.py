@@ -21,8 +21,14 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from penstock.core.channel.conservation import MEANINGS
+from penstock.core.vocabulary.errors import Unavailable
 from penstock.core.vocabulary.ports import KeepsCopies
 from penstock.core.vocabulary.timings import Timings
+from penstock.frontends.http.node_metrics import (
+    incidents_metric,
+    node_metrics,
+    relayed_registry,
+)
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.subscriptions.realm_view import DurableView
 
@@ -47,6 +53,15 @@ def registry(
     made.register(RealmCollector(realm, native, views, named_max))
     ProcessCollector(registry=made)
     return made
+
+
+def relayed_exposition(native: NativeListener, name: str) -> bytes:
+    """The text of a scrape that another node of the cluster relays: that node's own metrics.
+    Raises ``Unavailable`` for a node that is not known yet."""
+    for each in native.realm.cluster().nodes:
+        if each.node == name:
+            return generate_latest(relayed_registry(each, native.figures_of(name)))
+    raise Unavailable(f"the owner of the realm does not know node {name} yet; try again")
 
 
 def exposition(metrics: CollectorRegistry) -> bytes:
@@ -88,6 +103,7 @@ class RealmCollector(Collector):
         yield InfoMetricFamily("penstock_realm", "The realm.", info)
         failed = realm.has_ended
         yield _gauge("realm_up", "1 while the realm stores what it is given.", 0 if failed else 1)
+        yield incidents_metric(realm.incidents.counts(), self._of_node())
         yield _gauge("realm_publishing_paused", "1 while clients may not publish.", view.is_paused)
         yield _gauge("connections", "Native connections.", len(realm.connections))
         yield _counter("connections_opened", "Connections opened.", realm.connections.opened)
@@ -308,6 +324,11 @@ class RealmCollector(Collector):
             subscriptions.add_metric([str(info.number), info.user], info.subscriptions)
         yield from (unsent, subscriptions)
 
+    def _of_node(self) -> dict[str, int]:
+        """Incidents of the node beside those of the realm that it serves."""
+        figures = self._native.figures_of(self._realm.cluster().node)
+        return {} if figures is None else dict(figures.incidents)
+
     def _of_relays(self) -> Iterator[Metric]:
         """What other nodes of the cluster relay to this one."""
         if (gate := self._native.gate) is None:
@@ -337,6 +358,8 @@ class RealmCollector(Collector):
         for each in found.nodes:
             up.add_metric([each.node], each.state not in ("down", "left"))
             owner.add_metric([each.node], each.state == "owner")
+            if each.node == found.node:
+                yield from node_metrics(each, self._native.figures_of(each.node))
         yield from (up, owner)
         yield _gauge("shard_epoch", "How often the realm was claimed.", found.epoch)
         yield _gauge(
@@ -349,7 +372,7 @@ class RealmCollector(Collector):
             "How long the append under way has waited for the engine; 0: none waits.",
             found.engine_waiting_s,
         )
-        yield from self._of_tenures()
+        yield from self._of_engine()
         yield from self._of_owner()
 
     def _of_outboxes(self) -> Iterator[Metric]:
@@ -371,26 +394,10 @@ class RealmCollector(Collector):
             age.add_metric(labels, waited_us / 1_000_000)
         yield from (events, size, age)
 
-    def _of_tenures(self) -> Iterator[Metric]:
-        """What the process of the owner has lived through."""
+    def _of_engine(self) -> Iterator[Metric]:
+        """What the owner has found on the engine's servers."""
         if (counts := self._realm.tenures) is None:
             return
-        takeovers = CounterMetricFamily(
-            "penstock_takeovers",
-            "Takeovers of the realm by this process, by why it could be claimed.",
-            labels=["why"],
-        )
-        for why, count in counts.claims.items():
-            takeovers.add_metric([why], count)
-        yield takeovers
-        yield _gauge(
-            "takeover_seconds",
-            "How long the newest of them took, from its claim until all was recovered.",
-            counts.takeover_us / 1_000_000,
-        )
-        yield _counter(
-            "deposed", "How often the realm was taken from this process.", counts.deposed
-        )
         leader = GaugeMetricFamily(
             "penstock_engine_leader", "1 for the server that takes appends.", labels=["server"]
         )

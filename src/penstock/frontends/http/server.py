@@ -44,7 +44,7 @@ from penstock.frontends.native.listener import NativeListener, check_exposed
 from penstock.frontends.shared.buffers import Buffers
 from penstock.frontends.shared.handshakes import Handshake, TlsServer
 from penstock.frontends.shared.ports import SocketServers, open_server
-from penstock.frontends.shared.relayed import PrefaceSniffer
+from penstock.frontends.shared.relayed import PrefaceSniffer, relayed_by
 from penstock.loggers import logger
 from penstock.runtime.access.askers import Asker
 from penstock.runtime.access.open_connections import TrafficCounts
@@ -132,6 +132,7 @@ class HttpConnection(H11Protocol):
             "certificate": transport.get_extra_info("peercert"),
             "is_spare": self.is_spare,
             "asker": self._asker,
+            "relayed_by": relayed_by(transport),
         }
 
     def connection_lost(self, exc: Exception | None) -> None:

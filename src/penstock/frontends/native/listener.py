@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from msgspec import Struct
 
@@ -37,6 +37,9 @@ from penstock.runtime.access.quota import ConnectionLimits
 from penstock.runtime.realm import RunningRealm
 from penstock.wire.addresses import is_loopback
 from penstock.wire.native import messages as wire
+
+if TYPE_CHECKING:  # a realm on its own loads nothing of a cluster
+    from penstock.core.owning.register_records import NodeFigures
 
 TOLD_MAX = 64
 """How many connections above the limit are read until they say which protocol they speak, so that
@@ -73,6 +76,8 @@ class NativeListener:
 
     gate: RelayGate | None = None
     """Lets in what other nodes of the cluster relay; None: nobody relays."""
+    figures_of: Callable[[str], NodeFigures | None] = staticmethod(lambda node: None)
+    """Figures of the process of a node; None: they are not known."""
     mqtt: Callable[[], asyncio.Protocol] | None = None
     """Makes the protocol of an MQTT connection; None where the realm does not serve MQTT."""
     mqtt_hub: object = None

@@ -171,6 +171,11 @@ class RelayedTransport(asyncio.Transport):
         self._below.abort()
 
 
+def relayed_by(transport: asyncio.BaseTransport) -> str:
+    """The node that relays a connection; empty: none does."""
+    return transport.origin.node if isinstance(transport, RelayedTransport) else ""
+
+
 class PrefaceSniffer(Sniffer):
     """The beginning of a connection without TLS: it may have a preface."""
 

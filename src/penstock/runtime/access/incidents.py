@@ -8,6 +8,7 @@ tries it again after a pause, and ``/health`` shows ``degraded``.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -47,12 +48,14 @@ class _Open(Struct):
 
 
 class Incidents:
-    """The open incidents of one realm."""
+    """The open incidents of one realm, or of a node of a cluster, which has no channels."""
 
-    def __init__(self, name_of: Callable[[int], str | None]) -> None:
+    def __init__(self, name_of: Callable[[int], str | None] = lambda channel_id: "") -> None:
         self._name_of = name_of
         """Gives the name of a channel; None: it was deleted."""
         self._open: dict[tuple[str, int], _Open] = {}
+        self._tasks: set[str] = set()
+        """Tasks that have had an incident."""
 
     def report(self, task: str, failure: Exception, channel_id: int = 0) -> None:
         """Log ``failure`` of a task, unless it is the failure of the last attempt again, and set
@@ -68,6 +71,7 @@ class Incidents:
         else:
             incident = found.incident
         self._open[task, channel_id] = _Open(incident, reason, pause_s, now_s + pause_s)
+        self._tasks.add(task)
 
     def is_aside(self, task: str, channel_id: int | None = 0) -> bool:
         """Whether the task is to leave the channel alone for now; None: any channel."""
@@ -102,6 +106,12 @@ class Incidents:
             self.report(task, failure, channel_id)
         else:
             self.close(task, channel_id)
+
+    def counts(self) -> dict[str, int]:
+        """How many incidents are open, by task; 0 for a task that has had one."""
+        counts = Counter(dict.fromkeys(sorted(self._tasks), 0))
+        counts.update(each.task for each in self.open())
+        return dict(counts)
 
     def open(self) -> list[Incident]:
         """The open incidents, without those of channels that have been deleted."""
