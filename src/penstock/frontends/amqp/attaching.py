@@ -37,6 +37,7 @@ from penstock.frontends.amqp.addresses import (
 )
 from penstock.frontends.amqp.consumers import Consumer, Manner
 from penstock.frontends.amqp.kept import kept
+from penstock.frontends.amqp.kept_messages import LinkRoom
 from penstock.frontends.amqp.link_ends import IncomingLink, OutgoingLink
 from penstock.frontends.amqp.link_terms import (
     ReceiverTerms,
@@ -265,7 +266,9 @@ class Attaching:
         # On the JMS engine a subscriber starts now, or at the place that was kept for it.
         start = FromEarliest() if destination.is_jms else FromLatest()
         asked = Subscribe(destination.number, 0, start, 0, confirms=bool(place))
-        opened = await open_subscription(self._connection.caller, asked, consumer, place)
+        room = self._room_of(consumer)
+        caller = self._connection.caller
+        opened = await open_subscription(caller, asked, consumer, place, room)
         consumer.subscription = opened.number
         consumer.confirms = opened.confirms
         if place:
@@ -289,6 +292,12 @@ class Attaching:
         consumer.needs = (asked, destination)
         return consumer
 
+    def _room_of(self, consumer: Consumer) -> LinkRoom:
+        """Bound the bytes of what the link of a consumer may have to send again."""
+        room = LinkRoom(self._connection.kept_bytes, consumer.has_room)
+        consumer.kept.within(room)
+        return room
+
     # --- durables ------------------------------------------------------------------------
 
     async def _client(
@@ -298,9 +307,9 @@ class Attaching:
         selector: Selector | None,
         wish: ReceiverTerms,
     ) -> Consumer:
+        connection, number = self._connection, destination.number
         name = self._name_of(attached.link.name, wish)
-        number = destination.number
-        self._connection.check_on(Attach, destination)  # before anything is created
+        connection.check_on(Attach, destination)  # before anything is created
         if not wish.durable:
             attached.is_volatile = True
         await self._settle_on(destination, name, wish)
@@ -312,8 +321,9 @@ class Attaching:
         manner = Manner(seat=True, cumulative=kind.cumulative)
         consumer = self._made(destination, manner, selector, Attach, no_local=wish.no_local)
         attach = Attach(number, 0, name, pull=True)
-        place = place_of(self._connection, attached.link.name)
-        opened = await open_subscription(self._connection.caller, attach, consumer, place)
+        place = place_of(connection, attached.link.name)
+        room = self._room_of(consumer) if kind.cumulative else None
+        opened = await open_subscription(connection.caller, attach, consumer, place, room)
         consumer.subscription = opened.number
         consumer.reader = (number, name)
         self._hub.wished(durable, wish.selector, no_local=wish.no_local)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from proton import Event, Link, Session, symbol
@@ -31,6 +32,7 @@ from penstock.frontends.amqp.engine import FRAME_BYTES_MAX, AmqpEngine
 from penstock.frontends.amqp.fault_barrier import FaultBarrier
 from penstock.frontends.amqp.gate import Gate
 from penstock.frontends.amqp.kept import kept
+from penstock.frontends.amqp.kept_messages import ConnectionKept
 from penstock.frontends.amqp.link_ends import IncomingLink, OutgoingLink
 from penstock.frontends.amqp.links import Links
 from penstock.frontends.amqp.open_frame import (
@@ -384,6 +386,11 @@ class AmqpConnection(HostedConnection):
         if isinstance(link, IncomingLink) and not link.is_over and not self.is_congested:
             self.engine.refill(link)
         self.flush_soon()
+
+    @cached_property
+    def kept_bytes(self) -> ConnectionKept:
+        """The bytes of messages that its receivers have not settled."""
+        return ConnectionKept(self.hub.kept_for(self.principal.user))
 
     # --- rights --------------------------------------------------------------------------
 

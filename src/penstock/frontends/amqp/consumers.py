@@ -22,10 +22,10 @@ from penstock.frontends.amqp.conditions import (
     condition_of_attached,
     description_of,
 )
+from penstock.frontends.amqp.kept_messages import KeptMessage, KeptMessages
 from penstock.frontends.amqp.link_ends import OutgoingLink
 from penstock.frontends.amqp.modified import annotated
 from penstock.frontends.amqp.outcomes import ACCEPTED, MODIFIED, REJECTED, Outcome
-from penstock.frontends.amqp.outgoing import EncodedMessages
 from penstock.loggers import logger
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.writer.requests import Reply
@@ -90,8 +90,8 @@ class Consumer:
         self._no_local = no_local
         self._held: deque[tuple[int, bytes]] = deque()
         """Events that wait for credit: their ids and messages."""
-        self._kept: dict[int, tuple[EncodedMessages, int, int]] = {}
-        """Delivered and not settled, by id: what it takes to make the message again."""
+        self.kept = KeptMessages()
+        """Delivered and not settled."""
         self._granted = 0
         """Credit that the realm was given and has not used; only for plain subscriptions."""
         self._through = -1
@@ -119,7 +119,7 @@ class Consumer:
             back = IdSet(spans)
             self._held = deque(each for each in self._held if each[0] not in back)
             if self.manner.cumulative:  # a seek: what was acknowledged may come again
-                self._kept = {each: kept for each, kept in self._kept.items() if each not in back}
+                self.kept.forget_all(back)
                 self._through = self._newest = -1
             self._realm.subscriptions.recall_seen(self.subscription)
             self.flow()
@@ -154,6 +154,7 @@ class Consumer:
         keeps, most = self.manner.keeps and not link.settled, link.message_bytes_max
         passed: list[int] = []
         sent: list[int] = []
+        kept: dict[int, KeptMessage] = {}
         for row, event_id in enumerate(ids):
             if own and messages.containers[row] == own:
                 passed.append(event_id)
@@ -164,13 +165,14 @@ class Consumer:
                 self._too_large(ids[row:], len(message))
                 break
             if keeps:
-                self._kept[event_id] = (messages, row, count)
+                kept[event_id] = (messages, row, count, len(message))
             if credit > 0 and not self._held:
                 send(link, event_id, message)
                 sent.append(event_id)
                 credit -= 1
             else:
                 self._held.append((event_id, message))
+        self.kept.keep(kept)
         self._newest = max(self._newest, ids[-1])
         if passed:
             self._pass_over(passed)
@@ -236,6 +238,14 @@ class Consumer:
             )
         if link.is_draining:  # answered once the client has everything there is now
             self._realm.subscriptions.demand(self.subscription, 0)
+
+    def has_room(self) -> None:
+        """Go on: less is kept again for the link, its connection or its user."""
+        if self.is_over:
+            return
+        with self._connection.containing:
+            self._realm.subscriptions.credit(self.subscription, 0, taken=1)
+            self.flow()
 
     def asked(self) -> int | None:
         """The seat to be handed events, now that the realm comes to it; None: it has no link."""
@@ -369,7 +379,7 @@ class Consumer:
             spans = IdSet.of(sorted(ids)).spans
             return Acknowledged(self.number, self.subscription, spans)
         own = frozenset(ids)
-        first_open = min((each for each in self._kept if each not in own), default=self._newest + 1)
+        first_open = min((each for each in self.kept if each not in own), default=self._newest + 1)
         through = first_open - 1
         if through <= self._through:
             return None
@@ -379,8 +389,7 @@ class Consumer:
     def consumed(self, ids: Sequence[int], done: Acknowledged | None) -> None:
         """Note that these events are consumed; ``done`` is the acknowledgement that the realm was
         sent."""
-        for event_id in ids:
-            self._kept.pop(event_id, None)
+        self.kept.forget(ids)
         self._connection.hub.modifications.forget(self.reader, ids)
         if self.confirms and not self.is_over:
             self._confirm(ids)
@@ -460,8 +469,7 @@ class Consumer:
             self.consumed(ids, None)
             reply(None, None)
             return
-        for event_id in ids:
-            self._kept.pop(event_id, None)
+        self.kept.forget(ids)
         spans = IdSet.of(sorted(ids)).spans
         self._realm.subscriptions.give_back(
             self.number, self.subscription, spans, reply, counted=True, delay_ms=delay_ms
@@ -471,12 +479,12 @@ class Consumer:
         """Deliver again, ahead of waiting events, what the realm would not deliver again."""
         waiting = dict(self._held)
         for event_id in ids:
-            kept = self._kept.get(event_id)
+            kept = self.kept.get(event_id)
             if kept is None:
                 continue
-            messages, row, count = kept
+            messages, row, count, size = kept
             count += counted
-            self._kept[event_id] = (messages, row, count)
+            self.kept.replace(event_id, (messages, row, count, size))
             waiting[event_id] = self._message(event_id, messages.message(row, count))
         self._held = deque(sorted(waiting.items()))
         if self.link is not None and not self.link.is_over:
@@ -486,7 +494,7 @@ class Consumer:
     def _refused(self, outcome: Outcome, reply: Reply) -> None:
         """Move an event that the client rejects to the dead event store (SEM T11)."""
         event_id = outcome.event_id
-        self._kept.pop(event_id, None)
+        self.kept.forget([event_id])
         self._connection.hub.modifications.forget(self.reader, [event_id])
         self._connection.spawn(self._bury, event_id, outcome.reason, reply)
 
@@ -531,9 +539,9 @@ class Consumer:
     def _forget(self) -> None:
         self._held.clear()
         self._confirming.clear()
-        if self._kept:
-            self._connection.hub.modifications.forget(self, list(self._kept))
-        self._kept.clear()
+        if self.kept:
+            self._connection.hub.modifications.forget(self, list(self.kept))
+        self.kept.close()
         self._connection.hub.places.left(self)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from msgspec import Struct
 
 from penstock.core.vocabulary.errors import NameAlreadyBound, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.frontends.amqp.connection import AmqpConnection
+from penstock.frontends.amqp.kept_messages import UserKept
 from penstock.frontends.amqp.modified import Modifications
 from penstock.frontends.amqp.open_frame import CLOSE
 from penstock.frontends.amqp.outgoing import EncodedMessages
@@ -64,6 +65,8 @@ class AmqpHub:
         self._containers: dict[str, AmqpConnection] = {}
         self._wishes: WeakKeyDictionary[object, tuple[bytes, bool]] = WeakKeyDictionary()
         """A digest of the selector, which may be long, and no-local, by durable."""
+        self._kept: WeakValueDictionary[str, UserKept] = WeakValueDictionary()
+        """What is kept for each user until its receivers settle it."""
         self.modifications = Modifications()
         self.places = SubscriberRegistry()
         self._absences: WeakKeyDictionary[object, object] = WeakKeyDictionary()
@@ -86,6 +89,13 @@ class AmqpHub:
         await self.realm.reply_queues.remove_ended(self.realm.access)
         self.listener.amqp = self.connection
         return await self.listener.listen(host, port, self.connection)
+
+    def kept_for(self, user: str) -> UserKept:
+        """What is kept for a user."""
+        kept = self._kept.get(user)
+        if kept is None:
+            kept = self._kept[user] = UserKept()
+        return kept
 
     # --- who is there --------------------------------------------------------------------
 

@@ -18,13 +18,18 @@ class Room:
         """Bytes sent and not yet taken by the client's application."""
 
     @property
+    def left(self) -> int:
+        """Bytes that are free."""
+        return self.bytes_max - self.in_flight
+
+    @property
     def is_half_free(self) -> bool:
         """Then an event of any size may go: one that is larger than all of it must get through."""
         return self.in_flight * 2 <= self.bytes_max
 
     @property
     def is_full(self) -> bool:
-        return self.in_flight >= self.bytes_max
+        return self.left <= 0
 
     def size_of(self, rows: OutgoingBatch) -> int:
         """Return what rows take of it."""
@@ -39,7 +44,7 @@ class Room:
 
     def fitting(self, rows: OutgoingBatch) -> OutgoingBatch | None:
         """As many of the first of ``rows`` as there is room for; None: not even one."""
-        left = self.bytes_max - self.in_flight
+        left = self.left
         if self.size_of(rows) <= left:
             return rows
         count = _fitting(rows, left) if left > 0 and rows.count > 1 else 0

@@ -138,11 +138,15 @@ def begin(caller: Caller, request: Request[Any], reply: Reply, batches: Batches 
 
 
 def open_subscription(
-    caller: Caller, request: Opening | WatchEvents, outlet: Outlet, place: str = ""
+    caller: Caller,
+    request: Opening | WatchEvents,
+    outlet: Outlet,
+    place: str = "",
+    room: Room | None = None,
 ) -> Awaitable[Opened]:
     """Open a subscription, whose right :func:`check` was asked for; ``outlet`` gets the events.
-    ``place``: what it is known by to the next connection of its session (SEM J5). Raises
-    ``DurableInUse``."""
+    ``place``: what it is known by to the next connection of its session (SEM J5). ``room`` bounds
+    the bytes on their way to it where the request does not. Raises ``DurableInUse``."""
     if isinstance(request, Subscribe | Attach):
         caller.check_consumer(request.channel)
     subscriptions = caller.realm.subscriptions
@@ -158,7 +162,7 @@ def open_subscription(
                 place=place,
                 confirms=request.confirms,
                 deltas=request.deltas,
-                room=_room(request.bytes_max, request.bytes_held),
+                room=room or _room(request.bytes_max, request.bytes_held),
             )
         case Attach():
             return subscriptions.attach(
@@ -171,7 +175,8 @@ def open_subscription(
                 sole=request.sole,
                 ack_timeout_ms=request.ack_timeout_ms,
                 place=place,
-                room=_room(request.bytes_max),
+                # Who pulls says how many events it takes.
+                room=room or (None if request.pull else _room(request.bytes_max)),
             )
         case WatchEvents():
             return subscriptions.subscribe(

@@ -370,7 +370,7 @@ class Subscriptions:
         """Take a seat at a durable, or become a reader of a queue (durable ``""``). A ``sole``
         seat holds the durable as a whole, a ``leased`` one has events for its own time (SEM H1);
         ``place`` identifies it on another connection. ``room`` bounds the bytes on their way to
-        it; who pulls says how many events it takes.
+        it.
 
         Raises ``DurableInUse``, ``InvalidArgument``.
         """
@@ -380,7 +380,7 @@ class Subscriptions:
         chooses = durable == READERS and wanted is not None
         if chooses:
             outlet.selector = None  # the queue itself applies the reader's selector
-        subscription = self._dispatch.open(channel_id, outlet, room=None if pull else room)
+        subscription = self._dispatch.open(channel_id, outlet, room=room)
 
         def among(group: Group) -> IdSet:
             state = group.channel(channel_id).state
