@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Final
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -40,12 +43,39 @@ KEPT = "realm/kept-"
 INDEX_EVENTS = 65_536
 """Events read at once to find the newest of each publish key."""
 
+SLICE_S: Final = 0.05
+"""How long a recovery holds the event loop. A node of a cluster renews its lease between two
+slices, with a few turns of the loop every second or so."""
+
 _SNAPSHOT_ELSEWHERE = (
     "A cluster never serves such a realm. Check that this node sees the place of cluster.blobs: "
     "that the folder is mounted, and the URI is the one that the other nodes have"
 )
 
 _log = logger("penstock.recovery")
+
+
+class Slices:
+    """The slices of one piece of work, which asks :attr:`is_over` after each step and waits for
+    :meth:`next` then.
+
+    They are counted in time and not in steps: the more the others have to do in their turns, the
+    more steps the work would fall behind.
+    """
+
+    def __init__(self) -> None:
+        self._time = asyncio.get_running_loop().time
+        self._ends_s = self._time() + SLICE_S
+
+    @property
+    def is_over(self) -> bool:
+        """Whether others are to have a turn."""
+        return self._time() >= self._ends_s
+
+    async def next(self) -> None:
+        """Give the others a turn, and begin the next slice."""
+        await asyncio.sleep(0)
+        self._ends_s = self._time() + SLICE_S
 
 
 class RecoveredRealm(Struct):
@@ -80,7 +110,8 @@ async def recover(
     journal: Journal, blobs: Blobs, pages: Pages, rules: RealmRules, *, epoch: int = 0
 ) -> RecoveredRealm:
     """Read everything that is stored, for an owner with this epoch (0: the realm is alone). Damage
-    is reported and left where it is (SEM S1).
+    is reported and left where it is (SEM S1). Others have their turns meanwhile, such as the
+    renewal of the owner's lease.
 
     Raises ``NewerFormat``: to serve without what a newer version has written would be to lose it;
     in a cluster also ``Damaged`` for a journal that was cut behind a snapshot which is not readable
@@ -108,7 +139,8 @@ async def _recover(
     journal: Journal, blobs: Blobs, pages: Pages, rules: RealmRules, epoch: int
 ) -> RecoveredRealm:
     damage: list[str] = []
-    state, sequence, newest_us = await _from_snapshot(blobs, pages, rules, damage)
+    slices = Slices()
+    state, sequence, newest_us = await _from_snapshot(blobs, pages, rules, damage, slices)
     last_us = newest_us
     state.file_names = FileNames(epoch)
     info = journal.info()
@@ -138,15 +170,11 @@ async def _recover(
             at = block.seq + (1 if isinstance(block, Block) else block.count)
             if isinstance(block, Block):
                 blocks += 1
-                last_us = await _apply(state, block, blobs, pages, damage, last_us)
+                last_us = await _apply(state, block, blobs, pages, damage, last_us, slices)
                 newest_us = max(newest_us, last_us)
             else:
                 damage.append(f"{block.where}: {block.reason}")
-    for channel_id, channel in state.channels.items():
-        channel.recovered()
-        own, store = channel.state, state.stores[channel_id]
-        store.recount(own.stored)
-        own.event_bytes = max(own.event_bytes, store.event_bytes)
+    await _finish(state, slices)
     damage += state.contradictions.values()
     has_gaps = bool(state.skipped) or len(damage) > bool(info.cut)
     keep_rest = bool(damage)  # a damaged block may have named other slots
@@ -160,6 +188,17 @@ async def _recover(
     return RecoveredRealm(
         state, events, blocks, sequence, damage, has_gaps, unreadable, newest_us, last_us
     )
+
+
+async def _finish(state: RealmState, slices: Slices) -> None:
+    """Bring all channels to where they can go on, once every fact is applied."""
+    for channel_id, channel in state.channels.items():
+        channel.recovered()
+        own, store = channel.state, state.stores[channel_id]
+        store.recount(own.stored)
+        own.event_bytes = max(own.event_bytes, store.event_bytes)
+        if slices.is_over:
+            await slices.next()
 
 
 async def _merged(
@@ -205,7 +244,13 @@ async def _unreadable(
 
 
 async def _apply(
-    state: RealmState, block: Block, blobs: Blobs, pages: Pages, damage: list[str], last_us: int
+    state: RealmState,
+    block: Block,
+    blobs: Blobs,
+    pages: Pages,
+    damage: list[str],
+    last_us: int,
+    slices: Slices,
 ) -> int:
     """Apply a block behind one that was decided at ``last_us``; return its own time, or ``last_us``
     if it is not readable."""
@@ -217,6 +262,8 @@ async def _apply(
             clock_set_back(state, last_us, at_us)
         for record in header.records:
             state.apply_stored(record, bodies, pages)
+            if slices.is_over:
+                await slices.next()
     except Damaged as error:
         damage.append(str(error))
     except NewerFormat as error:
@@ -232,7 +279,7 @@ def _newer(where: str, error: NewerFormat) -> NewerFormat:
 
 
 async def _from_snapshot(
-    blobs: Blobs, pages: Pages, rules: RealmRules, damage: list[str]
+    blobs: Blobs, pages: Pages, rules: RealmRules, damage: list[str], slices: Slices
 ) -> tuple[RealmState, int, int]:
     """The state of the newest snapshot that can be read, the block it stands for, and its time."""
     names = [info.name for info in await blobs.list(SNAPSHOTS)]
@@ -242,6 +289,8 @@ async def _from_snapshot(
             header, bodies = decode_block(checked(await blobs.get(name), name))
             for record in header.records:
                 state.apply_stored(record, bodies, pages)
+                if slices.is_over:
+                    await slices.next()
         except Damaged as error:
             damage.append(f"snapshot {name}: {error}")
             continue
@@ -277,6 +326,7 @@ def clock_set_back(state: RealmState, last_us: int, now_us: int) -> None:
 async def index_keys(recovered: RecoveredRealm, dispatch: Dispatch) -> None:
     """Find out which stored events are the newest of their publish keys (SEM K1)."""
     state = recovered.state
+    slices = Slices()
     unreadable = {channel_id: IdSet(command.spans) for channel_id, command in recovered.unreadable}
     for channel_id, channel in state.channels.items():
         store = state.stores[channel_id]
@@ -293,6 +343,8 @@ async def index_keys(recovered: RecoveredRealm, dispatch: Dispatch) -> None:
             rows, _ = await dispatch.read(store, tuple(spans))
             for part in rows:
                 store.keys.append([part.batch], ids_of(part.batch))
+                if slices.is_over:
+                    await slices.next()
 
 
 def keep_unknown(recovered: RecoveredRealm) -> None:
