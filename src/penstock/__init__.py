@@ -17,6 +17,8 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from penstock.version import __version__
+
 if TYPE_CHECKING:  # loaded at first use; a test keeps both lists equal
     from penstock import aio
     from penstock.bootstrap.embedded_realm import Realm
@@ -124,9 +126,6 @@ if TYPE_CHECKING:  # loaded at first use; a test keeps both lists equal
         Unknown,
     )
     from penstock.tables.segments import segments
-
-__version__ = "0.1.0"
-"""Here and nowhere else: ``pyproject.toml`` reads it, and nobody has to ask what is installed."""
 
 _HOMES = {
     "penstock.bootstrap.embedded_realm": ("Realm",),

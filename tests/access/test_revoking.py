@@ -17,7 +17,7 @@ from penstock.cli.program import app
 from penstock.core.vocabulary.errors import AuthenticationFailed, CannotConnect, InvalidArgument
 from penstock.frontends.shared.tls import Tls
 from penstock.runtime.access.access import ends_us, issued_as
-from penstock.serving import reload
+from penstock.serving.lifecycle import reload
 from penstock.storage.secrecy import mend, openness
 from tests.access.certificates import Authority
 from tests.access.realms import QUICK, authority_in

@@ -20,7 +20,7 @@ from penstock.core.vocabulary.errors import (
     NameDoesNotExist,
 )
 from penstock.frontends.native.listener import check_exposed
-from penstock.serving import show_first_password
+from penstock.serving.lifecycle import show_first_password
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, frame
 from penstock.wire.scram import verifier

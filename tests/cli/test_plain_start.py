@@ -138,7 +138,7 @@ def test_a_server_starts_without_what_it_has_no_use_for(tmp_path: Path) -> None:
     arguments = ("serve", "--data", str(tmp_path / "d"), "--port", "0", "--no-http")
     telling = (
         "import atexit, sys; atexit.register(lambda: print(*sys.modules)); "
-        "import penstock.serving; penstock.serving.LOAD_AFTER_S = 3_600;"
+        "import penstock.serving.lifecycle; penstock.serving.lifecycle.LOAD_AFTER_S = 3_600;"
     )
     server = subprocess.Popen(
         [sys.executable, "-c", f"{telling} from penstock.cli import main; main()", *arguments],

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from penstock import serving
 from penstock.bootstrap import native_listener, rules
 from penstock.client.connection.transport import Link
 from penstock.client.connection.urls import parse_url
@@ -24,7 +23,8 @@ from penstock.core.vocabulary.errors import StorageFailed
 from penstock.core.vocabulary.ports import inline
 from penstock.frontends.native.listener import NativeListener
 from penstock.runtime.realm import RunningRealm
-from penstock.serving import run
+from penstock.serving import lifecycle
+from penstock.serving.lifecycle import run
 from penstock.settings.loading import load
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.stores import StillClock, open_store
@@ -114,9 +114,9 @@ async def test_what_the_first_file_of_events_needs_is_loaded_beside_the_loop_onc
         found.append((name, threading.current_thread() is threading.main_thread()))
         loop.call_soon_threadsafe(loaded.set)
 
-    monkeypatch.setattr(serving, "LOAD_AFTER_S", 0)
+    monkeypatch.setattr(lifecycle, "LOAD_AFTER_S", 0)
     monkeypatch.setattr(importlib, "import_module", load)
-    serving.load_later()
+    lifecycle.load_later()
     await loaded.wait()
 
     assert found == [("pyarrow.compute", False)]

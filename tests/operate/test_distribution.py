@@ -79,7 +79,7 @@ def test_the_distribution_has_a_name_of_its_own_and_the_version_of_the_package()
 
     assert project["project"]["name"] == "penstock-realm"
     assert project["project"]["dynamic"] == ["version"]
-    assert project["tool"]["hatch"]["version"]["path"] == "src/penstock/__init__.py"
+    assert project["tool"]["hatch"]["version"]["path"] == "src/penstock/version.py"
     assert re.fullmatch(r"\d+\.\d+\.\d+", penstock.__version__)
     assert project["project"]["scripts"] == {"penstock": "penstock.cli:main"}
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock import serving
-from penstock.serving import processors
+from penstock.serving import lifecycle
+from penstock.serving.lifecycle import processors
 from penstock.settings import ListenSettings, Settings
 
 
@@ -57,10 +57,10 @@ def test_where_the_system_tells_nothing_of_it_it_has_all(
 def test_a_server_stays_awake_where_its_client_has_a_processor_too(
     monkeypatch: pytest.MonkeyPatch, count: float, linger_us: int, stays: bool
 ) -> None:
-    monkeypatch.setattr(serving, "processors", lambda: count)
+    monkeypatch.setattr(lifecycle, "processors", lambda: count)
     settings = replace(Settings(), listen=ListenSettings(linger_us=linger_us))
     served = realm()
 
-    serving.linger(served, settings)
+    lifecycle.linger(served, settings)
 
     assert (served.shard.linger is not None) == stays

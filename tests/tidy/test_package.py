@@ -71,7 +71,7 @@ def test_a_look_at_the_names_loads_none_of_them() -> None:
 
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert ran.stdout == "[]\n"
+    assert ran.stdout == "['penstock.version']\n"
 
 
 def test_the_asyncio_client_is_there_without_an_import_of_its_own() -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from penstock import __version__
 from penstock.bootstrap import IDENTITY_KEY, access, realm_limits, rules, sealing_limits
 from penstock.bootstrap.front_end_urls import front_end_url
 from penstock.client.connection.urls import safe
@@ -54,6 +53,7 @@ from penstock.storage.file_systems import FileSystemBlobs
 from penstock.storage.history_blobs import HistoryBlobs
 from penstock.storage.memory import MemoryJournal, MemoryPages, MemoryRegistry
 from penstock.storage.shared_blobs import CachedBlobs, PrefixedBlobs
+from penstock.version import __version__
 from penstock.wire.relay_preface import secret_name
 
 NATS: Final = ("nats", "tls")

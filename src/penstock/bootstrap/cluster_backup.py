@@ -15,7 +15,6 @@ from typing import Final
 from msgspec import Struct
 from xxhash import xxh3_64, xxh3_64_hexdigest
 
-from penstock import __version__
 from penstock.api.backup_files import FORMAT, BackupManifest, KeptFile, is_data_file
 from penstock.bootstrap.directories import absolute, opened
 from penstock.bootstrap.relocating import RealmMoved, TargetStores, check_has_realm, write_realm
@@ -38,6 +37,7 @@ from penstock.core.vocabulary.ports import (
 )
 from penstock.runtime.upkeep.relocation import SEGMENTS, Told
 from penstock.storage.disk import PRIVATE_DIRECTORY, PRIVATE_FILE, RealDisk
+from penstock.version import __version__
 
 STAMP: Final = 1
 """The stamp of a file whose name tells its content: under that name it is never another."""

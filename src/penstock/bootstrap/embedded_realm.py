@@ -15,7 +15,6 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock import __version__
 from penstock.bootstrap import http_server, mqtt_hub, native_listener, open_realm, with_certificate
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.credentials import current_user
@@ -33,6 +32,7 @@ from penstock.runtime.access.access import AccessControl
 from penstock.runtime.realm import RunningRealm
 from penstock.settings.loading import load
 from penstock.tasks import start_task
+from penstock.version import __version__
 
 if TYPE_CHECKING:
     from penstock.frontends.http.server import HttpServer

@@ -53,7 +53,7 @@ class Check(Struct, frozen=True):
 
 def installation() -> Iterator[Check]:
     """Python, this package, and what it needs."""
-    from penstock import __version__
+    from penstock.version import __version__
 
     python = sys.version.split()[0]
     yield Check("python", "ok", f"{python}, {sys.executable}")

@@ -175,7 +175,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from penstock import __version__
+        from penstock.version import __version__
 
         typer.echo(f"penstock {__version__}")
         raise typer.Exit

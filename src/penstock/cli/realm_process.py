@@ -52,7 +52,8 @@ def _run(data: Path, wanted: Settings) -> None:
     # Imports Arrow and the server, so only when the flags are right. Nothing of what is loaded goes
     # away again: to look for what does took a tenth of the start.
     with uncollected():
-        from penstock.serving import collect_rarely, leave_pandas_out, serve
+        from penstock.serving import leave_pandas_out, serve
+        from penstock.serving.lifecycle import collect_rarely
 
         leave_pandas_out()
         if wanted.http.enabled:

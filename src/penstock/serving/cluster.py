@@ -11,7 +11,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from penstock import __version__
 from penstock.bootstrap import http_server, native_listener, notifying, tls, with_certificate
 from penstock.bootstrap.cluster import (
     advertised,
@@ -63,7 +62,8 @@ from penstock.loggers import logger
 from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.writer.clock import SystemClock
-from penstock.serving import (
+from penstock.serving.history import HistoryServer, check_history
+from penstock.serving.lifecycle import (
     collect_rarely,
     first_failure,
     log_limits,
@@ -73,10 +73,10 @@ from penstock.serving import (
     run,
     show_first_password,
 )
-from penstock.serving.history import HistoryServer, check_history
 from penstock.serving.local import LocalRealm, check_local
 from penstock.settings import HTTP_PORT, ClusterSettings, Settings
 from penstock.tasks import leave_to_owner, start_task
+from penstock.version import __version__
 
 AGAIN_S: Final = 2.0
 """Between two attempts to open an engine without a majority."""

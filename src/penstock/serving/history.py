@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from penstock import __version__
 from penstock.api.realm import ClusterInfo
 from penstock.bootstrap import http_server, native_listener
 from penstock.bootstrap.cluster import open_history
@@ -26,6 +25,7 @@ from penstock.runtime.access.account_records import ENTRIES_PREFIX, USERS_KEY
 from penstock.runtime.access.shared_accounts import ACCESS_PREFIX
 from penstock.runtime.reading.sealed_history import SealedHistory
 from penstock.settings import ClusterSettings, Settings
+from penstock.version import __version__
 
 if TYPE_CHECKING:
     from penstock.frontends.http.server import HttpServer

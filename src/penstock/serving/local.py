@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from penstock import __version__
 from penstock.api.realm import ClusterInfo
 from penstock.bootstrap import http_server, mqtt_hub, native_listener, open_realm
 from penstock.bootstrap.front_end_urls import front_end_url
@@ -26,8 +25,9 @@ from penstock.frontends.shared.tls import Tls
 from penstock.loggers import logger
 from penstock.runtime.access.shared_accounts import ACCESS_PREFIX, SharedAccounts
 from penstock.runtime.realm import RunningRealm
-from penstock.serving import first_failure
+from penstock.serving.lifecycle import first_failure
 from penstock.settings import ClusterSettings, Settings
+from penstock.version import __version__
 
 if TYPE_CHECKING:
     from penstock.frontends.http.server import HttpServer
