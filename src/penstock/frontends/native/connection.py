@@ -72,8 +72,8 @@ class Connection(asyncio.BufferedProtocol):
         """The principal; None until it is known."""
         self.caller: Caller | None = None
         """The caller of operations; None until the connection is welcomed."""
-        limits = listener.limits.each
-        self._quota = Quota(limits) if limits.are_set else None
+        self.limits = listener.limits.each
+        self._quota = Quota(self.limits) if self.limits.are_set else None
         self._signing_in: NativeSignIn | None = None
         self._owners_told: wire.Owners | None = None
         """What it was told last of the owners in its cluster; None: it does not follow them."""
@@ -467,10 +467,12 @@ class Connection(asyncio.BufferedProtocol):
         """Send the queued frames."""
         self._flush_is_due = False
         out, self._out = self._out, []
-        if self._transport is None or self._transport.is_closing() or not out:
+        if self._transport is None or not out:
             return
         self.listener.traffic.sent_bytes += sum(map(len, out))
         for part in coalesced(out) if len(out) > 1 else out:
+            if self._transport.is_closing():  # a write has failed: uvloop refuses the next one
+                return
             self._transport.write(part)
 
     def answer(self, request: int, answer: Any, error: BaseException | None) -> None:

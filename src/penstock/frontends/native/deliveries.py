@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from penstock.columns.selectors import Selector
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.messages import Spans
+from penstock.frontends.native.peer import NativePeer
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.store.schemas import Schemas
 from penstock.wire.native import messages as wire
-
-if TYPE_CHECKING:
-    from penstock.frontends.native.connection import Connection
 
 
 class SubscriptionOutlet:
     """The outlet of one subscription of a connection."""
 
     def __init__(
-        self, connection: Connection, client_number: int, selector: Selector | None
+        self, connection: NativePeer, client_number: int, selector: Selector | None
     ) -> None:
         self._connection = connection
         self.client_number = client_number
@@ -48,7 +44,7 @@ class SubscriptionOutlet:
 class Deliveries:
     """The deliveries of one connection. Each schema is sent once, before its first events."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: NativePeer) -> None:
         self._connection = connection
         self._announced: set[int] = set()
 

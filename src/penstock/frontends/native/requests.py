@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -28,6 +28,7 @@ from penstock.core.vocabulary.errors import (
     RemoteProtocolViolation,
 )
 from penstock.frontends.native.deliveries import SubscriptionOutlet
+from penstock.frontends.native.peer import NativePeer
 from penstock.runtime.access.permits import Opening
 from penstock.runtime.operations.beginners import BEGINNERS
 from penstock.runtime.operations.callers import Caller
@@ -41,14 +42,11 @@ from penstock.runtime.operations.door import (
 from penstock.runtime.store.bodies import Body
 from penstock.wire.native import messages as wire
 
-if TYPE_CHECKING:
-    from penstock.frontends.native.connection import Connection
-
 
 class Requests:
     """The requests of one caller on one connection."""
 
-    def __init__(self, connection: Connection, caller: Caller) -> None:
+    def __init__(self, connection: NativePeer, caller: Caller) -> None:
         self._connection = connection
         self._caller = caller
         self._permits = caller.permits
@@ -151,7 +149,7 @@ class Requests:
             connection.fail(asked, refusal)
             return
         try:
-            limits = connection.listener.limits.each
+            limits = connection.limits
             limits.check_subscriptions(len(connection.subscriptions))
         except LimitReached as refused:
             connection.fail(asked, refused)
@@ -200,7 +198,7 @@ class Requests:
         if number in connection.subscriptions or number in connection.opening:
             raise InvalidArgument(f"subscription {number} is already open")
         open_ = len(connection.subscriptions) + len(connection.watches)
-        connection.listener.limits.each.check_subscriptions(open_)
+        connection.limits.check_subscriptions(open_)
 
         def tell(found: tuple[ChannelOpened, ...]) -> None:
             connection.send(wire.ChannelsFound(number, found))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import (
@@ -12,13 +11,11 @@ from penstock.core.vocabulary.errors import (
     PenstockError,
     RemoteProtocolViolation,
 )
+from penstock.frontends.native.peer import NativePeer
 from penstock.loggers import logger
 from penstock.runtime.access.internal_errors import as_internal_error, new_incident_id
 from penstock.wire.native import messages as wire
 from penstock.wire.scram import MECHANISM
-
-if TYPE_CHECKING:
-    from penstock.frontends.native.connection import Connection
 
 _log = logger("penstock.native")
 
@@ -27,7 +24,7 @@ class NativeSignIn:
     """The sign-in of one connection, from Hello to Welcome. It runs as a task, because the client
     may take its time for the proof; the connection takes nothing else meanwhile."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: NativePeer) -> None:
         self._connection = connection
         self._access = connection.realm.access
         self._proof: asyncio.Future[bytes] | None = None
