@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli import attributes, facts
+from penstock.cli import attributes, completing, facts
 from penstock.cli.asking import confirm
 from penstock.cli.output import ListFormat, count, note, size, write, write_json, write_table
 from penstock.cli.realm import session, session_at
@@ -25,6 +25,9 @@ RANGES_SHOWN = 10
 
 FirstAsked = Annotated[int, typer.Option("--from", help="First id.", metavar="ID", min=0)]
 LastAsked = Annotated[int | None, typer.Option("--to", help="Last id.", metavar="ID", min=0)]
+QueueName = Annotated[
+    str, typer.Argument(help="Name of the queue.", metavar="NAME", autocompletion=completing.queues)
+]
 Selected = Annotated[str, typer.Option(help="Only events that match.")]
 
 

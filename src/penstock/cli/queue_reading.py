@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli import given
+from penstock.cli.destinations import QueueName
 from penstock.cli.events import print_events, print_rows
 from penstock.cli.messages import known_to
 from penstock.cli.output import ListFormat, count, note, write, write_json
-from penstock.cli.queues import Name
 from penstock.cli.reading import FETCH_EVENTS, WAIT_S, Selector, say_waiting
 from penstock.cli.realm import DEFAULT_URL, Url, session
 from penstock.columns.documents import document_of
@@ -38,7 +38,7 @@ def register(commands: typer.Typer) -> None:
 
 
 def pop(
-    name: Name,
+    name: QueueName,
     timeout: Timeout = None,
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
@@ -62,7 +62,7 @@ def pop(
 
 
 def peek(
-    name: Name,
+    name: QueueName,
     limit: Annotated[
         int, typer.Option("--count", min=1, help="Look at so many.", metavar="N")
     ] = 10,
@@ -92,7 +92,7 @@ def peek(
 
 
 def read(
-    name: Name,
+    name: QueueName,
     selector: Selector = "",
     limit: Annotated[
         int | None, typer.Option("--count", min=1, help="Stop after so many events.", metavar="N")

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from penstock.cli import attributes, completing, destinations, facts, publishing, transfer
+from penstock.cli import attributes, destinations, facts, publishing, queue_reading, transfer
 from penstock.cli.asking import Yes
-from penstock.cli.destinations import First, Last, Selected
+from penstock.cli.destinations import First, Last, QueueName, Selected
 from penstock.cli.grouping import CommandGroup
 from penstock.cli.output import ListFormat, size, write_json, write_table
 from penstock.cli.realm import DEFAULT_URL, Local, Url, local_names, session
 from penstock.runtime.subscriptions.documents import channel_document
-
-Name = Annotated[
-    str, typer.Argument(help="Name of the queue.", metavar="NAME", autocompletion=completing.queues)
-]
 
 commands = typer.Typer(
     cls=CommandGroup,
@@ -27,8 +23,6 @@ commands = typer.Typer(
 
 
 def register(app: typer.Typer) -> None:
-    from penstock.cli import queue_reading  # which takes `Name` from here
-
     queue_reading.register(commands)
     app.add_typer(commands, name="queue")
     transfer.add_to(commands, "queue")
@@ -36,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 @commands.command()
 @attributes.options("queue", new=True)
-def create(name: Name, *, local: Local = None, url: Url = DEFAULT_URL, **given: Any) -> None:
+def create(name: QueueName, *, local: Local = None, url: Url = DEFAULT_URL, **given: Any) -> None:
     """Make a queue; each of its events goes to one reader.
 
     \b
@@ -80,7 +74,7 @@ def list_(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
 
 
 @commands.command()
-def show(name: Name, format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
+def show(name: QueueName, format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
     """Show a queue: attributes, content, readers, what became of every event.
 
     \b
@@ -97,7 +91,7 @@ def show(name: Name, format: ListFormat = "table", url: Url = DEFAULT_URL) -> No
 
 @commands.command()
 @attributes.options("queue", new=False)
-def edit(name: Name, *, url: Url = DEFAULT_URL, **given: Any) -> None:
+def edit(name: QueueName, *, url: Url = DEFAULT_URL, **given: Any) -> None:
     """Change attributes of a queue; they apply at once.
 
     Type, keys and the first id are for ever.
@@ -110,7 +104,7 @@ def edit(name: Name, *, url: Url = DEFAULT_URL, **given: Any) -> None:
 
 
 @commands.command()
-def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL) -> None:
+def delete(name: QueueName, yes: Yes = False, url: Url = DEFAULT_URL) -> None:
     """Remove a queue with its events.
 
     \b
@@ -122,7 +116,7 @@ def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL) -> None:
 
 @commands.command()
 def missing(
-    name: Name,
+    name: QueueName,
     first: destinations.FirstAsked = 0,
     last: destinations.LastAsked = None,
     format: ListFormat = "table",
@@ -139,7 +133,7 @@ def missing(
 
 @commands.command()
 def purge(
-    name: Name,
+    name: QueueName,
     first: First = None,
     last: Last = None,
     selector: Selected = "",
@@ -156,7 +150,7 @@ def purge(
 
 
 @commands.command()
-def maintain(name: Name, url: Url = DEFAULT_URL) -> None:
+def maintain(name: QueueName, url: Url = DEFAULT_URL) -> None:
     """Rewrite a single-file queue without what is dead in it.
 
     Ids are kept, and traffic goes on. Files of so many events each need none of it.
@@ -171,7 +165,7 @@ def maintain(name: Name, url: Url = DEFAULT_URL) -> None:
 @commands.command()
 @publishing.event_options("queue")
 def push(
-    name: Name,
+    name: QueueName,
     data: publishing.Data = None,
     file: publishing.File = None,
     *,

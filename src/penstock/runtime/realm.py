@@ -150,7 +150,7 @@ class RunningRealm:
             self.shard, self.subscriptions, self.dispatch.choosing
         )
         self._redriving = Redriving(self.shard, self.dispatch)
-        self._alarm = Alarm(self.shard, clock, self.incidents)
+        self._alarm = Alarm(self._state, self.shard.wake, clock, self.incidents)
         self.reply_queues = ReplyQueues(
             self._state,
             StoreOperations(self.create_channel, self.open_channel, self.delete_channel),

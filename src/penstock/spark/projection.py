@@ -15,9 +15,9 @@ from msgspec import Struct
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.columns.events.batch import FLAT
 from penstock.columns.events.lifted_columns import lifted, rows_with_more
 from penstock.columns.events.publishers import with_publishers
+from penstock.columns.schema.flat_columns import FLAT
 from penstock.columns.schema.free_names import free_names
 from penstock.columns.schema.layout import FIELDS, HEADERS, ORIGIN, STAMPED
 from penstock.columns.schema.number_columns import (

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from penstock.tables.files import DataFile
-from penstock.tables.log import Format
+from penstock.tables.log import DataFile, Format
 from penstock.tables.table import Compacted, Table
 
 __all__ = ["Compacted", "DataFile", "Format", "Table"]

@@ -23,9 +23,16 @@ import pyarrow as pa
 from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
 from penstock.core.vocabulary.uris import shown
 from penstock.tables.disk import Folder, filesystem_of, is_local, local_path
-from penstock.tables.files import ID_COLUMN, DataFile
+from penstock.tables.files import ID_COLUMN
 from penstock.tables.kinds import check_fields
-from penstock.tables.log import CONTENTS_MAX, UNCOMMITTED_HOURS, Commit, CommitConflict, State
+from penstock.tables.log import (
+    CONTENTS_MAX,
+    UNCOMMITTED_HOURS,
+    Commit,
+    CommitConflict,
+    DataFile,
+    State,
+)
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from msgspec import Struct
 
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.tables.disk import storing
 from penstock.tables.kinds import PARTITION_TYPES, columns_of, conformed, united
-
-if TYPE_CHECKING:
-    from penstock.tables.log import Log, NewFile
+from penstock.tables.log import DataFile, Log, NewFile
 
 ROW_GROUP_ROWS: Final = 1 << 17
 ROW_GROUP_BYTES: Final = 64 << 20
@@ -30,20 +27,6 @@ NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 """The folder name for a null partition value, the one that Spark and others use."""
 
 Values = tuple[str | None, ...]
-
-
-class DataFile(Struct, frozen=True):
-    """A Parquet file of a table."""
-
-    path: str
-    """Path inside the table, with slashes."""
-    rows: int
-    size: int
-    """Size in bytes."""
-    partition: Mapping[str, str | None]
-    """Values of the partition columns, which are not in the file."""
-    ids: tuple[int, int] | None = None
-    """Smallest and largest ``event_id``; None without such a column."""
 
 
 class RowWriter:

@@ -9,8 +9,6 @@ from typing import Any, Final, Literal, Protocol
 import pyarrow as pa
 from msgspec import Struct, field
 
-from penstock.tables.files import DataFile
-
 Format = Literal["delta", "parquet"]
 
 CONTENTS_MAX: Final = 64
@@ -18,6 +16,20 @@ CONTENTS_MAX: Final = 64
 
 UNCOMMITTED_HOURS: Final = 24
 """Hours that an uncommitted file is kept, because a writer may still commit it."""
+
+
+class DataFile(Struct, frozen=True):
+    """A Parquet file of a table."""
+
+    path: str
+    """Path inside the table, with slashes."""
+    rows: int
+    size: int
+    """Size in bytes."""
+    partition: Mapping[str, str | None]
+    """Values of the partition columns, which are not in the file."""
+    ids: tuple[int, int] | None = None
+    """Smallest and largest ``event_id``; None without such a column."""
 
 
 class State(Struct, frozen=True):

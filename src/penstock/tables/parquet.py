@@ -37,8 +37,14 @@ from penstock.columns.schema.ipc import schema_bytes, schema_from
 from penstock.core.vocabulary.argument_errors import explain
 from penstock.core.vocabulary.errors import Damaged, InvalidArgument, InvalidEvent, NewerFormat
 from penstock.tables.disk import Folder, local_path
-from penstock.tables.files import DataFile
-from penstock.tables.log import CONTENTS_MAX, UNCOMMITTED_HOURS, Commit, CommitConflict, State
+from penstock.tables.log import (
+    CONTENTS_MAX,
+    UNCOMMITTED_HOURS,
+    Commit,
+    CommitConflict,
+    DataFile,
+    State,
+)
 
 COMMITS: Final = "_penstock/commits"
 ASIDE: Final = "_penstock/aside"

@@ -19,14 +19,13 @@ from penstock.core.vocabulary.uris import shown
 from penstock.tables.disk import filesystem_of, is_local, local_path, storing
 from penstock.tables.files import (
     ID_COLUMN,
-    DataFile,
     RowWriter,
     batches_of,
     check_partitions,
     record_batches,
 )
 from penstock.tables.kinds import columns_of, conformed, united
-from penstock.tables.log import Commit, CommitConflict, Format, Log, State
+from penstock.tables.log import Commit, CommitConflict, DataFile, Format, Log, State
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds

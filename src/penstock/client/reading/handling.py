@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from penstock.api.durables import DescribeDurable, DurableInfo
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent
+from penstock.client.reading.settlements import Settlements
 from penstock.core.vocabulary.errors import IllegalState, PenstockError, SessionClosed
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.tasks import start_task
-
-if TYPE_CHECKING:
-    from penstock.client.reading.durable_subscription import DurableSubscription
 
 Handler = Callable[[DeliveredEvent], Awaitable[None] | None]
 
@@ -25,12 +23,30 @@ backoff: doubled with each redelivery (SEM D18). Without a wait it would come at
 _DOUBLED_MAX: Final = 16
 
 
+class HandledSeat(Protocol):
+    """What the loop uses of a :class:`~penstock.client.reading.durable_subscription
+    .DurableSubscription`, which starts it."""
+
+    _is_open: bool
+    _settlements: Settlements
+
+    @property
+    def _has_ended(self) -> bool: ...
+
+    @property
+    def _may_recall(self) -> bool: ...
+
+    async def _next(self, timeout: float | None) -> DeliveredBatch | None: ...
+
+    async def _left_of(self, batch: DeliveredBatch, row: int) -> DeliveredBatch | None: ...
+
+
 class HandlerLoop:
     """The task that hands events of an open seat to a handler."""
 
     def __init__(
         self,
-        seat: DurableSubscription,
+        seat: HandledSeat,
         handler: Handler,
         connection: RealmConnection,
         channel: ChannelId,

@@ -12,7 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.columns.events.event import Event
-from penstock.columns.schema.layout import BODY, FIELDS, LOGICAL_NAME, STAMPED, STAMPED_FIELDS
+from penstock.columns.events.lifted_columns import table_of
+from penstock.columns.schema.flat_columns import FLAT, flat_field, flat_name
+from penstock.columns.schema.layout import BODY, LOGICAL_NAME, STAMPED, STAMPED_FIELDS
 from penstock.columns.schema.number_columns import has_joined
 from penstock.columns.schema.rows import BLOCK_ROWS, Publishers, Rows
 from penstock.columns.schema.schema_cache import SchemaMemo
@@ -21,9 +23,6 @@ from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import InvalidArgument
 
 Int64s = npt.NDArray[np.int64]
-
-FLAT: Final = ("event_id", "published", "tag", "data")
-"""The columns every flat batch starts with."""
 
 
 def _stamped(schema: pa.Schema) -> pa.Schema:
@@ -116,16 +115,6 @@ class _Flat(NamedTuple):
     """Indexes of the picked fields in the struct of properties."""
     has_joined: bool
     """True if numbers of one property are in two fields."""
-
-
-def flat_field(name: str) -> pa.Field:
-    """The Arrow field of ``name``, one of the columns every flat batch starts with."""
-    return pa.field(name, STAMPED[name], nullable=False) if name in STAMPED else FIELDS[name]
-
-
-def flat_name(name: str) -> str:
-    """The name that the column of a property has in a flat batch."""
-    return f"properties.{name}" if name in FLAT else name
 
 
 def _flat(schema: pa.Schema, properties: Sequence[str] | None = None) -> _Flat:
@@ -283,8 +272,6 @@ class EventBatch:
         its integers and floats in one (SEM E10)."""
         plan = _flat_plans.of(self._batch.schema)
         if plan.has_joined or "more" in self._batch.schema.names:
-            from penstock.columns.events.lifted_columns import table_of  # imports this module
-
             return table_of([self._batch])
         return pa.Table.from_arrays(_flat_columns(self._batch, plan), schema=plan.schema)
 

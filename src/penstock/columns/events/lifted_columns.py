@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns.events.batch import FLAT, flat_field, flat_name
 from penstock.columns.schema import compute as pc
 from penstock.columns.schema import overflow
+from penstock.columns.schema.flat_columns import FLAT, flat_field, flat_name
 from penstock.columns.schema.layout import BODY
 from penstock.columns.schema.number_columns import (
     NotExact,

@@ -24,9 +24,10 @@ from penstock.api.consuming import (
     SettlePatternLease,
 )
 from penstock.columns.documents import document_of as line_of
-from penstock.columns.events.batch import FLAT, EventBatch, flat_field
+from penstock.columns.events.batch import EventBatch
 from penstock.columns.events.lifted_columns import table_of
 from penstock.columns.protobuf import Messages
+from penstock.columns.schema.flat_columns import FLAT, flat_field
 from penstock.core.durable.queue import READERS
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import InvalidArgument

@@ -30,7 +30,7 @@ from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.store.sealed_file import Damage, Publishers
 
 if TYPE_CHECKING:
-    from penstock.runtime.writer.group import Group
+    from penstock.runtime.writer.open_group import OpenGroup
 
 MOVING_SHARE: Final = 0.4
 """Share of time, at most, for groups in which dead events move. In the rest publishers are served
@@ -44,7 +44,7 @@ _EVENTS_MIN: Final = 250
 
 
 def move(
-    group: Group,
+    group: OpenGroup,
     number: int,
     channel: ChannelMachine,
     fact: Removed | Buried,
@@ -91,7 +91,7 @@ def _without(spans: Spans, ids: IdSet) -> Spans:
 
 
 def _bodies(
-    group: Group,
+    group: OpenGroup,
     number: int,
     channel: ChannelMachine,
     fact: Removed | Buried,

@@ -50,8 +50,9 @@ from penstock.runtime.store.state import RealmState
 from penstock.runtime.store.tail_batch import TailBatch
 from penstock.runtime.writer import dead_events, join_copies, looking_ahead, persisting
 from penstock.runtime.writer.asked import completed, work_where_dead
-from penstock.runtime.writer.looking_ahead import LookedAhead, NeedsLook
+from penstock.runtime.writer.open_group import Way
 from penstock.runtime.writer.placement import MemoryLimits, Placing, PublishHome, on_disk, room_for
+from penstock.runtime.writer.selector_cache import LookedAhead, NeedsLook
 
 DECIDED_MIN = 64
 """Requests a group takes in, if they wait, before its time may end it."""
@@ -294,7 +295,7 @@ class Group:
         forced: bool = False,
         in_journal: bool = False,
         publisher: str = "",
-        way: join_copies.Way | None = None,
+        way: Way | None = None,
     ) -> Span:
         """Store events on a channel and do what follows from it. Raises ``Refused``.
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.columns.events.batch import stamp
@@ -18,37 +17,10 @@ from penstock.core.realm.joins import HOPS_MAX, Join
 from penstock.core.vocabulary.errors import CapacityReached
 from penstock.runtime.store.bodies import UNLIMITED, Body, body_from, digest_of
 from penstock.runtime.store.message_fields import messages_of
+from penstock.runtime.writer.open_group import Bools, OpenGroup, Rows, Way
 
 if TYPE_CHECKING:
     from penstock.runtime.store.state import RealmState
-    from penstock.runtime.writer.group import Group
-
-Bools = npt.NDArray[np.bool_]
-Rows = npt.NDArray[np.int64]
-
-
-class Way:
-    """The stores that the events of one publish have reached in this step. An event that reaches a
-    store by two routes is stored there once (SEM L1); archive joins keep each copy (SEM L3)."""
-
-    __slots__ = ("roots", "seen")
-
-    def __init__(self, roots: Rows, seen: dict[str, Bools]) -> None:
-        self.roots = roots
-        """The row of the first publish that each row is a copy of."""
-        self.seen = seen
-        """Rows that have reached each store, by its name: outboxes have that of where they lead."""
-
-    def on(self, roots: Rows) -> Way:
-        return Way(roots, self.seen)
-
-    def has_been(self, name: str, roots: Rows) -> Bools:
-        there = self.seen.get(name)
-        return np.zeros(len(roots), dtype=np.bool_) if there is None else there[roots]
-
-    def comes_to(self, name: str, roots: Rows) -> None:
-        size = len(next(iter(self.seen.values())))
-        self.seen.setdefault(name, np.zeros(size, dtype=np.bool_))[roots] = True
 
 
 class CopyCandidates:
@@ -113,7 +85,7 @@ class CopyCandidates:
 
 
 def copy(
-    group: Group,
+    group: OpenGroup,
     number: int,
     joins: Sequence[Join],
     span: Span,
@@ -172,7 +144,7 @@ def _offered(
     return found
 
 
-def _wanted(group: Group, join: Join, offered: CopyCandidates, way: Way) -> Bools:
+def _wanted(group: OpenGroup, join: Join, offered: CopyCandidates, way: Way) -> Bools:
     """The rows that the join copies."""
     wanted = offered.matched(join.selector)
     if not wanted.any():

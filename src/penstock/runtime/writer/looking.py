@@ -31,7 +31,7 @@ from penstock.runtime.delivery.selection import BESIDE_ABOVE
 from penstock.runtime.store.bodies import Asked, Body
 from penstock.runtime.store.state import RealmState
 from penstock.runtime.writer.asked import asked_of_body
-from penstock.runtime.writer.looking_ahead import LookedAhead, NeedsLook, look_cost
+from penstock.runtime.writer.looking_ahead import look_cost
 from penstock.runtime.writer.requests import (
     GrantRoom,
     PublishBatches,
@@ -39,6 +39,7 @@ from penstock.runtime.writer.requests import (
     RunCommand,
     ShardRequest,
 )
+from penstock.runtime.writer.selector_cache import LookedAhead, NeedsLook
 from penstock.tasks import start_task
 
 SLICE_BYTES: Final = 64 << 20

@@ -2,23 +2,21 @@
 are about to move to another store, and states that deltas lead to.
 
 Where that is much work, the turn does nothing yet: it raises :class:`NeedsLook`, a thread applies
-the selectors, and the work is decided again. The results are kept here meanwhile, by event id.
+the selectors, and the work is decided again. The results are kept meanwhile, by event id, in
+:class:`LookedAhead`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.columns.events.batch import Int64s, ids_of, stamp
+from penstock.columns.events.batch import ids_of, stamp
 from penstock.columns.selectors import row_bytes_of
-from penstock.columns.selectors.lanes import Column
-from penstock.columns.selectors.outcomes import Key, PredicateOutcomes
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.messages import (
@@ -26,111 +24,20 @@ from penstock.core.vocabulary.messages import (
     Decided,
     Publish,
     Removed,
-    Spans,
     StoredFact,
 )
 from penstock.runtime.delivery.selection import BESIDE_ABOVE, scan_cost
 from penstock.runtime.store.bodies import Asked, Body
 from penstock.runtime.store.sealed_file import Damage
 from penstock.runtime.writer.asked import asked_of, asked_of_body
+from penstock.runtime.writer.selector_cache import NeedsLook
 
 if TYPE_CHECKING:
-    from penstock.runtime.writer.group import Group
+    from penstock.runtime.writer.open_group import OpenGroup
 
 TURN_COST_MAX: Final = BESIDE_ABOVE
 """Bytes to examine, times the selectors' work, in one turn of the writer, of all such events
 together."""
-PARTS_MAX: Final = 64
-"""Batches of one channel about which results are kept; those of older ones are found out again."""
-
-
-class NeedsLook(Exception):
-    """Selectors have much to examine in these events before the work may go on. Nothing has been
-    done; the work is decided again once :attr:`keep` was called."""
-
-    def __init__(
-        self, number: int, looks: Sequence[tuple[Body, dict[Asked, int]]], keep: Callable[[], None]
-    ) -> None:
-        super().__init__(f"selectors are put to events of channel {number} first")
-        self.number = number
-        self.looks = looks
-        self.keep = keep
-
-
-class _LookedEvents(Struct):
-    """Some stored events, and what is known of them."""
-
-    ids: Int64s
-    body: Body
-
-
-class LookedAhead:
-    """What was found out about events before the turn that needs it."""
-
-    def __init__(self) -> None:
-        self._parts: dict[int, list[_LookedEvents]] = {}
-        self._states: dict[int, Sequence[Body]] = {}
-        self.sweeping: set[int] = set()
-        """Channels whose due events are being looked at."""
-
-    def lacks(self, number: int, ids: Int64s, asked: Mapping[Asked, int]) -> Int64s:
-        """The events about which some of what is asked is not known."""
-        known = [p.ids for p in self._parts.get(number, ()) if p.body.looked >= asked.keys()]
-        return ids[~np.isin(ids, np.concatenate(known))] if known else ids
-
-    def known_of(self, number: int, batch: pa.RecordBatch) -> PredicateOutcomes | None:
-        """The results for stored events, in their order."""
-        parts = self._parts.get(number)
-        if not parts:
-            return None
-        ids = ids_of(batch)
-
-        def source(key: Key) -> Column | None:
-            found = [(p.ids, p.body.outcomes.find(key)) for p in parts if p.body.outcomes]
-            there = [(own, column) for own, column in found if column is not None]
-            if not there:
-                return None
-            known = np.concatenate([own for own, _ in there])
-            order = np.argsort(known, kind="stable")
-            places = np.searchsorted(known, ids, sorter=order)
-            if (places == len(known)).any() or (known[order[places]] != ids).any():
-                return None
-            return pa.concat_arrays([column for _, column in there]).take(pa.array(order[places]))
-
-        return PredicateOutcomes(source)
-
-    def keep(self, number: int, bodies: Sequence[Body]) -> None:
-        """Keep what is known of stored events of a channel."""
-        parts = self._parts.setdefault(number, [])
-        parts += [_LookedEvents(ids_of(body.batch), body) for body in bodies]
-        del parts[: -max(PARTS_MAX, len(bodies))]
-        self.sweeping.discard(number)
-
-    def moved(self, number: int, spans: Spans) -> None:
-        """Forget events that have moved."""
-        if number in self._parts:
-            ids = IdSet(spans)
-            left = [p for p in self._parts[number] if not ids.count(_around(p.ids))]
-            self._parts[number] = left
-            if not left:
-                del self._parts[number]
-
-    def keep_states(self, number: int, states: Sequence[Body]) -> None:
-        """Keep what is known of the states that a publish to a channel leads to."""
-        self._states[number] = states
-
-    def states(self, number: int, found: Sequence[Body]) -> Sequence[Body] | None:
-        """Take what is known of the states found, once. None if they were not looked at."""
-        known = self._states.pop(number, ())
-        same = len(known) == len(found) and all(
-            one.batch.equals(other.batch, check_metadata=True)
-            for one, other in zip(known, found, strict=True)
-        )
-        return known if same else None
-
-
-def _around(ids: Int64s) -> Span:
-    return Span(int(ids.min()), int(ids.max()) + 1) if len(ids) else Span(0, 0)
 
 
 def look_cost(asked: Mapping[Asked, int], rows: int, size: int) -> int:
@@ -144,7 +51,11 @@ def look_cost(asked: Mapping[Asked, int], rows: int, size: int) -> int:
 
 
 def before_moving(
-    group: Group, number: int, channel: ChannelMachine, facts: Iterable[StoredFact], own: Own = ()
+    group: OpenGroup,
+    number: int,
+    channel: ChannelMachine,
+    facts: Iterable[StoredFact],
+    own: Own = (),
 ) -> NeedsLook | None:
     """What is to be looked at before ``facts`` are made true, because events move in them; None
     where that is little, or done. ``own`` is what is being published."""
@@ -184,7 +95,7 @@ def _among(own: Own, dead: IdSet) -> list[pa.RecordBatch]:
 
 
 def needs_look(
-    group: Group, number: int, batches: Sequence[pa.RecordBatch], asked: Mapping[Asked, int]
+    group: OpenGroup, number: int, batches: Sequence[pa.RecordBatch], asked: Mapping[Asked, int]
 ) -> NeedsLook | None:
     """What of these events, which have ids, is to be looked at before they move; None: they may
     move now."""
@@ -212,7 +123,7 @@ def _body_of(batch: pa.RecordBatch) -> Body:
 
 
 def evicting(
-    group: Group, number: int, command: Publish, decided: Decided, bodies: Sequence[Body]
+    group: OpenGroup, number: int, command: Publish, decided: Decided, bodies: Sequence[Body]
 ) -> Decided:
     """What is decided of a publish, where events that it evicts move. Raises ``NeedsLook``."""
     channel = group.state.channels[number]
@@ -225,7 +136,7 @@ def evicting(
     return decided
 
 
-def may_sweep(group: Group, number: int, channel: ChannelMachine) -> bool:
+def may_sweep(group: OpenGroup, number: int, channel: ChannelMachine) -> bool:
     """Whether due events of a channel may move now. If not, they stay a little, unseen, and are
     looked at."""
     if number in group.looked_ahead.sweeping:
@@ -239,7 +150,11 @@ def may_sweep(group: Group, number: int, channel: ChannelMachine) -> bool:
 
 
 def refuse_to_move(
-    group: Group, number: int, channel: ChannelMachine, facts: Iterable[StoredFact], own: Own = ()
+    group: OpenGroup,
+    number: int,
+    channel: ChannelMachine,
+    facts: Iterable[StoredFact],
+    own: Own = (),
 ) -> bool:
     """Raises ``NeedsLook`` if events that move are to be looked at before, and nothing has been
     done yet; gives whether they should have been."""
@@ -249,7 +164,7 @@ def refuse_to_move(
     return look is not None
 
 
-def seen_states(group: Group, number: int, found: Sequence[Body]) -> Sequence[Body]:
+def seen_states(group: OpenGroup, number: int, found: Sequence[Body]) -> Sequence[Body]:
     """The states that a publish leads to, with what is known of them. Raises ``NeedsLook``."""
     known = group.looked_ahead.states(number, found)
     if known is not None:

@@ -12,10 +12,10 @@ from penstock.runtime.store.records import BodyRef
 from penstock.runtime.store.state import RealmState
 
 if TYPE_CHECKING:
-    from penstock.runtime.writer.group import Group
+    from penstock.runtime.writer.open_group import OpenGroup
 
 
-def secure(group: Group, number: int, channel: ChannelMachine, fact: PersistedLate) -> None:
+def secure(group: OpenGroup, number: int, channel: ChannelMachine, fact: PersistedLate) -> None:
     """Write the events that belong on disk, one fact a published batch, and make ``fact`` true."""
     left = IdSet(fact.spans)
     owed = channel.state.unwritten.overlap(left)

@@ -15,9 +15,9 @@ from penstock.loggers import logger
 from penstock.runtime.store import merging
 from penstock.runtime.store.bodies import Body
 from penstock.runtime.writer.group import Group
-from penstock.runtime.writer.looking_ahead import NeedsLook
 from penstock.runtime.writer.publish_stops import refuse_stopped
 from penstock.runtime.writer.schedules import scheduled, waits
+from penstock.runtime.writer.selector_cache import NeedsLook
 
 _log = logger("penstock.shard")
 

@@ -7,7 +7,7 @@ in one step, as a dead event leaves for its store: nothing is lost, nothing come
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -21,8 +21,8 @@ from penstock.runtime.access.incidents import Incidents
 from penstock.runtime.store.bodies import Body
 
 if TYPE_CHECKING:
+    from penstock.runtime.store.state import RealmState
     from penstock.runtime.writer.group import Group
-    from penstock.runtime.writer.shard import Shard
 
 LOOK_AGAIN_S = 30.0
 """The wall clock may be set: an alarm far away is looked at again after this."""
@@ -70,8 +70,12 @@ class Alarm:
     """Wakes schedules, and channels where rolled-back events wait (SEM D18), exactly when something
     is due, not at the next look for expired events."""
 
-    def __init__(self, shard: Shard, clock: Clock, incidents: Incidents) -> None:
-        self._shard = shard
+    def __init__(
+        self, state: RealmState, wake: Callable[[int], None], clock: Clock, incidents: Incidents
+    ) -> None:
+        """``wake`` is called with the id of each channel where something is due."""
+        self._state = state
+        self._wake = wake
         self._clock = clock
         self._incidents = incidents
         self.changed = asyncio.Event()
@@ -87,7 +91,7 @@ class Alarm:
                 wait_s = min(LOOK_AGAIN_S, (due_us - self._clock.now_us()) / 1_000_000)
             if wait_s <= 0:
                 for number in numbers:
-                    self._shard.wake(number)
+                    self._wake(number)
                 # Events still due after that could not leave: the disk is full, or slow.
                 pause_s = min(2 * pause_s, PAUSE_MAX_S) if due_us == woken_us else SOONEST_S
                 wait_s, woken_us = pause_s, due_us
@@ -102,7 +106,7 @@ class Alarm:
         """When something is due next, and where."""
         earliest: int | None = None
         numbers: list[int] = []
-        state = self._shard.state
+        state = self._state
         if (woken := state.wakes.next(state.channels)) is not None:
             earliest, numbers = woken[0], [woken[1]]
         for number in state.schedules:

@@ -30,7 +30,6 @@ from penstock.runtime.writer.dead_events import MovingPace
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.linger import Linger
 from penstock.runtime.writer.looking import Looking
-from penstock.runtime.writer.looking_ahead import NeedsLook
 from penstock.runtime.writer.persisting import bytes_to_secure
 from penstock.runtime.writer.placement import MemoryLimits, Placing, room_for
 from penstock.runtime.writer.requests import (
@@ -51,6 +50,7 @@ from penstock.runtime.writer.room_forecast import (
     side_effect_bytes,
     writes_nothing,
 )
+from penstock.runtime.writer.selector_cache import NeedsLook
 
 GROUP_BYTES_MAX = 16 << 20
 """A group closes at this many bytes of events: what waits longer goes into the next."""

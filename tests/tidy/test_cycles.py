@@ -1,0 +1,92 @@
+"""Modules do not import each other in circles, not even for types: what imports whom says where
+something belongs, and only a tree can be split."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tests.tidy.parsing import parsed
+
+ROOT = Path(__file__).resolve().parents[2] / "src"
+CYCLE_MAX = 2
+"""Two modules may name each other's types: an object and what it makes."""
+KNOWN = frozenset(("penstock.frontends.amqp", "penstock.frontends.http", "penstock.frontends.mqtt"))
+"""Folders whose modules still form a circle."""
+KNOWN_MODULES = frozenset(
+    f"penstock.client.reading.{name}" for name in ("delivered", "durable_subscription", "handling")
+)
+
+
+def modules() -> dict[str, Path]:
+    names = {}
+    for path in ROOT.rglob("*.py"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return names
+
+
+def imports(name: str, path: Path, known: Mapping[str, Path]) -> set[str]:
+    """The modules that a module imports anywhere, also inside functions and for types only."""
+    found = set()
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: imports are absolute"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in known else str(node.module))
+    return {module for module in found if module in known and module != name}
+
+
+def cycles(graph: Mapping[str, set[str]]) -> Iterator[list[str]]:
+    """The strongly connected components of more than one module (Tarjan, without recursion)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    for root in graph:
+        if root in index:
+            continue
+        work = [(root, iter(sorted(graph[root])))]
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        while work:
+            module, rest = work[-1]
+            for imported in rest:
+                if imported not in index:
+                    index[imported] = low[imported] = len(index)
+                    stack.append(imported)
+                    work.append((imported, iter(sorted(graph[imported]))))
+                    break
+                if imported in stack:
+                    low[module] = min(low[module], index[imported])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[module])
+                if low[module] == index[module]:
+                    at = stack.index(module)
+                    component = stack[at:]
+                    del stack[at:]
+                    if len(component) > 1:
+                        yield sorted(component)
+
+
+def test_a_circle_is_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"f"}, "f": {"e"}}
+
+    assert sorted(cycles(graph)) == [["a", "b", "c"], ["e", "f"]]
+
+
+def test_no_more_than_two_modules_import_each_other() -> None:
+    known = modules()
+    graph = {name: imports(name, path, known) for name, path in known.items()}
+
+    wrong = []
+    for cycle in cycles(graph):
+        folders = {module.rpartition(".")[0] for module in cycle}
+        if len(cycle) > CYCLE_MAX and not folders <= KNOWN and not KNOWN_MODULES.issuperset(cycle):
+            wrong.append(" <-> ".join(cycle))
+    assert wrong == []
