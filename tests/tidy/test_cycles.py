@@ -29,7 +29,7 @@ def modules() -> dict[str, Path]:
 
 def imports(name: str, path: Path, known: Mapping[str, Path]) -> set[str]:
     """The modules that a module imports anywhere, also inside functions and for types only."""
-    found = set()
+    found: set[str] = set()
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
