@@ -10,7 +10,12 @@ import pytest
 import penstock
 from penstock.core.access.rights import ANONYMOUS, Principal
 from penstock.frontends.mqtt.connection import CONNECT_BYTES_MAX, HELD_BYTES_MAX, MqttConnection
-from penstock.frontends.mqtt.hub import UNKNOWN_BYTES_MAX, UNKNOWN_SMALL_BYTES
+from penstock.frontends.mqtt.hub import (
+    INCOMPLETE_SMALL_BYTES,
+    UNKNOWN_BYTES_MAX,
+    UNKNOWN_SMALL_BYTES,
+)
+from penstock.frontends.shared.buffers import Buffers
 from penstock.testing.loop import pass_time, simulated
 from penstock.wire.mqtt.framing import CONTROL_BYTES_MAX, FILTERS_BYTES_MAX
 from penstock.wire.mqtt.packets import (
@@ -179,6 +184,43 @@ async def test_clients_that_are_not_signed_in_share_a_bounded_memory() -> None:
         for connection, _ in lines:
             connection.connection_lost(None)
         made.unknown.open(Principal(ANONYMOUS, "10.0.0.1")).grow(UNKNOWN_BYTES_MAX // 2)
+
+
+def signed_in(made: Any, client_id: str, user: str) -> tuple[MqttConnection, Line]:
+    """A client that is connected, and has sent nothing more."""
+    connection, line = come(made, "10.0.0.1")
+    connection.data_received(packet_bytes(ConnectPacket(client_id), MQTT_5))
+    connection.principal = Principal(user, "10.0.0.1")
+    return connection, line
+
+
+@pytest.mark.spec("M1")
+@simulated
+async def test_packets_of_one_user_that_do_not_end_leave_room_for_those_of_others() -> None:
+    async with hub() as made:
+        made.incomplete = Buffers(8 << 20, INCOMPLETE_SMALL_BYTES)
+        size = 1 << 20
+        beginning = b"\x30" + variable_bytes(2 * size) + bytes(size + INCOMPLETE_SMALL_BYTES)
+        lines = [signed_in(made, f"c{at}", "low") for at in range(10)]
+        await pass_time(1)
+        for connection, _ in lines:
+            connection.data_received(beginning)
+        held = sum(not line.is_closing() for _, line in lines)
+        assert held == 3, "half of what is left"
+        assert all((b"\x97" in line.written) == line.is_closing() for _, line in lines)
+        others, line = signed_in(made, "other", "high")
+        await pass_time(1)
+        message = packet_bytes(PublishPacket("a", bytes(size), 1, 1), MQTT_5)
+        for at in range(0, len(message), 100_000):
+            others.data_received(message[at : at + 100_000])
+        await pass_time(1)
+        assert line.written.endswith(b"\x40\x02\x00\x01")
+
+        lines[0][0].data_received(bytes(size))
+        for connection, _ in lines[1:]:
+            connection.connection_lost(None)
+
+        assert made.incomplete._held == {}
 
 
 @pytest.mark.spec("M1")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec
 from msgspec.structs import replace
 
 from penstock.core.access.rights import ANONYMOUS, Principal
-from penstock.core.vocabulary.errors import ConnectionLost, PenstockError
+from penstock.core.vocabulary.errors import ConnectionLost, PenstockError, Unavailable
 from penstock.frontends.mqtt.incoming import Incoming
 from penstock.frontends.mqtt.outbox import Filter
 from penstock.frontends.mqtt.reasons import (
@@ -29,6 +29,7 @@ from penstock.frontends.mqtt.subscribing import Subscribing, give_retained
 from penstock.frontends.mqtt.topic_rights import ClientRights
 from penstock.frontends.native.hosted_connection import HostedConnection
 from penstock.frontends.shared.backpressure import ReadThrottle
+from penstock.frontends.shared.buffers import HeldBytes
 from penstock.frontends.shared.transports import close
 from penstock.loggers import logger
 from penstock.runtime.access.open_connections import ConnectionState
@@ -103,9 +104,11 @@ class MqttConnection(HostedConnection):
         self._unknown_bytes = 0
         self._unknown = hub.unknown.open(Principal(ANONYMOUS, ""))
         """What it has sent before it is known who it is."""
+        self._incomplete: HeldBytes | None = None
+        """What it has sent of a packet that is not complete, if that is much."""
         self._out: list[bytes] = []
         self.takes_more = True
-        self._reading = ReadThrottle(self._may_read, self._reads_again, self._take_in)
+        self._reading = ReadThrottle(self._may_read, self._reads_again, self._take_and_count)
         self._keep_alive_s = 0.0
         self.incoming = Incoming(self)
         self._subscriber = Subscribing(self)
@@ -183,6 +186,7 @@ class MqttConnection(HostedConnection):
         self._reading.end()
         self._sign_in.lost()
         self._unknown.close()
+        self._count_incomplete(0)
         self._leave()
         self.listener.closed(self)
 
@@ -208,6 +212,30 @@ class MqttConnection(HostedConnection):
         self.heard_s = now_s
 
     # --- in ------------------------------------------------------------------------------
+
+    def _take_and_count(self) -> bool:
+        has_more = self._take_in()
+        if self._incomplete is not None or self._reader.held_bytes > HELD_BYTES_MAX:
+            self._count_incomplete(self._reader.held_bytes)
+        return has_more
+
+    def _count_incomplete(self, size: int) -> None:
+        """Count what is held of an incomplete packet with that of the other clients of its user.
+        Without room for it the connection ends."""
+        if self._incomplete is not None:
+            self._incomplete.close()
+        self._incomplete = None
+        if size <= HELD_BYTES_MAX or not self.is_open or self.is_ending:
+            return
+        self._incomplete = self.hub.incomplete.open(self.principal)
+        try:
+            self._incomplete.grow(size)
+        except Unavailable:
+            text = (
+                "too many large messages of the user are incomplete; send fewer of them at the "
+                "same time"
+            )
+            self._refused(MqttViolation(Reason.QUOTA_EXCEEDED, text))
 
     def _take_in(self) -> bool:
         """Receive some of the packets that are here; returns whether there may be more."""

@@ -41,6 +41,7 @@ from penstock.frontends.mqtt.retained import RetainedMessages
 from penstock.frontends.mqtt.session import ClientKey, MqttSession, turn_of
 from penstock.frontends.mqtt.session_store import NEVER
 from penstock.frontends.mqtt.sessions import MqttSessions
+from penstock.frontends.mqtt.signing_in import ROOM_BYTES
 from penstock.frontends.mqtt.topic_channels import TopicChannel, TopicChannels
 from penstock.frontends.shared.buffers import Buffers
 from penstock.loggers import logger
@@ -60,6 +61,11 @@ VERSIONS: Final = {MQTT_3: "3.1.1", MQTT_5: "5"}
 UNKNOWN_BYTES_MAX: Final = 16 << 20
 """Bytes of packets of clients that are not signed in, all together."""
 UNKNOWN_SMALL_BYTES: Final = 4_096
+"""Bytes of each of them that are not counted."""
+INCOMPLETE_BYTES_MAX: Final = 256 << 20
+"""Bytes of packets of clients that are signed in and that are not complete, all together; at least
+four times the largest packet."""
+INCOMPLETE_SMALL_BYTES: Final = 1 << 16
 """Bytes of each of them that are not counted."""
 LAST_USER: Final = "\U0010ffff"
 """Comes behind the names of users."""
@@ -90,6 +96,11 @@ class MqttHub:
         self.channel = channel
         self.unknown = Buffers(UNKNOWN_BYTES_MAX, UNKNOWN_SMALL_BYTES)
         """What clients have sent that are not signed in."""
+        packet_bytes_max = listener.realm.limits.event_bytes_max + ROOM_BYTES
+        self.incomplete = Buffers(
+            max(INCOMPLETE_BYTES_MAX, 4 * packet_bytes_max), INCOMPLETE_SMALL_BYTES
+        )
+        """What clients have sent of packets that are not complete."""
         self.held = UserBytes(self._held_for)
         serve_mqtt(self.realm, channel)
         self.traffic = listener.realm.connections.traffic["mqtt"]
