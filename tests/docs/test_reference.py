@@ -16,6 +16,7 @@ from penstock.client.connection.credentials import PASSWORD_VARIABLE, TOKEN_VARI
 from penstock.columns.events.event import Origin
 from penstock.columns.selectors.parser import parse
 from penstock.core.vocabulary.counters import Counters
+from penstock.core.vocabulary.deprecation import DEPRECATED_CHANNELS, DEPRECATED_DURABLES
 from penstock.core.vocabulary.errors import error_classes
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.settings.loading import described, load, variable_of
@@ -177,9 +178,11 @@ def test_every_type_is_explained_and_deprecated_ones_say_so() -> None:
     marks = {True: " (deprecated)", False: ""}
 
     for each in rules().types.values():
-        assert re.search(rf"^\| `{each.name}`{re.escape(marks[each.deprecated])} ", channels, re.M)
+        mark = re.escape(marks[each.name in DEPRECATED_CHANNELS])
+        assert re.search(rf"^\| `{each.name}`{mark} ", channels, re.M)
     for kind in rules().kinds.values():
-        assert f"| {kind.name}{marks[kind.deprecated]} " in heading.replace("(default) ", "")
+        mark = marks[kind.name in DEPRECATED_DURABLES]
+        assert f"| {kind.name}{mark} " in heading.replace("(default) ", "")
 
 
 def test_every_counter_and_what_an_origin_says_is_explained() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.frontends.shared.rare_lines import EVERY_S, KINDS_MAX, RareLines
+from penstock.runtime.access.rare_lines import EVERY_S, KINDS_MAX, RareLines
 from penstock.testing.loop import pass_time, simulated
 
 

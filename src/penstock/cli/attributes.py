@@ -13,8 +13,8 @@ from msgspec.structs import asdict
 
 from penstock.cli import completing, given, messages
 from penstock.cli.output import backoff_shown, count, duration
+from penstock.core.vocabulary.deprecation import DEPRECATED_CHANNELS, DEPRECATED_DURABLES
 from penstock.core.vocabulary.durable_attributes import DURABLE_DEFAULTS
-from penstock.runtime.subscriptions.documents import DEPRECATED, DEPRECATED_DURABLES
 
 if TYPE_CHECKING:
     from penstock.api.durables import DurableInfo
@@ -389,7 +389,7 @@ def chosen_of_durable(written: Mapping[str, Any]) -> dict[str, Any]:
 
 def type_shown(name: str) -> str:
     """A channel type as lists show it."""
-    return f"{name} (deprecated)" if name in DEPRECATED else name
+    return f"{name} (deprecated)" if name in DEPRECATED_CHANNELS else name
 
 
 def durable_type_shown(name: str) -> str:

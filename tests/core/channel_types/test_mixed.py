@@ -16,5 +16,4 @@ def test_what_tells_it_from_the_others() -> None:
     assert TYPE.name == "mixed"
     assert TYPE.survives_restart is True
     assert TYPE.event_ttl_counts is True
-    assert not TYPE.deprecated
     assert TYPE.volatile(digest) == (Span(1, 2),)

@@ -16,5 +16,4 @@ def test_what_tells_it_from_the_others() -> None:
     assert TYPE.name == "reliable"
     assert TYPE.survives_restart is False
     assert TYPE.event_ttl_counts is False
-    assert not TYPE.deprecated
     assert TYPE.volatile(digest) == (Span(0, 3),)

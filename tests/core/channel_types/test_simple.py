@@ -20,7 +20,6 @@ def test_what_tells_it_from_the_others() -> None:
     assert TYPE.survives_restart is False
     assert TYPE.ids_survive is False
     assert TYPE.clusterable is False
-    assert TYPE.deprecated
     assert TYPE.volatile(digest) == (Span(0, 3),)
 
 

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 import penstock
 from penstock.columns.events.event import Event
 from penstock.frontends.mqtt.messages import message_of
 from penstock.runtime.access.open_connections import MessageCounts
+from penstock.runtime.access.rare_lines import EVERY_S
+from penstock.testing.loop import pass_time, simulated
 from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, PubackPacket, PubcompPacket, PubrecPacket
 from penstock.wire.mqtt.properties import PacketProperties
 from tests.frontends.mqtt.clients import PacketClient, connected
@@ -161,6 +164,23 @@ def test_each_part_that_is_left_out_is_counted() -> None:
     assert message is not None
     assert message.properties == PacketProperties(user_properties=(("long", "b"), ("n", "5")))
     assert counts.left_out == 4
+
+
+@simulated
+async def test_the_log_has_a_line_a_minute_of_parts_that_are_left_out() -> None:
+    counts = MessageCounts()
+    event = Event(b"", properties={"topic": "a", "nul": "\0"})
+
+    with capture_logs() as lines:
+        for _ in range(3):
+            message_of(event, counts=counts)
+        await pass_time(EVERY_S + 1)
+        message_of(event, counts=counts)
+
+    assert [(line["event"], line["count"]) for line in lines] == [
+        ("mqtt.left_out", 1),
+        ("mqtt.left_out", 4),
+    ]
 
 
 def test_a_payload_that_is_encoded_says_so_and_is_no_text() -> None:

@@ -52,9 +52,6 @@ class ChannelType(Protocol):
         restart here is lost there."""
         ...
 
-    @property
-    def deprecated(self) -> bool: ...
-
     def volatile(self, digest: Digest) -> Spans:
         """Offsets of the events of a batch that live in memory only."""
         ...
@@ -75,7 +72,6 @@ class ClusterWide:
         self.event_ttl_counts = type.event_ttl_counts
         self.relays = type.relays
         self.scheduled_on = type.scheduled_on
-        self.deprecated = type.deprecated
 
     def volatile(self, digest: Digest) -> Spans:
         return ()

@@ -15,7 +15,6 @@ class Mixed:
     relays = False
     clusterable = True
     scheduled_on = "mixed"
-    deprecated = False
 
     def volatile(self, digest: Digest) -> Spans:
         return digest.volatile

@@ -16,7 +16,6 @@ class OffHeap:
     relays = False
     clusterable = True
     scheduled_on = "reliable"
-    deprecated = True
 
     def volatile(self, digest: Digest) -> Spans:
         return (Span(0, digest.count),)

@@ -15,7 +15,6 @@ class Paged:
     relays = False
     clusterable = True
     scheduled_on = "persistent"
-    deprecated = True
 
     def volatile(self, digest: Digest) -> Spans:
         return ()

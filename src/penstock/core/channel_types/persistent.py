@@ -15,7 +15,6 @@ class Persistent:
     relays = False
     clusterable = True
     scheduled_on = "persistent"
-    deprecated = False
 
     def volatile(self, digest: Digest) -> Spans:
         return ()

@@ -16,7 +16,6 @@ class Reliable:
     relays = False
     clusterable = True
     scheduled_on = "reliable"
-    deprecated = False
 
     def volatile(self, digest: Digest) -> Spans:
         return (Span(0, digest.count),)

@@ -16,7 +16,6 @@ class Simple:
     relays = False
     clusterable = False
     scheduled_on = "simple"
-    deprecated = True
 
     def volatile(self, digest: Digest) -> Spans:
         return (Span(0, digest.count),)

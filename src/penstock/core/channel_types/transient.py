@@ -15,7 +15,6 @@ class Transient:
     relays = True
     clusterable = False
     scheduled_on = "simple"
-    deprecated = False
 
     def volatile(self, digest: Digest) -> Spans:
         return ()

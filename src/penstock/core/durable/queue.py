@@ -31,7 +31,6 @@ class Readers:
     window_grows = False
     purgeable = True
     orders_strictly = False
-    deprecated = False
     seats_wait = False
 
     def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:

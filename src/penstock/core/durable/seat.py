@@ -214,9 +214,6 @@ class DurableKind(Protocol):
         ...
 
     @property
-    def deprecated(self) -> bool: ...
-
-    @property
     def seats_wait(self) -> bool:
         """Whether a client's seat is kept for it for a while when another node takes over (SEM
         N6)."""

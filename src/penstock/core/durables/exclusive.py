@@ -19,7 +19,6 @@ class Exclusive:
     takes_transient = True
     purgeable = False
     orders_strictly = False
-    deprecated = False
     seats_wait = True
 
     def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:

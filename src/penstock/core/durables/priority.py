@@ -23,7 +23,6 @@ class Priority:
     takes_transient = True
     purgeable = False
     orders_strictly = False
-    deprecated = True
     seats_wait = True
 
     def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:

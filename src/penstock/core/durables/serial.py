@@ -20,7 +20,6 @@ class Serial:
     takes_transient = False
     purgeable = True
     orders_strictly = True
-    deprecated = False
     seats_wait = True
 
     def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:

@@ -19,7 +19,6 @@ class Shared:
     takes_transient = False
     purgeable = True
     orders_strictly = False
-    deprecated = False
     seats_wait = False
 
     def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:

@@ -20,7 +20,6 @@ class SharedQueued:
     takes_transient = True
     purgeable = False
     orders_strictly = False
-    deprecated = True
     seats_wait = False
 
     def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:

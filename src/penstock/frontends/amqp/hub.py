@@ -18,6 +18,7 @@ from penstock.frontends.amqp.open_frame import CLOSE
 from penstock.frontends.amqp.outgoing import EncodedMessages
 from penstock.frontends.amqp.places import SubscriberRegistry
 from penstock.loggers import logger
+from penstock.runtime.access.rare_lines import RareLines
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.subscriptions.realm_view import DurableView
 
@@ -67,6 +68,7 @@ class AmqpHub:
         """A digest of the selector, which may be long, and no-local, by durable."""
         self._kept: WeakValueDictionary[str, UserKept] = WeakValueDictionary()
         """What is kept for each user until its receivers settle it."""
+        self._rare_lines = RareLines()
         self.modifications = Modifications()
         self.places = SubscriberRegistry()
         self._absences: WeakKeyDictionary[object, object] = WeakKeyDictionary()
@@ -206,12 +208,10 @@ class AmqpHub:
         return messages
 
     def _leave_out(self, parts: list[str]) -> None:
-        """Count parts of events that messages do not have. The log has a line for the first,
-        second, fourth, eighth and so on."""
-        before = self.traffic.left_out
-        count = self.traffic.left_out = before + len(parts)
-        if count.bit_length() > before.bit_length():
-            _log.warning("amqp.left_out", parts=parts[:10], count=count)
+        """Count parts of events that messages do not have. The log has a line a minute."""
+        self.traffic.left_out += len(parts)
+        if self._rare_lines.is_due("amqp.left_out"):
+            _log.warning("amqp.left_out", parts=parts[:10], count=self.traffic.left_out)
 
     def forget_written(self) -> None:
         """Drop the written messages at the end of a turn."""

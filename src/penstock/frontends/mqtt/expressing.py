@@ -31,10 +31,9 @@ _log = logger("penstock.mqtt")
 
 
 def leave_out(counts: MessageCounts, topic: str, part: str, reason: str) -> None:
-    """Count a part of an event that its message does not have. The log has a line for the first,
-    second, fourth, eighth and so on."""
+    """Count a part of an event that its message does not have. The log has a line a minute."""
     counts.left_out += 1
-    if _is_told(counts.left_out):
+    if counts.rare_lines.is_due("mqtt.left_out"):
         _log.warning("mqtt.left_out", topic=topic, part=part, reason=reason, count=counts.left_out)
 
 
@@ -42,12 +41,8 @@ def give_up(counts: MessageCounts, topic: str, reason: str) -> None:
     """Count a message that cannot be sent to a receiver, which its durable then counts as taken.
     The log has lines as for `leave_out`."""
     counts.unsent += 1
-    if _is_told(counts.unsent):
+    if counts.rare_lines.is_due("mqtt.not_given_out"):
         _log.warning("mqtt.not_given_out", topic=topic, reason=reason, count=counts.unsent)
-
-
-def _is_told(count: int) -> bool:
-    return not count & (count - 1)
 
 
 def packet_properties(

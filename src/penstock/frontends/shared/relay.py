@@ -14,11 +14,11 @@ from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.core.vocabulary.ports import Clock
 from penstock.frontends.shared.handshakes import Handshake
 from penstock.frontends.shared.protocol_detection import Sniffer, hand_over
-from penstock.frontends.shared.rare_lines import RareLines
 from penstock.frontends.shared.relayed import peek
 from penstock.frontends.shared.serving_node import FindOwner, FrontEnd
 from penstock.frontends.shared.transports import close, host_of, place_of
 from penstock.loggers import logger
+from penstock.runtime.access.rare_lines import RareLines
 from penstock.tasks import start_task
 from penstock.wire.relay_preface import (
     SIGNATURE,

@@ -20,9 +20,9 @@ from penstock.core.vocabulary.errors import LimitReached, RemoteProtocolViolatio
 from penstock.core.vocabulary.ports import Clock
 from penstock.frontends.shared.handshakes import Handshake
 from penstock.frontends.shared.protocol_detection import Sniffer, hand_over
-from penstock.frontends.shared.rare_lines import RareLines
 from penstock.frontends.shared.transports import host_of
 from penstock.loggers import logger
+from penstock.runtime.access.rare_lines import RareLines
 from penstock.wire.addresses import is_loopback
 from penstock.wire.relay_preface import (
     HEAD_BYTES,

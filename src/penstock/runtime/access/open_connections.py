@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from penstock.api.topics import SessionsPage
 from penstock.core.vocabulary.errors import PenstockError
+from penstock.runtime.access.rare_lines import RareLines
 
 
 class ConnectionState(Struct, frozen=True, kw_only=True):
@@ -59,7 +60,7 @@ class TrafficCounts:
 class MessageCounts:
     """Messages of MQTT since the realm started."""
 
-    __slots__ = ("dropped", "left_out", "received", "refused", "sent", "unsent")
+    __slots__ = ("dropped", "left_out", "rare_lines", "received", "refused", "sent", "unsent")
 
     def __init__(self) -> None:
         self.received = [0, 0, 0]
@@ -74,6 +75,8 @@ class MessageCounts:
         """Parts of events that MQTT cannot express, and that messages are sent without."""
         self.unsent = 0
         """Messages that could not be sent to a receiver, which is done with them all the same."""
+        self.rare_lines = RareLines()
+        """Decides which of these losses the log has a line for."""
 
 
 class MqttFigures(Struct, frozen=True, kw_only=True):

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from msgspec.structs import asdict
 
 from penstock.api.channels import ChannelInfo
 from penstock.core.channel.conservation import conservation
+from penstock.core.vocabulary.deprecation import DEPRECATED_CHANNELS
 from penstock.core.vocabulary.errors import Unavailable
 from penstock.core.vocabulary.reach import decided
-
-DEPRECATED: Final = frozenset(("simple", "paged", "off_heap"))
-"""Channel types that work, but should not be used for new channels (SEM C)."""
-DEPRECATED_DURABLES: Final = frozenset(("priority", "shared_queued"))
-"""Likewise types of durables."""
 
 
 def channel_document(info: ChannelInfo) -> dict[str, Any]:
@@ -26,7 +22,7 @@ def channel_document(info: ChannelInfo) -> dict[str, Any]:
     return {
         **asdict(info),
         "definition": {**definition, "storage": asdict(info.definition.storage)},
-        "deprecated": info.definition.type in DEPRECATED,
+        "deprecated": info.definition.type in DEPRECATED_CHANNELS,
         "counters": asdict(info.counters),
         "storage": asdict(info.storage),
         "conservation": conservation(info.counters, live=info.events, overdue=info.overdue),

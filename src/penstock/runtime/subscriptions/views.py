@@ -9,6 +9,7 @@ from penstock.api.durables import DurableInfo
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.queue import READERS
+from penstock.core.vocabulary.deprecation import DEPRECATED_DURABLES
 from penstock.runtime.store.channel_store import ChannelStore
 
 
@@ -66,6 +67,6 @@ def durable_info(state: ChannelState, durable: Durable, now_us: int) -> DurableI
         in_flight=durable.in_flight_count,
         waiting=len(durable.waiting) if durable.waiting else 0,
         waiting_until_us=(durable.waiting.next_us or None) if durable.waiting else None,
-        deprecated=durable.kind.deprecated,
+        deprecated=durable.kind.name in DEPRECATED_DURABLES,
         **asdict(durable.attributes),
     )

@@ -1,4 +1,4 @@
-"""Log lines that any number of clients could cause: one a minute of each kind, with a count."""
+"""Log lines that any number of clients or events could cause: one a minute of each kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ KINDS_MAX: Final = 256
 
 
 class RareLines:
-    """Decides whether a line is written, by its kind: the event and what caused it."""
+    """Decides whether a line is written, by its kind: the event and what caused it, as far as
+    clients do not make that up."""
 
     def __init__(self) -> None:
         self._written_s: dict[Hashable, float] = {}
@@ -20,7 +21,7 @@ class RareLines:
 
     def is_due(self, *kind: Hashable) -> bool:
         """Whether a line of this kind is to be written now; if not, it is counted."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = _now_s()
         written_s = self._written_s.get(kind)
         if written_s is not None and now_s - written_s < EVERY_S:
             self._left_out[kind] = self._left_out.get(kind, 0) + 1
@@ -34,3 +35,11 @@ class RareLines:
     def left_out(self, *kind: Hashable) -> int:
         """How many lines of this kind were left out since the last one that was written."""
         return self._left_out.pop(kind, 0)
+
+
+def _now_s() -> float:
+    """The time of the loop; 0 where none runs, as in tools, so that each kind has one line."""
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return 0.0
