@@ -121,7 +121,7 @@ def _served(asked: argparse.Namespace, seconds: float, corpus: Path) -> int:
         if outcome.branches:
             reached = f"{outcome.reached:,} of {outcome.branches:,} branches"
             more += [reached, f"{outcome.kept:,} inputs kept"]
-        _report(served.NAME, outcome.done, bool(outcome.broken), *more)
+        _report(served.NAME, outcome.done, int(bool(outcome.broken)), *more)
 
     outcome = served.attack(
         asked.seed,

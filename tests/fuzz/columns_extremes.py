@@ -106,9 +106,9 @@ def stream(batch: pa.RecordBatch, codec: str | None = "zstd") -> bytes:
     return bytes(sink.getvalue())
 
 
-def messages_of(batch: pa.RecordBatch) -> tuple[bytes, list[bytes]]:
+def messages_of(batch: pa.RecordBatch, codec: str | None = "zstd") -> tuple[bytes, list[bytes]]:
     """The schema of a batch, and the messages of its dictionaries and of itself, compressed: what
     a native client sends one by one."""
-    reader = ipc.MessageReader.open_stream(pa.py_buffer(stream(batch)))
+    reader = ipc.MessageReader.open_stream(pa.py_buffer(stream(batch, codec)))
     next(reader)
     return schema_bytes(batch.schema), [bytes(message.serialize()) for message in reader]

@@ -42,6 +42,8 @@ ROUNDS: Final = 12
 """Rounds with several extreme values at a time, for each message."""
 LATER: Final = 21
 """The request of each conversation that is answered once those before it are through."""
+PLAIN_BYTES_MAX: Final = 8 << 20
+"""Batches up to this size are not compressed."""
 EXAMPLES_A_REALM: Final = 8
 """Few: a request may delete what the next ones are about."""
 
@@ -166,7 +168,8 @@ def publishes() -> Sequence[tuple[str, bytes]]:
     messages, and look at what became of them."""
     found = []
     for what, batch in columns_extremes.batches():
-        schema, bodies = columns_extremes.messages_of(batch)
+        codec = "zstd" if batch.nbytes > PLAIN_BYTES_MAX else None
+        schema, bodies = columns_extremes.messages_of(batch, codec)
         sizes, body = tuple(map(len, bodies)), b"".join(bodies)
         said: list[tuple[wire.Message, bytes]] = [(wire.Schema(1), schema)]
         for channel in (1, 2):

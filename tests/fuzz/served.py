@@ -44,8 +44,8 @@ IDLE_S: Final = 0.05
 """A client hangs up earlier if the server does not work for so long: it waits for more bytes."""
 IDLE_CPU_S: Final = 0.005
 """Processor time that an idle server uses for pings meanwhile."""
-REPEATED: Final = 2 * LOOKED_EVERY
-"""Last requests that are kept in a file when something breaks."""
+REPEATED_BYTES: Final = 32 << 20
+"""Bytes of the last requests that are kept in a file when something breaks."""
 REPORTED_EVERY_S: Final = 60.0
 PING_EVERY_S: Final = 0.05
 READ_BYTES: Final = 1 << 16
@@ -112,6 +112,7 @@ class Attacked:
             folder = Path(self._folder.name)
             if self._is_guided:
                 self.branches = covered.make_covered_copy(folder / "copy")
+            _make_channels(folder / "data")
             ends.enter_context(self._server)
             if self._is_guided:
                 self._branch_count = BranchCount(folder / "branches")
@@ -251,6 +252,13 @@ class Attacked:
             self._pinged = error
 
 
+def _make_channels(data: Path) -> None:
+    """Make the channels of the requests before those of MQTT: requests go by their numbers."""
+    with penstock.Realm(data) as realm, realm.connect() as session:
+        session.channels.create("orders", keys={"n": 20})
+        session.queues.create("q")
+
+
 def is_answered(heard: bytes) -> bool:
     """Whether an answer over HTTP is whole, or has no end."""
     head, gap, body = heard.partition(b"\r\n\r\n")
@@ -288,6 +296,24 @@ _IS_ANSWERED: Final[dict[str, Callable[[bytes], bool]]] = {
 # --- the run -----------------------------------------------------------------------------
 
 
+class LastRequests:
+    """The last requests, as many as ``REPEATED_BYTES`` have room for."""
+
+    def __init__(self) -> None:
+        self._requests: deque[Drawn] = deque()
+        self._bytes = 0
+
+    @property
+    def requests(self) -> list[Drawn]:
+        return list(self._requests)
+
+    def add(self, request: Drawn) -> None:
+        self._requests.append(request)
+        self._bytes += len(request.data)
+        while self._bytes > REPEATED_BYTES:
+            self._bytes -= len(self._requests.popleft().data)
+
+
 class Outcome(NamedTuple):
     done: int
     broken: str
@@ -316,7 +342,7 @@ def attack(
 ) -> Outcome:
     """Send requests for a time, or a number of requests, or until something breaks. ``corpus``
     makes it a guided run, whose inputs are kept there. ``report`` is called each minute."""
-    last: deque[Drawn] = deque(maxlen=REPEATED)
+    last = LastRequests()
     done, broken, reached = 0, "", 0
     guided = None if corpus is None else Guided(seed, corpus)
     with Attacked(memory_bytes, ping_s_max, is_guided=guided is not None) as realm:
@@ -334,7 +360,7 @@ def attack(
                 now_s = time.perf_counter()
                 if done >= examples if examples else now_s - begun_s >= seconds:
                     break
-                last.append(request)
+                last.add(request)
                 realm.ask(request)
                 done += 1
                 if guided is not None and (count := realm.reached) > reached:
@@ -350,9 +376,8 @@ def attack(
             realm.furnish()
             realm.works()
         except (Broken, OSError) as error:  # OSError: the server does not count any more
-            broken = (
-                f"{error}\n{_how_to_repeat(seed, done, list(last), is_guided=guided is not None)}"
-            )
+            repeating = _how_to_repeat(seed, done, last.requests, is_guided=guided is not None)
+            broken = f"{error}\n{repeating}"
         return outcome()
 
 
