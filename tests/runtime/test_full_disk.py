@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from penstock.columns.events.event import Event
-from penstock.core.vocabulary.errors import StorageFailed
+from penstock.core.vocabulary.errors import AlreadyCommitted, StorageFailed
 from penstock.core.vocabulary.messages import Storage
+from penstock.runtime.writer.transactions import StorePart
 from penstock.testing.loop import simulated
-from tests.runtime.lives import Lives, datas, named
+from tests.runtime.lives import Lives, body_from_events, datas, named
+from tests.runtime.test_staged_parts import commit
 
 LARGE = bytes(100_000)
+MANY = [Event(LARGE)] * 50
+"""More than the journal has room for without asking the disk."""
 
 
 async def fill(lives: Lives, name: str) -> None:
@@ -24,7 +29,7 @@ async def fill(lives: Lives, name: str) -> None:
 async def is_refused(lives: Lives, name: str, **columns: Any) -> bool:
     next_id = (await lives.info(name)).last_event_id
     try:
-        await lives.put(name, *[Event(LARGE, **columns)] * 50)
+        await lives.put(name, *[Event(LARGE, **columns)] * len(MANY))
     except StorageFailed:
         assert (await lives.info(name)).last_event_id == next_id
         return True
@@ -118,3 +123,48 @@ async def test_events_that_have_to_be_stamped_are_refused() -> None:
         await lives.create("orders", "reliable", storage=Storage(stamp_dictionary=True))
         await fill(lives, "orders")
         assert await is_refused(lives, "orders")
+
+
+@pytest.mark.spec("X3", "S1")
+@simulated
+async def test_a_repetition_of_what_is_stored_is_answered_on_a_full_disk() -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders")
+        span = await lives.put("orders", *MANY, producer="p", sequence=1)
+        parts = [(lives.number("orders"), ["stage"])]
+        lives.realm.stages.put("stage", lives.number("orders"), [body_from_events(MANY)])
+        spans = await commit(lives, parts, 1)
+        lives.disk.free_bytes = 0
+
+        assert await lives.put("orders", *MANY, producer="p", sequence=1) == span
+        lives.realm.stages.put("stage", lives.number("orders"), [body_from_events(MANY)])
+        assert await commit(lives, parts, 1) == spans
+        with pytest.raises(StorageFailed):
+            await lives.put("orders", *MANY, producer="p", sequence=2)
+        assert (await lives.info("orders")).events == 2 * len(MANY)
+
+
+@pytest.mark.spec("X2", "S1")
+@simulated
+async def test_a_transaction_that_is_over_is_not_refused_for_want_of_room() -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders")
+        part = StorePart(lives.number("orders"), [body_from_events(MANY)])
+        await lives.realm.transactions.begin("t", [part.number])
+        await commit_transaction(lives, part)
+        lives.disk.free_bytes = 0
+
+        with pytest.raises(AlreadyCommitted):
+            await commit_transaction(lives, part)
+
+
+async def commit_transaction(lives: Lives, part: StorePart) -> None:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def reply(_: object, error: BaseException | None) -> None:
+        done.set_exception(error) if error is not None else done.set_result(None)
+
+    lives.realm.transactions.commit("t", [part], reply)
+    await done

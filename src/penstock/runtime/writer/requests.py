@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -14,6 +14,7 @@ from penstock.core.vocabulary.messages import Ack, AckPrevious, Command, Digest,
 from penstock.loggers import logger
 from penstock.runtime.store import merging
 from penstock.runtime.store.bodies import Body
+from penstock.runtime.store.state import RealmState
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.publish_stops import refuse_stopped
 from penstock.runtime.writer.schedules import scheduled, waits
@@ -37,6 +38,15 @@ class ShardRequest(Protocol):
 
     def run(self, group: Group) -> Any:
         """Decide and apply; the answer. Raises ``PenstockError`` and changes nothing."""
+        ...
+
+
+@runtime_checkable
+class Repeatable(Protocol):
+    """A publish that a client sends again when it got no answer (SEM X3)."""
+
+    def is_decided(self, state: RealmState) -> bool:
+        """Whether its answer is known, because it was stored or is too old: it writes nothing."""
         ...
 
 
@@ -146,6 +156,13 @@ class PublishBatches(Struct):
             publisher=self.publisher,
         )
 
+    def is_decided(self, state: RealmState) -> bool:
+        """See :class:`Repeatable`."""
+        number: int | None = self.number
+        if waits(self.bodies):
+            number = state.directory.schedule_of(self.number)
+        return is_remembered(state, number, self.producer, self.sequence)
+
     def _stored_as(self, group: Group, *, later: bool) -> Span | None:
         """The answer to a repeated publish; None: it is new."""
         where: int | None = self.number
@@ -156,6 +173,17 @@ class PublishBatches(Struct):
             return None
         channel = group.channel(where)
         return channel.state.producers.stored_as(self.producer, self.sequence)
+
+
+def is_remembered(state: RealmState, number: int | None, producer: str, sequence: int) -> bool:
+    """Whether a channel knows the outcome of a publish: it is stored, or too old to tell."""
+    channel = None if number is None else state.channels.get(number)
+    if channel is None or not producer:
+        return False
+    try:
+        return channel.state.producers.stored_as(producer, sequence) is not None
+    except PenstockError:
+        return True
 
 
 class RunAction(Struct):

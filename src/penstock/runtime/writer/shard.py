@@ -34,6 +34,7 @@ from penstock.runtime.writer.persisting import bytes_to_secure
 from penstock.runtime.writer.placement import MemoryLimits, Placing, room_for
 from penstock.runtime.writer.requests import (
     PublishBatches,
+    Repeatable,
     Reply,
     RunAction,
     RunCommand,
@@ -452,7 +453,8 @@ class Shard:
         kept: list[ShardRequest] = []
         ids: Counter[int] = Counter()
         for i, work in enumerate(waiting):
-            if not size_of(work):
+            is_decided = isinstance(work, Repeatable) and work.is_decided(self.state)
+            if is_decided or not size_of(work):
                 kept.append(work)
             elif not (isinstance(work, PublishBatches) and self._is_light(work, ids)):
                 send_answer(work.reply, None, failure)

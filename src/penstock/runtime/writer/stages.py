@@ -16,9 +16,10 @@ from penstock.core.access.name_owners import owned, owner_of, plain
 from penstock.core.vocabulary.errors import MemoryLimit, NoSuchStage
 from penstock.core.vocabulary.ports import Clock
 from penstock.runtime.store.bodies import Body, digest_of
+from penstock.runtime.store.state import RealmState
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.publish_stops import refuse_stopped
-from penstock.runtime.writer.requests import PublishBatches, Reply
+from penstock.runtime.writer.requests import PublishBatches, Reply, is_remembered
 
 STAGE_LIFETIME_US = 3_600 * 1_000_000
 """Microseconds after which a stage that nobody commits is dropped."""
@@ -130,6 +131,10 @@ class CommitStaged(Struct):
     @property
     def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
         return ((self.number, self.bodies),)
+
+    def is_decided(self, state: RealmState) -> bool:
+        """See :class:`~penstock.runtime.writer.requests.Repeatable`."""
+        return is_remembered(state, self.number, self.producer, self.sequence)
 
     def run(self, group: Group) -> Any:
         group.settle()

@@ -11,10 +11,11 @@ from penstock.api.transactions import TransactionInfo
 from penstock.columns.schema.layout import DELIVERY_TIME
 from penstock.core.ids.ids import Span
 from penstock.core.realm.transactions import Ended
-from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
 from penstock.core.vocabulary.messages import Digest
 from penstock.runtime.store.bodies import Body, digest_of
 from penstock.runtime.store.records import StagesCommitted, TransactionEnded
+from penstock.runtime.store.state import RealmState
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.publish_stops import refuse_stopped
 from penstock.runtime.writer.removals import Removal, check_there, is_redrive, leave
@@ -49,6 +50,14 @@ class PublishTransaction(Struct):
         return [
             (part.number, [*part.bodies, *self.stages.known(part.stages)]) for part in self.parts
         ]
+
+    def is_decided(self, state: RealmState) -> bool:
+        """See :class:`~penstock.runtime.writer.requests.Repeatable`."""
+        try:
+            state.transactions.begun(self.transaction)
+        except PenstockError:
+            return True
+        return False
 
     def run(self, group: Group) -> Spans:
         """The ids of each store's events. Raises ``Refused``, and nothing is stored."""
@@ -104,10 +113,17 @@ class PublishStagedParts(Struct):
     def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
         return [(number, self.stages.known(names)) for number, names in self.parts]
 
+    def is_decided(self, state: RealmState) -> bool:
+        """See :class:`~penstock.runtime.writer.requests.Repeatable`."""
+        try:
+            return self._known(state) is not None
+        except PenstockError:
+            return True
+
     def run(self, group: Group) -> Spans:
         """The ids of each store's events. Raises ``Refused``, and nothing is stored."""
         group.settle()
-        known = self._known(group)
+        known = self._known(group.state)
         if known is not None:
             return known
         publishes = self._publishes(group)
@@ -123,15 +139,15 @@ class PublishStagedParts(Struct):
         group.realm_fact(0, fact)
         return spans
 
-    def _known(self, group: Group) -> Spans | None:
+    def _known(self, state: RealmState) -> Spans | None:
         """The answer to a transaction that was committed before; None: it is new. A channel
         remembers, too: it may have been the only one then, or was imported from another realm."""
-        known = group.state.producers.stored_as(self.producer, self.sequence)
+        known = state.producers.stored_as(self.producer, self.sequence)
         if known is not None:
             return known
         of_channels = []
         for number, _ in self.parts:
-            if (channel := group.state.channels.get(number)) is not None:
+            if (channel := state.channels.get(number)) is not None:
                 span = channel.state.producers.stored_as(self.producer, self.sequence)
                 of_channels += [] if span is None else [(number, span)]
         return tuple(of_channels) or None
