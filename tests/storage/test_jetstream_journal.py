@@ -18,6 +18,7 @@ from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnecti
 from penstock.storage.jetstream.frames import HEAD_BYTES, FrameKind, encode_frame
 from penstock.storage.jetstream.journal import LOOKING, JetStreamJournal
 from penstock.storage.jetstream.marks import Mark
+from penstock.storage.jetstream.room import EngineRoom
 from penstock.storage.jetstream.stream import NatsStream
 from penstock.testing.contracts import blocks_of
 from penstock.testing.loop import simulated
@@ -141,7 +142,7 @@ class Owners:
             epoch,
             clock=StillClock(),
             frame_bytes=self._frame_bytes,
-            room=lambda: None,
+            room=EngineRoom(),
         )
 
     async def next(self, epoch: int) -> JetStreamJournal:

@@ -21,8 +21,11 @@ class Line(TcpTransport):
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
+        self.is_closed = False
 
     def write(self, payload: bytes) -> None:
+        if self.is_closed:
+            raise RuntimeError("unable to perform operation; the handler is closed")
         self.written.append(payload)
 
 
@@ -161,3 +164,13 @@ async def test_an_answer_is_given_to_whoever_goes_on_after_being_told_to_end() -
     await client.answers(b"{}")
 
     assert await going_on == b"{}"
+
+
+@on_a_loop
+async def test_a_question_on_a_connection_that_ended_a_moment_ago_is_unanswered() -> None:
+    """uvloop refuses to write to a transport that it has closed, before nats-py is told of it."""
+    client, connection = await linked()
+    client.line.is_closed = True
+
+    with pytest.raises(Unanswered, match="the handler is closed"):
+        await connection.ask("subject")

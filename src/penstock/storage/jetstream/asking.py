@@ -91,7 +91,10 @@ class AskingClient(Client):
         else:
             head, line = b"", f"PUB {subject} {reply} {len(request)}\r\n"
         command = b"".join((line.encode(), head, request, b"\r\n"))
-        transport.write(command)  # type: ignore[no-untyped-call]  # nats-py types only some
+        try:
+            transport.write(command)  # type: ignore[no-untyped-call]  # nats-py types only some
+        except RuntimeError as error:  # uvloop's word for a connection that ended a moment ago
+            raise Unanswered(f"{subject}: {error}") from error
         return True
 
     async def _process_msg(

@@ -31,6 +31,7 @@ from penstock.storage.jetstream.connection import (
     NatsConnection,
     together,
 )
+from penstock.storage.jetstream.room import BLOBS_KEEP, EngineRoom
 from penstock.storage.jetstream.stream import REPLICATED, WRONG_SEQUENCE, NatsStream, pauses
 
 CHUNK_BYTES: Final = 512 << 10
@@ -69,10 +70,12 @@ class StreamBlobs:
         name: str,
         clock: Clock,
         chunk_bytes: int = CHUNK_BYTES,
+        room: EngineRoom | None = None,
     ) -> None:
         self.stream: Final = NatsStream(connection, name)
         self._clock = clock
         self._chunk_bytes = chunk_bytes
+        self._room = room or EngineRoom()
 
     @property
     def settings(self) -> Mapping[str, object]:
@@ -92,13 +95,15 @@ class StreamBlobs:
         return self
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock.core.vocabulary.ports.Blobs.put`."""
+        """See :meth:`penstock.core.vocabulary.ports.Blobs.put`. Raises ``StorageFailed`` where the
+        engine has no room."""
         check_blob_name(name)
         data = b"".join(chunks)
         head, revision = await self._head(name)
         where = secrets.token_hex(16)
         new = BlobHead(len(data), xxh3_64_intdigest(data), where, self._chunk_bytes)
         if head is None:
+            self._room.check(len(data), BLOBS_KEEP)
             await self._write_chunks(where, data)
             head = await self._write_head(name, new, revision)
             if head.where != where:
@@ -220,6 +225,7 @@ class StreamBlobs:
         at = number * self._chunk_bytes
         chunk = memoryview(data)[at : at + self._chunk_bytes]
         raw = b"".join((_CHECKSUM.pack(xxh3_64_intdigest(chunk, seed=number)), chunk))
+        self._room.note_sent(len(raw))
         for pause in pauses():
             try:
                 # Stored twice it is there once: a subject keeps its newest message.

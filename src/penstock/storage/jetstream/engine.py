@@ -28,6 +28,7 @@ from penstock.storage.jetstream.journal import LOOKING, JetStreamJournal
 from penstock.storage.jetstream.marks import RegistryMarks
 from penstock.storage.jetstream.near import NearConnections
 from penstock.storage.jetstream.registry import BucketRegistry
+from penstock.storage.jetstream.room import EngineRoom
 from penstock.storage.jetstream.stream import NatsStream, pauses
 from penstock.tasks import start_task
 
@@ -75,7 +76,7 @@ class JetStreamEngine:
         self._blobs: list[StreamBlobs] = []
         self._marks: BucketRegistry | None = None
         self._connection: NatsConnection | None = None
-        self._room: int | None = None
+        self._room = EngineRoom(self._look_again)
         self._read_us = 0
         self._checking: asyncio.Task[None] | None = None
         self._refused: Unavailable | None = None
@@ -147,12 +148,14 @@ class JetStreamEngine:
             epoch,
             clock=self._clock,
             frame_bytes=self._frame_bytes(),
-            room=self._known_room,
+            room=self._room,
         )
 
     async def blobs(self, shard: int) -> StreamBlobs:
         """See :meth:`penstock.core.vocabulary.ports.StorageEngine.blobs`."""
-        blobs = StreamBlobs(self._connected(), f"{self._name}-blobs-{shard}", self._clock)
+        blobs = StreamBlobs(
+            self._connected(), f"{self._name}-blobs-{shard}", self._clock, room=self._room
+        )
         self._blobs.append(blobs)
         return await blobs.open()
 
@@ -235,10 +238,10 @@ class JetStreamEngine:
         raise AssertionError("pauses never end")
 
     async def _read_servers(self) -> list[ServerState]:
+        sent = self._room.sent
         servers = await together(self._read_server(monitor) for monitor in self._monitors)
         self._read_us = self._clock.steady_us()
-        room = room_of(servers)
-        self._room = self._room if room is None else room
+        self._room.note_said(room_of(servers), sent)
         return servers
 
     async def _read_server(self, monitor: str) -> ServerState:
@@ -279,12 +282,11 @@ class JetStreamEngine:
         for journal in self._open_journals():
             await journal.check()
 
-    def _known_room(self) -> int | None:
-        """Bytes that a majority of the servers may still store, as they said some seconds ago. An
-        append does not wait for a server that may not answer."""
+    def _look_again(self) -> None:
+        """Look at the servers if that was some seconds ago. An append does not wait for a server
+        that may not answer."""
         if self._clock.steady_us() - self._read_us > _ROOM_READ_EVERY_US:
             self._start_check()
-        return self._room
 
 
 def _leader(servers: Sequence[ServerState]) -> str:

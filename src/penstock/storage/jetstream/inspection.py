@@ -32,6 +32,7 @@ from penstock.storage.jetstream.guard import ServerState, StreamCopy
 from penstock.storage.jetstream.journal import JetStreamJournal
 from penstock.storage.jetstream.marks import RegistryMarks
 from penstock.storage.jetstream.registry import BucketRegistry
+from penstock.storage.jetstream.room import EngineRoom
 from penstock.storage.jetstream.stream import NatsStream, StreamInfo, check_settings
 
 ANSWER_S: Final = 10.0
@@ -256,7 +257,7 @@ class JetStreamInspector:
             _ANY_EPOCH,
             clock=self._clock,
             frame_bytes=FRAME_BYTES_MAX,
-            room=lambda: None,
+            room=EngineRoom(),
         )
 
     async def _connected(self) -> NatsConnection:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -44,6 +44,7 @@ from penstock.storage.jetstream.frames import (
     join_block,
 )
 from penstock.storage.jetstream.marks import Mark, Marks
+from penstock.storage.jetstream.room import EVENTS_KEEP, EngineRoom
 from penstock.storage.jetstream.stream import (
     INCARNATION,
     REPLICATED,
@@ -80,7 +81,7 @@ class JetStreamJournal:
         *,
         clock: Clock,
         frame_bytes: int,
-        room: Callable[[], int | None],
+        room: EngineRoom,
     ) -> None:
         self.stream: Final = stream
         self._subject = f"{stream.name}.frames"
@@ -193,12 +194,7 @@ class JetStreamJournal:
         self._check_usable()
         if size < 0:
             raise InvalidArgument(f"cannot reserve {size} bytes")
-        room = self._room()
-        if room is not None and size > room:
-            raise StorageFailed(
-                f"the engine has room for {room} bytes, not for {size}. To change: a larger "
-                f"max_file_store within jetstream {{ ... }} of nats-server.conf, or a larger disk"
-            )
+        self._room.check(size, EVENTS_KEEP)
 
     async def read(
         self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
@@ -460,6 +456,7 @@ class JetStreamJournal:
         """Store one frame behind sequence ``expected``; comes back when that is known. The owner
         knows of everything up to ``stored`` that it is there."""
         headers = {"Nats-Expected-Last-Sequence": f"{expected}"}
+        self._room.note_sent(len(raw))
         odd = 0
         for pause in pauses():
             try:
