@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import asyncpg
 import pytest
 
 from penstock.core.vocabulary.errors import StorageFailed, Unavailable
+from penstock.storage.postgres.registry import PostgresWatch
 from penstock.storage.postgres.servers import OutcomeUnknown, Servers
 from penstock.testing.loop import simulated
 
@@ -44,10 +46,24 @@ class Driver:
     is_gone = False
 
     def is_closed(self) -> bool:
-        return False  # as it is while another operation is in progress
+        return self.is_gone  # false while another operation is in progress
 
     def terminate(self) -> None:
         self.is_gone = True
+
+
+class FailingDriver(Driver):
+    """One that fails with an error as soon as it is asked anything; without, it never answers."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self._error = error
+
+    async def fetchval(self, *_: object) -> None:
+        if self._error is not None:
+            raise self._error
+        await asyncio.Event().wait()
+
+    add_listener = fetchval
 
 
 class OneServer(Servers):
@@ -118,3 +134,55 @@ async def test_a_mistake_in_a_call_leaves_no_connection_in_the_middle_of_an_answ
         await servers.fail_with(KeyError("size"))
 
     assert servers.drivers[0].is_gone
+
+
+@pytest.mark.parametrize("error", [None, *UNCLEAR], ids=lambda error: type(error).__name__)
+@simulated
+async def test_the_next_server_is_tried_whatever_one_does_once_it_is_connected(
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that freezes between its welcome and its first answer is not waited for."""
+    drivers = {"frozen": FailingDriver(error), "next": FailingDriver(ConnectionResetError())}
+
+    async def connect(url: str, **_: object) -> FailingDriver:
+        return drivers[url.rpartition("@")[2].partition(":")[0]]
+
+    monkeypatch.setattr(asyncpg, "connect", connect)
+    servers = Servers(["postgresql://ann@frozen:5432/p", "postgresql://ann@next:5432/p"])
+
+    async with asyncio.timeout(60):
+        with pytest.raises(OutcomeUnknown, match="next:5432: ConnectionResetError"):
+            await servers.try_once(lambda _: asyncio.sleep(0))
+
+    assert all(driver.is_gone for driver in drivers.values())
+
+
+class Deaf(OneServer):
+    """Its connections cannot be listened on, and its calls give nothing."""
+
+    def __init__(self, error: Exception | None) -> None:
+        super().__init__()
+        self._error = error
+
+    async def _connected(self) -> Any:
+        self.drivers.append(FailingDriver(self._error))
+        return self.drivers[-1]
+
+    async def try_once(self, call: Any, *, size: int = 0) -> Any:
+        return [{"key": "shard/0", "version": len(self.drivers), "value": b"n1"}]
+
+
+@pytest.mark.parametrize("error", [None, *UNCLEAR, *REFUSED], ids=lambda e: type(e).__name__)
+@simulated
+async def test_changes_are_found_although_nobody_can_listen(error: Exception | None) -> None:
+    servers = Deaf(error)
+    watch = PostgresWatch(servers, "penstock", "shard/")
+
+    async with asyncio.timeout(60):
+        key, record = await anext(watch)
+
+    assert key == "shard/0"
+    assert record is not None
+    assert len(servers.drivers) > 1, "it has tried to listen again"
+    assert all(driver.is_gone for driver in servers.drivers)
+    await servers.close()

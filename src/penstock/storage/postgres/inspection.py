@@ -104,7 +104,7 @@ class PostgresInspector:
             try:
                 connection = await _connected(url)
             except (*NO_ANSWER, *REFUSED, asyncpg.TooManyConnectionsError) as error:
-                failures.append(f"{shown(url)}: {error or type(error).__name__}")
+                failures.append(f"{shown(url)}: {f'{error}' or type(error).__name__}")
                 continue
             try:
                 if not await connection.fetchval("SELECT pg_is_in_recovery()"):

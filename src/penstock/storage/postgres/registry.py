@@ -8,8 +8,6 @@ from contextlib import suppress
 from typing import Any, Final
 from weakref import WeakSet
 
-import asyncpg
-
 from penstock.core.vocabulary.errors import Conflict, InvalidArgument, NoQuorum
 from penstock.core.vocabulary.ports import Change, VersionedRecord
 from penstock.storage.postgres.servers import CONFIRM, PAUSE_S, OutcomeUnknown, Servers
@@ -167,9 +165,8 @@ class PostgresWatch:
     async def _listen(self) -> None:
         if self._listener is not None and not self._listener.is_closed():
             return
-        with suppress(OutcomeUnknown, asyncpg.PostgresError):
-            self._listener = await self._servers.listening()
-            await self._listener.add_listener(CHANNEL, self._hear)
+        with suppress(OutcomeUnknown):  # changes are looked for all the same
+            self._listener = await self._servers.listening(CHANNEL, self._hear)
 
     def _hear(self, *told: Any) -> None:
         if told[-1] == self._given[0]:

@@ -174,13 +174,22 @@ class Servers:
         async with self._lock:
             self._drop()
 
-    async def listening(self) -> Any:
-        """A connection of its own, to hear notifications on. Raises ``OutcomeUnknown``."""
+    async def listening(self, channel: str, hear: Callable[..., None]) -> Any:
+        """Return a connection of its own that has ``hear`` called at each notification on
+        ``channel``. Raises ``OutcomeUnknown``."""
+        self._listening = [each for each in self._listening if not each.is_closed()]
         try:
-            self._listening.append(await self._connected())
-        except NO_ANSWER as error:
+            connection = await self._connected()
+            self._listening.append(connection)
+            try:
+                async with asyncio.timeout(self._answer_s):
+                    await connection.add_listener(channel, hear)
+            except BaseException:
+                connection.terminate()  # one that hears nothing must not be taken for one that does
+                raise
+        except (*NO_ANSWER, asyncpg.PostgresError) as error:
             raise OutcomeUnknown(f"{error}") from error
-        return self._listening[-1]
+        return connection
 
     def _drop(self) -> None:
         if self._connection is not None:
@@ -190,24 +199,35 @@ class Servers:
     async def _connected(self) -> Any:
         for url in self.urls:
             try:
-                found = await asyncpg.connect(url, timeout=CONNECT_S, server_settings=SESSION)
-            except (asyncpg.TooManyConnectionsError, *NO_ANSWER) as error:
-                self._last_failure = f"{shown(url)}: {error}"
+                connection = await self._connected_to(url)
+            except (*NO_ANSWER, asyncpg.PostgresError) as error:
+                if not isinstance(error, NO_ANSWER) and not _is_passing(error):
+                    raise
+                self._last_failure = f"{shown(url)}: {f'{error}' or type(error).__name__}"
+                continue  # another server may take writes, whatever this one does
+            if connection is None:
+                self._last_failure = f"{shown(url)} is a standby"
                 continue
-            try:
-                if await found.fetchval("SELECT pg_is_in_recovery()"):
-                    self._last_failure = f"{shown(url)} is a standby"
-                    await found.close(timeout=CONNECT_S)
-                    continue
-                await guard.check_settings(found, shown(url))
-                await make_tables(found, shown(url))
-            except BaseException:
-                found.terminate()
-                raise
-            found.add_log_listener(self._note_warning)
+            connection.add_log_listener(self._note_warning)
             self.leader = shown(url)
-            return found
+            return connection
         raise ConnectionError(self.complaint())
+
+    async def _connected_to(self, url: str) -> Any:
+        """A connection to a server that takes writes, which was checked; None: it is a standby.
+        A server may freeze after it has accepted the connection, so all of it has its time."""
+        connection = await asyncpg.connect(url, timeout=CONNECT_S, server_settings=SESSION)
+        try:
+            async with asyncio.timeout(self._answer_s):
+                if await connection.fetchval("SELECT pg_is_in_recovery()"):
+                    await connection.close(timeout=CONNECT_S)
+                    return None
+                await guard.check_settings(connection, shown(url))
+                await make_tables(connection, shown(url))
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
 
     def _note_warning(self, _: Any, message: Any) -> None:
         self._warned = self._warned or message.severity_en == "WARNING"
