@@ -22,7 +22,8 @@ from penstock.cluster.roles import (
 from penstock.cluster.standing_by import FrontEndPlaces, StandbyListener
 from penstock.core.owning.register_records import MemberRecord, NodeFigures
 from penstock.core.vocabulary.ports import Blobs, Journal, Offload, inline
-from penstock.frontends.http.server import HttpLimits, HttpServer
+from penstock.frontends.http.http_service import HttpLimits
+from penstock.frontends.http.server import HttpServer
 from penstock.frontends.mqtt.hub import MqttHub
 from penstock.frontends.native.listener import NativeLimits, NativeListener
 from penstock.frontends.shared.relay import Relays

@@ -294,7 +294,8 @@ def native_listener(
 def http_server(realm: RunningRealm, listener: NativeListener, settings: Settings) -> HttpServer:
     """The HTTP server. It is imported only here, so that a realm without HTTP does not load it."""
     own = settings.http
-    from penstock.frontends.http.server import HttpLimits, HttpServer
+    from penstock.frontends.http.http_service import HttpLimits
+    from penstock.frontends.http.server import HttpServer
 
     realm.pipeline_folders = tuple(folder for folder in own.pipelines.split(":") if folder)
     return HttpServer(

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.frontends.http.server import HttpConnection, HttpLimits, HttpServer
+from penstock.frontends.http.http_service import HttpLimits
+from penstock.frontends.http.server import HttpConnection, HttpServer
 from penstock.testing.loop import pass_time
 from tests.client.simulated import World, in_world
 from tests.frontends.test_connection import Wire

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock.frontends.http import server
+from penstock.frontends.http import http_service, server
 from penstock.frontends.http.standstill import Standstill
 from tests.frontends.http.asking import Web
 
@@ -39,13 +39,13 @@ def test_the_realm_is_not_ready_while_it_lasts_and_lives(
 ) -> None:
     monkeypatch.setattr(server, "STANDSTILL_S", 0.001)
     monkeypatch.setattr(server, "CHECK_S", 0.01)
-    monkeypatch.setattr(server.HttpServer, "is_congested", True)
+    monkeypatch.setattr(http_service.HttpService, "is_congested", True)
     while (reply := web.ask("GET", "/ready")).status == 200:
         pass
 
     assert (reply.status, reply.document) == (503, {"status": "standstill"})
     assert web.ask("GET", "/health").status == 200
-    monkeypatch.setattr(server.HttpServer, "is_congested", False)
+    monkeypatch.setattr(http_service.HttpService, "is_congested", False)
     while web.ask("GET", "/ready").status != 200:
         pass
 

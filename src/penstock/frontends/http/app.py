@@ -40,6 +40,7 @@ from penstock.frontends.http.routing import (
     Payload,
     Route,
     RouteMatch,
+    RouteTable,
     Upload,
     run_while_there,
     target_of,
@@ -54,7 +55,7 @@ from penstock.runtime.operations.callers import Caller
 from penstock.runtime.operations.door import check
 
 if TYPE_CHECKING:
-    from penstock.frontends.http.server import HttpServer
+    from penstock.frontends.http.http_service import HttpService
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -102,12 +103,13 @@ class Refusal(Exception):
 class App:
     """Answers requests until the realm ends."""
 
-    def __init__(self, server: HttpServer) -> None:
-        self._server = server
+    def __init__(self, service: HttpService, table: RouteTable) -> None:
+        self._service = service
+        self._table = table
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         asker.set(scope["state"]["asker"])
-        request = HttpRequest(self._server, scope, receive, send)
+        request = HttpRequest(self._service, self._table, scope, receive, send)
         try:
             await request.answer()
         except Refusal as refusal:
@@ -125,9 +127,15 @@ class HttpRequest:
     """One request and its answer."""
 
     def __init__(
-        self, server: HttpServer, scope: MutableMapping[str, Any], receive: Receive, send: Send
+        self,
+        service: HttpService,
+        table: RouteTable,
+        scope: MutableMapping[str, Any],
+        receive: Receive,
+        send: Send,
     ) -> None:
-        self._server = server
+        self._service = service
+        self._table = table
         self._receive = receive
         self._send = send
         self._began = False
@@ -155,10 +163,10 @@ class HttpRequest:
         """Answer the request, or raise why it is refused."""
         self._check_framing()
         changes = self.method in WRITES
-        self._server.guard.check_site(self.headers, self.local, changes=changes)
+        self._service.guard.check_site(self.headers, self.local, changes=changes)
         if self._is_spare and self.path not in LOOKS:
             raise Unavailable(
-                f"{self._server.limits.connections_max} connections are busy "
+                f"{self._service.limits.connections_max} connections are busy "
                 "(http.connections_max); try again in a moment"
             )
         if self.path.startswith(f"{BASE}/"):
@@ -193,10 +201,10 @@ class HttpRequest:
             )
 
     async def _health(self, path: str) -> None:
-        state: State = self._server.state
-        if path == "/ready" and state == "ok" and self._server.stands_still:
+        state: State = self._service.state
+        if path == "/ready" and state == "ok" and self._service.stands_still:
             state = "standstill"
-        incidents = self._server.realm.incidents.open()
+        incidents = self._service.realm.incidents.open()
         if incidents:
             state = "degraded" if state == "ok" else state
             if not await self._may_monitor():
@@ -207,28 +215,28 @@ class HttpRequest:
         await self.reply(200 if is_good else 503, msgspec.json.encode(health))
 
     async def _may_monitor(self) -> bool:
-        guard = self._server.guard
+        guard = self._service.guard
         try:
             principal = await guard.identify(
                 self.headers, self.host, self.certificate, changes=False
             )
-            check(Caller(self._server.realm, principal), ReadRates())
+            check(Caller(self._service.realm, principal), ReadRates())
         except (Refusal, PenstockError):
             return False
         return True
 
     async def _metrics(self) -> None:
-        guard = self._server.guard
+        guard = self._service.guard
         principal = await guard.identify(self.headers, self.host, self.certificate, changes=False)
-        check(Caller(self._server.realm, principal), ReadRates())
+        check(Caller(self._service.realm, principal), ReadRates())
         if self._relayed_by:
-            text = metrics.relayed_exposition(self._server.native, self._relayed_by)
+            text = metrics.relayed_exposition(self._service.native, self._relayed_by)
         else:
-            text = metrics.exposition(self._server.registry)
+            text = metrics.exposition(self._service.registry)
         await self.reply(200, text, metrics.CONTENT_TYPE, [("cache-control", "no-store")])
 
     async def _file(self) -> None:
-        file = self._server.files.find(self.path)
+        file = self._service.files.find(self.path)
         if file is None:
             raise NameDoesNotExist(f"there is nothing at {self.path[:200]}")
         headers = [("etag", file.tag), *PAGE]
@@ -238,8 +246,8 @@ class HttpRequest:
             await self.reply(200, file.data, file.type, headers)
 
     async def _api(self) -> None:
-        server = self._server
-        if (why := server.native.suspended) is not None:
+        service = self._service
+        if (why := service.native.suspended) is not None:
             raise Refusal(503, why)
         found = self._found()
         route = found.route
@@ -247,12 +255,12 @@ class HttpRequest:
             principal = Principal(ANONYMOUS, self.host)
         else:
             changes = self.method in WRITES
-            principal = await server.guard.identify(
+            principal = await service.guard.identify(
                 self.headers, self.host, self.certificate, changes=changes
             )
             if "cookie" not in self.headers or "authorization" in self.headers:
-                server.guard.access.signed_in(principal, "http")
-        with self._share(route, principal), server.quotas.asking(principal) as carry:
+                service.guard.access.signed_in(principal, "http")
+        with self._share(route, principal), service.quotas.asking(principal) as carry:
             self._is_unread = self._claimed > 0 or "transfer-encoding" in self.headers
             await self._check_right(principal, found)
             self._check_accepted(found.signature.answer)
@@ -263,8 +271,8 @@ class HttpRequest:
             if isinstance(body, Content) and not claimed:
                 carry(len(body.data))
             call: Call[Any, Any] = Call(
-                server,
-                server.guard,
+                service,
+                service.guard,
                 principal,
                 self.host,
                 self.headers,
@@ -279,12 +287,12 @@ class HttpRequest:
         still sign in."""
         if route.is_open:
             return contextlib.nullcontext()
-        return self._server.requests.one(principal)
+        return self._service.requests.one(principal)
 
     async def _check_right(self, principal: Principal, found: RouteMatch) -> None:
         """Raise ``AccessDenied`` before the body is read. The audit record names what a small body
         that has already arrived is about."""
-        route, access, name = found.route, self._server.guard.access, _store_in(found)
+        route, access, name = found.route, self._service.guard.access, _store_in(found)
         if route.is_open or access.allows(principal, route.operation, name):
             return
         body = None
@@ -322,7 +330,7 @@ class HttpRequest:
 
     def _found(self) -> RouteMatch:
         method = "GET" if self.method == "HEAD" else self.method
-        found = self._server.table.find(method, self.path.removeprefix(BASE))
+        found = self._table.find(method, self.path.removeprefix(BASE))
         if isinstance(found, RouteMatch):
             return found
         if found:
@@ -390,7 +398,7 @@ class HttpRequest:
         more = True
         while more:
             try:
-                async with asyncio.timeout(self._server.limits.body_timeout_s):
+                async with asyncio.timeout(self._service.limits.body_timeout_s):
                     message = await self._receive()
             except TimeoutError:
                 raise self._too_slow() from None
@@ -400,12 +408,12 @@ class HttpRequest:
             yield message.get("body", b"")
 
     def _too_slow(self) -> Refusal:
-        seconds = self._server.limits.body_timeout_s
+        seconds = self._service.limits.body_timeout_s
         return Refusal(408, Unavailable(f"the body did not come within {seconds:g} s"))
 
     async def _content(self, kind: str, route: Route, principal: Principal) -> Content:
         """The whole body. Raises ``Refusal`` if it is too large, or comes too slowly."""
-        limits = self._server.limits
+        limits = self._service.limits
         bytes_max = OPEN_BYTES_MAX if route.is_open else limits.body_bytes_max
         too_large = Refusal(
             413, InvalidArgument(f"the body of this request may have at most {bytes_max} bytes")
@@ -414,7 +422,7 @@ class HttpRequest:
             raise too_large
         parts: list[bytes] = []
         size = 0
-        with self._server.buffers.body(principal) as grow:
+        with self._service.buffers.body(principal) as grow:
             try:
                 async with asyncio.timeout(limits.body_timeout_s):
                     while True:
@@ -460,14 +468,14 @@ class HttpRequest:
         own = list(headers or ())
         if status == 401 and "sec-fetch-site" not in self.headers:
             own.append(("www-authenticate", 'Basic realm="penstock", charset="UTF-8"'))
-        is_long = self._claimed > self._server.limits.body_bytes_max
+        is_long = self._claimed > self._service.limits.body_bytes_max
         is_unread = self._is_unread and (status in (429, 503) or is_long)
         if status in (408, 413) or is_unread or self._is_spare:
             own.append(("connection", "close"))  # the rest of the body is not read
         if error.retryable:
             wait_s = error.wait_s if isinstance(error, SignInLocked) else 1.0
             own.append(("retry-after", str(math.ceil(wait_s))))
-        self._server.realm.connections.refused(error)
+        self._service.realm.connections.refused(error)
         detail = ErrorDetail(code=error.code, message=str(error), retryable=error.retryable)
         own.append(("cache-control", "no-store"))
         await self.reply(status, msgspec.json.encode(ErrorAnswer(error=detail)), JSON, own)
@@ -484,7 +492,7 @@ class HttpRequest:
     ) -> None:
         self._began = True
         every = [("content-type", kind), *own, *SECURITY, *(headers or ())]
-        if self._server.is_secure:
+        if self._service.is_secure:
             every.append(HSTS)
         await self._send(
             {
@@ -496,7 +504,7 @@ class HttpRequest:
 
     async def _body_part(self, data: bytes, *, more: bool) -> None:
         """Send a part of the body. Raises ``TimeoutError`` when the peer does not read it."""
-        async with asyncio.timeout(self._server.limits.send_timeout_s):
+        async with asyncio.timeout(self._service.limits.send_timeout_s):
             await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def _stream(self, events: Events, call: Call[Any, Any], route: Route) -> None:
@@ -504,13 +512,13 @@ class HttpRequest:
         not read them."""
 
         def check() -> None:
-            now_us = self._server.realm.clock.now_us()
+            now_us = self._service.realm.clock.now_us()
             call.guard.check_still(call.principal, call.headers, now_us)
             named = call.params.get("channel") or call.params.get("queue")
             call.may(route.operation, destination_name(named) if named else "")
 
         try:
-            with self._server.viewing(events, call.principal, check):
+            with self._service.viewing(events, call.principal, check):
                 await self._while_there(self._told(events))
         except* TimeoutError:
             _log.info("viewer.dropped", peer=self.host, reason="the client is not reading")

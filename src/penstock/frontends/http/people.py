@@ -51,7 +51,7 @@ from penstock.frontends.http.shapes import After, Done, NoQuery, Page, moment
 async def login(call: Call[NoQuery, Login]) -> Me:
     """Log in to the console. This sets the session cookie, and answers with its CSRF token."""
     opened = await call.ask(LogIn(call.body.user, call.body.password))
-    _set_cookie(call, opened.id, int(call.server.limits.login_total_s))
+    _set_cookie(call, opened.id, int(call.service.limits.login_total_s))
     return _me(opened.me, opened.csrf)
 
 
@@ -74,7 +74,7 @@ async def change_password(call: Call[NoQuery, OwnPassword]) -> Done:
 
 
 def _set_cookie(call: Call[Any, Any], value: str, age_s: int) -> None:
-    secure = "; Secure" if call.server.is_secure else ""
+    secure = "; Secure" if call.service.is_secure else ""
     name = call.guard.cookie(call.headers)
     cookie = f"{name}={value}; Path=/; Max-Age={age_s}; HttpOnly; SameSite=Strict{secure}"
     call.reply_headers.append(("set-cookie", cookie))

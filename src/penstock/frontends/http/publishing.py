@@ -64,7 +64,7 @@ async def publish(call: Call[PublishQuery, Content], store: Store) -> PublishedA
     Raises ``InvalidArgument``, ``InvalidEvent``, ``EventTooLarge``, ``CapacityReached``,
     ``MemoryLimit``, ``PublishingPaused``, ``Unavailable`` when the realm cannot keep up.
     """
-    if call.server.is_congested:
+    if call.service.is_congested:
         raise Unavailable("clients publish faster than the realm can store; try again in a moment")
     content, messages = call.body, messages_of(store)
     if len(content.data) > IN_THREAD_BYTES:
@@ -84,7 +84,7 @@ async def publish(call: Call[PublishQuery, Content], store: Store) -> PublishedA
 
 async def publish_event(call: Call[Any, Any], store: Store, event: Event) -> int:
     """Publish one event; gives its id once it is safe. Raises as :func:`publish` does."""
-    if call.server.is_congested:
+    if call.service.is_congested:
         raise Unavailable("clients publish faster than the realm can store; try again in a moment")
     stored = await _stored(call, store.number, _bodies([body_of([event])]), "", 0)
     return stored.first_id
@@ -95,10 +95,10 @@ async def _stored(
 ) -> Published:
     stored: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
     size = sum(body.weight for body in bodies)
-    server = call.server
+    service = call.service
 
     def reply(answer: Any, error: BaseException | None) -> None:
-        server.waiting_bytes(-size)
+        service.waiting_bytes(-size)
         if stored.done():
             return
         if error is None:
@@ -106,12 +106,12 @@ async def _stored(
         else:
             stored.set_exception(error)
 
-    server.waiting_bytes(size)
+    service.waiting_bytes(size)
     try:
         asked = PublishEvents(number, producer, sequence, 0, ())
         begin(call.caller, asked, reply, [bodies])
     except BaseException:
-        server.waiting_bytes(-size)
+        service.waiting_bytes(-size)
         raise
     return await stored
 

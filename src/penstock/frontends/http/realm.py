@@ -72,7 +72,7 @@ def _told(call: Call[Any, Any], info: RealmInfo) -> RealmAnswer:
         identity=realm.identity,
         mode=call.guard.access.mode,
         now=moment(realm.clock.now_us()),
-        started=moment(call.server.started_us),
+        started=moment(call.service.started_us),
         event_bytes_max=realm.limits.event_bytes_max,
         damage=[str(each) for each in realm.recovered.damage[:100]],
     )

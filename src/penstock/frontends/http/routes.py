@@ -20,7 +20,7 @@ from penstock.frontends.http.shapes import NoQuery, Openapi
 
 async def describe(call: Call[NoQuery, None]) -> Openapi:
     """The OpenAPI 3.1 document of this API."""
-    return document(call.server.table, call.server.version)
+    return document(TABLE, call.service.version)
 
 
 TABLE = RouteTable(

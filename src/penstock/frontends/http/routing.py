@@ -27,7 +27,7 @@ from penstock.tasks import leave_to_owner, start_task
 
 if TYPE_CHECKING:
     from penstock.frontends.http.access import Guard
-    from penstock.frontends.http.server import HttpServer
+    from penstock.frontends.http.http_service import HttpService
     from penstock.runtime.realm import RunningRealm
 
 QueryT = TypeVar("QueryT")
@@ -114,12 +114,12 @@ class Call(Generic[QueryT, BodyT]):
         "principal",
         "query",
         "reply_headers",
-        "server",
+        "service",
     )
 
     def __init__(
         self,
-        server: HttpServer,
+        service: HttpService,
         guard: Guard,
         principal: Principal,
         host: str,
@@ -128,11 +128,11 @@ class Call(Generic[QueryT, BodyT]):
         query: QueryT,
         body: BodyT,
     ) -> None:
-        self.server = server
+        self.service = service
         self.guard = guard
         self.principal = principal
         self.caller = Caller(
-            server.realm, principal, HTTP_SESSION, server.version, is_secure=guard.is_secure
+            service.realm, principal, HTTP_SESSION, service.version, is_secure=guard.is_secure
         )
         self.host = host
         self.headers = headers
@@ -144,7 +144,7 @@ class Call(Generic[QueryT, BodyT]):
 
     @property
     def realm(self) -> RunningRealm:
-        return self.server.realm
+        return self.service.realm
 
     @property
     def target(self) -> str:

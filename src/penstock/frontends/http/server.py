@@ -7,41 +7,29 @@ second.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import h11
 import uvicorn
-from msgspec import Struct
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import (
     AddressInUse,
     CrossSite,
     InvalidArgument,
     PenstockError,
-    Unavailable,
 )
-from penstock.frontends.http import metrics
-from penstock.frontends.http.access import Guard
 from penstock.frontends.http.app import App, stopping
-from penstock.frontends.http.console import Files
+from penstock.frontends.http.http_service import HttpLimits, HttpService
 from penstock.frontends.http.places import ConnectionPlaces
-from penstock.frontends.http.quotas import Quotas
 from penstock.frontends.http.routes import TABLE
-from penstock.frontends.http.routing import Events
-from penstock.frontends.http.shares import Shares
-from penstock.frontends.http.standstill import STANDSTILL_S, Standstill
 from penstock.frontends.http.tunnel import PATHS, Upgrade, WebTunnel, refusal
 from penstock.frontends.native.listener import NativeListener, check_exposed
-from penstock.frontends.shared.buffers import Buffers
 from penstock.frontends.shared.handshakes import Handshake, TlsServer
 from penstock.frontends.shared.ports import SocketServers, open_server
 from penstock.frontends.shared.relayed import PrefaceSniffer, relayed_by
@@ -55,38 +43,10 @@ CHECK_S: Final = 1.0
 GRACE_S: Final = 2.0
 """Seconds for requests in progress when the realm stops."""
 _LOOK_S: Final = 0.01
-BUFFERS: Final = 4
-"""How many bodies of the largest size fit in memory at once."""
 
 _log = logger("penstock.http")
 _SILENT: Final = logging.Logger("penstock.uvicorn", logging.CRITICAL)
 """Swallows uvicorn's log lines about peers that do not speak HTTP; such a peer gets an answer."""
-
-
-class HttpLimits(Struct, frozen=True):
-    """Limits for HTTP clients."""
-
-    connections_max: int = 256
-    connections_per_address_max: int = 128
-    body_bytes_max: int = 32 << 20
-    head_timeout_s: float = 20.0
-    """Seconds from the connection's start, or its last answer, to the end of a request's
-    headers."""
-    body_timeout_s: float = 60.0
-    send_timeout_s: float = 30.0
-    """Seconds after which a peer that does not read is dropped."""
-    viewers_max: int = 100
-    """Most live views at a time."""
-    viewers_per_user_max: int = 25
-    requests_per_user_max: int = 128
-    """Most requests of a user in progress."""
-    channels_named_max: int = 1_000
-    """Most channels and queues that have metrics of their own."""
-    login_total_s: float = 43_200.0
-    """Seconds after which a browser drops its session cookie; the realm may end the session
-    before."""
-    hosts: frozenset[str] = frozenset()
-    """Names of the realm besides those of this machine."""
 
 
 class _CountedBytes(h11.Connection):
@@ -234,33 +194,12 @@ class HttpServer:
         """``native`` has the realm's other connections; ``tls`` is an ``SSLContext``."""
         self.native = native
         self.realm = native.realm
-        self.version = native.version
         self.limits = limits
-        self.quotas = Quotas(native.limits.each, native.realm.clock)
-        self.requests = Shares(
-            limits.requests_per_user_max,
-            "requests that are being answered",
-            "http.requests_per_user_max",
-        )
-        self._shares_of_views = Shares(
-            limits.viewers_per_user_max, "live views open", "http.viewers_per_user_max"
-        )
-        self.guard = Guard(self.realm.access, limits.hosts, is_secure=tls is not None)
-        self.table = TABLE
-        self.files = Files()
-        self._views: dict[Events, Callable[[], None]] = {}
-        """Live views, each with a check that raises an error when it may not go on."""
-        self._viewers: Counter[str] = Counter()
-        """Number of live views by principal."""
-        self._stop_listening = self.realm.access.on_changed(self._check_views)
-        self._stop_listening_for_leases = self.realm.access.on_changed(
-            self.realm.leases.check_rights
-        )
-        self.registry = metrics.registry(self.realm, native, self._views, limits.channels_named_max)
-        self.started_us = self.realm.clock.now_us()
         self.is_secure = tls is not None
+        self.service = HttpService(native, limits, is_secure=self.is_secure)
+        self.guard = self.service.guard
         self.config = uvicorn.Config(
-            App(self),
+            App(self.service, TABLE),
             http=H11Protocol,
             ws="none",
             lifespan="off",
@@ -278,10 +217,7 @@ class HttpServer:
         self._servers: list[asyncio.Server | SocketServers | TlsServer] = []
         self._arriving: dict[Handshake | PrefaceSniffer, None] = {}
         """Connections whose handshake is not over, or whose first bytes are still to come."""
-        self.buffers = Buffers(BUFFERS * limits.body_bytes_max)
         self.places = ConnectionPlaces(limits.connections_max, limits.connections_per_address_max)
-        self._standstill = Standstill()
-        self.is_stopping = asyncio.Event()
         self.realm.on_deposed(self.cut)
         native.heard_elsewhere.append(self._is_heard_since)
 
@@ -325,7 +261,7 @@ class HttpServer:
     def _arrives(self, waiting: Handshake | PrefaceSniffer) -> bool:
         """Whether there is room for a connection whose TLS handshake or first bytes are to
         come."""
-        if self.is_stopping.is_set() or not self.places.take(waiting):
+        if self.service.is_stopping.is_set() or not self.places.take(waiting):
             return False
         self._arriving[waiting] = None
         return True
@@ -345,9 +281,8 @@ class HttpServer:
                 with self.realm.incidents.barrier("http connections"):
                     peer.check(loop.time())
             with self.realm.incidents.barrier("http views"):
-                self._check_views()
-            backlog = (self.native.pending_bytes, self.realm.waiting_bytes)
-            self._standstill.look(loop.time(), backlog, is_congested=self.is_congested)
+                self.service.check_views()
+            self.service.look_for_standstill(loop.time())
 
     def cut(self) -> None:
         """Drop all connections without a word, and take no more."""
@@ -356,7 +291,7 @@ class HttpServer:
             peer.transport.abort()
 
     def _shut(self) -> None:
-        self.is_stopping.set()
+        self.service.is_stopping.set()
         for server in self._servers:
             server.close()
         for waiting in list(self._arriving):
@@ -365,11 +300,7 @@ class HttpServer:
     async def close(self) -> None:
         """Accept no more connections, end live views, and let requests in progress finish."""
         self._shut()
-        self._stop_listening()
-        self._stop_listening_for_leases()
-        self.realm.leases.stop(stopping())
-        for view in list(self._views):
-            view.stop(stopping())
+        self.service.end(stopping())
         for peer in list(self.uvicorn.connections):
             peer.shutdown()
         for _ in range(int(GRACE_S / _LOOK_S)):
@@ -380,58 +311,3 @@ class HttpServer:
             task.cancel()
         for peer in list(self.uvicorn.connections):
             peer.transport.abort()
-
-    # --- limits --------------------------------------------------------------------------
-
-    @property
-    def state(self) -> Literal["ok", "stopping", "failed", "no-quorum"]:
-        """Whether the realm works: ``ok``, ``stopping``, ``failed`` when it cannot store events, or
-        ``no-quorum`` while the engine of its cluster cannot."""
-        if self.is_stopping.is_set():
-            return "stopping"
-        if self.native.suspended is not None:
-            return "no-quorum"
-        return "failed" if self.realm.has_ended else "ok"
-
-    @property
-    def stands_still(self) -> bool:
-        """Whether publishers have not been read for so long that no more should be sent here."""
-        return self._standstill.lasts_s(asyncio.get_running_loop().time()) >= STANDSTILL_S
-
-    @property
-    def is_congested(self) -> bool:
-        """Whether publishers should wait."""
-        return self.native.is_congested
-
-    def waiting_bytes(self, change: int) -> None:
-        """Count bytes of publishes that have come, or, negative, were answered."""
-        self.native.pending_bytes += change
-
-    @contextlib.contextmanager
-    def viewing(
-        self, view: Events, principal: Principal, check: Callable[[], None]
-    ) -> Iterator[None]:
-        """Count a live view while it is open. Raises ``Unavailable`` when there are too many in
-        all, and ``LimitReached`` when there are too many of this user or principal."""
-        if len(self._views) >= self.limits.viewers_max:
-            raise Unavailable(f"{self.limits.viewers_max} live views are open; close some")
-        viewer = principal.name
-        self.native.limits.each.check_subscriptions(self._viewers[viewer], viewer)
-        with self._shares_of_views.one(principal):
-            check()  # rights may have been revoked while it was opened
-            self._views[view] = check
-            self._viewers[viewer] += 1
-            try:
-                yield
-            finally:
-                self._viewers -= Counter((viewer,))  # drops entries of zero
-                self._views.pop(view, None)
-
-    def _check_views(self) -> None:
-        """End the views whose viewers lost the right to them, or whose token or session has
-        ended."""
-        for view, check in list(self._views.items()):
-            try:
-                check()
-            except PenstockError as reason:
-                view.stop(reason)
