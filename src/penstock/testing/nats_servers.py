@@ -95,13 +95,14 @@ class NatsServers:
     def monitors(self) -> list[str]:
         return [f"http://127.0.0.1:{port}" for port in self._monitors]
 
-    def configure(self, number: int, sync: str) -> None:
-        """Write the configuration that a server has when it is started next."""
+    def configure(self, number: int, sync: str = "always", max_file: str = "") -> None:
+        """Write the configuration that a server has when it is started next. ``max_file`` is how
+        much it may store, if that is not the same for all."""
         text = CONFIGURATION.format(
             name=f"{self._name}{number}",
             client=self._clients[number],
             monitor=self._monitors[number],
-            max_file=self._max_file,
+            max_file=max_file or self._max_file,
             store=self.directory / f"n{number}",
             sync=sync,
         )

@@ -47,6 +47,10 @@ class _StreamDetail(Struct):
     state: StreamState
 
 
+class _Storage(Struct):
+    storage: int
+
+
 class _AccountDetail(Struct):
     stream_detail: list[_StreamDetail] = field(default_factory=list)
 
@@ -155,13 +159,31 @@ class EngineServers:
         path.write_bytes(raw)
         return path
 
+    def fill(self, number: int, room_bytes: int) -> None:
+        """The server is started anew with a limit just above what it has stored."""
+        used = msgspec.json.decode(self._monitored(number, "jsz"), type=_Storage).storage
+        self._limit(number, f"{used + room_bytes}")
+
+    def make_room(self, number: int) -> None:
+        self._limit(number, "")
+
+    def _limit(self, number: int, max_file: str) -> None:
+        self.kill(number)
+        self.processes.configure(number, max_file=max_file)
+        self.start(number)
+        self.wait_until_whole()
+
+    def _monitored(self, number: int, what: str) -> bytes:
+        monitor = self.processes.monitors[number]
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"{monitor}/{what}", timeout=WHOLE_S) as answer:
+            return bytes(answer.read())
+
     def has_all(self, number: int) -> bool:
         """Whether a server, as it says itself, has every message of the shard's stream from its
         first one on."""
-        monitor = self.processes.monitors[number]
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"{monitor}/jsz?accounts=true&streams=true", timeout=WHOLE_S) as answer:
-            jsz = msgspec.json.decode(answer.read(), type=_Jsz)
+        read = self._monitored(number, "jsz?accounts=true&streams=true")
+        jsz = msgspec.json.decode(read, type=_Jsz)
         streams = [stream for account in jsz.account_details for stream in account.stream_detail]
         (state,) = [stream.state for stream in streams if stream.name == SHARD]
         return state.messages == state.last_seq + 1 - state.first_seq

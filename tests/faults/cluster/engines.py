@@ -56,6 +56,14 @@ class FaultyEngine(Protocol):
 
     def thaw(self, number: int) -> None: ...
 
+    def fill(self, number: int, room_bytes: int) -> None:
+        """Leave a server so much room for what it stores."""
+        ...
+
+    def make_room(self, number: int) -> None:
+        """Give a server as much room as before."""
+        ...
+
 
 class EngineKind(Protocol):
     """One kind of engine."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,19 +10,22 @@ from random import Random
 from typing import Final
 
 import penstock
+from penstock.core.vocabulary.errors import StorageFailed
 from penstock.demo.links import DemoLinks, Lost
+from tests.faults.cluster.commands import ClusterCommands
 from tests.faults.cluster.crowd import wait_for_connections
+from tests.faults.cluster.differing import DifferingNodes
 from tests.faults.cluster.engine import SHARD, EngineServers
 from tests.faults.cluster.engines import FaultyEngine, server_named
 from tests.faults.cluster.nodes import Nodes
-from tests.faults.cluster.oracles import CutOff, Spoilt
+from tests.faults.cluster.oracles import CutOff, Filled, Spoilt
 from tests.faults.cluster.pauses import Played
 from tests.faults.cluster.postgres import PostgresFaults
 from tests.faults.cluster.schedule import Fault
 from tests.faults.cluster.slowing import slowed
 from tests.faults.journals import last_acknowledged
 from tests.faults.phases import RECONNECT_S
-from tests.faults.processes import Clients, environment
+from tests.faults.processes import Clients
 
 WELL_S: Final = 120.0
 BALLAST: Final = "ballast"
@@ -32,6 +33,13 @@ BALLAST: Final = "ballast"
 BALLAST_BYTES: Final = 256 << 10
 BALLAST_EVENTS: Final = 48
 """12 MiB: a file takes 8, and so does a server's log of its last steps."""
+LITTLE_ROOM_BYTES: Final = 40 << 20
+"""Less than what is kept for segments and snapshots, and more than is published meanwhile."""
+NO_ROOM_BYTES: Final = 4 << 20
+"""Less than what is published meanwhile."""
+REFUSED_S: Final = 30.0
+"""Nodes ask servers for their room from time to time."""
+ROOM_CHECK: Final = "engine room"
 _DIES_FROZEN: Final = 0.2
 _MOVES: Final = 0.3
 """How often somebody moves an owner that clients do not reach."""
@@ -67,6 +75,7 @@ class ClusterNemesis:
         back as well before a fault is over, if that is given."""
         self._nodes = nodes
         self._engine = engine
+        self._commands = ClusterCommands(engine, nodes.lease_s)
         self._links = links
         self._clients = clients
         self._diaries = diaries
@@ -78,6 +87,8 @@ class ClusterNemesis:
         self.played: list[Played] = []
         self.spoilt: list[Spoilt] = []
         self.cut_off: list[CutOff] = []
+        self.filled: list[Filled] = []
+        self.differing = DifferingNodes(nodes, self._commands)
         self.failures: list[str] = []
         """What no fault is an excuse for."""
         self._acts: Mapping[str, Callable[[Fault], str]] = {
@@ -99,6 +110,9 @@ class ClusterNemesis:
             "two-servers-gone": self._take_two,
             "disk-slow": self._slow_disk,
             "copy-damaged": self._damage_copy,
+            "engine-full": self._fill_engine,
+            "started-early": self._start_early,
+            **self.differing.acts,
         }
 
     def play(self, faults: Iterator[Fault], least: int, until_s: float) -> None:
@@ -223,7 +237,7 @@ class ClusterNemesis:
         is_moved = fault.choice < _MOVES
         if is_moved:
             others = [node for node in self._nodes.all if node is not owner]
-            self._tell_cluster("move", others[int(fault.choice / _MOVES * len(others))].name)
+            self._commands.run("move", others[int(fault.choice / _MOVES * len(others))].name)
         late = self._until_acknowledged(began_ns + int(_ON_ITS_WAY_S * 1e9))
         self._links.heal(owner.for_clients)
         waited_s = (time.monotonic_ns() - began_ns) / 1e9
@@ -242,20 +256,9 @@ class ClusterNemesis:
     def _drain_owner(self, _: Fault) -> str:
         """It hands over to another node, and may own again afterwards."""
         owner = self._nodes.owner()
-        self._tell_cluster("drain", owner.name)
-        self._tell_cluster("drain", owner.name, "--end")
+        self._commands.run("drain", owner.name)
+        self._commands.run("drain", owner.name, "--end")
         return owner.name
-
-    def _tell_cluster(self, *words: str) -> None:
-        subprocess.run(
-            [
-                *(sys.executable, "-m", "penstock", "cluster", *words),
-                *("--cluster", self._engine.named(self._engine.ports)),
-            ],
-            check=True,
-            capture_output=True,
-            env={**environment(), **self._engine.settings},
-        )
 
     def _set_clock(self, fault: Fault) -> str:
         owner = self._nodes.owner()
@@ -264,6 +267,25 @@ class ClusterNemesis:
         self._pause.wait(fault.for_s)
         owner.set_clock(0.0)
         return f"{owner.name} by {jump_s:+g} s for {fault.for_s:.1f} s"
+
+    def _start_early(self, fault: Fault) -> str:
+        """A node is started while the engine has no majority: it waits, and serves then or stands
+        by."""
+        node = self._nodes.all[int(fault.choice * len(self._nodes.all))]
+        gone = (len(self._engine.numbers) - 1) // 2 + 1
+        taken = self._random.sample(list(self._engine.numbers), gone)
+        for number in taken:
+            self._engine.kill(number)
+        node.kill()
+        node.begin()
+        if not node.waits_for("engine.waiting"):
+            self.failures.append(f"{node.name} does not say that it waits for the engine")
+        self._pause.wait(fault.for_s)
+        for number in taken:
+            self._engine.start(number)
+        if not node.is_ready():
+            self.failures.append(f"{node.name} waits though the engine has a majority again")
+        return f"{node.name}, without servers {', '.join(map(str, taken))}"
 
     def _cut(self, name: str, for_s: float, lost: Lost = "all") -> None:
         assert self._links is not None, "whoever cuts has links"
@@ -329,6 +351,39 @@ class ClusterNemesis:
             (self._engine.start if kills else self._engine.thaw)(number)
         return f"{'killed' if kills else 'frozen'} for {fault.for_s:.1f} s"
 
+    def _fill_engine(self, fault: Fault) -> str:
+        """One server is full, and others go on without it; or so many have little room that events
+        are refused until there is more."""
+        numbers = list(self._engine.numbers)
+        is_majority = fault.choice < 0.5
+        full = self._random.sample(numbers, len(numbers) // 2 + 1 if is_majority else 1)
+        for number in full:
+            self._engine.fill(number, LITTLE_ROOM_BYTES if is_majority else NO_ROOM_BYTES)
+        refused = self._until_refused() if is_majority else self._add_ballast()
+        room = [
+            line for line in self._commands.complaints().splitlines() if line.startswith(ROOM_CHECK)
+        ]
+        self._pause.wait(fault.for_s)
+        for number in full:
+            self._engine.make_room(number)
+        self._purge_ballast()
+        names = tuple(f"n{number}" for number in full)
+        is_examined = any(all(name in line for name in names) for line in room)
+        self.filled.append(Filled(names, is_majority, is_examined, refused))
+        return f"{', '.join(names)}: {refused or 'nothing refused'}"
+
+    def _until_refused(self) -> str:
+        """Publish until an event is refused; returns why, or nothing when none was."""
+        with penstock.connect(self._nodes.url, reconnect_timeout=RECONNECT_S) as session:
+            channel = session.channels.get(BALLAST)
+            for _ in range(int(REFUSED_S / _LOOK_EVERY_S)):
+                try:
+                    channel.publish(b"one more")
+                except StorageFailed as error:
+                    return str(error)
+                self._pause.wait(_LOOK_EVERY_S)
+        return ""
+
     def _damage_copy(self, fault: Fault) -> str:
         """Again where the damage was gone before anybody read it."""
         said = []
@@ -360,16 +415,24 @@ class ClusterNemesis:
         told = self._nodes.told("engine.copy_damaged", server=server, stream=SHARD) > before
         self.spoilt.append(Spoilt(server, SHARD, path.name, told, is_gone))
         engine.replace_copy(victim)
-        with penstock.connect(self._nodes.url, reconnect_timeout=RECONNECT_S) as session:
-            session.channels.get(BALLAST).purge()
+        self._purge_ballast()
         return f"{path.name} on {server}, {'told' if told else 'gone' if is_gone else 'UNTOLD'}"
 
-    def _add_ballast(self) -> None:
-        """So much that servers forget how the oldest of it came about."""
+    def _add_ballast(self) -> str:
+        """Publish so much that servers forget how the oldest of it came about; returns why an event
+        was refused, if one was."""
         with penstock.connect(self._nodes.url, reconnect_timeout=RECONNECT_S) as session:
             channel = session.channels.get(BALLAST)
             for _ in range(BALLAST_EVENTS):
-                channel.publish(self._random.randbytes(BALLAST_BYTES))
+                try:
+                    channel.publish(self._random.randbytes(BALLAST_BYTES))
+                except StorageFailed as error:
+                    return str(error)
+        return ""
+
+    def _purge_ballast(self) -> None:
+        with penstock.connect(self._nodes.url, reconnect_timeout=RECONNECT_S) as session:
+            session.channels.get(BALLAST).purge()
 
 
 def _is_replaced(path: Path, spoilt: bytes) -> bool:

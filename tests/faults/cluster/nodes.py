@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from tests.faults import amqp
 from tests.faults.clocked import set_offset
 from tests.faults.cluster.engine import SHARD
 from tests.faults.cluster.engines import FaultyEngine, server_named
-from tests.faults.cluster.halting import order_halt
+from tests.faults.cluster.node_machine import NodeMachine
 from tests.faults.processes import SETTINGS, environment
 
 NODES: Final = 3
@@ -29,10 +30,12 @@ SETTINGS_OF_NODES: Final = {
     "PENSTOCK_STORAGE_JOURNAL_BYTES": str(24 << 20),
 }
 """The journal takes some files of the engine, 8 MiB each, so that an older one can be damaged."""
-PROGRAM: Final = "tests.faults.cluster.halting"
-"""Runs a node on a machine whose clock can be set, and which can be stopped in an append."""
+PROGRAM: Final = "tests.faults.cluster.node_machine"
+"""Runs a node on a machine that is played."""
 HALTED_S: Final = 20.0
 """How long an owner may take until its next append; publishers are at work all the time."""
+SAID_S: Final = 60.0
+"""How long a node may take until it says what is wrong with it."""
 OWNED_S: Final = 90.0
 UNREADABLE: Final = f"stream {SHARD} is damaged"
 """What a node says of a journal of which no server has a whole copy."""
@@ -57,10 +60,12 @@ class Node:
         """``ports``: its native one and that of MQTT. It finds the engine over ``links``, where
         there are any, under its name. ``program`` is the module that is run, which is given the
         file of its clock first."""
+        self.number = number
         self.name = f"n{number}"
         self.address, self.mqtt_at = (f"127.0.0.1:{port}" for port in ports)
         self._folder = folder / self.name
         self._folder.mkdir(parents=True)
+        self.machine = NodeMachine(self._folder)
         self._clock = self._folder / "clock"
         set_offset(self._clock, 0)
         self._program = ("-m", program, str(self._clock))
@@ -88,22 +93,29 @@ class Node:
         self.is_frozen = False
         self.process: ServerProcess | None = None
 
-    def start(self) -> None:
-        """The next life. It comes back once the node serves or stands by; raises
-        ``ServerDidNotStart`` when it does neither."""
-        assert self.process is None, "the life before has ended"
-        self.lives += 1
-        process = ServerProcess(
-            self._folder / "data",
-            *self._arguments,
-            environment=self._settings,
-            program=self._program,
-        )
+    def start(self, settings: Mapping[str, str] | None = None) -> None:
+        """Start the next life and wait until the node serves or stands by. ``settings`` are for
+        this life. Raises ``ServerDidNotStart`` when it does neither."""
+        process = self._next_life(settings or {})
         try:
             self.process = process.start()
         except ServerDidNotStart:
             self._write_down(process)
             raise
+
+    def begin(self) -> None:
+        """Start the next life, and wait for nothing."""
+        self.process = self._next_life({}).begin()
+
+    def _next_life(self, settings: Mapping[str, str]) -> ServerProcess:
+        assert self.process is None, "the life before has ended"
+        self.lives += 1
+        return ServerProcess(
+            self._folder / "data",
+            *self._arguments,
+            environment={**self._settings, **settings},
+            program=self._program,
+        )
 
     @property
     def running(self) -> ServerProcess:
@@ -124,7 +136,7 @@ class Node:
 
     def halt(self) -> None:
         """Freeze it with a block in its hands, just before it sends the block to the engine."""
-        order_halt(self._clock)
+        self.machine.order_halt()
         self.is_frozen = True
         pause = threading.Event()
         for _ in range(int(HALTED_S / 0.02)):
@@ -159,6 +171,30 @@ class Node:
         """What it has logged, life by life."""
         now = [_entries(self.process)] if self.process is not None else []
         return [*self._ended, *now]
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """Entries of one event in the log of this life."""
+        return [] if self.process is None else self.process.logged(event)
+
+    def is_ready(self, *, s: float = SAID_S) -> bool:
+        """Whether a life that was begun serves or stands by within ``s`` seconds."""
+        pause = threading.Event()
+        for _ in range(int(s / 0.05)):
+            if self.running.url or not self.running.is_running:
+                break
+            pause.wait(0.05)
+        return bool(self.running.url)
+
+    def waits_for(self, event: str, naming: str = "", *, s: float = SAID_S) -> bool:
+        """Whether this life logs ``event`` with ``naming`` in its reason, within ``s`` seconds."""
+        pause = threading.Event()
+        for _ in range(int(s / 0.05)):
+            if any(naming in str(entry.get("reason", "")) for entry in self.logged(event)):
+                return True
+            if not self.running.is_running:
+                return False
+            pause.wait(0.05)
+        return False
 
     @property
     def epoch_served(self) -> int:
@@ -211,22 +247,54 @@ class Nodes:
         program: str = PROGRAM,
         settings: Mapping[str, str] = SETTINGS_OF_NODES,
         owned_s: float = OWNED_S,
+        blobs: Path | None = None,
     ) -> None:
         """See :class:`Node`. ``owned_s`` is how long they may take until one of them is the owner
-        and serves."""
+        and serves. ``blobs``: a folder that all have mounted for segments and snapshots; None: they
+        are on the engine."""
+        self.lease_s = lease_s
         self._owned_s = owned_s
+        self.blobs = blobs
+        self._folder = folder
+        self._rivals = 0
+        if blobs is not None:
+            settings = {**settings, "PENSTOCK_CLUSTER_BLOBS": blobs.as_uri()}
+        self._make = partial(
+            Node,
+            engine=engine,
+            lease_s=lease_s,
+            links=links,
+            program=program,
+            settings=settings,
+        )
         ports = free_ports(2 * NODES)
         self.all = [
-            Node(
-                *(number, folder, own, engine, lease_s),
-                links=links,
-                program=program,
-                settings=settings,
-            )
+            self._make(number, folder, own)
             for number, own in enumerate(zip(ports[:NODES], ports[NODES:], strict=True), 1)
         ]
+        for node in self.all:
+            self.mount(node)
         self.url = "penstock://" + ",".join(node.address for node in self.all)
         self.mqtt_at = ",".join(node.mqtt_at for node in self.all)
+
+    def mount(self, node: Node) -> None:
+        """Have a node find the files of the realm, if they are in a folder."""
+        if self.blobs is not None:
+            node.machine.mount(self.blobs)
+
+    def unmount(self, node: Node) -> None:
+        """Have a node find an empty folder where the files of the realm should be."""
+        bare = self._folder / "bare"
+        bare.mkdir(exist_ok=True)
+        node.machine.mount(bare)
+
+    def rival(self, node: Node) -> Node:
+        """Another process with the name of a node: other ports, another directory. It is not
+        started, and none of :attr:`all`."""
+        self._rivals += 1
+        rival = self._make(node.number, self._folder / f"rival-{self._rivals}", free_ports(2))
+        self.mount(rival)
+        return rival
 
     def start(self) -> None:
         """All at once: the first one waits for nobody."""

@@ -97,6 +97,61 @@ def check_relayed(cuts: Iterable[CutOff], wrong: Violations) -> None:
             )
 
 
+class Differing(NamedTuple):
+    """A node that was started so that it must not own, while the owner was killed; or a process
+    that must not start at all."""
+
+    node: str
+    how: str
+    named: str
+    """What the node and ``penstock cluster doctor`` have to name."""
+    is_told: bool
+    """Whether the node named it, in its log or as the reason why it did not start."""
+    is_examined: bool
+    """Whether ``penstock cluster doctor`` named it."""
+    has_claimed: bool
+    """Whether it claimed the shard all the same."""
+    harmed: str = ""
+    """What became of a node that was to go on as before; empty: it did."""
+
+
+def check_differing(seen: Iterable[Differing], wrong: Violations) -> None:
+    """A node that differs never owns, and says why; so does the doctor."""
+    for each in seen:
+        what = f"{each.node}, {each.how}"
+        if each.has_claimed:
+            wrong.append(f"{what}, claimed the realm")
+        if not each.is_told:
+            wrong.append(f"{what}, does not say that it is because of {each.named}")
+        if not each.is_examined:
+            wrong.append(f"{what}: penstock cluster doctor does not name {each.named}")
+        if each.harmed:
+            wrong.append(f"{what}: {each.harmed}")
+
+
+class Filled(NamedTuple):
+    """Servers of the engine that were full for a while."""
+
+    servers: tuple[str, ...]
+    is_majority: bool
+    is_examined: bool
+    """Whether ``penstock cluster doctor`` told that there is no room, and where."""
+    refused: str
+    """Why a publish was refused meanwhile; empty: none was."""
+
+
+def check_filled(filled: Iterable[Filled], wrong: Violations) -> None:
+    """As long as a majority has room nothing is refused; otherwise the reason is the room."""
+    for each in filled:
+        names = some(each.servers)
+        if not each.is_examined:
+            wrong.append(f"{names} full: penstock cluster doctor does not say so")
+        if each.is_majority and "room" not in each.refused:
+            wrong.append(f"{names} full: nothing was refused for want of room: {each.refused!r}")
+        if not each.is_majority and each.refused:
+            wrong.append(f"{names} full, and others have room: refused with {each.refused!r}")
+
+
 def check_told(spoilt: Iterable[Spoilt], wrong: Violations) -> None:
     """No damage of a replica that leads stays unsaid."""
     for each in spoilt:

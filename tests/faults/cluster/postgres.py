@@ -73,6 +73,12 @@ class PostgresFaults:
     def thaw(self, number: int) -> None:
         self._servers.thaw(number)
 
+    def fill(self, number: int, room_bytes: int) -> None:
+        raise AssertionError("nobody fills it: the fault is left out")
+
+    def make_room(self, number: int) -> None:
+        raise AssertionError("nobody fills it: the fault is left out")
+
 
 class PostgresKind:
     """See :class:`tests.faults.cluster.engines.EngineKind`."""
@@ -81,6 +87,9 @@ class PostgresKind:
     left_out: Mapping[str, str] = {
         "copy-damaged": "damage of a server's files is found by PostgreSQL's own checksums, and "
         "told by it: tests/contract/test_postgres_faults.py",
+        "engine-full": "PostgreSQL has no limit that could be lowered, and its servers share the "
+        "disk of this machine; what a node makes of a full one: tests/storage/"
+        "test_postgres_servers.py",
     }
 
     def missing(self) -> str:

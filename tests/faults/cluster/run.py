@@ -27,6 +27,7 @@ from tests.faults.cluster.schedule import (
     CUTS,
     KINDS,
     MEASURED,
+    UNMOUNTS,
     Fault,
     faults,
     least_times,
@@ -87,6 +88,12 @@ class ClusterGiven(NamedTuple):
     patience_s: float = WELL_S
     """How long publishers may wait once a fault is over, and everything at the end."""
 
+    @property
+    def has_shared_files(self) -> bool:
+        """Whether segments and snapshots are in a folder that the nodes share, as with every second
+        seed; otherwise the engine has them."""
+        return self.seed % 2 == 0
+
 
 class _Running(NamedTuple):
     engine: FaultyEngine
@@ -142,6 +149,8 @@ def play(given: ClusterGiven) -> ClusterLoop:
     loop.damages = [each.detail for each in nemesis.played if each.what == "copy-damaged"]
     oracles.check_told(nemesis.spoilt, loop.violations)
     oracles.check_relayed(nemesis.cut_off, loop.violations)
+    oracles.check_differing(nemesis.differing.seen, loop.violations)
+    oracles.check_filled(nemesis.filled, loop.violations)
     oracles.check_played(loop.pauses, loop.violations)
     oracles.check_work(acknowledged, loop.violations)
     oracles.check_not_stopped(map(read_published, publishers.values()), loop.violations)
@@ -179,7 +188,9 @@ def _check_confirmed(diaries: Path, roles: Sequence[str], loop: ClusterLoop) -> 
 def _possible(given: ClusterGiven) -> tuple[ClusterGiven, list[str]]:
     """Who and what can play here, and a note of each that cannot."""
     cast, notes = possible(given.cast)
-    left_out = _kind(given).left_out
+    left_out = dict(_kind(given).left_out)
+    if not given.has_shared_files:
+        left_out |= dict.fromkeys(UNMOUNTS, "with this seed the files are on the engine")
     notes += [f"{kind}: left out: {left_out[kind]}" for kind in given.kinds if kind in left_out]
     kinds = [kind for kind in given.kinds if kind not in left_out]
     return given._replace(cast=cast, kinds=kinds), notes
@@ -193,7 +204,7 @@ def _kind(given: ClusterGiven) -> EngineKind:
 def _running(given: ClusterGiven) -> Iterator[_Running]:
     """Everything that is started here has ended when the block has."""
     with ExitStack() as stack:
-        folders = {name: given.folder / name for name in ("engine", "nodes", "diaries")}
+        folders = {name: given.folder / name for name in ("engine", "nodes", "diaries", "blobs")}
         for folder in folders.values():
             folder.mkdir(parents=True)
         links = None
@@ -209,6 +220,7 @@ def _running(given: ClusterGiven) -> Iterator[_Running]:
             program=given.program,
             settings={} if given.events else SETTINGS_OF_NODES,
             owned_s=min(OWNED_S, given.patience_s),
+            blobs=folders["blobs"] if given.has_shared_files else None,
         )
         stack.callback(nodes.close)
         nodes.start()

@@ -43,11 +43,20 @@ KINDS: Final[Mapping[str, Kind]] = {
     "two-servers-gone": Kind(5, 3.0, 10.0),
     "disk-slow": Kind(3, 3.0, 8.0),
     "copy-damaged": Kind(3, 0.0, 0.0),
+    "engine-full": Kind(2, 2.0, 5.0),
+    "blobs-unmounted": Kind(2, 0.0, 2.0),
+    "settings-differ": Kind(2, 0.0, 2.0),
+    "lease-differs": Kind(2, 0.0, 2.0),
+    "format-differs": Kind(2, 0.0, 2.0),
+    "name-taken": Kind(2, 0.0, 0.0),
+    "started-early": Kind(2, 1.0, 5.0),
 }
 """A server is one of the engine's. A freeze and a cut may be shorter or longer than the owner's
 lease."""
 CUTS: Final = frozenset({"owner-cut", "owner-unheard", "owner-deaf", "clients-cut", "server-cut"})
 """Faults that need a network between nodes, servers and clients that can be cut."""
+UNMOUNTS: Final = frozenset({"blobs-unmounted"})
+"""Faults that need a folder of files which all nodes share."""
 USUAL_MINUTES: Final = 10.0
 MEASURED: Final = ("owner-killed", "owner-frozen", "owner-drained")
 """Ways of a takeover whose pauses are measured by themselves."""

@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.alone]
 
 LEASE_S = 2.0
 KINDS = ("owner-killed", "owner-frozen", "server-killed")
+DIFFERING_KINDS = ("blobs-unmounted", "settings-differ", "name-taken")
 CAST = (
     ("single", "careless", "transaction", "joint", "named", "popped", "mqtt"),
     ("exclusive.1", "shared.1", "serial.1", "subscription.1", "reader.1", "pop.1", "mqtt_qos2.1"),
@@ -38,6 +39,16 @@ def test_a_cluster_under_real_faults_loses_nothing_and_doubles_nothing(tmp_path:
     assert sum(row.lost for row in loop.publishers) == 0
     assert "0 acknowledged events lost: everything held" in told
     assert b'"violations": []' in as_json([loop])
+
+
+@pytest.mark.spec("X3", "N3")
+def test_a_node_that_differs_never_owns_and_says_why(tmp_path: Path) -> None:
+    """An even seed: the files are in a folder."""
+    loop = play(ClusterGiven(4_712, 0.0, tmp_path, DIFFERING_KINDS, unfenced.CAST, LEASE_S))
+
+    told = table(loop)
+    assert loop.is_well, told
+    assert {row.what for row in loop.pauses if row.times} == set(DIFFERING_KINDS), told
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,12 @@ import pytest
 from tests.faults.checking import check_durable, check_publishing
 from tests.faults.cluster.oracles import (
     CutOff,
+    Differing,
+    Filled,
     Spoilt,
     check_confirmed,
+    check_differing,
+    check_filled,
     check_not_stopped,
     check_owners,
     check_played,
@@ -60,6 +64,52 @@ def test_a_publisher_that_is_told_that_the_realm_stops_is_found(tmp_path: Path) 
     check_not_stopped([read_published(diary.path)], wrong)
 
     assert wrong == ["single was told 1 times that the realm stops"]
+
+
+DIFFERING = Differing(
+    "n2", "with access.mode = mandatory", "access.mode", True, True, has_claimed=False
+)
+REFUSED = "the engine has room for 40 bytes"
+
+
+def test_a_node_that_differs_and_owns_or_is_not_told_of_is_found() -> None:
+    wrong: list[str] = []
+    check_differing([DIFFERING], wrong)
+    assert wrong == []
+
+    check_differing(
+        [
+            DIFFERING._replace(has_claimed=True),
+            DIFFERING._replace(is_told=False),
+            DIFFERING._replace(is_examined=False),
+            DIFFERING._replace(harmed="the first process ended"),
+        ],
+        wrong,
+    )
+    what = "n2, with access.mode = mandatory"
+    assert wrong == [
+        f"{what}, claimed the realm",
+        f"{what}, does not say that it is because of access.mode",
+        f"{what}: penstock cluster doctor does not name access.mode",
+        f"{what}: the first process ended",
+    ]
+
+
+def test_a_full_engine_that_refuses_too_little_or_too_much_or_is_not_told_of_is_found() -> None:
+    wrong: list[str] = []
+    one, two = Filled(("n0",), False, True, ""), Filled(("n0", "n1"), True, True, REFUSED)
+    check_filled([one, two], wrong)
+    assert wrong == []
+
+    check_filled(
+        [one._replace(refused=REFUSED), two._replace(refused=""), one._replace(is_examined=False)],
+        wrong,
+    )
+    assert wrong == [
+        f"n0 full, and others have room: refused with {REFUSED!r}",
+        "n0, n1 full: nothing was refused for want of room: ''",
+        "n0 full: penstock cluster doctor does not say so",
+    ]
 
 
 def test_who_is_not_relayed_around_a_cut_is_found() -> None:

@@ -1,16 +1,15 @@
 """``penstock`` without the fence: ``python -m tests.faults.cluster.unfenced FILE …``, a control.
 
-Everything is the real node (``tests.faults.cluster.halting``), but its engine stores what anybody
-appends wherever the end is by then, and it never asks whether its lease still holds: an owner that
-was frozen with a block in its hands, and wakes once another node has served, stores this block
-behind those of the other. A run on such nodes has to fail.
+Everything is the real node (``tests.faults.cluster.node_machine``), but its engine stores what
+anybody appends wherever the end is by then, and it never asks whether its lease still holds: an
+owner that was frozen with a block in its hands, and wakes once another node has served, stores this
+block behind those of the other. A run on such nodes has to fail.
 """
 
 from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -22,8 +21,7 @@ from penstock.storage.jetstream.journal import JetStreamJournal
 from penstock.storage.jetstream.marks import Mark, RegistryMarks
 from penstock.storage.jetstream.stream import pauses
 from penstock.storage.postgres import journal as postgres
-from tests.faults import clocked
-from tests.faults.cluster import halting
+from tests.faults.cluster import node_machine
 from tests.faults.cluster.run import ClusterGiven, play
 from tests.faults.phases import Cast
 
@@ -78,5 +76,4 @@ def harm(given: ClusterGiven) -> str:
 
 if __name__ == "__main__":
     take_away()
-    halting.obey(halting.order_path(Path(sys.argv[1])))
-    clocked.main(sys.argv[1:])
+    node_machine.main(sys.argv[1:])
