@@ -26,6 +26,38 @@ def test_two_clients_of_window_one_take_turns() -> None:
 
 
 @pytest.mark.spec("D8")
+def test_ten_events_are_shared_one_by_one_whatever_the_window() -> None:
+    play = durable_play("shared", None, None)
+    effects = play.do(publish(10))
+
+    assert delivered(effects) == {1: [0, 2, 4, 6, 8], 2: [1, 3, 5, 7, 9]}
+    assert len(effects) == 2, "one delivery for each client"
+
+
+@pytest.mark.spec("D8")
+def test_the_next_turn_is_that_of_the_client_behind_the_last_one_served() -> None:
+    play = durable_play("shared", None, None, None)
+
+    assert delivered(play.do(publish(8))) == {1: [0, 3, 6], 2: [1, 4, 7], 3: [2, 5]}
+    assert delivered(play.do(publish(4))) == {3: [8, 11], 1: [9], 2: [10]}
+
+
+@pytest.mark.spec("D8")
+def test_a_client_with_less_room_is_passed_over_when_it_is_full() -> None:
+    play = durable_play("shared", 2, 9)
+
+    assert delivered(play.do(publish(8))) == {1: [0, 2], 2: [1, 3, 4, 5, 6, 7]}
+
+
+@pytest.mark.spec("D8")
+def test_a_share_of_more_than_ten_events_is_a_run_of_ids() -> None:
+    play = durable_play("shared", 50, 50)
+
+    shared = delivered(play.do(publish(22)))
+    assert shared == {1: list(range(11)), 2: list(range(11, 22))}
+
+
+@pytest.mark.spec("D8")
 def test_a_client_whose_window_is_full_is_skipped() -> None:
     play = durable_play("shared", 1, 3)
     play.do(publish(1))

@@ -8,9 +8,11 @@ nobody reads costs nothing per event.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from penstock.core.durable.deadlines import Deadlines
 from penstock.core.durable.lanes import Lanes
-from penstock.core.durable.seat import DurableKind, KeptPlace, Seat
+from penstock.core.durable.seat import DEALT_MAX, DurableKind, KeptPlace, Seat, dealt
 from penstock.core.durable.waiting import Waiting
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.durable_attributes import DURABLE_DEFAULTS, DurableAttributes
@@ -344,15 +346,15 @@ class Durable:
             self._unpark()
 
     def grants(self, stored: IdSet, chunk: int, below: int) -> list[tuple[Seat, Spans]]:
-        """Hand the lowest ready events to the seats in turn, a fair share each (SEM D8);
-        none at or above ``below``."""
+        """Hand the lowest ready events to the seats in turn, a fair share each: small shares one by
+        one, larger ones as runs of ids (SEM D8). None is at or above ``below``."""
         granted: list[tuple[Seat, Spans]] = []
         if self.is_waiting:
             return granted
         if self.lanes is not None:
             return self._by_lane(self.lanes, chunk, below)
         if self.waiting and self.kind.waits_in_order:
-            below = self._held_up(below)
+            below = self.waiting.held_up(below, self.parked)
         if any(seat.wanted is not None or seat.refused for seat in self.seats):
             return self._selective(stored, chunk, below)
         while seats := self.kind.servable(self.seats):
@@ -362,23 +364,22 @@ class Durable:
             if not count:
                 break
             share = max(1, -(-min(count, wanted) // len(seats)))
-            for seat in seats:
-                spans = self._take(min(seat.credit, share, chunk), below)
-                if not spans:
-                    break
+            if 1 < share <= DEALT_MAX and len(seats) > 1:
+                share = min(share, *[seat.credit for seat in seats])
+                shares = iter(dealt(seats, self._take(share * len(seats), below)))
+            else:
+                shares = self._runs(seats, min(share, chunk), below)
+            for seat, spans in shares:
                 self._hand(seat, spans)
                 granted.append((seat, spans))
         return granted
 
-    def _held_up(self, below: int) -> int:
-        """The id below which nothing has to wait for the time of an earlier event. What comes
-        only with the next attach holds up nobody before."""
-        assert self.waiting is not None, "some wait"
-        late = self.waiting.ids
-        if self.parked:
-            late = late.copy()
-            late.discard_all(self.parked)
-        return below if late.lowest is None else min(below, late.lowest)
+    def _runs(self, seats: Sequence[Seat], share: int, below: int) -> Iterator[tuple[Seat, Spans]]:
+        """Take the lowest ready events, up to ``share`` for each seat, as a run of ids."""
+        for seat in seats:
+            if not (spans := self._take(min(seat.credit, share), below)):
+                return
+            yield seat, spans
 
     def _by_lane(self, lanes: Lanes, chunk: int, below: int) -> list[tuple[Seat, Spans]]:
         """Grant the events whose lanes are known, each lane to one seat at a time (SEM D11)."""
@@ -568,10 +569,8 @@ class Durable:
             return ()
         found = []
         for count, level in sorted(self.levels.items()):
-            if level:
-                parts = [part for span in spans for part in level.within(span).spans]
-                if parts:
-                    found.append((count, tuple(parts)))
+            if parts := tuple([part for span in spans for part in level.within(span).spans]):
+                found.append((count, parts))
         return tuple(found)
 
     def outstanding_count(self, stored: IdSet) -> int:

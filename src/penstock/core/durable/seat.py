@@ -7,11 +7,15 @@ next. Each kind is one file in ``penstock.core.durables``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from penstock.core.durable.pace import Pace
-from penstock.core.ids.ids import IdSet
+from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.messages import Spans
+
+DEALT_MAX: Final = 10
+"""Clients whose share of the waiting events is no larger get them one by one; a larger share is a
+run of ids, which is stored, sent and acknowledged as one."""
 
 
 class Seat:
@@ -147,6 +151,16 @@ class Seat:
     def _had(self) -> int:
         """Events that its client has had and has no more."""
         return self.handed - len(self.in_flight)
+
+
+def dealt(seats: Sequence[Seat], spans: Spans) -> list[tuple[Seat, Spans]]:
+    """The events of ``spans`` one by one to ``seats`` in turn (SEM D8): one share for each seat
+    that gets any, that of the seat served last at the end."""
+    ids = [event_id for span in spans for event_id in range(*span)]
+    first = len(ids) % len(seats)
+    turns = (*range(first, len(seats)), *range(first))
+    own = ((seats[turn], ids[turn :: len(seats)]) for turn in turns)
+    return [(seat, tuple([Span(i, i + 1) for i in part])) for seat, part in own if part]
 
 
 class KeptPlace(NamedTuple):

@@ -45,6 +45,15 @@ class Waiting:
         """The id of the first of them."""
         return self.ids.lowest
 
+    def held_up(self, below: int, parked: IdSet) -> int:
+        """The id, at most ``below``, under which nothing waits. ``parked`` events come only with
+        the next attach, and hold up nobody before."""
+        late = self.ids
+        if parked:
+            late = late.copy()
+            late.discard_all(parked)
+        return below if late.lowest is None else min(below, late.lowest)
+
     def add(self, ids: IdSet, until_us: int) -> None:
         """Have ``ids`` wait until then, whatever they waited for before."""
         if self.ids and (again := self.ids.overlap(ids)):

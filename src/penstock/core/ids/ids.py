@@ -12,7 +12,7 @@ from msgspec import Meta
 from penstock.core.bounds import SPANS_MAX, EndId, EventId
 from penstock.core.ids.bitmaps import LAST, SHIFT, Blocks, runs_of
 from penstock.core.ids.packing import pack, unpack
-from penstock.core.ids.ranges import Runs, cut, merged, part, put, size
+from penstock.core.ids.ranges import Runs, cut, cut_all, merged, part, put, size
 
 _MANY = 64
 """Number of runs above which a set changes to blocks of bitmaps."""
@@ -291,6 +291,10 @@ class IdSet:
 
     def add_all(self, other: IdSet) -> None:
         if other._blocks is None:
+            if not self._size and 0 < len(other._firsts) <= _MANY:
+                self._firsts, self._ends = other._firsts[:], other._ends[:]
+                self._size, self._blocks = other._size, None
+                return
             for first, end in zip(other._firsts, other._ends, strict=True):
                 self.add(Span(first, end))
         elif not self._size:
@@ -314,8 +318,7 @@ class IdSet:
         if other is self:
             (self._firsts, self._ends), self._size, self._blocks = _NO_RUNS, 0, None
         elif other._blocks is None and self._blocks is None:
-            for first, end in zip(other._firsts, other._ends, strict=True):
-                self._size -= size(cut(self._firsts, self._ends, first, end))
+            self._size -= cut_all(self._firsts, self._ends, (other._firsts, other._ends))
             if len(self._firsts) > _MANY:
                 self._scatter()
         else:

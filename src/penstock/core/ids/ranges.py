@@ -90,6 +90,24 @@ def cut(firsts: list[int], ends: list[int], first: int, end: int) -> Runs:
     return gone_firsts, gone_ends
 
 
+def cut_all(firsts: list[int], ends: list[int], gone: Runs) -> int:
+    """Remove the ranges of ``gone``, which ascend; return how many ids were in."""
+    count = 0
+    for first, end in zip(*gone, strict=True):
+        at = bisect_right(ends, first)
+        if at == len(ends):
+            break
+        if firsts[at] >= end:
+            continue
+        if first <= firsts[at] and ends[at] <= end:  # mostly it is that range
+            count += ends[at] - firsts[at]
+            del firsts[at], ends[at]
+            if at == len(ends) or firsts[at] >= end:
+                continue
+        count += size(cut(firsts, ends, first, end))
+    return count
+
+
 def part(firsts: list[int], ends: list[int], first: int, end: int) -> Runs:
     """The runs inside a range."""
     left = bisect_right(ends, first)
