@@ -198,6 +198,10 @@ def test_lists_of_nulls_as_the_jvm_writes_them_are_read() -> None:
 
     rows = properties(bodies_of_table(written))
 
+    # A cast to other names of elements, as Spark's, makes too few in turn.
+    spark = pa.list_(pa.field("element", pa.null()))
+    named = pa.table({"xs": pa.array([[None, None]], spark), "n": [1]})
+    assert properties(bodies_of_table(named)) == [{"xs": [None, None], "n": 1}]
     assert rows[1] == {"xs": [None], "in": {"xs": [None]}}
     assert rows[0] == {"xs": [None] * 1_003, "in": {"xs": [None] * 1_003}}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pyarrow as pa
 import pytest
 from pyspark.errors import (
@@ -20,7 +22,7 @@ from penstock.core.vocabulary.errors import (
     Unavailable,
 )
 from penstock.spark.connections import disconnect
-from penstock.spark.errors import in_sparks_type, in_sparks_types
+from penstock.spark.errors import in_sparks_type, in_sparks_types, tells_spark
 from penstock.spark.options import SinkOptions, Where, sink_options, source_options
 from penstock.spark.pipelines.sources import Source
 from penstock.spark.rows import as_table, check_writable
@@ -28,6 +30,27 @@ from penstock.spark.source import PenstockSource
 from penstock.spark.starts import places
 
 URL = "penstock://localhost:1"
+
+
+def test_a_process_of_spark_hides_the_traceback_of_an_expected_error_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @tells_spark
+    class Odd:
+        def read(self, error: Exception) -> None:
+            raise error
+
+    hidden = []
+    monkeypatch.setenv("SPARK_BUFFER_SIZE", "65536")  # as in such a process
+    for error in (InvalidArgument("no"), ZeroDivisionError(), NameDoesNotExist("x")):
+        with pytest.raises(type(error)):
+            Odd().read(error)
+        hidden.append("SPARK_HIDE_TRACEBACK" in os.environ)
+    monkeypatch.delenv("SPARK_BUFFER_SIZE")
+    with pytest.raises(InvalidArgument):
+        Odd().read(InvalidArgument("no"))
+
+    assert [*hidden, "SPARK_HIDE_TRACEBACK" in os.environ] == [True, False, True, False]
 
 
 def source(**options: str) -> PenstockSource:

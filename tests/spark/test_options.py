@@ -180,3 +180,6 @@ def test_a_table_of_sparks_catalog_is_refused_with_what_to_use() -> None:
     given = {"url": "penstock://localhost:1", "channel": "orders", "provider": "penstock"}
     with pytest.raises(InvalidArgument, match="instead of CREATE TABLE use CREATE TEMPORARY VIEW"):
         source_options(given)
+    given = {"option.channel": "orders", "url": "penstock://localhost:1"}  # without columns
+    with pytest.raises(InvalidArgument, match="instead of CREATE TABLE use CREATE TEMPORARY VIEW"):
+        source_options(given)

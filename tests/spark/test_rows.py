@@ -9,11 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
+    ArrayType,
     BooleanType,
     CalendarIntervalType,
+    DataType,
     IntegerType,
     LongType,
+    MapType,
+    NullType,
     StringType,
+    StructField,
     StructType,
     VariantType,
 )
@@ -201,6 +206,18 @@ def test_a_type_that_fits_by_its_values_is_taken() -> None:
     schema = StructType().add("priority", IntegerType())
 
     check_writable(schema, SinkOptions(Where(URL, "out")), overwrite=False)
+
+
+def test_lists_of_nothing_but_nulls_are_taken_also_empty_ones() -> None:
+    """As ``array()`` and ``array(null)`` are in SQL."""
+    void = StructField("void", NullType(), nullable=False)
+    kinds: list[DataType] = [NullType(), StructType([void]), ArrayType(NullType(), False)]
+    for kind in kinds:
+        schema = StructType().add("n", LongType()).add("odd", ArrayType(kind, containsNull=False))
+        check_writable(schema, options(channel="out"), overwrite=False)
+    schema = StructType().add("odd", MapType(NullType(), NullType()))
+    with pytest.raises(InvalidEvent, match="column 'odd' is map<void,void>, a type that"):
+        check_writable(schema, options(channel="out"), overwrite=False)
 
 
 def test_a_type_that_only_spark_has_is_refused_with_its_column() -> None:

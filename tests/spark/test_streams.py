@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -254,6 +254,40 @@ def test_a_channel_created_again_ends_the_query(
     with pytest.raises(StreamingQueryException, match="not the one this checkpoint was made with"):
         copied(spark, url, tmp_path / "checkpoint")
     assert out.info().events == 10
+
+
+def test_sql_writes_to_a_view_with_columns_and_errors_have_no_traceback(
+    spark: SparkSession, url: str, client: Session
+) -> None:
+    client.channels.create("bought")
+    register(spark, url)
+    view = "CREATE OR REPLACE TEMPORARY VIEW {} USING penstock OPTIONS (channel 'bought')"
+    spark.sql(view.format("bought (price DOUBLE, lines ARRAY<STRING>)"))
+
+    spark.sql("INSERT INTO bought VALUES (2.5, array())")
+    spark.sql("INSERT INTO bought SELECT 3.5, array('a')")
+    spark.sql(view.format("whole"))
+    refusals = []
+    refusal: pytest.ExceptionInfo[PySparkException]
+    for statement in (
+        "INSERT INTO whole BY NAME SELECT 1 AS price",
+        "CREATE TABLE bought_too USING penstock OPTIONS (channel 'bought')",
+        "SELECT priority FROM nothing",
+    ):
+        with pytest.raises(PySparkException) as refusal:
+            spark.sql(statement)
+        refusals.append(str(refusal.value))
+    writer = spark.sql("SELECT CAST(99 AS TINYINT) AS priority").write.format("penstock")
+    with pytest.raises(PySparkException) as refusal:
+        writer.mode("append").option("channel", "bought").save()
+    refusals.append(str(refusal.value))
+
+    rows = client.channels.get("bought").read().to_pylist()
+    assert [(row["price"], row["lines"]) for row in rows] == [(2.5, []), (3.5, ["a"])]
+    assert "For INSERT INTO, give the view the columns to write: CREATE TEMPORARY" in refusals[0]
+    assert "instead of CREATE TABLE use CREATE TEMPORARY VIEW" in refusals[1]
+    assert "priority 99 is not in 0..9; give 0 to 9" in refusals[3]
+    assert not [text for text in refusals if "Traceback" in text or 'File "' in text]
 
 
 def test_a_target_that_is_missing_ends_the_query(

@@ -133,6 +133,9 @@ def marking(secret: str) -> Iterator[None]:
     try:
         yield
     except PenstockError as error:
+        from penstock.spark.errors import hide_traceback
+
+        hide_traceback()
         attach(error, secret)
         raise
 

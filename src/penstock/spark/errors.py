@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -41,6 +42,13 @@ _VALUES: Final = (
     InvalidName,
     InvalidSelector,
 )
+_WORKERS_ONLY: Final = "SPARK_BUFFER_SIZE"
+"""Spark sets it for the Python processes that it starts."""
+_HIDES_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
+"""PySpark looks at it when a process hands an exception to the JVM."""
+_hides: list[str] = []
+"""Not empty while this module has set the variable."""
+
 _ASKED: Final = (
     *("schema", "reader", "streamReader", "writer", "streamWriter"),
     *("partitions", "read", "initialOffset", "latestOffset", "reportLatestOffset", "write"),
@@ -95,6 +103,7 @@ def in_sparks_types(called: object = None) -> Iterator[None]:
     try:
         yield
     except PenstockError as error:
+        hide_traceback()
         # Spark loads this module in processes that only look which formats there are.
         from penstock.spark.error_marks import attach
 
@@ -103,6 +112,23 @@ def in_sparks_types(called: object = None) -> Iterator[None]:
         if both is error:
             raise
         raise both from error.__cause__
+
+
+def hide_traceback() -> None:
+    """Have PySpark hand over the sentence of an expected error without a traceback before it.
+
+    Does nothing outside of Spark's processes: such a process ends with the error of a task, or it
+    runs nothing but the methods of a source.
+    """
+    if _WORKERS_ONLY in os.environ and _HIDES_TRACEBACK not in os.environ:
+        os.environ[_HIDES_TRACEBACK] = "1"
+        _hides.append(_HIDES_TRACEBACK)
+
+
+def _show_traceback() -> None:
+    """End the effect of an earlier call: what fails now may be unexpected."""
+    if _hides:
+        os.environ.pop(_hides.pop(), None)
 
 
 def tells_spark(called: C) -> C:
@@ -116,6 +142,7 @@ def tells_spark(called: C) -> C:
 def _converting(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(self: Any, *given: Any, **named: Any) -> Any:
+        _show_traceback()
         with in_sparks_types(self):
             result = method(self, *given, **named)
         return _each(result, self) if inspect.isgenerator(result) else result

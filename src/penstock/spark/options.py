@@ -71,6 +71,8 @@ _SINK: Final = (
 _SPARKS_OWN: Final = frozenset(("path", "checkpointlocation", "queryname"))
 _OF_TABLES: Final = frozenset(("provider", "owner"))
 """Options that only Spark's catalog adds."""
+_OPTION_OF_TABLE: Final = "option."
+"""Begins the options of a table of Spark's catalog."""
 _INTERNAL: Final = frozenset((SECRET_OPTION.lower(),))
 """Options that Penstock sets itself; they are on no page."""
 _ACCESS: Final = ("auto", "local", "remote")
@@ -298,7 +300,7 @@ def _known(
         elif lower in others:
             side = "write" if known is _SOURCE else "read"
             raise InvalidArgument(f"option {others[lower]} is only for a {side}")
-        elif lower in _OF_TABLES:
+        elif lower in _OF_TABLES or lower.startswith(_OPTION_OF_TABLE):
             raise InvalidArgument(
                 "a channel cannot be a table of Spark's catalog: instead of CREATE TABLE use "
                 "CREATE TEMPORARY VIEW name USING penstock OPTIONS (channel 'orders', ...)"

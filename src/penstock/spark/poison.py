@@ -84,12 +84,14 @@ def bury_poison(
     attempt: Attempt,
     *,
     limit: int = POISON_MAX,
+    watch: Callable[[int], object] = lambda run: None,
 ) -> Verdict:
     """Find and bury the events that made a query's last micro-batch fail, once it has ended.
 
     ``options`` are those its source was read with, ``durable`` among them; ``checkpoint`` is its
-    checkpoint's folder or URI. With more than ``limit`` of them nothing is buried. Raises
-    ``InvalidArgument`` for a source that is bound to no durable.
+    checkpoint's folder or URI. With more than ``limit`` of them nothing is buried. ``watch`` is
+    called with the number of each run of the transformation, before it. Raises ``InvalidArgument``
+    for a source that is bound to no durable.
     """
     given = source_options(options)
     if not given.durable:
@@ -98,7 +100,7 @@ def bury_poison(
     try:
         failed = last_begun(spark, checkpoint, given)
         owed = ask_realm(given.realm, lambda session: _owed(session, given, *failed))
-        fails = _failing(spark, options, sorted(failed[1]), attempt, runs)
+        fails = _failing(spark, options, sorted(failed[1]), attempt, runs, watch)
         found = isolated(owed, fails, limit)
         _bury(given, found)
     except (NotPoison, PenstockError) as error:
@@ -192,9 +194,11 @@ def _failing(
     channels: Sequence[str],
     attempt: Attempt,
     runs: list[int],
+    watch: Callable[[int], object],
 ) -> Callable[[Sequence[EventKey]], str]:
     def fails(keys: Sequence[EventKey]) -> str:
         runs.append(len(keys))
+        watch(len(runs))
         chosen = {**options, **ranges_of(keys, channels), **secret_options()}
         reader = spark.read.format("penstock").options(**chosen)
         try:

@@ -1,7 +1,8 @@
 """The Python that Spark starts its processes with on this machine.
 
 It is this one, by way of a script: the process of a streaming query is forked where that can be
-(``handover.py``), and every other one is started as ever.
+(``handover.py``), workers are forked by ``worker_daemon.py``, and every other process is started as
+ever.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from penstock.spark.cache import cache_directory, fingerprint, write_once
 
 RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 """The module that Spark starts for the source of a streaming query."""
+_DAEMON: Final = "pyspark.daemon"
+"""The module that Spark starts to fork the workers of tasks."""
+_QUIET_DAEMON: Final = "penstock.spark.worker_daemon"
 INTERPRETER_MAX: Final = 100
 """Length of a path, in bytes, that the first line of a script may name on every Linux kernel; and
 it has no spaces."""
@@ -29,13 +33,18 @@ def python_for_spark() -> str:
     if len(os.fsencode(sys.executable)) > INTERPRETER_MAX or len(sys.executable.split()) != 1:
         return sys.executable
     program = Path(handover.__file__)
-    home = cache_directory() / f"python-{fingerprint(sys.executable, sys.version, program)}"
+    home = (
+        cache_directory()
+        / f"python-{fingerprint(sys.executable, sys.version, program, _QUIET_DAEMON)}"
+    )
     folder = home / "forks"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     # No shell: in a folder that is gone one complains.
     script = f"""#!{sys.executable} -IS
 import os, sys
 python, arguments = {sys.executable!r}, sys.argv[1:]
+if arguments[1:2] == [{_DAEMON!r}]:
+    arguments[1] = {_QUIET_DAEMON!r}
 if arguments[1:2] != [{RUNNER!r}]:
     os.execv(python, [python, *arguments])
 sys.path.append({str(program.parent)!r})

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, NullType, StructField, StructType
 
 from penstock.columns.events.delivery_time import split_by_waiting
 from penstock.columns.events.digest import digest
-from penstock.columns.files.tables import bodies_of_table
+from penstock.columns.files.tables import bodies_of_table, with_whole_nulls
 from penstock.columns.schema import compute as pc
 from penstock.columns.schema.layout import FIELDS, GIVEN, STAMPED
 from penstock.core.bounds import TTL_MS_MAX
@@ -44,6 +44,7 @@ _KAFKAS: Final = frozenset(("key", "topic", "partition", "headers", "offset", "t
 """Columns that Kafka's sink takes, and some that its source gives."""
 _EVENT: Final = re.compile(r"^event \d+(?: of the batch)?(?:: | )")
 
+T = TypeVar("T", bound=DataType)
 Numbers = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
@@ -82,9 +83,12 @@ def check_writable(schema: StructType, options: SinkOptions, *, overwrite: bool)
         names = ", ".join(repr(name) for name in given)
         raise InvalidEvent(
             f"the realm sets {' and '.join(given)} itself; leave them out with .drop({names}), or "
-            "rename them to keep them as properties"
+            "rename them to keep them as properties. For INSERT INTO, give the view the columns to "
+            "write: CREATE TEMPORARY VIEW name (price DOUBLE, sku STRING) USING penstock OPTIONS "
+            "(channel 'orders')"
         )
     _check_case(schema, options)
+    schema = _with_nullable_nulls(schema)
     _check_types(schema)
     kinds = arrow_schema(schema)
     _check_column(kinds, "channelColumn", options.channel_column, pa.string(), "STRING")
@@ -99,6 +103,26 @@ def check_writable(schema: StructType, options: SinkOptions, *, overwrite: bool)
     bodies_of_table(as_table(batch, options))
 
 
+def _with_nullable_nulls(kind: T) -> T:
+    """The type with elements that may be null where all are: ``array()`` is a list of void values
+    that must not be null, which Arrow refuses."""
+    if isinstance(kind, StructType):
+        fields = [
+            StructField(
+                field.name,
+                _with_nullable_nulls(field.dataType),
+                field.nullable or isinstance(field.dataType, NullType),
+            )
+            for field in kind.fields
+        ]
+        return StructType(fields)  # type: ignore[return-value]  # mypy does not narrow T
+    if isinstance(kind, ArrayType):
+        element = _with_nullable_nulls(kind.elementType)
+        may_be_null = kind.containsNull or isinstance(element, NullType)
+        return ArrayType(element, may_be_null)  # type: ignore[return-value]
+    return kind
+
+
 def _check_types(schema: StructType) -> None:
     """Raise ``InvalidEvent`` for a column of a type that only Spark has."""
     for field in schema.fields:
@@ -107,7 +131,7 @@ def _check_types(schema: StructType) -> None:
         if is_known:
             try:
                 arrow_schema(StructType([field]))
-            except PySparkException:
+            except (PySparkException, ValueError):
                 is_known = False
         if not is_known:
             raise InvalidEvent(
@@ -175,7 +199,7 @@ def _check_value(schema: pa.Schema, options: SinkOptions) -> None:
 def as_table(batch: pa.RecordBatch, options: SinkOptions) -> pa.Table:
     """A batch of Spark's as the client publishes it: ``data`` may be text there, and called
     ``value``."""
-    arrays = [_with_whole_nulls(array) for array in batch.columns]
+    arrays = [with_whole_nulls(array) for array in batch.columns]
     columns = dict(zip(batch.schema.names, arrays, strict=True))
     if options.value == "data" and len(columns) == batch.num_columns:
         columns["data"] = columns.pop("value")
@@ -186,23 +210,6 @@ def as_table(batch: pa.RecordBatch, options: SinkOptions) -> pa.Table:
     if data is not None and pa.types.is_string(data.type):
         columns["data"] = data.cast(pa.binary())
     return pa.table(columns)
-
-
-def _with_whole_nulls(array: pa.Array) -> pa.Array:
-    """A list of nulls with as many as its offsets say: the JVM's Arrow writes too few."""
-    if not pa.types.is_list(array.type):
-        return array
-    values = array.values
-    whole = values
-    if pa.types.is_list(values.type):
-        whole = _with_whole_nulls(values)
-    elif pa.types.is_null(values.type) and len(array):
-        end = array.offsets[-1].as_py()
-        whole = values if end <= len(values) else pa.nulls(end)
-    if whole is values:
-        return array
-    parts = (array.type, len(array), array.buffers()[:2], array.null_count, array.offset, [whole])
-    return pa.Array.from_buffers(*parts)
 
 
 def routed(

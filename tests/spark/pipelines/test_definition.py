@@ -75,6 +75,11 @@ def with_source(**given: Any) -> Pipeline:
     return whole(source=[{**FLIGHTS, **given}])
 
 
+def test_a_step_without_a_key_that_it_needs_is_told_so() -> None:
+    with pytest.raises(InvalidArgument, match="step s: the step needs the key 'source', which is"):
+        whole(step=[{"name": "s", "kind": "latest", "table": "lake"}])
+
+
 def test_a_file_says_everything(tmp_path: Path) -> None:
     file = tmp_path / "flights.toml"
     file.write_text(WHOLE)
@@ -200,7 +205,7 @@ def test_what_is_wrong_at_the_top_is_told(given: dict[str, Any], message: str) -
         ({"starting": "yesterday"}, "starting is 'yesterday'; it is \"earliest\""),
         ({"starting": -1}, "starting is -1; it is"),
         ({"starting": {"a": "soon"}}, "starting is .*soon.*it is"),
-        ({"watermark": {"column": "t"}}, "watermark needs the field 'delay', which is missing"),
+        ({"watermark": {"column": "t"}}, "watermark needs the key 'delay', which is missing"),
         (
             {"watermark": {"column": "t", "delay": "soon"}},
             "watermark.delay is 'soon'; it is a time",
@@ -234,8 +239,8 @@ def test_what_is_wrong_in_a_source_is_told(given: dict[str, Any], message: str) 
         ({"sql": "SELECT 'flights' -- flights"}, "sql reads no"),
         ({"channel": None}, "step late: channel"),
         ({"channel": {}}, "channel has no name"),
-        ({"channel": {"nam": "x"}}, "channel has no field 'nam'; there are name"),
-        ({"table": {"format": "delta"}}, "table needs the field 'path', which is missing"),
+        ({"channel": {"nam": "x"}}, "channel has no key 'nam'; there are name"),
+        ({"table": {"format": "delta"}}, "table needs the key 'path', which is missing"),
         ({"table": {"path": "x", "format": "orc"}}, "table.format"),
         ({"trigger": "often"}, "trigger is 'often'; it is an interval such as \"1 second\""),
         ({"poison": "eat"}, "poison must be .*, not 'eat'"),

@@ -59,9 +59,12 @@ pyspark.errors.exceptions.captured.ArithmeticException: {JAVA}
     [
         (
             STREAM + JAVA,
-            FailureCause("Division by zero. Use `try_divide`. [DIVIDE_BY_ZERO]", False),
+            FailureCause("Division by zero. Use `try_divide`. [DIVIDE_BY_ZERO]", False, True),
         ),
-        (FOREACH, FailureCause("Division by zero. Use `try_divide`. [DIVIDE_BY_ZERO]", False)),
+        (
+            FOREACH,
+            FailureCause("Division by zero. Use `try_divide`. [DIVIDE_BY_ZERO]", False, True),
+        ),
         (
             STREAM + PYTHON,
             FailureCause(
@@ -94,6 +97,18 @@ def test_a_cause_is_one_line(text: str, cause: FailureCause | None) -> None:
     found = cause_of(PySparkRuntimeError(text))
 
     assert found == (cause or FailureCause("Python worker exited unexpectedly (crashed)", True))
+
+
+def test_a_changed_aggregate_is_told_with_what_to_do() -> None:
+    text = (
+        f"{STREAM}[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match "
+        "existing state value schema.\nPlease check number and type of fields. SQLSTATE: 42K06"
+    )
+
+    cause = cause_of(PySparkRuntimeError(text))
+
+    assert "schema. [STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE]; the checkpoint has" in cause.text
+    assert "take the change back, or remove the step's folder" in cause.text
 
 
 @pytest.mark.parametrize("kind", [CannotConnect, ConnectionLost, SessionClosed, NoSuchStage])

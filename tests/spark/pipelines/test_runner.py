@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,10 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkRuntimeError
 
 from penstock.core.vocabulary.errors import CannotConnect, NoSuchStage
 from penstock.spark.pipelines import Pipeline, run
-from penstock.spark.pipelines.runner import Run, Supervised
+from penstock.spark.pipelines.runner import Run, Supervised, _is_not_of_gateway
 from penstock.spark.pipelines.standing import Keeping
 from penstock.spark.pipelines.step import Context, Flow, Progress, Step, Work, WorkOutcome
 
@@ -199,6 +202,28 @@ def test_a_failure_to_bury_is_told_with_what_it_is_about(tmp_path: Path, poison:
     first = "its sql reads no stream; read a channel or queue in it [invalid-argument]"
     assert told.startswith(first)
     assert ("nothing was buried: step move: poison needs a durable" in told) == bool(poison)
+
+
+def test_a_value_that_overflows_is_told_with_how_to_learn_whose_it_is(tmp_path: Path) -> None:
+    overflow = PySparkRuntimeError("[ARITHMETIC_OVERFLOW] overflow. SQLSTATE: 22003")
+
+    lab = Lab(tmp_path, failing(overflow))
+
+    way = 'to learn which event causes it, give the source a durable and the step poison = "bury"'
+    assert lab.lines.told_of == [f"overflow. [ARITHMETIC_OVERFLOW]; {way}"]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_printed"),
+    [(Py4JError("the JVM is gone"), False), (ValueError("of the user's"), True), (None, True)],
+)
+def test_what_py4j_logs_of_a_lost_jvm_is_not_printed(
+    error: Exception | None, is_printed: bool
+) -> None:
+    info = (type(error), error, None) if error is not None else None
+    record = logging.LogRecord("root", logging.ERROR, "", 0, "while sending", None, info)
+
+    assert _is_not_of_gateway(record) == is_printed
 
 
 class Signal(threading.Event):

@@ -326,6 +326,7 @@ def test_an_event_that_makes_a_step_fail_is_buried(
     texts = ("0", "1", "request timed out\nPython worker exited unexpectedly", "3")
     orders.publish_many([penstock.Event(properties={"text": text}) for text in texts])
     source = {"name": "orders", "channel": "orders", "durable": "step"}
+    seen = Watching()
 
     report = runs(
         {
@@ -335,7 +336,11 @@ def test_an_event_that_makes_a_step_fail_is_buried(
             "poison": "bury",
         },
         sources=[source],
+        watch=seen,
     )
+
+    told = "late: searches for the events that make it fail"
+    assert seen.lines[1] == told, "it may take longer than anything else"
 
     assert (report.steps[0].state, report.steps[0].restarts) == ("done", 1)
     assert numbers(late) == [0, 1, 3]

@@ -273,7 +273,7 @@ def _kept(field: pa.Field) -> pa.Field:
 
 def _properties(fields: list[pa.Field], arrays: list[pa.Array], count: int) -> dict[str, pa.Array]:
     plain = [
-        _cast(field.name, _whole(array), _plain(field.type, field.name))
+        with_whole_nulls(_cast(field.name, with_whole_nulls(array), _plain(field.type, field.name)))
         for field, array in zip(fields, arrays, strict=True)
     ]
     named = [field.with_type(array.type) for field, array in zip(fields, plain, strict=True)]
@@ -380,21 +380,21 @@ def _has(is_kind: _Is, kind: pa.DataType) -> bool:
     return is_kind(kind)
 
 
-def _whole(array: pa.Array) -> pa.Array:
-    """The array with as many nulls in its lists of nothing but nulls as the lists say: the JVM's
-    Arrow counts the lists."""
+def with_whole_nulls(array: pa.Array) -> pa.Array:
+    """The array with as many nulls in its lists of nothing but nulls as the lists say: a cast of
+    Arrow's makes as many nulls as there are lists, and so may another writer."""
     kind = array.type
     if not _has(pa.types.is_null, kind) or not pa.types.is_nested(kind):
         return array
     if pa.types.is_struct(kind):
-        children = [_whole(array.field(index)) for index in range(kind.num_fields)]
+        children = [with_whole_nulls(array.field(index)) for index in range(kind.num_fields)]
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
     if not pa.types.is_list(kind):
         return array
     end = array.offsets[-1].as_py()
     is_short = pa.types.is_null(kind.value_type) and end > len(array.values)
-    values = pa.nulls(end) if is_short else _whole(array.values)
+    values = pa.nulls(end) if is_short else with_whole_nulls(array.values)
     own = array.buffers()[:2]
     return pa.Array.from_buffers(kind, len(array), own, array.null_count, array.offset, [values])
 

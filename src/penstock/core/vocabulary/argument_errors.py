@@ -25,6 +25,7 @@ JSON: Final[_Vocabulary] = {
     "object": "an object",
     "null": "null",
     "datetime": "a time",
+    "field": "field",
 }
 """The kinds of values by the names JSON has for them."""
 PYTHON: Final[_Vocabulary] = {
@@ -35,7 +36,7 @@ PYTHON: Final[_Vocabulary] = {
     "null": "None",
 }
 """The kinds of values by the names Python has for them."""
-TOML: Final[_Vocabulary] = {**JSON, "object": "a table", "null": ""}
+TOML: Final[_Vocabulary] = {**JSON, "object": "a table", "null": "", "field": "key"}
 """The kinds of values by the names TOML has for them; it has no null."""
 
 ABSENT: Final = object()
@@ -127,10 +128,10 @@ class _Told:
             for field in kind.fields
         ]
         there_are = f"; there are {', '.join(fields)}" if fields else ""
-        return f"{self.subject} has no field {found[1]!r}{there_are}"
+        return f"{self.subject} has no {self.words['field']} {found[1]!r}{there_are}"
 
     def missing_field(self, found: re.Match[str]) -> str:
-        return f"{self.subject} needs the field {found[1]!r}, which is missing"
+        return f"{self.subject} needs the {self.words['field']} {found[1]!r}, which is missing"
 
     def _choices(self) -> list[str]:
         literals = (kind for kind in self.kinds if isinstance(kind, msgspec.inspect.LiteralType))

@@ -210,7 +210,7 @@ def parse(document: Mapping[str, Any], *, file: str = "", folder: Path = Path())
     """The pipeline of a document as TOML has it, with the keys ``source`` and ``step``."""
     top = dict(document)
     sources = tuple(
-        converted(Source, table, file, f"source {_called(table, number)}")
+        converted(Source, table, "the source", file, f"source {_called(table, number)}")
         for number, table in enumerate(_tables(top, "source", file), 1)
     )
     steps = tuple(
@@ -221,7 +221,8 @@ def parse(document: Mapping[str, Any], *, file: str = "", folder: Path = Path())
         refuse_unknown(top, _TOP)
         top["spark"] = _flat(top.get("spark", {}))
     given = {**top, "steps": (), "sources": (), "file": file}
-    shell = converted(_Shell, {key: given[key] for key in _TOP_TYPED if key in given}, file)
+    known = {key: given[key] for key in _TOP_TYPED if key in given}
+    shell = converted(_Shell, known, "the pipeline", file)
     return Pipeline(
         **msgspec.structs.asdict(shell), steps=steps, sources=sources, file=file, folder=folder
     )
@@ -256,8 +257,8 @@ class _naming:  # noqa: N801 - reads as the statement it is
             raise InvalidArgument(f"{self._place}: {error}") from error
 
 
-def converted(kind: type[T], table: Mapping[str, Any], *places: str) -> T:
-    """A table of a definition as a struct.
+def converted(kind: type[T], table: Mapping[str, Any], whole: str, *places: str) -> T:
+    """A table of a definition as a struct; errors call it ``whole``.
 
     Raises ``InvalidArgument`` with ``places``, the key, and what would be right.
     """
@@ -267,7 +268,7 @@ def converted(kind: type[T], table: Mapping[str, Any], *places: str) -> T:
             return msgspec.convert(table, kind)
         except (msgspec.ValidationError, RecursionError) as error:
             raise InvalidArgument(
-                explain(error, table, kind=kind, whole="the table", words=TOML)
+                explain(error, table, kind=kind, whole=whole, words=TOML)
             ) from error
 
 
@@ -285,7 +286,7 @@ def _step(table: Mapping[str, Any], file: str, place: str) -> Step:
         if not isinstance(kind, str):
             raise InvalidArgument(f"kind must be a string, not {kind!r}")
         wanted = step_class(kind)
-    return converted(wanted, given, file, place)
+    return converted(wanted, given, "the step", file, place)
 
 
 def _tables(top: dict[str, Any], key: str, file: str) -> list[dict[str, Any]]:

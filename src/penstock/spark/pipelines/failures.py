@@ -32,6 +32,25 @@ _WRAPPERS: Final = frozenset(
 """Error conditions of Spark that only wrap another error."""
 
 
+_OF_STATE: Final = (
+    "the checkpoint has the state of other aggregates, groups, windows or keys than the step has "
+    "now: take the change back, or remove the step's folder in the checkpoints and give the step a "
+    "new target, so that it begins anew"
+)
+_REMEDIES: Final = {
+    "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE": _OF_STATE,
+    "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE": _OF_STATE,
+}
+"""By condition of Spark, what to do where its own message does not say it."""
+_OF_VALUES: Final = frozenset(
+    ("ARITHMETIC_OVERFLOW", "CAST_INVALID_INPUT", "CAST_OVERFLOW", "DIVIDE_BY_ZERO")
+)
+"""Conditions that values of some events cause, without a word on which events these are."""
+FIND_EVENT: Final = (
+    'to learn which event causes it, give the source a durable and the step poison = "bury"'
+)
+
+
 class FailureCause(Struct, frozen=True):
     """Why something failed."""
 
@@ -41,13 +60,19 @@ class FailureCause(Struct, frozen=True):
     may_pass: bool
     """Whether a retry may succeed."""
 
+    is_of_value: bool = False
+    """Whether a value of some event causes it, and the text does not say of which event."""
+
 
 def cause_of(error: BaseException) -> FailureCause:
     """The error at the origin of another, through however many layers it came."""
     own = carried(error) if isinstance(error, PenstockError) else None
     if (found := own or marked_error(str(error), active_secret())) is not None:
         return _ours(found)
-    return FailureCause(_read(error, unmarked(str(error))), is_lost_process(error))
+    text, condition = _read(error, unmarked(str(error)))
+    if condition in _REMEDIES:
+        text = f"{text}; {_REMEDIES[condition]}"
+    return FailureCause(text, is_lost_process(error), is_of_value=condition in _OF_VALUES)
 
 
 def _is_broken_connection(error: BaseException | None) -> bool:
@@ -83,20 +108,21 @@ def _ours(error: CarriedError) -> FailureCause:
     return FailureCause(f"{first_line} [{error.code}]", error.may_pass)
 
 
-def _read(error: BaseException, text: str) -> str:
-    """The innermost thing that says anything: a Python error, a condition of Spark's, a line."""
+def _read(error: BaseException, text: str) -> tuple[str, str]:
+    """The innermost thing that says anything: a Python error, a condition of Spark's, a line; and
+    that condition, if any."""
     raised = [found for found in _PYTHON.findall(text) if not _SPARKS.search(found[1])]
     if raised:
         kind, message = raised[-1]
-        return f"{kind.rpartition('.')[2]}: {message}{_where(text)}"
+        return f"{kind.rpartition('.')[2]}: {message}{_where(text)}", ""
     conditions = [found for found in _SPARKS.finditer(text) if found[1] not in _WRAPPERS]
     if conditions:
         message = text[conditions[-1].end() :].partition("\n")[0].partition(" SQLSTATE")[0]
-        return f"{message.strip()} [{conditions[-1][1]}]"
+        return f"{message.strip()} [{conditions[-1][1]}]", conditions[-1][1]
     first = text.strip().partition("\n")[0]
     if first.startswith("[STREAM_FAILED]"):
         first = first.partition("terminated with exception: ")[2] or first
-    return first or type(error).__name__
+    return first or type(error).__name__, ""
 
 
 def _where(text: str) -> str:

@@ -10,18 +10,19 @@ import contextlib
 import importlib.util
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import Struct
 
 from penstock.core.vocabulary.errors import InvalidArgument, StepFailed, Unavailable
 from penstock.spark.options import URL_VARIABLE
 from penstock.spark.pipelines.definition import Pipeline, known_source
-from penstock.spark.pipelines.failures import FailureCause, cause_of, jvm_loss
+from penstock.spark.pipelines.failures import FIND_EVENT, FailureCause, cause_of, jvm_loss
 from penstock.spark.pipelines.running import Running, RunningQuery, RunningWork
 from penstock.spark.pipelines.sources import Source
 from penstock.spark.pipelines.standing import QUERY, Keeping, Status, alone
@@ -37,6 +38,7 @@ from penstock.spark.pipelines.step import (
 from penstock.spark.pipelines.targets import QueryTarget, start
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
 LOOK_S: Final = 0.25
@@ -47,6 +49,8 @@ interrupted."""
 KEEP_S: Final = 2.0
 """Seconds between two writes of a step's status file."""
 BACKOFF_MAX_S: Final = 30.0
+SEARCH_TOLD_S: Final = 10.0
+"""Seconds between two lines about a search for events that make a step fail."""
 CONNECT: Final = "sc://"
 LOG_LEVEL: Final = "spark.log.level"
 """The setting of Spark that turns its log on."""
@@ -315,8 +319,10 @@ class Supervised:
         lost_jvm = jvm_loss(error)
         cause = lost_jvm or cause_of(error)
         self._status.error = cause.text
+        if cause.is_of_value and not self._buries:
+            self._status.error += f"; {FIND_EVENT}"
         self._running = None
-        if lost_jvm is None and not cause.may_pass and (what := self._buried()):
+        if lost_jvm is None and not cause.may_pass and (what := self._buried(watch)):
             self._status.restarts += 1
             self._again_at = self._run.clock()
             self._enter("restarts", watch, f"starts again without what was buried: {what}")
@@ -331,14 +337,23 @@ class Supervised:
         self.failure = FailureCause(self._status.error, may_pass=False)
         self._enter("failed", watch, self.failure.text)
 
-    def _buried(self) -> str:
+    def _buried(self, watch: PipelineWatcher) -> str:
         """Bury the events that made a step fail, if the step wants that; gives which, or an empty
         text."""
         if not self._buries:
             return ""
         context = StepContext(self._run, self._step)
+        told_at: float | None = None
+
+        def tell(run: int) -> None:
+            nonlocal told_at
+            if told_at is None or self._run.clock() - told_at >= SEARCH_TOLD_S:
+                told_at = self._run.clock()
+                so_far = f", run {run} over a part of the micro-batch" if run > 1 else ""
+                watch.told(self.name, f"searches for the events that make it fail{so_far}")
+
         try:
-            found = bury(self._run.pipeline, self._step, context)
+            found = bury(self._run.pipeline, self._step, context, tell)
         except Exception as error:  # noqa: BLE001 - the step has failed; this is why it goes no further
             found = Burial(why_none=cause_of(error).text)
         if found.why_none:
@@ -503,8 +518,32 @@ def _quieten(spark: SparkSession, pipeline: Pipeline, master: str) -> None:
     """Silence Spark's own reports of failures, which are reported here in one line."""
     for name in ("SQLQueryContextLogger", "py4j"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    if not master.startswith(CONNECT):
+        _quieten_accumulators(spark.sparkContext)
+    logging.getLogger().addFilter(_is_not_of_gateway)
     if LOG_LEVEL not in pipeline.spark and not master.startswith(CONNECT):
         spark.sparkContext.setLogLevel("OFF")
+
+
+def _is_not_of_gateway(record: logging.LogRecord) -> bool:
+    """False for what py4j logs, on the root logger, of a connection that the JVM has broken."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not type(error).__module__.startswith("py4j.")
+
+
+def _quieten_accumulators(context: SparkContext) -> None:
+    """Print no traceback of the connection that a JVM breaks when it is killed: the run tells it in
+    a line of its own."""
+    server: Any = getattr(context, "_accumulatorServer", None)
+    if server is None:
+        return
+    report = server.handle_error
+
+    def handle(request: object, address: object) -> None:
+        if not isinstance(sys.exc_info()[1], EOFError | OSError):
+            report(request, address)
+
+    server.handle_error = handle
 
 
 # --- an event that makes a step fail is buried, and the step goes on --------------------------
@@ -524,8 +563,11 @@ class Burial(Struct, frozen=True):
     why_none: str = ""
 
 
-def bury(pipeline: Pipeline, step: Step, context: Replaceable) -> Burial:
-    """Find and bury the events that made the last micro-batch of a step's query fail."""
+def bury(
+    pipeline: Pipeline, step: Step, context: Replaceable, watch: Callable[[int], object]
+) -> Burial:
+    """Find and bury the events that made the last micro-batch of a step's query fail; ``watch`` is
+    called with the number of each run of the search."""
     from penstock.spark.poison import bury_poison
 
     source = pipeline.bound_source(step)
@@ -538,6 +580,8 @@ def bury(pipeline: Pipeline, step: Step, context: Replaceable) -> Burial:
         planned.frame.write.format("noop").mode("overwrite").save()
 
     options = {"url": context.url, **source.format_options()}
-    verdict = bury_poison(context.spark, options, f"{context.checkpoint}/{QUERY}", attempt)
+    verdict = bury_poison(
+        context.spark, options, f"{context.checkpoint}/{QUERY}", attempt, watch=watch
+    )
     buried = ", ".join(f"event {each.event_id} of {each.channel}" for each in verdict.buried)
     return Burial(buried, verdict.why_none)
