@@ -258,14 +258,18 @@ class NatsStream:
         return "" if info is None else info.cluster.leader
 
     async def purge(self, *, below: int = 0, subject: str = "") -> None:
-        """Remove messages: those of ``subject``, those below a place, or those that are both."""
+        """Remove messages: those of ``subject``, those below a place, or those that are both.
+        Raises ``Unavailable`` where the servers refuse that."""
         request: dict[str, object] = {}
         if below:
             request["seq"] = below
         if subject:
             request["filter"] = subject
         assert request, "a whole stream is never purged"
-        await self._insist(f"$JS.API.STREAM.PURGE.{self.name}", request)
+        try:
+            await self._insist(f"$JS.API.STREAM.PURGE.{self.name}", request)
+        except JetStreamRefusal as error:
+            raise Unavailable(f"stream {self.name}: {error}") from error
 
     async def on_each_copy(self, read: Callable[[], Awaitable[T]]) -> T:
         """What is read from the leader; from another replica after its copy was found damaged.
