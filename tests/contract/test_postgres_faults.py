@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack
 
 import asyncpg
 import pytest
 
 from penstock.core.vocabulary.errors import Damaged, Unavailable, Unknown
-from penstock.core.vocabulary.ports import Block, DamagedBlock
+from penstock.core.vocabulary.ports import Block, Change, DamagedBlock, Journal
 from penstock.storage.postgres.engine import PostgresEngine
 from penstock.storage.postgres.servers import Servers
 from penstock.testing.contracts import blocks_of, raises
-from tests.contract.postgres_servers import PostgresServers, missing
+from tests.contract.postgres_servers import QUORUM, PostgresServers, missing
 from tests.loops import on_a_loop
 
 pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(bool(missing()), reason=missing() or "PostgreSQL is there"),
 ]
+
+
+KILLS = 3
 
 
 @pytest.fixture
@@ -66,6 +69,40 @@ async def test_a_standby_takes_over_and_nothing_is_lost(servers: PostgresServers
         assert found is not None
         assert found.value == b"n1"
         assert await blobs.get("segments/1.arrow", 9_000_000, 3) == memoryview(b"xxx")
+
+
+@on_a_loop
+async def test_a_primary_whose_first_process_is_killed_is_waited_for(
+    servers: PostgresServers,
+) -> None:
+    """Its other processes go on for a moment, and leave the driver in the middle of a call."""
+    async with AsyncExitStack() as stack:
+        engine = await opened(stack, servers)
+        journal, registry = await engine.journal(0, 1), await engine.registry()
+        changes = registry.watch("shard/")
+        for kill in range(KILLS):
+            async with asyncio.TaskGroup() as group:
+                appends = group.create_task(append_all(journal, 20 * kill, 20 * kill + 20))
+                change = group.create_task(key_changed(changes))
+                await asyncio.to_thread(servers.kill_first_process, 0)
+                await asyncio.to_thread(servers.start, 0, synchronous_standby_names=QUORUM)
+                await registry.cas("shard/0", kill, b"n1")
+
+            assert appends.done()
+            assert change.result() == "shard/0"
+        assert [data for _, data in await blocks_of(journal, 1)] == [
+            b"%d" % number for number in range(20 * KILLS)
+        ]
+
+
+async def key_changed(changes: AsyncIterator[Change]) -> str:
+    key, _ = await anext(changes)
+    return key
+
+
+async def append_all(journal: Journal, first: int, end: int) -> None:
+    for number in range(first, end):
+        assert await journal.append(number, [b"%d" % number]) == number + 1
 
 
 @on_a_loop

@@ -40,5 +40,5 @@ CALLS: dict[str, Callable[[NatsStream], Awaitable[object]]] = {
 async def test_a_refusal_names_the_stream(call: str) -> None:
     stream = NatsStream(cast("NatsConnection", Refusing()), "s")
 
-    with pytest.raises(Unavailable, match="stream s.*the request is refused"):
+    with pytest.raises(Unavailable, match=r"stream s.*the request is refused"):
         await CALLS[call](stream)
