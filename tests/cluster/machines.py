@@ -146,7 +146,7 @@ class NodeMachine(SimulatedMachine):
         places = FrontEndPlaces(*((HOST, port) for port in ports))
         owner = partial(serving_node, self.node)
         self.relays = Relays(owner, secret, self.name, the_loop(), RELAYS_MAX)
-        standby = StandbyListener(
+        self.standby = standby = StandbyListener(
             owner,
             lambda: owners_in(self.node),
             places,

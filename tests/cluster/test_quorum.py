@@ -10,6 +10,7 @@ from penstock.cluster.roles import watch_engine
 from penstock.core.owning.register_records import TenureCounts
 from penstock.core.vocabulary.errors import NoQuorum, PenstockError
 from penstock.core.vocabulary.ports import EngineHealth
+from penstock.runtime.access.incidents import Incidents
 from penstock.testing.engine import EngineServers, MemoryEngine
 from penstock.testing.loop import pass_time, simulated
 from penstock.wire.amqp import sasl
@@ -115,7 +116,7 @@ async def test_who_leads_the_engine_and_what_is_damaged_there_is_noted() -> None
             return replace(await super().health(), leader="s2", damage=tuple(damage))
 
     counts = TenureCounts({})
-    watching = the_loop().create_task(watch_engine(Watched(call=valve), counts))
+    watching = the_loop().create_task(watch_engine(Watched(call=valve), counts, Incidents()))
     await pass_time(1)
     assert (counts.leader, counts.damages) == ("s2", {"s1: a hole"})
     damage.append("s3: a hole")

@@ -105,7 +105,7 @@ class LocalNode:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(realm.run())
-                tasks.create_task(names.run())
+                tasks.create_task(names.run(realm.incidents))
         finally:
             self.realm = None
 
@@ -142,7 +142,7 @@ class WideOwner:
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(realm.run())
-                    tasks.create_task(names.run())
+                    tasks.create_task(names.run(realm.incidents))
             except* Fenced:
                 pass
             finally:

@@ -11,6 +11,7 @@ from penstock.cluster.blob_identity import BlobPlaces
 from penstock.core.owning.claims import Claims
 from penstock.core.vocabulary.errors import Damaged, Unavailable
 from penstock.loggers import logger
+from penstock.runtime.access.incidents import Incidents
 from penstock.runtime.upkeep.backoff import RetryPauses
 
 CHECK_S: Final = 15.0
@@ -30,12 +31,18 @@ class NodeFitness:
     its member record, where the other nodes and those who look on read it."""
 
     def __init__(
-        self, claims: Claims, places: BlobPlaces, shards: int, has_quorum: Callable[[], bool]
+        self,
+        claims: Claims,
+        places: BlobPlaces,
+        shards: int,
+        has_quorum: Callable[[], bool],
+        incidents: Incidents,
     ) -> None:
         self._claims = claims
         self._places = places
         self._shards = shards
         self._has_quorum = has_quorum
+        self._incidents = incidents
         self._place_reason = ""
         self._opening_reason = ""
         self._logged = ""
@@ -47,7 +54,8 @@ class NodeFitness:
         """Check from time to time, until cancelled."""
         while True:
             for shard in range(self._shards):
-                await self._check(shard)
+                with self._incidents.barrier("fitness", ends=()):
+                    await self._check(shard)
             await asyncio.sleep(CHECK_UNFIT_S if self._claims.me.unfit else CHECK_S)
 
     def compare_settings(self) -> None:
@@ -63,8 +71,10 @@ class NodeFitness:
 
     async def may_claim(self, shard: int) -> bool:
         """Whether this node could serve a shard that nobody else owns: asked right before it
-        claims."""
-        return await self._check(shard) and not self._claims.me.unfit
+        claims. Where that cannot be found out, it claims nothing."""
+        with self._incidents.barrier("fitness", ends=()):
+            return await self._check(shard) and not self._claims.me.unfit
+        return False
 
     def not_recovered(self, reason: str) -> None:
         """Leave a realm that could not be recovered here to other nodes for a while."""

@@ -23,6 +23,7 @@ from penstock.core.owning.local_names import (
 )
 from penstock.core.realm.directory import Directory
 from penstock.core.vocabulary.errors import (
+    Damaged,
     NameAlreadyBound,
     NoQuorum,
     Refused,
@@ -32,6 +33,7 @@ from penstock.core.vocabulary.ports import Registry
 from penstock.core.vocabulary.reach import check_for_all
 from penstock.core.vocabulary.temporary import is_temporary
 from penstock.loggers import logger
+from penstock.runtime.access.incidents import Incidents
 from penstock.runtime.writer.store_names import StoreNames
 
 ASK_S: Final = 0.05
@@ -68,20 +70,32 @@ class ClusterWideNames(StoreNames):
         self._registry = registry
         self.local = LocalNames()
         """As they were read last."""
+        self._unreadable = ""
+        """Why it is not known which names are local; empty: it is."""
         self._epoch = epoch
         self._directory = directory
         self._doors = doors
 
     async def begin(self) -> None:
         """Rule from now on, and know what was granted before; to be done before anybody is served.
-        Raises ``Deposed``."""
-        self._take(await change_local_names(self._registry, lambda each: each.begun(self._epoch)))
+        While the record cannot be read the realm is served without it: no node grants a name, and
+        no store is made that might have one. Raises ``Deposed``."""
+        try:
+            begun = await change_local_names(self._registry, lambda each: each.begun(self._epoch))
+        except Damaged as error:
+            self._unreadable = str(error)
+        else:
+            self._take(begun)
 
-    async def run(self) -> None:
+    async def run(self, incidents: Incidents) -> None:
         """Rule until cancelled. Raises ``Deposed`` when a later owner does."""
-        await look_forever(self._registry, LOCAL_NAMES_KEY, self._look)
+        await look_forever(self._registry, LOCAL_NAMES_KEY, self._look, incidents, "local names")
 
     async def _look(self) -> None:
+        if self._unreadable:
+            await self.begin()
+        if self._unreadable:
+            raise Damaged(self._unreadable)
         self._take(await change_local_names(self._registry, self._rule))
 
     def _rule(self, found: LocalNames) -> LocalNames:
@@ -89,7 +103,7 @@ class ClusterWideNames(StoreNames):
         return found.ruled(self._epoch, self._directory.is_taken)
 
     def _take(self, found: LocalNames) -> None:
-        self.local = found
+        self.local, self._unreadable = found, ""
         doors = self._doors()
         self._directory.local_names = {
             name: f"{each.kind} of node {each.node}" + _at(doors.get(each.node))
@@ -103,6 +117,8 @@ class ClusterWideNames(StoreNames):
         kind = self._directory.rules.types.get(definition.type)
         if kind is not None and kind.clusterable:
             check_for_all(name, definition, self._doors())
+        if self._unreadable and not is_temporary(name):
+            raise Damaged(self._unreadable)
         yield
 
 
@@ -126,10 +142,17 @@ class LocalStoreNames(StoreNames):
         self._clashes: set[str] = set()
         self._changed = asyncio.Event()
 
-    async def run(self) -> None:
+    async def run(self, incidents: Incidents) -> None:
         """Give back the names of stores that are gone or were never made, and ask for those of
         stores whose names the register has lost, until cancelled."""
-        await look_forever(self._registry, LOCAL_NAMES_KEY, self._look, changed=self._changed)
+        await look_forever(
+            self._registry,
+            LOCAL_NAMES_KEY,
+            self._look,
+            incidents,
+            "local names",
+            changed=self._changed,
+        )
 
     @asynccontextmanager
     async def making(self, name: str, definition: Definition) -> AsyncIterator[None]:

@@ -7,8 +7,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
+from penstock.core.vocabulary.errors import Deposed
 from penstock.core.vocabulary.ports import Registry
+from penstock.runtime.access.incidents import Incidents
+from penstock.runtime.upkeep.regular_work import run_again
 
+ENDS: Final = (Deposed,)
 LOOK_S: Final = 1.0
 """How often one looks where no change was told."""
 
@@ -17,23 +21,27 @@ async def look_forever(
     registry: Registry,
     prefix: str,
     look: Callable[[], Awaitable[object]],
+    incidents: Incidents,
+    task: str,
     *,
     every_s: float = LOOK_S,
     changed: asyncio.Event | None = None,
 ) -> None:
     """Call ``look`` at once, with each change below ``prefix``, whenever ``changed`` is set, and
-    after ``every_s`` seconds, until cancelled. Raises what ``look`` raises."""
+    after ``every_s`` seconds, until cancelled. What fails is an incident of the ``task``, and is
+    tried again with the next look. Raises ``Deposed`` when ``look`` does."""
     woken = changed or asyncio.Event()
+
+    async def hear() -> None:
+        async for _ in registry.watch(prefix):
+            woken.set()
+
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(_hear(registry, prefix, woken))
+        tasks.create_task(run_again(incidents, f"{task}: changes", hear))
         while True:
             woken.clear()
-            await look()
+            with incidents.barrier(task, ends=ENDS):
+                await look()
             with suppress(TimeoutError):
                 async with asyncio.timeout(every_s):
                     await woken.wait()
-
-
-async def _hear(registry: Registry, prefix: str, changed: asyncio.Event) -> None:
-    async for _ in registry.watch(prefix):
-        changed.set()

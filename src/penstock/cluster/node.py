@@ -66,6 +66,9 @@ LEAVE_S: Final = 3.0
 """How long a node that leaves waits for an engine that says nothing: its end has others take over
 at least as soon as what it would write there."""
 
+_ENDS: Final = (PenstockError,)
+"""What ends a node: another process is this node, or the cluster writes a newer format."""
+
 ClockSaid = Literal["right", "is apart", "claims nothing", "owns nothing"]
 """What a node has said of its clock, and what it does about it."""
 
@@ -205,7 +208,9 @@ class ClusterNode:
         self._places = BlobPlaces(
             self._engine, registry, self.claims.me.settings.get(BLOBS_SETTING, "")
         )
-        self._fitness = NodeFitness(self.claims, self._places, self._shards, self.has_quorum)
+        self._fitness = NodeFitness(
+            self.claims, self._places, self._shards, self.has_quorum, self.incidents
+        )
         door = await self._open_door() if self._opens_door else None
         try:
             async with asyncio.TaskGroup() as self._tasks:
@@ -259,7 +264,7 @@ class ClusterNode:
         written down; closing what is left takes no time then."""
         tenure = self._tenures.get(shard)
         if tenure is not None and tenure.preparing is None:
-            tenure.preparing = self._tasks.create_task(_end(tenure))
+            tenure.preparing = self._tasks.create_task(_end(tenure, self.incidents))
 
     # --- the register --------------------------------------------------------------------
 
@@ -284,25 +289,33 @@ class ClusterNode:
         while True:
             try:
                 await self._look(registry)
-            except PenstockError as error:
+            except Exception as error:  # noqa: BLE001  the next look may succeed
                 # A record that cannot be read, or an engine that refuses: without a look nothing is
-                # claimed and the lease ends, and the next look may succeed.
+                # claimed, and the lease ends.
                 await self._look_failed(error)
                 continue
             self._look_failure = ""
-            if not self.claims.owned:  # what it still writes, all can read
-                self._refuse_newer(self.claims.format)
-            self._compare_clocks()
-            self._fitness.compare_settings()
-            self._follow()
-            await self._probe()
+            with self.incidents.barrier("register", ends=_ENDS):
+                await self._act_on_look()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._turn_s):
                     await self._looks.wait()
             self._looks.clear()
 
-    async def _look_failed(self, error: PenstockError) -> None:
-        if str(error) != self._look_failure:
+    async def _act_on_look(self) -> None:
+        """Do what the newest look calls for. Raises what ends the node."""
+        if not self.claims.owned:  # what it still writes, all can read
+            self._refuse_newer(self.claims.format)
+        self._compare_clocks()
+        self._fitness.compare_settings()
+        self._follow()
+        await self._probe()
+
+    async def _look_failed(self, error: Exception) -> None:
+        """Log once why the register was not read or written, and wait before it is tried again."""
+        if not isinstance(error, PenstockError):
+            self.incidents.report("register", error)
+        elif str(error) != self._look_failure:
             self._look_failure = str(error)
             _log.error("register.not_read", reason=str(error))
         await asyncio.sleep(self._turn_s)
@@ -313,7 +326,7 @@ class ClusterNode:
             try:
                 async for _ in registry.watch(SHARDS):
                     self._looks.set()
-            except PenstockError as error:
+            except Exception as error:  # noqa: BLE001  the next watch may succeed
                 await self._look_failed(error)
 
     async def _look(self, registry: Registry) -> None:
@@ -360,10 +373,11 @@ class ClusterNode:
     async def _write_forever(self, registry: Registry) -> None:
         while True:
             now_us, wall_us = self._clock.steady_us(), self._clock.now_us()
-            for write in self.claims.due(now_us, wall_us, self._figures):
-                task = self._tasks.create_task(self._write(registry, write))
-                self._writing.add(task)
-                task.add_done_callback(self._writing.discard)
+            with self.incidents.barrier("register writes", ends=_ENDS):
+                for write in self.claims.due(now_us, wall_us, self._figures):
+                    task = self._tasks.create_task(self._write(registry, write))
+                    self._writing.add(task)
+                    task.add_done_callback(self._writing.discard)
             self._wakes.clear()
             try:
                 async with asyncio.timeout(self._turn_s):
@@ -378,14 +392,15 @@ class ClusterNode:
         try:
             version = await registry.cas(write.key, write.expected, write.value)
         except Conflict:
-            with suppress(PenstockError):  # the next look tells
+            with suppress(Exception):  # the next look tells
                 await self._look(registry)  # another node was faster: maybe this node itself
-        except PenstockError as error:
+        except Exception as error:  # noqa: BLE001  the next write may succeed
             self.claims.failed(write)
             await self._look_failed(error)
         else:
             self.claims.wrote(write, version, self._clock.steady_us())
-        self._follow()
+        with self.incidents.barrier("following", ends=_ENDS):
+            self._follow()
 
     async def _probe(self) -> None:
         """Ask for owners that are late: a process that is gone has no lease to wait for."""
@@ -539,10 +554,10 @@ def _shard_of(write: RegisterWrite) -> int:
     return int(write.key.removeprefix(SHARDS))
 
 
-async def _end(tenure: _Tenure) -> None:
+async def _end(tenure: _Tenure, incidents: Incidents) -> None:
     """The orderly end of a tenure: first what can be done while clients are served."""
-    if tenure.realm is not None:
-        with suppress(PenstockError):  # what keeps it from being written ends the tenure by itself
+    with incidents.barrier("hand-over", ends=()), suppress(PenstockError):
+        if tenure.realm is not None:  # what keeps it from being written ends the tenure by itself
             await tenure.realm.prepare_to_close()
     tenure.stopping.set()
 

@@ -23,6 +23,10 @@ async def failure_at(host: str, port: int, patience_s: float = PROBE_S) -> OSErr
 
 
 async def is_refused(address: str) -> bool:
-    """Whether a machine says that nobody listens there; one that says nothing may be frozen."""
+    """Whether a machine says that nobody listens there; one that says nothing may be frozen, and
+    at what is no address nobody can be asked."""
     host, _, port = address.rpartition(":")
-    return isinstance(await failure_at(host, int(port)), ConnectionRefusedError)
+    try:
+        return isinstance(await failure_at(host, int(port)), ConnectionRefusedError)
+    except (ValueError, OverflowError):  # no number, no port, or no name of a host
+        return False

@@ -15,6 +15,7 @@ from penstock.core.vocabulary.ports import Blobs, Journal, StorageEngine
 from penstock.frontends.native.listener import NativeListener
 from penstock.frontends.shared.serving_node import QUORUM_LOST, ServingNode
 from penstock.loggers import logger
+from penstock.runtime.access.incidents import Incidents
 from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.realm import RunningRealm
 from penstock.wire.native import messages as wire
@@ -52,13 +53,14 @@ class NodeRoles:
         try:
             while True:
                 await node.changed()
-                standby.tell_owners()
-                owner = node.owner(SHARD)
-                if not standby.is_open or _is_own(node, owner):
-                    last = None
-                elif (name := "" if owner is None else owner.node) != last:
-                    last = name
-                    told(name)
+                with node.incidents.barrier("standing by", ends=()):
+                    standby.tell_owners()
+                    owner = node.owner(SHARD)
+                    if not standby.is_open or _is_own(node, owner):
+                        last = None
+                    elif (name := "" if owner is None else owner.node) != last:
+                        told(name)
+                        last = name
         finally:
             self._standby = None
             standby.close()
@@ -84,12 +86,17 @@ class NodeRoles:
                 await self._standby.open()
 
 
-async def watch_engine(engine: StorageEngine, counts: TenureCounts) -> NoReturn:
+async def watch_engine(
+    engine: StorageEngine, counts: TenureCounts, incidents: Incidents
+) -> NoReturn:
     """Note every few seconds which of the engine's servers takes appends, and what is damaged on
     them, until cancelled."""
     while True:
         leader = ""
-        with suppress(TimeoutError, Unavailable):  # then nobody is known to lead
+        with (
+            incidents.barrier("engine", ends=()),
+            suppress(TimeoutError, Unavailable),  # then nobody is known to lead
+        ):
             async with asyncio.timeout(ENGINE_LOOK_S):
                 health = await engine.health()
             leader = health.leader
@@ -146,7 +153,8 @@ async def tell_owners(node: ClusterNode, listener: NativeListener) -> None:
     """Tell the clients of a realm which node owns what whenever that changes, until cancelled."""
     while True:
         await node.changed()
-        listener.tell_owners()
+        with listener.realm.incidents.barrier("owners", ends=()):
+            listener.tell_owners()
 
 
 def _is_own(node: ClusterNode, owner: MemberRecord | None) -> bool:
@@ -158,10 +166,11 @@ async def suspend_without_quorum(lease: OwnerLease, listener: NativeListener) ->
     nothing true could be said to them meanwhile. Runs until cancelled."""
     while True:
         await asyncio.sleep(_LOOK_S)
-        if lease.holds():
-            if listener.suspended is not None:
-                listener.resume()
-                _log.info("realm.quorum_back")
-        elif listener.suspended is None:
-            listener.suspend(NoQuorum(QUORUM_LOST))
-            _log.warning("realm.no_quorum", reason=QUORUM_LOST)
+        with listener.realm.incidents.barrier("quorum", ends=()):
+            if lease.holds():
+                if listener.suspended is not None:
+                    listener.resume()
+                    _log.info("realm.quorum_back")
+            elif listener.suspended is None:
+                listener.suspend(NoQuorum(QUORUM_LOST))
+                _log.warning("realm.no_quorum", reason=QUORUM_LOST)

@@ -22,6 +22,7 @@ from penstock.frontends.shared.protocol_detection import ProtocolSniffer
 from penstock.frontends.shared.relay import RelayChooser, Relays, Wants, relay_before_tls
 from penstock.frontends.shared.serving_node import FindOwner, FrontEnd
 from penstock.frontends.shared.tls import Tls
+from penstock.runtime.access.incidents import Incidents
 from penstock.wire.native import messages as wire
 
 Make = Callable[[], asyncio.BaseProtocol]
@@ -53,10 +54,11 @@ class StandbyListener:
         relays: Relays | None = None,
         has_quorum: Callable[[], bool] = lambda: True,
         unfit: Callable[[], str] = str,
+        incidents: Incidents | None = None,
     ) -> None:
         """``name`` is the node's own. Without ``relays`` nothing is relayed: everybody is told
         where to go. ``has_quorum`` says whether the node reaches the engine, ``unfit`` why
-        it could not take the realm over."""
+        it could not take the realm over, ``incidents`` what its background tasks could not do."""
         self.is_open = False
         self._arrivals = Arrivals(owner, PATIENCE_S, CONNECTIONS_MAX, has_quorum)
         self._followers = OwnerFollowers(owners)
@@ -66,6 +68,7 @@ class StandbyListener:
         self._tls = tls
         self._relays = relays
         self._unfit = unfit
+        self._incidents = incidents or Incidents()
         self.patience_s = PATIENCE_S
         self._servers: list[asyncio.Server | SocketServers | TlsServer] = []
         self._waiting: dict[Waiting, None] = {}
@@ -82,7 +85,13 @@ class StandbyListener:
         if amqp is not None:
             await self._listen("amqp", amqp, self._amqp, amqp_standby.wants_relay)
         if http is not None:
-            make = partial(StandbyHttpConnection, self._arrivals, self._is_ready, self._unfit)
+            make = partial(
+                StandbyHttpConnection,
+                self._arrivals,
+                self._is_ready,
+                self._unfit,
+                self._incidents.open,
+            )
             await self._listen("http", http, make, http_standby.wants_relay)
         if self._places.mqtt is not None:
             make = partial(StandbyMqttConnection, self._arrivals)

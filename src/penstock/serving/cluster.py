@@ -312,6 +312,7 @@ class NodeProcess:
             self._relays,
             self._node.has_quorum,
             lambda: unfit_in(self._node),
+            self._node.incidents,
         )
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -352,6 +353,7 @@ class NodeProcess:
             self._registry,
             self._node.has_quorum,
             self._tls,
+            self._node.incidents,
         )
 
     @property
@@ -425,8 +427,10 @@ class NodeProcess:
                 aside = [
                     tasks.create_task(suspend_without_quorum(lease, listener)),
                     tasks.create_task(tell_owners(self._node, listener)),
-                    tasks.create_task(self._names.run()),
-                    tasks.create_task(watch_engine(self._engine, self._node.tenures)),
+                    tasks.create_task(self._names.run(realm.incidents)),
+                    tasks.create_task(
+                        watch_engine(self._engine, self._node.tenures, realm.incidents)
+                    ),
                 ]
                 await run(realm, listener, settings, stopping, http)
                 for each in aside:

@@ -22,6 +22,7 @@ from penstock.frontends.native.listener import NativeListener
 from penstock.frontends.shared.tls import Tls
 from penstock.loggers import logger
 from penstock.runtime.access.account_records import ENTRIES_PREFIX, USERS_KEY
+from penstock.runtime.access.incidents import Incidents
 from penstock.runtime.access.shared_accounts import ACCESS_PREFIX
 from penstock.runtime.reading.sealed_history import SealedHistory
 from penstock.settings import ClusterSettings, Settings
@@ -53,9 +54,16 @@ class LastKnownRights:
             if record is not None:
                 self.records[key] = record.value
 
-    async def follow(self) -> None:
+    async def follow(self, incidents: Incidents) -> None:
         """Read them again whenever they may have changed, until cancelled."""
-        await look_forever(self._registry, ACCESS_PREFIX, self.look, every_s=RIGHTS_EVERY_S)
+        await look_forever(
+            self._registry,
+            ACCESS_PREFIX,
+            self.look,
+            incidents,
+            "history rights",
+            every_s=RIGHTS_EVERY_S,
+        )
 
 
 class HistoryServer:
@@ -69,28 +77,30 @@ class HistoryServer:
         registry: Registry,
         has_quorum: Callable[[], bool],
         certificate: Tls | None,
+        incidents: Incidents,
     ) -> None:
-        """``directory`` and ``settings`` are the node's."""
+        """``directory``, ``settings`` and ``incidents`` are the node's."""
         self._directory = directory
         self._settings = settings
         self._identity = identity
         self._has_quorum = has_quorum
         self._certificate = certificate
+        self._incidents = incidents
         self._rights = LastKnownRights(registry)
 
     async def run(self) -> None:
-        """Show history whenever there is no quorum, until cancelled. What ends it is said, and
-        leaves the node as it is."""
-        try:
-            await self._run()
-        except Exception:  # noqa: BLE001  the root of a task: said once, with its traceback
-            _log.exception("history.failed")
+        """Show history whenever there is no quorum, until cancelled. What fails is an incident, and
+        begins again."""
+        while True:
+            with self._incidents.barrier("history", ends=()):
+                await self._run()
+            await asyncio.sleep(AGAIN_S)
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             if self._settings.access.mode != "off":
                 await self._rights.look()
-                tasks.create_task(self._rights.follow())
+                tasks.create_task(self._rights.follow(self._incidents))
             await self._until(has_quorum=True)
             while True:
                 await self._until(has_quorum=False)

@@ -4,6 +4,7 @@ and its own data directory, which goes on when the cluster cannot (SEM N8)."""
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +17,7 @@ from penstock.cluster.local_names import LocalStoreNames
 from penstock.cluster.looking import look_forever
 from penstock.cluster.outbox import OutboxSender
 from penstock.cluster.owner_link import OwnerDoor
-from penstock.core.vocabulary.errors import InvalidArgument, NoQuorum, PenstockError
+from penstock.core.vocabulary.errors import Internal, InvalidArgument, NoQuorum, PenstockError
 from penstock.core.vocabulary.ports import Registry
 from penstock.frontends.amqp import hub_of
 from penstock.frontends.native.listener import NativeListener
@@ -25,6 +26,7 @@ from penstock.frontends.shared.tls import Tls
 from penstock.loggers import logger
 from penstock.runtime.access.shared_accounts import ACCESS_PREFIX, SharedAccounts
 from penstock.runtime.realm import RunningRealm
+from penstock.runtime.upkeep.regular_work import run_again
 from penstock.serving.lifecycle import first_failure
 from penstock.settings import ClusterSettings, Settings
 from penstock.version import __version__
@@ -97,24 +99,29 @@ class LocalRealm:
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve until ``stopping`` is set. What ends it is said, and leaves the node as it is."""
+        incidents = self.realm.incidents
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.realm.run(), name="local realm")
                 ready = asyncio.Event()
                 aside = [
                     tasks.create_task(self.listener.run(ready), name="local listener"),
-                    tasks.create_task(self._names.run(), name="local names"),
+                    tasks.create_task(self._names.run(incidents), name="local names"),
                     tasks.create_task(self._follow_users(), name="local users"),
-                    tasks.create_task(self._sender.run(), name="outboxes"),
+                    tasks.create_task(
+                        run_again(incidents, "outboxes", self._sender.run), name="outboxes"
+                    ),
                 ]
                 try:
                     await ready.wait()
                     if self._http is not None:
                         aside.append(tasks.create_task(self._http.run(), name="local http"))
                     await self._listen()
-                    if self._settings.listen.mqtt_port is not None:
-                        hub, listen = mqtt_hub(self.listener, self._settings), self._settings.listen
-                        serving = serve_mqtt(hub, listen.host, self._settings.listen.mqtt_port)
+                    listen = self._settings.listen
+                    if listen.mqtt_port is not None:
+                        hub = mqtt_hub(self.listener, self._settings)
+                        serve = partial(serve_mqtt, hub, listen.host, listen.mqtt_port)
+                        serving = run_again(incidents, "mqtt", serve)
                         aside.append(tasks.create_task(serving, name="local mqtt"))
                     await stopping.wait()
                 finally:
@@ -127,6 +134,9 @@ class LocalRealm:
         except* PenstockError as failures:
             failure = first_failure(failures)
             _log.error("local.failed", code=failure.code, reason=str(failure))
+        except* Exception as failures:  # noqa: BLE001  a root: the cluster's realm lives on
+            error = Internal(f"{failures.exceptions[0]!r}")
+            _log.exception("local.failed", code=error.code, reason=str(error))
         finally:
             self._door.close()
             await self.realm.release()
@@ -156,7 +166,14 @@ class LocalRealm:
             if await self._shared.look():
                 await self.realm.access.accounts.follow()
 
-        await look_forever(self._registry, ACCESS_PREFIX, look, every_s=self._lease_s / 3)
+        await look_forever(
+            self._registry,
+            ACCESS_PREFIX,
+            look,
+            self.realm.incidents,
+            "local users",
+            every_s=self._lease_s / 3,
+        )
 
     def reload(self) -> None:
         """Fetch the keys of tokens again; the certificate is that of the node."""

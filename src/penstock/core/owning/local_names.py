@@ -114,7 +114,7 @@ def local_names_of(record: VersionedRecord | None) -> LocalNames:
         return LocalNames()
     try:
         return msgspec.json.decode(record.value, type=LocalNames)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(
             f"{LOCAL_NAMES_KEY} in the register is no record of local names: {error}"
         ) from error

@@ -36,3 +36,5 @@ class StandbyHealth(Struct, frozen=True):
     """Where that one serves HTTP."""
     unfit: str = ""
     """Why this node could not take the realm over; empty: it could."""
+    incidents: list[Incident] = []
+    """What background tasks of the node could not do."""

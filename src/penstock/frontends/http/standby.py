@@ -9,12 +9,13 @@ from typing import Final
 import msgspec
 
 from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
-from penstock.frontends.http.health import StandbyHealth
+from penstock.frontends.http.health import INCIDENTS_SHOWN_MAX, StandbyHealth
 from penstock.frontends.http.routing import BASE
 from penstock.frontends.http.shapes import ErrorAnswer, ErrorDetail
 from penstock.frontends.http.statuses import status_of
 from penstock.frontends.shared.arrivals import Arrivals, StandbyProtocol
 from penstock.frontends.shared.serving_node import ServingNode, part
+from penstock.runtime.access.incidents import Incident
 
 HEAD_BYTES_MAX: Final = 64 << 10
 """Most bytes of a request's first line and headers."""
@@ -26,13 +27,18 @@ class StandbyHttpConnection(StandbyProtocol, asyncio.Protocol):
     """Answers one request and ends, so that the next one may find the realm served here."""
 
     def __init__(
-        self, arrivals: Arrivals, is_ready: Callable[[], bool], unfit: Callable[[], str] = str
+        self,
+        arrivals: Arrivals,
+        is_ready: Callable[[], bool],
+        unfit: Callable[[], str] = str,
+        incidents: Callable[[], list[Incident]] = list,
     ) -> None:
         """``is_ready`` says whether the node relays requests to the owner, ``unfit`` why the node
-        could not take the realm over."""
+        could not take the realm over, ``incidents`` what its background tasks could not do."""
         super().__init__(arrivals)
         self._is_ready = is_ready
         self._unfit = unfit
+        self._incidents = incidents
         self._head = b""
 
     def data_received(self, data: bytes) -> None:
@@ -72,6 +78,7 @@ class StandbyHttpConnection(StandbyProtocol, asyncio.Protocol):
             owner="" if owner is None else owner.name,
             owner_url="" if owner is None else owner.url("http"),
             unfit=self._unfit(),
+            incidents=self._incidents()[:INCIDENTS_SHOWN_MAX],
         )
         is_good = owner is not None and (path == "/health" or self._is_ready())
         return _response(200 if is_good else 503, msgspec.json.encode(told), is_head=is_head)

@@ -40,9 +40,13 @@ class ServingNode(Struct, frozen=True):
         return self.serves.get(front_end, "")
 
     def place(self, front_end: FrontEnd) -> tuple[str, int] | None:
-        """Host and port where it serves that; None: it does not."""
-        parts = urlsplit(self.url(front_end))
-        return (parts.hostname, parts.port) if parts.hostname and parts.port else None
+        """Host and port where it serves that; None: it does not, or its record has no URL there."""
+        try:
+            parts = urlsplit(self.url(front_end))
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            return None
+        return (host, port) if host and port else None
 
 
 FindOwner = Callable[[], ServingNode | None]

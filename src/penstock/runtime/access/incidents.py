@@ -95,12 +95,14 @@ class Incidents:
                 _log.info("task.recovered", task=task, channel=self._name_of(each) or "")
 
     @contextmanager
-    def barrier(self, task: str, channel_id: int = 0) -> Iterator[None]:
+    def barrier(
+        self, task: str, channel_id: int = 0, ends: tuple[type[Exception], ...] = _PASSING
+    ) -> Iterator[None]:
         """Report an unexpected failure of a task, so that it goes on with other channels. Raises
-        what ends the realm or is the disk's."""
+        what ``ends`` the task, which without it is what ends the realm or is the disk's."""
         try:
             yield
-        except _PASSING:
+        except ends:
             raise
         except Exception as failure:  # noqa: BLE001  a task's barrier: it is logged as an incident
             self.report(task, failure, channel_id)
