@@ -4,6 +4,7 @@ deposed, loses the engine and has it again."""
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
@@ -148,7 +149,8 @@ async def ask(port: int, line: str) -> tuple[str, dict[str, str], dict[str, obje
 async def test_over_http_a_node_that_stands_by_tells_its_health_and_who_serves() -> None:
     owner, (other,) = await owner_and_others(EngineServers())
     url = f"http://{HOST}:{owner.http}"
-    told = {"status": "standing-by", "owner": owner.name, "owner_url": url, "unfit": ""}
+    told: dict[str, Any] = {"status": "standing-by", "owner": owner.name, "owner_url": url}
+    told |= {"unfit": "", "incidents": []}
 
     assert (await ask(other.http, "GET /health"))[::2] == ("HTTP/1.1 200 OK", told)
     assert (await ask(other.http, "GET /ready"))[::2] == (

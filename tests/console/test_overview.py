@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 import penstock
 from penstock.testing.process import ServerProcess
-from tests.console.conftest import PATIENCE_MS, PHONE, Api, Opened
+from tests.console.conftest import LAPTOP, PATIENCE_MS, PHONE, Api, Opened
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 expect.set_options(timeout=PATIENCE_MS)
@@ -50,6 +50,34 @@ def test_pages_with_tables_are_as_wide_as_a_phone(opened: Opened, at: str) -> No
 
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE[0]
     assert page.evaluate("innerWidth") == PHONE[0]
+
+
+@pytest.mark.parametrize("size", [LAPTOP, PHONE])
+def test_a_node_that_could_not_take_over_is_shown_with_the_reason(
+    opened: Opened, api: Api, size: tuple[int, int]
+) -> None:
+    reason = f"the settings differ: cluster.blobs is /mnt/{'deep/' * 40}blobs at n2"
+    node = {"version": "1", "url": "penstock://n:9000", "renewed_us": 0, "local_url": ""}
+    found = {
+        **api.ask("GET", "/cluster"),
+        "node": "n1",
+        "epoch": 1,
+        "nodes": [
+            {**node, "node": "n1", "state": "owner", "unfit": ""},
+            {**node, "node": "n2", "state": "stands by", "unfit": reason},
+        ],
+    }
+    page = opened("", size, is_mobile=size == PHONE)
+    page.route("**/api/v1/cluster", lambda route: route.fulfill(json=found))
+    page.goto(f"{api.url}/#/cluster")
+
+    expect(page.get_by_text("n2 could not take the realm over.")).to_be_visible()
+    expect(page.get_by_text(reason)).to_be_visible()
+    rows = page.get_by_role("table", name="Nodes").locator("tbody tr")
+    expect(rows.filter(has_text="n2")).to_contain_text("unfit")
+    expect(rows.filter(has_text="n1")).not_to_contain_text("unfit")
+    assert page.evaluate("document.documentElement.scrollWidth") == size[0]
+    assert page.evaluate("innerWidth") == size[0]
 
 
 @pytest.mark.usefixtures("rejected")

@@ -149,6 +149,29 @@ def test_every_part_fits_has_contrast_and_names(opened: Opened) -> None:
             assert (each, page.evaluate(UNNAMED)) == (each, [])
 
 
+@pytest.mark.spec("M6")
+def test_a_session_is_ended_with_what_waits_for_its_client(
+    opened: Opened, api: Api, url: str
+) -> None:
+    hour = PacketProperties(session_expiry_s=3_600)
+    with connected(url, "pump-7", properties=hour, clean_start=False) as client:
+        client.subscribe("pumps/#", qos=1, retain_handling=2)
+    narrow = opened(f"{TOPICS}/sessions?client=pump-7", NARROW)
+    expect(narrow.get_by_role("button", name="End the session of pump-7")).to_be_visible()
+    assert narrow.evaluate(WIDE) == 0
+    page = opened(f"{TOPICS}/sessions?client=pump-7")
+    table = page.get_by_role("table", name="Sessions")
+    table.get_by_role("button", name="End the session of pump-7").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("textbox").fill("pump-7")
+    dialog.get_by_role("button", name="End session").click()
+
+    expect(page.get_by_text("The session of pump-7 has ended.")).to_be_visible()
+    expect(table.get_by_text("pump-7")).to_have_count(0)
+    left = api.ask("GET", "/mqtt/sessions")["items"]
+    assert "pump-7" not in {each["client_id"] for each in left}
+
+
 def test_a_realm_without_topics_says_how_to_begin(opened: Opened, api: Api) -> None:
     without = {**api.ask("GET", "/mqtt"), "channel": None, "retained": None, "channels": []}
     page = opened()

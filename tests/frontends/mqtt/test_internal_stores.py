@@ -281,7 +281,10 @@ def test_an_administrator_ends_a_session_with_its_connection() -> None:
         with back(url, "away", present=False):
             pass
         settled(realm)
-        session.mqtt.end_session("away")
+        (listed,) = session.mqtt.sessions()
+        with pytest.raises(NameDoesNotExist, match="of user 'somebody' has no session"):
+            session.mqtt.end_session("away", "somebody")
+        session.mqtt.end_session("away", listed.user)
         with pytest.raises(NameDoesNotExist, match="'nobody' has no session"):
             session.mqtt.end_session("nobody")
 

@@ -207,8 +207,7 @@ class MqttHub:
 
     def sessions_after(self, after: str, limit: int) -> api.SessionsPage:
         """The next sessions, by client id and user, with a connection and without."""
-        found = self.sessions.away()
-        found |= {key: each.client for key, each in self._clients.items()}
+        found = self._sessions()
         client_id, separator, user = after.partition("\0")
         behind = ClientKey(client_id, user) if separator else ClientKey(client_id, LAST_USER)
         keys = nsmallest(limit + 1, (each for each in found if not after or each > behind))
@@ -221,10 +220,11 @@ class MqttHub:
         )
 
     async def end_session(self, client: str, user: str) -> None:
-        """End a session with its connection. ``user`` may be empty where only one has the client
-        id. Raises ``NameDoesNotExist``, ``InvalidArgument``."""
-        there = [each for each in self._keys() if each.client_id == client]
-        keys = [each for each in there if user in ("", each.user)]
+        """End a session with its connection. ``user`` is a user, or one with a host as sessions
+        are listed, and may be empty where only one has the client id. Raises
+        ``NameDoesNotExist``, ``InvalidArgument``."""
+        there = {key: each for key, each in self._sessions().items() if key.client_id == client}
+        keys = [key for key, each in there.items() if user in ("", key.user, each.principal.name)]
         if not keys:
             whose = f" of user {user!r}" if user else ""
             raise NameDoesNotExist(f"client {client[:80]!r}{whose} has no session of MQTT")
@@ -237,12 +237,13 @@ class MqttHub:
 
     async def end_sessions_of(self, user: str) -> None:
         """End all sessions of a user."""
-        for key in self._keys():
+        for key in self._sessions():
             if key.user == user:
                 await self._end_session(key)
 
-    def _keys(self) -> set[ClientKey]:
-        return {*self._clients, *self.sessions.away()}
+    def _sessions(self) -> dict[ClientKey, MqttSession]:
+        connected = {key: each.client for key, each in self._clients.items()}
+        return self.sessions.away() | connected
 
     async def _end_session(self, key: ClientKey) -> None:
         connection = self._clients.get(key)

@@ -15,6 +15,7 @@ export function ClusterPage() {
     ${loaded.error && html`<${Refusal} error=${loaded.error} />`}
     ${!cluster ? !loaded.error && html`<${Loading} />` : cluster.local_to ? html`<${Note} title="Local channels of node ${cluster.local_to}">They are kept on this node alone, and go on when the cluster cannot. Cluster-wide channels are in the realm of the cluster, at the ports of its nodes.</${Note}>` : !cluster.node ? html`<${Empty} title="This realm is in no cluster" shell="penstock cluster demo">One process serves it, on one machine.</${Empty}>` : html`
       ${away.map(({ node, state }) => html`<${Note} key=${node} kind=${state === "down" ? "bad" : "warn"} title="${node} ${state === "down" ? "is down" : "was stopped"}.">${nodes.length - away.length > 1 ? "Another node can still take over." : "Nobody could take over: start it, or another one."}</${Note}>`)}
+      ${nodes.filter(({ unfit }) => unfit).map(({ node, unfit }) => html`<${Note} key=${`${node} unfit`} kind="warn" title="${node} could not take the realm over.">${unfit}</${Note}>`)}
       ${cluster.engine_waiting_s > WAITS_S && html`<${Note} kind="bad" title="The engine does not answer.">What is published has waited for ${duration(cluster.engine_waiting_s * 1000)}.</${Note}>`}
       <${Panel} title="Realm"><${Facts} rows=${[
         ["Owner", cluster.node], ["Epoch", count(cluster.epoch)],
@@ -22,7 +23,7 @@ export function ClusterPage() {
       ]} /></${Panel}>
       <${Panel} label="Nodes" bare><${Table} first label="Nodes" rows=${nodes} keyOf=${(row) => row.node} columns=${[
         { label: "Node", kind: "lead", cell: (row) => html`${row.node}<div class="sub mono">${row.url}</div>` },
-        { label: "State", cell: (row) => html`<${Tag} kind=${STATES[row.state]?.[0]} icon=${STATES[row.state]?.[1]}>${row.state}</${Tag}>` },
+        { label: "State", cell: (row) => html`<${Tag} kind=${STATES[row.state]?.[0]} icon=${STATES[row.state]?.[1]}>${row.state}</${Tag}>${row.unfit && html` <${Tag} kind="warn" icon="warning">unfit</${Tag}>`}` },
         { label: "Version", cell: (row) => row.version },
         { label: "Renewed", kind: "tight", cell: (row) => (row.renewed_us ? moment(new Date(row.renewed_us / 1000).toISOString()) : "–") },
       ]} /></${Panel}>

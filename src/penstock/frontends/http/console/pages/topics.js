@@ -124,6 +124,12 @@ function Sessions({ route, channel }) {
   useEffect(() => { note("topics", "sessions", { after, client: chosen }); }, [after, chosen]);
   const loaded = useRefreshed((signal) => get("/mqtt/sessions", { limit: PAGE, after }, signal), [after], 3000);
   const rows = loaded.value?.items, shown = rows?.find((each) => each.client_id === chosen);
+  const [ending, setEnding] = useState(null);
+  const doing = useDoing();
+  const end = async () => {
+    const done = await doing.act(async () => { await del("/mqtt/sessions", { client_id: ending.client_id, user: ending.user }); return true; });
+    if (done) { tell(`The session of ${ending.client_id} has ended.`); setEnding(null); loaded.again(); }
+  };
   return html`<div class="stack">${loaded.error && html`<${Refusal} error=${loaded.error} />`}
     <div class="events-grid ${shown ? "with-detail" : ""}"><${Panel} label="Sessions" bare>${!rows ? !loaded.error && html`<${Loading} />` : rows.length ? html`<${Table} first label="Sessions" rows=${rows} keyOf=${(row) => `${row.client_id} ${row.user}`} chosen=${(row) => row.client_id === chosen} columns=${[
         { label: "Client", kind: "lead", cell: (row) => html`<a class="mono" href=${to("topics", "sessions", { after, client: row.client_id })}>${row.client_id}</a><div class="sub">${row.user}</div>` },
@@ -132,12 +138,15 @@ function Sessions({ route, channel }) {
         !shown && { label: "Subscriptions", kind: "num", cell: (row) => count(row.subscription_count) },
         { label: "Waiting", kind: "num", cell: (row) => count(row.waiting) },
         !shown && { label: "In flight", kind: "num", cell: (row) => count(row.in_flight) },
+        may("admin") && { label: "Acts", hidden: true, kind: "acts-cell", cell: (row) => html`<${Button} kind="small danger" onClick=${() => { doing.clear(); setEnding(row); }} label="End the session of ${row.client_id}, ${row.user}">End…</${Button}>` },
       ].filter(Boolean)} />` : html`<${Empty} title=${after ? "No more sessions" : "Nobody has a session"}>Clients that are connected over MQTT are listed here, and those whose session outlives their connection.</${Empty}>`}
       ${(loaded.value?.next || steps.length > 1) && html`<div class="pager"><span class="fill"></span>
         <${Button} kind="small" icon="left" disabled=${steps.length < 2} onClick=${() => setSteps(steps.slice(0, -1))}>Before</${Button}>
         <${Button} kind="small" disabled=${!loaded.value?.next} onClick=${() => setSteps([...steps, loaded.value.next])}>After</${Button}></div>`}</${Panel}>
       ${shown && html`<${Subscriptions} session=${shown} channel=${channel} onClose=${() => setChosen(null)} />`}</div>
-    <p class="help-line">A connection is closed on the page of <a href=${to("connections")}>connections</a>; its session stays if it lasts. It ends when its client connects with a clean start, when it expires, when its user is deleted, or by <code>penstock topic end</code>.</p></div>`;
+    <p class="help-line">A connection is closed on the page of <a href=${to("connections")}>connections</a>; its session stays if it lasts. It ends when its client connects with a clean start, when it expires, when its user is deleted, or when an administrator ends it here.</p>
+    ${ending && html`<${TypeName} title="End the session of ${ending.client_id}" name=${ending.client_id} verb="End session" doing=${doing} onDone=${end} onClose=${() => setEnding(null)}>
+      <${Note} kind="warn" title="${many(ending.waiting, "waiting message")} and ${many(ending.subscription_count, "subscription")} of ${ending.user} go.">Its connection is closed. Its client may connect again at once, with an empty session.</${Note}></${TypeName}>`}</div>`;
 }
 
 const TABS = [["", "By level"], ["live", "Live"], ["retained", "Retained"], ["sessions", "Sessions"]];
