@@ -17,6 +17,7 @@ import pytest
 import penstock
 from penstock.frontends.amqp import standby as amqp
 from penstock.frontends.http import standby as http
+from penstock.frontends.mqtt import standby as mqtt
 from penstock.frontends.native import standby as native
 from penstock.frontends.shared.arrivals import Arrivals
 from penstock.frontends.shared.handshakes import TlsServer
@@ -33,6 +34,7 @@ _PROCESS: Final = "start 1"
 _WANTS: Final[dict[FrontEnd, Wants]] = {
     "native": native.wants_relay,
     "amqp": amqp.wants_relay,
+    "mqtt": mqtt.wants_relay,
     # a node on its own would say how it is; here nobody asks the node
     "http": lambda data: http.wants_relay(data) is not None or None,
 }
@@ -104,6 +106,7 @@ _METHODS: Final[dict[str, FrontEnd]] = {
     "listen": "native",
     "listen_amqp": "amqp",
     "listen_http": "http",
+    "listen_mqtt": "mqtt",
 }
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from msgspec.structs import replace
+
 import penstock
 from penstock.api.operations import OPERATIONS
 from penstock.core.vocabulary.errors import AccessDenied
-from penstock.frontends.mqtt.hub import MqttHub
 from penstock.wire.mqtt.reasons import Reason
 from tests.access.matrix import CHANNEL, Caller, register
 from tests.frontends.mqtt.clients import PacketClient
@@ -43,16 +44,15 @@ class Mqtt:
     @contextmanager
     def signed_in(self, realm: penstock.Realm, user: str, password: str) -> Iterator[Caller]:
         if realm not in self._urls:
-            self._urls[realm] = f"mqtt://127.0.0.1:{realm._loop.call(_listen(realm))}"
+            # The channel of the matrix, with the rights that the realm was opened with.
+            listen = replace(realm._settings.listen, mqtt_channel=CHANNEL)
+            realm._settings = replace(realm._settings, listen=listen)
+            self._urls[realm] = realm.listen_mqtt()
         with PacketClient(self._urls[realm]) as client:
             answer = client.connect(user=user, password=password.encode())
             if answer.reason:
                 raise AccessDenied(f"'access' on the realm: {answer.properties.reason}")
             yield MqttCaller(client)
-
-
-async def _listen(realm: penstock.Realm) -> int:
-    return await MqttHub(realm._listener, CHANNEL).listen("127.0.0.1", 0)
 
 
 register(Mqtt)
