@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,8 +33,10 @@ from penstock.api.access import (
     WhoAmI,
     change_said,
 )
+from penstock.api.channels import ListChannels
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.if_missing import created, deleted, found_or_created
+from penstock.client.handles.near_names import near_names
 from penstock.core.vocabulary.errors import InvalidArgument, NameAlreadyBound, NameDoesNotExist
 from penstock.wire.scram import check_length, check_rounds, proof_of, verifier
 
@@ -88,7 +90,8 @@ class Access:
         made = await self._verifier(password)
         proof = b"" if old is None else await self._proof(name, made, old)
         message = SetPassword(name, made, proof)
-        await self._connection.request(message, resend=old is None)  # a proof is valid once
+        async with near_names(name, self._user_names):
+            await self._connection.request(message, resend=old is None)  # a proof is valid once
 
     async def _proof(self, name: str, made: Verifier, old: str) -> bytes:
         """That the old password is known; it does not leave this process either."""
@@ -102,7 +105,11 @@ class Access:
         last one who may administer."""
         message = DeleteUser(name)
         find = partial(self._user, name)
-        await deleted(lambda: self._connection.request(message, resend=False), find)
+        async with near_names(name, self._user_names):
+            await deleted(lambda: self._connection.request(message, resend=False), find)
+
+    async def _user_names(self) -> Sequence[str]:
+        return [each.name for each in await self.users()]
 
     async def _verifier(self, password: str) -> Verifier:
         """A verifier for a password, computed as slowly as the realm's settings want it; the
@@ -149,13 +156,18 @@ class Access:
     ) -> GroupInfo:
         """Members are names of users. Raises ``NameDoesNotExist``."""
         message = ChangeGroup(name, tuple(add), tuple(remove))
-        return await self._connection.ask(message, GroupInfo)
+        async with near_names(name, self._group_names):
+            return await self._connection.ask(message, GroupInfo)
 
     async def delete_group(self, name: str) -> None:
         """Delete a group with what was granted to it. Raises ``NameDoesNotExist``."""
         message = DeleteGroup(name)
         find = partial(self._group, name)
-        await deleted(lambda: self._connection.request(message, resend=False), find)
+        async with near_names(name, self._group_names):
+            await deleted(lambda: self._connection.request(message, resend=False), find)
+
+    async def _group_names(self) -> Sequence[str]:
+        return [each.name for each in await self.groups()]
 
     # --- rights --------------------------------------------------------------------------
 
@@ -163,6 +175,15 @@ class Access:
         """What is granted on a channel, a queue, a topic filter of MQTT, or the realm."""
         kind, name = _resource(channel, queue, topic)
         return await self._connection.ask(ListEntries(kind, name), AclInfo)
+
+    async def _stores(self, kind: str) -> Sequence[str]:
+        """The names that rights of this kind may be for; none for topics and the realm."""
+        if kind not in ("channel", "queue"):
+            return []
+        names: list[str] = await self._connection.request(
+            ListChannels("channel" if kind == "channel" else "queue")
+        )
+        return names
 
     async def topics(self) -> list[str]:
         """The topic filters of MQTT on which something is granted (SEM M15)."""
@@ -179,7 +200,8 @@ class Access:
         """
         kind, name = _resource(channel, queue, topic)
         message = Grant(kind, name, subject, rights)
-        return await self._connection.ask(message, AclInfo)
+        async with near_names(name, partial(self._stores, kind)):
+            return await self._connection.ask(message, AclInfo)
 
     async def revoke(
         self, subject: str, *rights: str, channel: str = "", queue: str = "", topic: str = ""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from penstock.api.channels import ListChannels
 from penstock.api.joins import CreateJoin, DeleteJoin, JoinInfo, ListJoins
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.if_missing import (
@@ -13,6 +15,7 @@ from penstock.client.handles.if_missing import (
     differing_fields,
     refuse_differences,
 )
+from penstock.client.handles.near_names import near_names
 from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.core.vocabulary.names import destination_name
 
@@ -52,7 +55,16 @@ class Joins:
             refuse_differences(what, differing_fields(given, found))
 
         find = partial(self._find, source, destination)
-        return await created(find, create, check, if_missing=if_missing)
+        async with near_names(source, self._channels), near_names(destination, self._stores):
+            return await created(find, create, check, if_missing=if_missing)
+
+    async def _channels(self) -> Sequence[str]:
+        names: list[str] = await self._connection.request(ListChannels())
+        return names
+
+    async def _stores(self) -> Sequence[str]:
+        queues: list[str] = await self._connection.request(ListChannels("queue"))
+        return [*await self._channels(), *queues]
 
     async def _find(self, source: str, destination: str) -> JoinInfo:
         ends = destination_name(source), destination_name(destination)
@@ -69,4 +81,8 @@ class Joins:
         """Delete a join; copies that were made stay. Raises ``NameDoesNotExist``."""
         message = DeleteJoin(source, destination)
         find = partial(self._find, source, destination)
-        await deleted(lambda: self._connection.request(message, resend=False), find)
+        async with near_names(f"{source} to {destination}", self._pairs):
+            await deleted(lambda: self._connection.request(message, resend=False), find)
+
+    async def _pairs(self) -> Sequence[str]:
+        return [f"{each.source} to {each.destination}" for each in await self.list()]

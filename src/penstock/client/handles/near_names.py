@@ -38,7 +38,7 @@ async def _hint(name: str, list_names: Callable[[], Awaitable[Sequence[str]]]) -
         names = await list_names()
     except PenstockError:
         return ""
-    if not isinstance(name, str) or len(names) > _COMPARED_MAX:
+    if not isinstance(name, str) or len(names) > _COMPARED_MAX or name in names:
         return ""
     by_folded = {known.casefold(): known for known in names}
     found = difflib.get_close_matches(name.casefold(), by_folded, n=_SHOWN_MAX)
