@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -347,10 +348,18 @@ class Table:
         return self._log.open(file)
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """All rows, in ``columns`` if given. Raises ``InvalidArgument`` for unknown columns."""
+        """All rows, in ``columns`` if given. Raises ``InvalidArgument`` for unknown columns.
+
+        In an archive the integers and floats of a property are one column (SEM E10), and
+        ``price::int`` and ``price::float`` name the exact ones; :meth:`dataset` has the columns
+        as they are stored."""
         table = pa.concat_tables(
             [self.rows_of(file) for file in self.files()] or [self.schema.empty_table()]
         )
+        from penstock.columns.files.archives import is_archive, shown_rows
+
+        if is_archive(table.schema):
+            return shown_rows(table, columns, told=_warn_of_types)
         if columns is None:
             return table
         unknown = [name for name in columns if name not in table.column_names]
@@ -393,6 +402,12 @@ class Table:
                 )
             )
         return ds.FileSystemDataset(parts, self.schema, ds.ParquetFileFormat(), filesystem)
+
+
+def _warn_of_types(names: Sequence[str]) -> None:
+    from penstock.columns.events.lifted_columns import typed_note
+
+    warnings.warn(typed_note(names), stacklevel=4)
 
 
 def small_files(files: Iterable[DataFile], target_bytes: int) -> list[list[DataFile]]:

@@ -21,6 +21,7 @@ its column holds.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -38,6 +39,12 @@ from penstock.columns.schema.layout import (
     RESERVED_PREFIX,
     STAMPED,
     key_path,
+)
+from penstock.columns.schema.number_columns import (
+    NotExact,
+    ShownColumn,
+    shown_columns,
+    typed_columns,
 )
 from penstock.columns.schema.rows import Publishers
 from penstock.columns.schema.schema import ChannelSchema
@@ -281,6 +288,84 @@ def identity_of(table: pa.Schema) -> tuple[str, str]:
             "this table is not an archive of a channel: no archive step of a pipeline wrote it"
         )
     return metadata[CHANNEL].decode(), metadata[EPOCH].decode()
+
+
+def is_archive(table: pa.Schema) -> bool:
+    """Whether a table is the archive of a channel."""
+    index = table.get_field_index("event_id")
+    return index >= 0 and CHANNEL in (table.field(index).metadata or {})
+
+
+def shown_rows(
+    rows: pa.Table, columns: Sequence[str] | None = None, *, told: Callable[[Sequence[str]], None]
+) -> pa.Table:
+    """The rows of an archive as readers see them: the integers and floats of a property are one
+    column of doubles (SEM E10), where each integer is exact as one; else they are in columns by
+    the names of their types, and ``told`` is called with the properties. Of ``columns``, the names
+    with a type are those of the exact columns. Raises ``InvalidArgument`` for unknown ones."""
+    held = _properties_of(rows.schema)
+    slots = [_slot_of(field) for field in rows.schema if field.name in held]
+    exact = typed_columns(StructShape(tuple(slots)))
+    shown, inexact = _numbers_shown(rows, slots, exact)
+    every = {name: rows.column(slots[index].name) for name, index in exact.items()} | shown
+    if columns is None and inexact:
+        told(inexact)
+    chosen = list(shown if columns is None else columns)
+    if unknown := [name for name in chosen if name not in every]:
+        raise InvalidArgument(f"no column {', '.join(unknown)}; there are {', '.join(every)}")
+    return _table_of(rows, {name: every[name] for name in chosen}, {slot.name for slot in slots})
+
+
+def _numbers_shown(
+    rows: pa.Table, slots: Sequence[Slot], exact: Mapping[str, int]
+) -> tuple[dict[str, pa.ChunkedArray], list[str]]:
+    """The columns that readers see, in the order of those that are stored, and the properties whose
+    numbers cannot be one column. ``exact`` has the slots of typed columns by name."""
+    name_of = {slots[index].name: name for name, index in exact.items()}
+    instead: dict[str, tuple[str, pa.ChunkedArray] | None] = {}
+    """By stored column: what is shown in its place; None: nothing."""
+    inexact = []
+    for column in shown_columns(StructShape(tuple(slots))):
+        parts = [slots[index] for index in column.sources]
+        if len(parts) == 1:
+            continue
+        joined = _joined(rows, parts, column)
+        if joined is None:
+            inexact.append(column.logical)
+            instead |= {each.name: (name_of[each.name], rows.column(each.name)) for each in parts}
+        else:
+            instead |= {each.name: None for each in parts}
+            instead[parts[0].name] = column.name, joined
+    seen = (instead.get(name, (name, rows.column(name))) for name in rows.schema.names)
+    return dict(each for each in seen if each is not None), inexact
+
+
+def _slot_of(field: pa.Field) -> Slot:
+    logical = field.metadata.get(_LOGICAL, field.metadata[PROPERTY]).decode()
+    return Slot(field.name, logical, _shape_of(field.type))
+
+
+def _joined(rows: pa.Table, parts: Sequence[Slot], column: ShownColumn) -> pa.ChunkedArray | None:
+    """The numbers of some columns in one; None: an integer has no exact double."""
+    names, shapes = [part.name for part in parts], [part.shape for part in parts]
+    try:
+        chunks = [column.of(batch.columns, shapes) for batch in rows.select(names).to_batches()]
+    except NotExact:
+        return None
+    return pa.chunked_array(chunks, type=column.field.type)
+
+
+def _table_of(
+    rows: pa.Table, columns: Mapping[str, pa.ChunkedArray], stored: Collection[str]
+) -> pa.Table:
+    """A table of these columns, with the metadata of those that are not of properties."""
+    fields = [
+        rows.schema.field(name)
+        if name in rows.schema.names and name not in stored
+        else pa.field(name, array.type)
+        for name, array in columns.items()
+    ]
+    return pa.Table.from_arrays(list(columns.values()), schema=pa.schema(fields))
 
 
 def from_archive(rows: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
