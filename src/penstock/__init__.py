@@ -8,6 +8,24 @@
         orders = session.channels.create("orders")
         orders.publish(b"...", properties={"price": 9.5})
 
+The names to begin with, each with its own ``help(penstock.…)``:
+
+====================  ======================================================================
+``Realm``             a server in this program: ``Realm("./data")``, ``Realm()`` in memory
+``connect``           a session at a server: ``connect("penstock://localhost:9000")``
+``Session``           ``session.channels``, ``.queues``, ``.joins``, ``.access``, transactions
+``Channel``           ``publish``, ``subscribe``, ``read`` (an Arrow table), ``durables``
+``Queue``             ``push``, ``pop``, ``reader``: each event is for one reader
+``Durable``           what a group of readers has acknowledged: ``subscribe``, ``fetch``
+``Event``             what is published; a ``DeliveredEvent`` has ``ack`` and ``rollback``
+``PenstockError``     the base of all errors, such as ``NameDoesNotExist``
+``segments``          the sealed files of a data directory as an Arrow table
+``penstock.aio``      all of this for asyncio
+====================  ======================================================================
+
+The command line says the same with ``penstock --help``. What follows below is every public name
+with all its methods, and long.
+
 The package is installed as ``penstock-realm``: ``penstock`` alone is somebody else's.
 """
 

@@ -56,6 +56,18 @@ def test_what_type_checkers_see_is_what_there_is() -> None:
     assert all(getattr(penstock, name) is not None for name in penstock.__all__)
 
 
+def test_help_begins_with_the_names_to_begin_with() -> None:
+    """The first screen of ``help(penstock)``: an example, and what its names are for."""
+    assert penstock.__doc__ is not None
+    screen = penstock.__doc__.splitlines()[:30]
+    rows = [line.split("``")[1] for line in screen if line.startswith("``")]
+
+    assert {"Realm", "connect", "Channel", "Queue", "Durable", "Event"} < set(rows)
+    for row in rows:
+        assert hasattr(penstock, row.removeprefix("penstock.")), row
+    assert any("penstock.Realm(" in line for line in screen)
+
+
 def test_completion_shows_what_there_is() -> None:
     assert dir(penstock) == sorted(penstock.__all__)
     assert {"Realm", "connect", "NameDoesNotExist", "aio", "Channel"} <= set(dir(penstock))
