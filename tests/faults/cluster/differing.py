@@ -138,24 +138,21 @@ class DifferingNodes:
         return f"{node.name}, {how}"
 
     def _take_name(self, fault: Fault) -> str:
-        """A second process with a node's name is refused; the first one goes on, and owns what it
-        has owned."""
+        """A second process with a node's name is refused; the first one goes on. A machine that is
+        busy may cost it its lease, which is not the second one's doing: that one claims nothing."""
         node = self._nodes.owner() if fault.choice < 0.5 else self._standby(fault)
-        epoch, life = node.epoch_served, node.lives
+        is_owner = node.epoch_served > 0
         rival = self._nodes.rival(node)
         named = f"node {node.name} is there already"
         reason = _refusal(rival)
         has_claimed = bool(rival.logged("shard.claimed"))
         rival.close()
-        harmed = ""
-        if said := node.look():
-            harmed = f"the first process ended: {said}"
-        elif (node.epoch_served, node.lives) != (epoch, life):
-            harmed = f"the first process served epoch {epoch}, and {node.epoch_served} afterwards"
+        said = node.look()
+        harmed = f"the first process ended: {said}" if said else ""
         # the doctor sees one node of this name, which is well
         found = Differing(node.name, "a second one", named, named in reason, True, has_claimed)
         self.seen.append(found._replace(harmed=harmed))
-        return f"{node.name}, {'the owner' if epoch else 'a standby'}"
+        return f"{node.name}, {'the owner' if is_owner else 'a standby'}"
 
     def _note_harm(self, what: str) -> None:
         self.seen[-1] = self.seen[-1]._replace(harmed=what)
