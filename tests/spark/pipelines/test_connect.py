@@ -89,5 +89,6 @@ def test_a_step_with_one_channel_runs_over_connect(
     )
 
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)
+    [step] = json.loads(done.stdout)["steps"]
+    assert (step["rows"], step["rows_out"]) == (4, 2)
     assert sorted(event.properties["n"] for event in copies.browse()) == [2, 3]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from pyspark.sql import Row
+from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.spark.pipelines.running import RunningWork, lag_of
+from penstock.spark.pipelines.running import RunningQuery, RunningWork, lag_of
 from penstock.spark.pipelines.step import Progress, WorkOutcome
+from penstock.spark.pipelines.targets import COUNTED
 
 
 def source(latest: Any, end: str = '{"c":{"a":{"e":"x","n":90}},"v":1}') -> dict[str, Any]:
@@ -36,6 +39,35 @@ def test_lag_is_what_the_source_says_else_what_positions_tell(
     sources: list[dict[str, Any]], lag: tuple[int | None, int | None]
 ) -> None:
     assert lag_of({"sources": sources}) == lag
+
+
+class Ended:
+    """A query that made one micro-batch."""
+
+    isActive = False  # noqa: N815 - Spark's name
+
+    def __init__(self, metrics: Row) -> None:
+        self.lastProgress = {
+            "batchId": 0,
+            "observedMetrics": {COUNTED: metrics},
+            "sources": [{"numInputRows": 4_000, "latestOffset": None, "endOffset": None}],
+        }
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        Row(rows=750),
+        Row(values=[750], schema={"type": "struct", "fields": [{"name": "rows", "type": "long"}]}),
+    ],
+    ids=["classic", "Spark Connect"],
+)
+def test_rows_that_go_out_are_counted_with_and_without_connect(metrics: Row) -> None:
+    running = RunningQuery("copy", cast("StreamingQuery", Ended(metrics)))
+
+    progress = running.progress()
+
+    assert (progress.rows, progress.rows_out) == (4_000, 750)
 
 
 def test_work_runs_in_a_thread_and_says_how_it_ended() -> None:

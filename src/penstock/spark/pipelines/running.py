@@ -99,7 +99,7 @@ class RunningQuery:
         for each in fresh:
             if each["batchId"] > self._seen and _rows_of(each):
                 rows += _rows_in(each)
-                if (stored := _rows_out(each)) is not None:  # Spark Connect does not say
+                if (stored := _rows_out(each)) is not None:
                     out = (out or 0) + stored
                 late += late_rows(each)
                 self._seen = each["batchId"]
@@ -210,7 +210,12 @@ def _rows_out(progress: Mapping[str, Any]) -> int | None:
 
 
 def _observed(progress: Mapping[str, Any], name: str) -> int | None:
-    rows = getattr((progress.get("observedMetrics") or {}).get(name), "rows", None)
+    metrics = (progress.get("observedMetrics") or {}).get(name)
+    rows = getattr(metrics, "rows", None)
+    if rows is None and metrics is not None:  # Spark Connect gives the fields beside the values
+        fields = getattr(metrics, "schema", {}).get("fields", ())
+        values = dict(zip((f["name"] for f in fields), getattr(metrics, "values", ()), strict=True))
+        rows = values.get("rows")
     return None if rows is None else int(rows)
 
 
