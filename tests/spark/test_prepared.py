@@ -132,6 +132,28 @@ def test_a_source_ends_when_spark_kills_what_it_has_started(
     link.close()
 
 
+@pytest.mark.parametrize(
+    ("error", "is_printed"), [("BrokenPipeError(32, 'gone')", False), ("ValueError('odd')", True)]
+)
+def test_a_source_whose_query_has_ended_prints_no_traceback(error: str, is_printed: bool) -> None:
+    script = f"""
+import contextlib, os
+from types import SimpleNamespace
+from penstock.spark.prepared import _run
+
+def fail(given, answers):
+    raise {error}
+
+link = lambda timeout: contextlib.nullcontext()
+runner = SimpleNamespace(__file__="runner", main=fail, get_sock_file_to_executor=link)
+_run(runner, [os.dup(number) for number in range(3)], dict(os.environ))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+
+    assert done.returncode == 1
+    assert ("Traceback" in done.stderr) == is_printed
+
+
 @pytest.mark.parametrize("trouble", ["no folder", "other imports", "another folder"])
 def test_where_nothing_can_be_forked_a_new_process_is_the_source(
     trouble: str,

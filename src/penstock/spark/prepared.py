@@ -169,6 +169,8 @@ def _run(runner: ModuleType, streams: list[int], variables: dict[str, str]) -> N
         code = 0
     except SystemExit as ending:
         code = ending.code if isinstance(ending.code, int) else 1
+    except ConnectionError:
+        code = 1  # Spark no longer waits for the answer: the query has ended, or the JVM
     except BaseException:  # noqa: BLE001 - as Python does with what nobody has caught
         sys.excepthook(*sys.exc_info())
     finally:
