@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Never
 
+import pyarrow as pa
 import pytest
 
 import penstock
@@ -12,8 +13,9 @@ from penstock.api.channels import CreateChannel
 from penstock.api.publishing import DropStages
 from penstock.api.requests import Request
 from penstock.api.subscriptions import Attach, Bury
+from penstock.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import Internal, InvalidArgument
+from penstock.core.vocabulary.errors import Internal, InvalidArgument, InvalidEvent
 from penstock.core.vocabulary.messages import Definition
 from penstock.frontends.native.schemas import SchemaTable
 
@@ -52,6 +54,31 @@ def test_a_request_beyond_a_bound_is_refused_and_its_session_goes_on() -> None:
 async def _large(session: penstock.Session) -> Any:
     definition = Definition(descriptors=b"x" * (1 << 20))
     return await session._inner._connection.request(CreateChannel("large", definition))
+
+
+@pytest.mark.spec("E2")
+@pytest.mark.parametrize("properties", [{"x" * 256: 1}, {"a": {"x" * 256: 1}}])
+def test_an_event_with_a_long_property_name_is_refused(properties: dict[str, Any]) -> None:
+    """Memory of names counts against no limit."""
+    with penstock.Realm() as realm, realm.connect() as session:
+        orders = session.channels.create("orders")
+        with pytest.raises(InvalidEvent, match="256 characters; at most 255 are allowed"):
+            orders.publish(b"", properties=properties)
+
+        assert orders.publish(b"", properties={"x" * 255: 1}) == 0
+
+
+@pytest.mark.spec("E2")
+def test_a_client_of_another_make_cannot_publish_a_long_property_name() -> None:
+    """The realm itself refuses it, before anything is stored."""
+    kind = pa.struct([("x" * 256, pa.int64())])
+    batch = pa.record_batch({"properties": pa.array([{"x" * 256: 1}], kind)})
+    schemas = SchemaTable()
+    schemas.learn(1, schema_bytes(batch.schema))
+    body = memoryview(batch_bytes(batch))
+
+    with pytest.raises(InvalidEvent, match="256 characters; at most 255 are allowed"):
+        schemas.bodies(1, (len(body),), body)
 
 
 def test_a_publish_that_fails_unforeseen_gives_back_what_it_took(

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.columns.schema import layout
 from penstock.columns.schema.layout import BODY, HEADERS, STAMPED, check_property_name, key_path
+from penstock.core.bounds import PROPERTY_NAME_CHARACTERS_MAX
 from penstock.core.vocabulary.errors import InvalidEvent
 
 
@@ -23,9 +24,19 @@ def test_the_document_names_every_column() -> None:
     assert "priority" not in HEADERS
 
 
-def test_a_name_is_a_string_that_is_not_empty_and_not_reserved() -> None:
+@pytest.mark.spec("E2")
+def test_a_name_is_a_string_that_is_not_empty_or_long_or_reserved() -> None:
     for name in ("a", "ü", "$pen", "a.b", "event_id"):
         check_property_name(name)
-    for wrong in ("", 1, None, "$penstock", "$penstock.x", "\udc00"):
+    check_property_name("x" * PROPERTY_NAME_CHARACTERS_MAX)
+    for wrong in (
+        "x" * (PROPERTY_NAME_CHARACTERS_MAX + 1),
+        "",
+        1,
+        None,
+        "$penstock",
+        "$penstock.x",
+        "\udc00",
+    ):
         with pytest.raises(InvalidEvent, match="name"):
             check_property_name(wrong)

@@ -40,6 +40,9 @@ STAMPED_PREDICATES_MAX: Final = 256
 """Different comparisons, in the selectors that are put to what is published on one channel, of what
 the realm adds to events: ids, times, priorities. They are evaluated in the turn that stores the
 events, while nobody else is served."""
+PROPERTY_NAME_CHARACTERS_MAX: Final = 255
+"""Characters of a property name. Batches of events hold their names apart from their events, and a
+name counts against no limit of bytes."""
 TEXT_CHARACTERS_MAX: Final = 65_536
 """Most characters of a text that is not a name: a reason, a token."""
 HEADER_BYTES_MAX: Final = 1 << 20

@@ -6,6 +6,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -15,6 +16,8 @@ from penstock.columns.events.check import check_body
 from penstock.columns.events.digest import digest
 from penstock.columns.events.single_event import ROW_BYTES_MAX
 from penstock.columns.schema.ipc import SCHEMA_BYTES_KEPT_MAX, batch_bytes, schema_bytes
+from penstock.columns.schema.layout import PROPERTY_COLUMNS_MAX
+from penstock.core.bounds import PROPERTY_NAME_CHARACTERS_MAX
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import EventTooLarge, PenstockError
 from penstock.frontends.amqp.incoming import batch_of, batches_of, row_of
@@ -348,7 +351,11 @@ def test_kinds_of_messages_do_not_fill_memory() -> None:
 
 def test_a_schema_of_any_size_is_not_remembered() -> None:
     """It is learned each time, where another is learned once."""
-    raw = message(durable=True, application={"x" * SCHEMA_BYTES_KEPT_MAX: 1})
+    long = PROPERTY_NAME_CHARACTERS_MAX - 4
+    names = [f"{number:04}" + "x" * long for number in range(PROPERTY_COLUMNS_MAX)]
+    raw = message(durable=True, application=dict.fromkeys(names, 1))
+    batch = pa.record_batch({"properties": [dict.fromkeys(names, 1)]})
+    assert len(schema_bytes(batch.schema)) > SCHEMA_BYTES_KEPT_MAX
     other = message(durable=True, application={"y": 1})
     body_of_one(other)
 

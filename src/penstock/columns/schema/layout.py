@@ -53,6 +53,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from penstock.core.bounds import PROPERTY_NAME_CHARACTERS_MAX
 from penstock.core.vocabulary.errors import InvalidEvent
 
 UTC_MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
@@ -119,6 +120,8 @@ The ``cause`` of a rejected event is ``rejected: `` followed by the reason.
 """
 
 REASON_CHARACTERS_MAX: Final = 2_000
+_SHOWN_MAX: Final = 60
+"""Characters of a long name that an error shows."""
 _REASON_FOLLOWS: Final = ": "
 
 STAMPED: Final[dict[str, pa.DataType]] = {
@@ -177,7 +180,19 @@ def key_path(parent: str, key: str) -> str:
 
 
 def check_property_name(name: object) -> None:
-    """Raise :class:`InvalidEvent` unless ``name`` can be the name of a property."""
+    """Raise :class:`InvalidEvent` unless a published event may have a property of this name."""
+    check_stored_name(name)
+    assert isinstance(name, str), "checked"
+    if len(name) > PROPERTY_NAME_CHARACTERS_MAX:
+        raise InvalidEvent(
+            f"property name '{name[:_SHOWN_MAX]}...' has {len(name)} characters; at most "
+            f"{PROPERTY_NAME_CHARACTERS_MAX} are allowed: publish what varies as a value"
+        )
+
+
+def check_stored_name(name: object) -> None:
+    """Raise :class:`InvalidEvent` unless a stored event may have a property of this name, which
+    may be longer than that of a published one."""
     if not isinstance(name, str):
         raise InvalidEvent(f"property name {name!r} is {type(name).__name__}; names are strings")
     if not name:

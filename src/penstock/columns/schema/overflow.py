@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from penstock.columns.schema.layout import DICTIONARY, check_property_name
+from penstock.columns.schema.layout import DICTIONARY, check_stored_name
 from penstock.columns.schema.shapes import LEAVES, NAIVE, NULL
 from penstock.columns.schema.shapes import UTC as AWARE
 from penstock.columns.schema.values import leaf_of
@@ -126,7 +126,7 @@ def _value(node: Node) -> Any:
 
 def _map(nodes: dict[str, Node]) -> dict[str, Any]:
     for name in nodes:
-        check_property_name(name)
+        check_stored_name(name)
     return {name: _value(node) for name, node in nodes.items()}
 
 
