@@ -61,7 +61,7 @@ def lose_a_wait(patch: pytest.MonkeyPatch, among: int) -> None:
 
 def passed_by(patch: pytest.MonkeyPatch) -> None:
     """A serial durable goes on behind an event that waits."""
-    patch.setattr(Durable, "_held_up", lambda _, below: below)
+    patch.setattr(Waiting, "held_up", lambda _, below, parked: below)
 
 
 def lost_to_time(patch: pytest.MonkeyPatch) -> None:
