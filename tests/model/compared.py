@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain, groupby
+
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 from msgspec.structs import replace
 
 from penstock.core.durable.durable import Durable
-from penstock.core.ids.ids import IdSet
+from penstock.core.durable.seat import DEALT_MAX
+from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.effects import Deliver, Effect, Recall, ReportEnd
 from penstock.core.vocabulary.messages import Command
 from penstock.testing.play import Play, events
@@ -45,7 +48,7 @@ class Compared(RuleBasedStateMachine):
 
     def watch(self, effects: list[Effect]) -> None:
         self.model.expire(self.play.now_us)
-        for effect in effects:
+        for effect in self.one_by_one(effects):
             match effect:
                 case Deliver(subscription, spans):
                     ids = [i for part in spans for i in range(*part)]
@@ -74,6 +77,23 @@ class Compared(RuleBasedStateMachine):
         self.catch_up()
         self.model.consume()
 
+    def one_by_one(self, effects: list[Effect]) -> list[Effect]:
+        """Small shares that were dealt one by one, each event as a delivery (SEM D8)."""
+        found: list[Effect] = []
+        for durable, together in groupby(effects, self._durable_of):
+            group = list(together)
+            firsts = [part.first for one in group if isinstance(one, Deliver) for part in one.spans]
+            if durable is not None and firsts != sorted(firsts):
+                group = sorted(chain.from_iterable(map(_singles, group)), key=_first)
+            found += group
+        return found
+
+    def _durable_of(self, effect: Effect) -> str | None:
+        if isinstance(effect, Deliver) and effect.subscription in self.model.seats:
+            durable = self.model.seats[effect.subscription].durable
+            return None if self.model.durables[durable].lanes else durable
+        return None
+
     def served_in_turn(self, subscription: int) -> None:
         """SEM D8, D10, D12: who is next, by the table."""
         durable = self.model.seats[subscription].durable
@@ -92,7 +112,9 @@ class Compared(RuleBasedStateMachine):
             mine = {*map(lane_of, ids)}
             ready = [i for i in ready if lane_of(i) in mine]
         assert ids == ready[: len(ids)], "not the lowest that are ready"
-        counts = {i: n for n, spans in effect.redeliveries for s in spans for i in range(*s)}
+        counts = {
+            i: n for n, spans in effect.redeliveries for s in spans for i in range(*s) if i in ids
+        }
         assert counts == {i: ledger.counts[i] for i in ids if i in ledger.counts}
         assert len(ids) <= seat.credit, "more than the window has room for"
         seat.held |= set(ids)
@@ -225,3 +247,18 @@ class Compared(RuleBasedStateMachine):
                 for until_us, ids in (durable.waiting.by_time(over) if durable.waiting else ())
                 if until_us > self.play.now_us
             ], "a restart would have an event wait that does not"
+
+
+def _singles(effect: Effect) -> list[Effect]:
+    """Each event of a share that was dealt as a delivery; a run of ids stays as it is."""
+    assert isinstance(effect, Deliver), "only deliveries are dealt"
+    ids = events(effect.spans)
+    if len(ids) > DEALT_MAX:
+        return [effect]
+    again = effect.redeliveries
+    return [Deliver(effect.subscription, (Span(i, i + 1),), again) for i in ids]
+
+
+def _first(effect: Effect) -> int:
+    assert isinstance(effect, Deliver), "only deliveries are dealt"
+    return effect.spans[0].first
