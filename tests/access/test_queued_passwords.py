@@ -17,7 +17,7 @@ import pytest
 import penstock
 from penstock.core.vocabulary.errors import ConnectionLost, SignInLocked
 from penstock.runtime.access.askers import Asker, asker
-from penstock.runtime.access.passwords import AT_ONCE, WAITING_MAX, Passwords
+from penstock.runtime.access.passwords import AT_ONCE, USER_WAITING_MAX, WAITING_MAX, Passwords
 from penstock.testing.loop import pass_time, simulated
 from penstock.wire.amqp import sasl
 from penstock.wire.amqp.types import Symbol, written
@@ -57,18 +57,18 @@ class Queue:
         self.askers: dict[str, Asker] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def comes(self, *names: str, host: str = "h") -> None:
+    async def comes(self, *names: str, host: str = "h", user: str = "") -> None:
         for name in names:
             self.askers[name] = Asker()
             context = copy_context()
             context.run(asker.set, self.askers[name])
-            work = self._answer(name, host)
+            work = self._answer(name, host, user)
             self._tasks.append(asyncio.get_running_loop().create_task(work, context=context))
             await pass_time(0.1)
 
-    async def _answer(self, name: str, host: str) -> None:
+    async def _answer(self, name: str, host: str, user: str) -> None:
         try:
-            self.answers[name] = await self.passwords.is_right(name, KNOWN, host)
+            self.answers[name] = await self.passwords.is_right(name, KNOWN, host, user=user or name)
         except (ConnectionLost, SignInLocked) as error:
             self.answers[name] = type(error)
 
@@ -121,6 +121,33 @@ async def test_clients_that_have_gone_keep_no_place_of_their_host() -> None:
 
 
 @simulated
+async def test_guesses_of_one_user_leave_room_for_the_others_of_the_address() -> None:
+    queue = Queue()
+    guesses = [f"guess{number}" for number in range(200)]
+    await queue.comes(*guesses, user="bob")
+    refused = [name for name in guesses if queue.answers.get(name) is SignInLocked]
+    assert len(refused) == 200 - USER_WAITING_MAX
+
+    await queue.comes("right", user="alice")
+    for _ in range(USER_WAITING_MAX + 1):
+        await queue.turn()
+    assert queue.answers["right"] is True
+
+
+@simulated
+async def test_addresses_take_turns() -> None:
+    queue = Queue()
+    await queue.comes(*(f"n{number}" for number in range(WAITING_MAX)), host="flood")
+    await queue.comes("right", host="other")
+
+    for _ in range(AT_ONCE + 2):
+        await queue.turn()
+
+    assert queue.answers["right"] is True
+    assert len(queue.answers) <= AT_ONCE + 2
+
+
+@simulated
 async def test_a_check_that_was_begun_ends_and_its_turn_goes_on_to_the_next() -> None:
     """Whoever hangs up in the middle of it would else take more threads than there are turns."""
 
@@ -148,7 +175,7 @@ async def test_a_turn_that_comes_as_the_client_goes_is_the_next_ones(seed: int) 
         await queue.turn()
 
     assert queue.answers["right"] is True
-    assert not queue.passwords._queue
+    assert not queue.passwords._queues
     assert queue.passwords._free == AT_ONCE
 
 
@@ -200,6 +227,11 @@ def plain(realm: penstock.Realm, password: str) -> tuple[str, bytes]:
     return realm.listen_amqp(), sasl.SASL_PROTOCOL + init
 
 
+def queued(passwords: Passwords) -> int:
+    """How many wait for a turn."""
+    return sum(map(len, passwords._queues.values()))
+
+
 @pytest.mark.parametrize("way", [basic, form, plain])
 def test_hanging_up_drops_a_password_over_every_front_end_that_takes_one(
     realm: penstock.Realm, way: Callable[[penstock.Realm, str], tuple[str, bytes]]
@@ -227,10 +259,10 @@ def test_hanging_up_drops_a_password_over_every_front_end_that_takes_one(
             peers.append(stack.enter_context(socket.create_connection(address, timeout=30)))
             peers[-1].sendall(said)
             eventually(lambda: sum(passwords._waiting.values()) == len(peers))
-        assert (len(begun), len(passwords._queue)) == (AT_ONCE, 2)
+        assert (len(begun), queued(passwords)) == (AT_ONCE, 2)
 
         peers[-1].close()
-        eventually(lambda: len(passwords._queue) == 1)
+        eventually(lambda: queued(passwords) == 1)
         assert not opened.is_set(), "nobody's turn had to end for that"
         opened.set()
         eventually(lambda: not passwords._waiting)

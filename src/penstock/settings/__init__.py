@@ -146,8 +146,8 @@ class AccessSettings(Section, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            description="Wrong passwords of one user, or from one host, within `lockout_window_s` "
-            "after which it is locked; 0: never.",
+            description="Wrong passwords of one user within `lockout_window_s` after which it is "
+            "locked; ten times as many from one host lock the host; 0: never.",
         ),
     ] = 10
     lockout_window_s: Annotated[
@@ -187,10 +187,7 @@ class AccessSettings(Section, frozen=True, kw_only=True):
         ),
     ] = "apart"
     token_groups_claim: Annotated[
-        str,
-        Meta(
-            description="The claim that names groups; dots separate the fields of nested objects."
-        ),
+        str, Meta(description="The claim that names groups; dots separate nested fields.")
     ] = "groups"
     login_idle_s: Annotated[
         float, Meta(gt=0, description="A console session that is unused for this long ends.")

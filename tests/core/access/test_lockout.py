@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.access.lockout import KNOWN_MAX, Locked, Lockout, LockoutRules, network_of
+from penstock.core.access.lockout import (
+    HOST_FACTOR,
+    KNOWN_MAX,
+    Locked,
+    Lockout,
+    LockoutRules,
+    network_of,
+)
 
 S = 1_000_000
+MANY = [f"user{number}" for number in range(3 * HOST_FACTOR)]
 FAR, OTHER, HERE = "10.0.0.5", "10.0.0.6", "127.0.0.1"
 
 
@@ -39,11 +47,11 @@ def test_a_user_is_locked_after_so_many_failures_from_anywhere() -> None:
 def test_a_host_is_locked_whomever_it_claims_to_be() -> None:
     subject = lockout()
 
-    begun = [each for user in "abc" for each in fail(subject, user, FAR, times=1)]
+    begun = [each for user in MANY for each in fail(subject, user, FAR, times=1)]
 
     assert begun == [Locked("host", FAR, 10.0)]
     assert subject.wait_s("somebody", FAR, 0) == 10.0
-    assert subject.wait_s("a", OTHER, 0) == 0
+    assert subject.wait_s(MANY[0], OTHER, 0) == 0
 
 
 def test_each_lock_is_twice_as_long_up_to_the_most() -> None:
@@ -101,13 +109,28 @@ def test_who_was_here_before_is_kept_out_by_nobody_elsewhere() -> None:
 
 def test_a_right_password_is_a_new_beginning_for_its_user_and_not_for_the_host() -> None:
     subject = lockout()
-    fail(subject, "alice", FAR, times=2)
+    for user in MANY[:-2]:
+        fail(subject, user, FAR, times=1)
+    fail(subject, "alice", FAR, times=1)
     subject.passed("alice", FAR)
 
     begun = fail(subject, "alice", FAR, times=2)
 
     assert begun == [Locked("host", FAR, 10.0)]
     assert subject.wait_s("alice", OTHER, 0) == 0
+
+
+@pytest.mark.spec("A4")
+def test_a_host_that_many_share_takes_many_more_failures_than_a_user() -> None:
+    subject = Lockout(LockoutRules())
+    guessed = fail(subject, "bob", FAR, times=200)
+
+    assert guessed == [Locked("user", "bob", 30.0)], "what comes during a lock does not count"
+    assert subject.wait_s("alice", FAR, 0) == 0
+
+    begun = [each for n in range(200) for each in fail(subject, f"user{n}", FAR, 60, times=1)]
+    assert begun == [Locked("host", FAR, 30.0)]
+    assert subject.wait_s("alice", FAR, 60 * S) == 30.0
 
 
 def test_it_can_be_turned_off() -> None:
@@ -132,7 +155,7 @@ def test_memory_is_bounded() -> None:
 def test_who_is_known_at_a_host_is_not_locked_by_a_neighbour_there() -> None:
     subject = lockout()
     subject.passed("alice", FAR)
-    for user in "bcd":
+    for user in MANY:
         fail(subject, user, FAR, times=1)
 
     assert subject.wait_s("eve", FAR, 0) == 10.0
@@ -142,7 +165,7 @@ def test_who_is_known_at_a_host_is_not_locked_by_a_neighbour_there() -> None:
 @pytest.mark.spec("A4")
 def test_an_ipv6_host_is_its_network() -> None:
     subject = lockout()
-    for number in range(3):
+    for number in range(len(MANY)):
         fail(subject, f"user{number}", f"2001:db8:1:2::{number:x}", times=1)
 
     assert subject.wait_s("somebody", "2001:db8:1:2:ffff::9", 0) == 10.0

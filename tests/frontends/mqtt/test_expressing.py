@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 import penstock
 from penstock.columns.events.event import Event
+from penstock.frontends.mqtt.expressing import leave_out
 from penstock.frontends.mqtt.messages import message_of
 from penstock.runtime.access.open_connections import MessageCounts
 from penstock.runtime.access.rare_lines import EVERY_S
@@ -168,13 +169,12 @@ def test_each_part_that_is_left_out_is_counted() -> None:
 @simulated
 async def test_the_log_has_a_line_a_minute_of_parts_that_are_left_out() -> None:
     counts = MessageCounts()
-    event = Event(b"", properties={"topic": "a", "nul": "\0"})
 
     with capture_logs() as lines:
         for _ in range(3):
-            message_of(event, counts=counts)
+            leave_out(counts, "a", "property 'nul'", "a reason")
         await pass_time(EVERY_S + 1)
-        message_of(event, counts=counts)
+        leave_out(counts, "a", "property 'nul'", "a reason")
 
     assert [(line["event"], line["count"]) for line in lines] == [
         ("mqtt.left_out", 1),

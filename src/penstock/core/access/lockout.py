@@ -1,9 +1,10 @@
 """Lockout after too many failed sign-ins, counted by user and by host (SEM A4).
 
-Failures count for a user from all hosts, and for a host with all users. A user who has signed in
-from a host before has a separate count there, and so has each user on this machine. So an attacker
-who guesses names elsewhere, or other names on the same host, does not lock out anybody. An IPv6
-host is its 64-bit network, because whoever has one address there has all of them.
+Failures count for a user from all hosts, and for a host with all users. Many users may share a
+host, such as the gateway of a site, so it takes many more failures to lock one. A user who has
+signed in from a host before has a separate count there, and so has each user on this machine. So an
+attacker who guesses names elsewhere, or other names on the same host, does not lock out anybody. An
+IPv6 host is its 64-bit network, because whoever has one address there has all of them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ KNOWN_MAX = 10_000
 LOOKED_AT = 64
 """When a count has to be dropped, the one furthest from a lock among this many of the oldest is
 dropped."""
+HOST_FACTOR = 10
+"""How many more failures lock a host than a user."""
 LOCAL_HOSTS = frozenset(("localhost", "::1"))
 
 _S = 1_000_000
@@ -32,7 +35,8 @@ class LockoutRules(Struct, frozen=True):
     """The settings of the lockout."""
 
     failures: int = 10
-    """So many failures within :attr:`window_s` lock; 0: never."""
+    """So many failures of a user within :attr:`window_s` lock, and :data:`HOST_FACTOR` times as
+    many from a host; 0: never."""
     window_s: float = 600.0
     lock_s: float = 30.0
     """How long the first lock lasts; each one that follows twice as long, up to the most."""
@@ -91,14 +95,16 @@ class Lockout:
         return max((each.until_us - now_us for each in counts if each), default=0) / _S
 
     def failed(self, user: str, host: str, now_us: int) -> list[Locked]:
-        """A password was wrong; gives the locks that begin with it."""
-        if not self._rules.failures:
+        """A password was wrong; gives the locks that begin with it. A sign-in that began before its
+        user was locked does not count, for its host neither."""
+        if not self._rules.failures or self._is_locked(next(self._keys(user, host)), now_us):
             return []
         begun = []
         for key in self._keys(user, host):
-            seconds = self._add(key, now_us)
+            kind, *_ = key
+            factor = HOST_FACTOR if kind == "host" else 1
+            seconds = self._add(key, factor * self._rules.failures, now_us)
             if seconds:
-                kind, *_ = key
                 locked = Locked("host", host, seconds) if kind == "host" else None
                 begun.append(locked or Locked("user", user, seconds))
         return begun
@@ -125,6 +131,10 @@ class Lockout:
         if not is_local:
             yield "host", "", where
 
+    def _is_locked(self, key: Key, now_us: int) -> bool:
+        count = self._counts.get(key)
+        return count is not None and now_us < count.until_us
+
     def _forget_one(self, now_us: int) -> None:
         """Drop a count: among those unused for longest, the one furthest from a lock. So invented
         names push out invented names, and not the count of a user who is close to a lock."""
@@ -135,8 +145,9 @@ class Lockout:
 
         del self._counts[min(islice(self._counts, LOOKED_AT), key=tells)]
 
-    def _add(self, key: Key, now_us: int) -> float:
-        """Count one more; gives how long it locks from now on, 0 if it does not."""
+    def _add(self, key: Key, most: int, now_us: int) -> float:
+        """Count one more, of which ``most`` lock; gives how long it locks from now on, 0 if it does
+        not."""
         rules, window_us = self._rules, int(self._rules.window_s * _S)
         count = self._counts.setdefault(key, _Count())
         self._counts.move_to_end(key)
@@ -149,7 +160,7 @@ class Lockout:
         if not count.failures:
             count.began_us = now_us
         count.failures += 1
-        if count.failures < rules.failures:
+        if count.failures < most:
             return 0.0
         seconds = min(rules.lock_s * 2.0 ** min(count.locks, 32), rules.lock_s_max)
         count.failures, count.locks = 0, count.locks + 1

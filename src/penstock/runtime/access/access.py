@@ -202,6 +202,7 @@ class AccessControl:
             known or self.accounts.decoy(user),
             network_of(host),
             lambda: self.check_locked(user, host),
+            user=user,
         )
         self.check_locked(user, host)  # another attempt may have failed meanwhile
         if known is None or not is_right:
@@ -352,7 +353,10 @@ class AccessControl:
     async def change_own(self, principal: Principal, old: str, new: str) -> None:
         """Change one's own password, both given as texts. Raises as :meth:`check_old` does, and
         ``InvalidArgument``."""
-        await self.check_old(principal, lambda known: self._passwords.is_right(old, known))
+        user = principal.user
+        await self.check_old(
+            principal, lambda known: self._passwords.is_right(old, known, user=user)
+        )
         await self.accounts.set_password(principal.user, new)
 
     def check_still(self, principal: Principal, now_us: int) -> None:
