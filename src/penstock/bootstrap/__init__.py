@@ -281,6 +281,7 @@ def native_listener(
             connections_per_user_max=settings.limits.connections_per_user_max,
             mqtt_sessions_per_user_max=settings.limits.mqtt_sessions_per_user_max,
             mqtt_session_bytes_per_user_max=settings.limits.mqtt_session_bytes_per_user_max,
+            mqtt_retained_messages_max=settings.limits.mqtt_retained_messages_max,
             each=ConnectionLimits(
                 settings.limits.requests_per_s_max,
                 settings.limits.in_flight_bytes_max,

@@ -375,6 +375,9 @@ class LimitSettings(Section, frozen=True, kw_only=True):
     mqtt_session_bytes_per_user_max: Annotated[
         int, Meta(ge=0, description="Most bytes of these, with filters and wills; 0: no limit.")
     ] = 64 << 20
+    mqtt_retained_messages_max: Annotated[
+        int, Meta(ge=0, description="Most topics with a retained message of MQTT; 0: no limit.")
+    ] = 1_000_000
     durables_per_channel_max: Annotated[
         int, Meta(ge=0, description="Most durables of one channel; 0: no limit.")
     ] = 10_000

@@ -7,7 +7,12 @@ from msgspec.structs import replace
 
 from penstock.bootstrap.registries import rules
 from penstock.core.realm.directory import ChannelCreated, ChannelDeleted, Directory
-from penstock.core.vocabulary.errors import IllegalState, NameAlreadyBound, NameDoesNotExist
+from penstock.core.vocabulary.errors import (
+    IllegalState,
+    InvalidName,
+    NameAlreadyBound,
+    NameDoesNotExist,
+)
 from penstock.core.vocabulary.messages import Definition
 
 SESSIONS = Definition(type="persistent", keys={"entry": 1}, retain_consumed=True)
@@ -33,7 +38,7 @@ def test_users_cannot_make_what_the_realm_makes_for_itself_whether_mqtt_is_serve
         directory.number_of("plant-sessions")
     with pytest.raises(NameAlreadyBound, match="already exists"):
         directory.decide_internal("plant-sessions", SESSIONS)
-    directory.apply(directory.decide_create("mqtt-sessions", SESSIONS))
+    directory.apply(directory.decide_create("mqtt-sessions", Definition()))
     assert directory.names("channel") == ["mqtt-sessions"]
 
 
@@ -52,7 +57,7 @@ def test_a_store_of_another_shape_that_has_the_name_is_its_users() -> None:
 
 def test_a_store_becomes_internal_when_mqtt_is_served_beside_it() -> None:
     directory = realm()
-    directory.apply(directory.decide_create("plant-sessions", SESSIONS))
+    directory.apply(directory.decide_internal("plant-sessions", SESSIONS))
     directory.apply(directory.decide_create("plant", Definition()))
 
     directory.serve_mqtt("plant")
@@ -64,3 +69,15 @@ def test_a_store_becomes_internal_when_mqtt_is_served_beside_it() -> None:
     directory.apply(ChannelDeleted(1))
     assert not directory.internal.machines
     assert not directory.internal.numbers
+
+
+def test_no_user_makes_what_would_be_internal_beside_another_channel() -> None:
+    """MQTT may be served beside a channel of any name later."""
+    directory = realm()
+    for name, key in (("iot-sessions", "entry"), ("iot-retained", "topic")):
+        shape = Definition(keys={key: 1})
+        with pytest.raises(InvalidName, match="choose another name, or another key"):
+            directory.decide_create(name, shape)
+        directory.decide_create(name, Definition(keys={"sku": 1}))
+        directory.decide_create(name, Definition())
+        directory.decide_create(f"{name}-of-mine", shape)

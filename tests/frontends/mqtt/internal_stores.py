@@ -30,27 +30,37 @@ def stored_in(realm: penstock.Realm, name: str) -> list[Event]:
 
 
 def put_into(
-    realm: penstock.Realm, name: str, events: Iterable[tuple[Mapping[str, str], bytes]]
+    realm: penstock.Realm,
+    name: str,
+    events: Iterable[tuple[Mapping[str, str], bytes]],
+    *,
+    publisher: str = "",
 ) -> None:
-    """Publish events as only the realm itself can."""
-    put_whole(realm, name, [Event(data, properties=dict(own)) for own, data in events])
+    """Publish events as only the realm itself can; with a ``publisher`` as users could before."""
+    whole = [Event(data, properties=dict(own)) for own, data in events]
+    put_whole(realm, name, whole, publisher=publisher)
 
 
-def put_whole(realm: penstock.Realm, name: str, events: Sequence[Event]) -> None:
+def put_whole(
+    realm: penstock.Realm, name: str, events: Sequence[Event], *, publisher: str = ""
+) -> None:
     """As :func:`put_into`, with all that an event has."""
     running = realm._running
     assert running is not None
-    realm._loop.call(put(running, name, events))
+    realm._loop.call(put(running, name, events, publisher=publisher))
 
 
-async def put(realm: RunningRealm, name: str, events: Sequence[Event]) -> None:
+async def put(
+    realm: RunningRealm, name: str, events: Sequence[Event], *, publisher: str = ""
+) -> None:
     """As :func:`put_into`, on a realm of this loop."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def reply(_: object, error: BaseException | None) -> None:
         done.set_result(None) if error is None else done.set_exception(error)
 
-    realm.publish(number_of(realm, name), [body_from(body_of(events))], "", 0, reply)
+    bodies = [body_from(body_of(events))]
+    realm.publish(number_of(realm, name), bodies, "", 0, reply, publisher=publisher)
     await done
 
 

@@ -171,6 +171,54 @@ def test_entries_that_cannot_be_read_are_left_out_and_told(tmp_path: Path) -> No
 
 
 @pytest.mark.spec("A6", "M8")
+def test_entries_of_other_users_are_not_believed_though_the_store_looks_like_the_realms(
+    tmp_path: Path,
+) -> None:
+    """Older versions let users make it before MQTT was served, and publish to it."""
+    will = packet_bytes(PublishPacket("forged", b"bye", 1, 1), MQTT_5)
+    record = {
+        "client_id": "x",
+        "principal": {"user": "admin", "host": "h"},
+        "expiry_s": 3_600,
+        "ended_us": 1,
+        "will": {"packet": will},
+    }
+    sent = {"source": "t", "event_id": 0, "channel": "secrets"}
+    forged = [("session/x", record), ("sent/1/eve", sent)]
+    with penstock.Realm(tmp_path) as realm:
+        shape = Definition(keys={"entry": 1}, retain_consumed=True, event_ttl=True)
+        made_before(realm, "mqtt-sessions", shape)
+        entries = [({"entry": name}, msgspec.json.encode(own)) for name, own in forged]
+        put_into(realm, "mqtt-sessions", entries, publisher="eve@10.0.0.5")
+
+    with penstock.Realm(tmp_path) as realm:
+        realm.listen_mqtt()
+        hub: Any = realm._listener.mqtt_hub
+        assert hub.sessions.unreadable_count == len(forged)
+        settled(realm)
+        assert stored(realm, "forged") == []
+
+
+@pytest.mark.spec("A6", "M8")
+def test_a_session_that_was_stored_with_its_will_goes_on(tmp_path: Path) -> None:
+    """Such an entry has the publisher of the will."""
+    with penstock.Realm(tmp_path) as realm:
+        with PacketClient(realm.listen_mqtt()) as client:
+            lasting = PacketProperties(session_expiry_s=3_600)
+            client.connect("x", properties=lasting, will=Will("gone", b"bye", 1))
+            client.subscribe("t", qos=1)
+            client.close()
+        settled(realm)
+        assert stored(realm, "gone") == [b"bye"]
+
+    with penstock.Realm(tmp_path) as realm:
+        with back(realm.listen_mqtt(), "x"):
+            pass
+        hub: Any = realm._listener.mqtt_hub
+        assert hub.sessions.unreadable_count == 0
+
+
+@pytest.mark.spec("A6", "M8")
 def test_a_stored_principal_has_the_rights_that_its_user_has_now(tmp_path: Path) -> None:
     will = packet_bytes(PublishPacket("forged", b"bye", 1, 1), MQTT_5)
     record = {

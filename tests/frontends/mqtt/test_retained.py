@@ -368,6 +368,21 @@ def test_where_nothing_can_be_retained_nothing_is_published_and_the_store_is_mad
         assert published == [b"2"]
 
 
+@pytest.mark.spec("M5")
+def test_so_many_topics_have_a_retained_message_and_the_rest_goes_on() -> None:
+    with penstock.Realm(limits__mqtt_retained_messages_max=2) as realm, realm.connect() as session:
+        with connected(realm.listen_mqtt()) as client:
+            for topic in ("a", "b", "a"):
+                assert client.publish(topic, b"1", retain=True).reason == Reason.SUCCESS
+            refused = client.publish("c", b"too many", retain=True)
+            assert refused.reason == Reason.QUOTA_EXCEEDED
+            assert client.publish("c", b"2").reason == Reason.SUCCESS
+            assert client.publish("b", b"3", retain=True).reason == Reason.SUCCESS
+
+        published = [each.data for each in session.channels.get("mqtt").browse()]
+        assert published == [b"1", b"1", b"1", b"2", b"3"]
+
+
 @pytest.mark.parametrize("keys", [{}, {"topic": 2}, {"topic": 1, "line": 1}])
 def test_a_channel_that_is_not_fit_for_it_is_refused(keys: dict[str, int]) -> None:
     with penstock.Realm(listen__mqtt_channel="plant") as realm, realm.connect() as session:

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.core.channel.channel import ChannelMachine
-from penstock.core.vocabulary.errors import IllegalState, NameAlreadyBound
+from penstock.core.vocabulary.errors import IllegalState, InvalidName, NameAlreadyBound
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.topic_templates import TOPIC
@@ -77,13 +77,22 @@ class InternalStores:
         return self.numbers.get(retained_store(self.mqtt_channel).name)
 
     def refuse_as_chosen(self, name: str, definition: Definition) -> None:
-        """Raise ``NameAlreadyBound`` where a user would give a store the name of an internal
-        one."""
+        """Raise ``NameAlreadyBound`` where a user would give a store the name of an internal one,
+        and ``InvalidName`` where it would become one as soon as MQTT is served beside another
+        channel (``listen.mqtt_channel``): the realm believes what is in them."""
         if (internal := self.reserved.get(name)) is not None:
             raise NameAlreadyBound(
                 f"the name {name} is reserved for an internal store ({internal.purpose}); choose "
                 f"another name"
             )
+
+        for make in (retained_store, session_store):
+            ending = make("").name
+            if name.endswith(ending) and make(name.removesuffix(ending)).fits(definition):
+                raise InvalidName(
+                    f"{name} ends in {ending} and has the publish key {make('').key}, as the "
+                    f"{make('').purpose} have; choose another name, or another key"
+                )
 
     def takes(self, name: str, definition: Definition) -> bool:
         """Whether a store that was made is internal."""

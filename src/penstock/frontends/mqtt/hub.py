@@ -383,6 +383,7 @@ class MqttHub:
         publishes, refused = self._events_of([each.message for each in messages])
         kept = [each for at, each in enumerate(messages) if at not in refused]
         if retained := [each.message for each in kept if each.message.packet.retain]:
+            self.retained.check_room(retained, self.listener.limits.mqtt_retained_messages_max)
             newest = body_from(body_of_retained(retained))
             publishes.append((self.retained.channel(), [newest]))
         if entries := [entry for each in kept for entry in each.entries]:

@@ -14,7 +14,7 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.topics import has_wildcards
 from penstock.frontends.mqtt.expressing import TOO_LARGE, give_up
 from penstock.frontends.mqtt.in_flight import MessageSource
-from penstock.frontends.mqtt.messages import TopicMessage, messages_of
+from penstock.frontends.mqtt.messages import Received, TopicMessage, messages_of
 from penstock.frontends.mqtt.newest_events import KeyedChannel
 from penstock.frontends.mqtt.outbox import Filter
 from penstock.frontends.mqtt.topic_index import TopicIndex
@@ -22,6 +22,7 @@ from penstock.runtime.access.open_connections import MessageCounts
 from penstock.runtime.reading.stretches import batches_at, batches_of
 from penstock.runtime.realm import RunningRealm
 from penstock.wire.mqtt.properties import NO_PROPERTIES
+from penstock.wire.mqtt.reasons import MqttViolation, Reason
 from penstock.wire.mqtt.writing import plain_publish
 
 if TYPE_CHECKING:
@@ -43,6 +44,22 @@ class RetainedMessages(KeyedChannel):
 
     def _type(self, beside: str) -> str:
         return "mixed" if beside == "transient" else beside
+
+    def check_room(self, received: Sequence[Received], topics_max: int) -> None:
+        """Raise :class:`MqttViolation` where messages are to be retained of more topics than
+        ``topics_max`` (0: no limit). One that replaces, or removes, what is retained may always
+        come."""
+        store = self.store
+        if store is None or not topics_max or store.events + len(received) <= topics_max:
+            return
+        new = {each.topic for each in received if each.packet.payload}
+        new = {topic for topic in new if store.newest_of(topic) is None}
+        if store.events + len(new) > topics_max and new:
+            raise MqttViolation(
+                Reason.QUOTA_EXCEEDED,
+                f"{store.events} topics have a retained message; allowed are {topics_max} "
+                f"(limits.mqtt_retained_messages_max): remove some, or publish without retain",
+            )
 
     async def pages(
         self, filters: Sequence[str], counts: MessageCounts

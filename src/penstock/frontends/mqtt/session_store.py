@@ -195,8 +195,12 @@ class SessionStore(KeyedChannel):
 
 def _take_up(event: Event, found: StoredEntries) -> None:
     kind, _, rest = str(event.properties.get(ENTRY, "")).partition("/")
+    # Entries that are stored together with a message have its publisher, whom the session is of.
+    publisher = event.headers.get("publisher")
     if kind == SESSION:
         record = msgspec.json.decode(event.data, type=SessionRecord)
+        if publisher not in (None, "", record.principal.user):
+            raise ValueError(f"{str(publisher)[:80]!r} published it, whose session it is not")
         if rest not in (record.client_id, place_of(record.principal.user, record.client_id)):
             raise ValueError(f"it is about the session of client {record.client_id!r}")
         for each in record.filters:
@@ -208,6 +212,8 @@ def _take_up(event: Event, found: StoredEntries) -> None:
     if kind == RECEIVED:
         found.received.setdefault(place, []).append(_packet_id(number))
     elif kind == SENT:
+        if publisher:
+            raise ValueError(f"{str(publisher)[:80]!r} published it, and not the realm")
         sent = msgspec.json.decode(event.data, type=SentRecord)
         found.sent.setdefault(place, {})[_packet_id(number)] = sent
     else:

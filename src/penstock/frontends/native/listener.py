@@ -67,6 +67,8 @@ class NativeLimits(Struct, frozen=True):
     """Most stored sessions of MQTT of one user; 0: no limit."""
     mqtt_session_bytes_per_user_max: int = 0
     """Most bytes of these; 0: no limit."""
+    mqtt_retained_messages_max: int = 0
+    """Most topics of MQTT that have a retained message; 0: no limit."""
     each: ConnectionLimits = ConnectionLimits()
     """Limits of each connection."""
 

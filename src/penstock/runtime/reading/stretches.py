@@ -25,9 +25,10 @@ takes about as long as to begin anew."""
 
 
 async def pages_of(realm: RunningRealm, channel: ChannelId) -> AsyncIterator[list[Event]]:
-    """The events of a channel that are there now, a page at a time."""
-    async for page in batches_of(realm, channel):
-        yield [event for batch in page for event in EventBatch(batch)]
+    """The events of a channel that are there now, with who published them, a page at a time.
+    Raises ``NameDoesNotExist``."""
+    async for page in _batches_between(realm, channel, 0, _last_id(realm, channel)):
+        yield [event for batch in page for event in batch]
 
 
 async def batches_of(
@@ -38,12 +39,17 @@ async def batches_of(
 ) -> AsyncIterator[list[pa.RecordBatch]]:
     """As :func:`pages_of`, in columns, from ``first_id`` on and at most ``page_max`` at a time.
     Raises ``NameDoesNotExist``."""
+    last_id = _last_id(realm, channel)
+    async for page in _batches_between(realm, channel, first_id, last_id, page_max):
+        yield [each.to_arrow() for each in page]
+
+
+def _last_id(realm: RunningRealm, channel: ChannelId) -> int:
+    """Raises ``NameDoesNotExist``."""
     store = realm.view.store(channel)
     if store is None:
         raise NameDoesNotExist(f"channel number {channel} was deleted meanwhile")
-    last_id = store.next_id - 1
-    async for page in _batches_between(realm, channel, first_id, last_id, page_max):
-        yield page
+    return store.next_id - 1
 
 
 async def batches_at(
@@ -55,7 +61,8 @@ async def batches_at(
         wanted = pa.array(event_ids[first:last], pa.int64())
         low_id, high_id = event_ids[first], event_ids[last - 1]
         async for page in _batches_between(realm, channel, low_id, high_id, page_max):
-            yield [each.filter(pc.is_in(each.column("event_id"), wanted)) for each in page]
+            batches = [each.to_arrow() for each in page]
+            yield [each.filter(pc.is_in(each.column("event_id"), wanted)) for each in batches]
 
 
 def stretches_of(event_ids: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -73,7 +80,7 @@ async def _batches_between(
     first_id: int,
     last_id: int,
     page_max: int | None = None,
-) -> AsyncIterator[list[pa.RecordBatch]]:
+) -> AsyncIterator[list[EventBatch]]:
     next_id: int | None = first_id
     while next_id is not None and next_id <= last_id:
         size = count_that_fits(
@@ -88,4 +95,4 @@ async def _batches_between(
             last_id=last_id,
         )
         next_id = await collect(realm, channel, outlet, open_)
-        yield [each.to_arrow() for each in outlet.batches]
+        yield outlet.batches
