@@ -124,7 +124,8 @@ def test_a_link_that_ends_keeps_nothing() -> None:
     room = LinkRoom(connection, lambda: None)
     kept = KeptMessages()
     kept.within(room)
-    kept.keep({each: (None, each, 0, 100) for each in range(10)})  # type: ignore[misc]
+    kept.by_id.update({each: (None, each, 0, 100) for each in range(10)})  # type: ignore[misc]
+    kept.grown(1_000)
     kept.forget([3, 99])
     kept.forget_all(IdSet.of([4, 5]))
     assert user.bytes == 700

@@ -22,7 +22,7 @@ from penstock.frontends.amqp.conditions import (
     condition_of_attached,
     description_of,
 )
-from penstock.frontends.amqp.kept_messages import KeptMessage, KeptMessages
+from penstock.frontends.amqp.kept_messages import KeptMessages
 from penstock.frontends.amqp.link_ends import OutgoingLink
 from penstock.frontends.amqp.modified import annotated
 from penstock.frontends.amqp.outcomes import ACCEPTED, MODIFIED, REJECTED, Outcome
@@ -154,7 +154,7 @@ class Consumer:
         keeps, most = self.manner.keeps and not link.settled, link.message_bytes_max
         passed: list[int] = []
         sent: list[int] = []
-        kept: dict[int, KeptMessage] = {}
+        kept, kept_bytes = self.kept.by_id, 0
         for row, event_id in enumerate(ids):
             if own and messages.containers[row] == own:
                 passed.append(event_id)
@@ -165,14 +165,16 @@ class Consumer:
                 self._too_large(ids[row:], len(message))
                 break
             if keeps:
-                kept[event_id] = (messages, row, count, len(message))
+                size = len(message)
+                kept[event_id] = (messages, row, count, size)
+                kept_bytes += size
             if credit > 0 and not self._held:
                 send(link, event_id, message)
                 sent.append(event_id)
                 credit -= 1
             else:
                 self._held.append((event_id, message))
-        self.kept.keep(kept)
+        self.kept.grown(kept_bytes)
         self._newest = max(self._newest, ids[-1])
         if passed:
             self._pass_over(passed)

@@ -114,15 +114,17 @@ class LinkRoom(RoughRoom):
     def close(self) -> None:
         """The link has ended, and keeps nothing."""
         self._connection.user.forget(self)
+        self.kept(-self.in_flight)
 
 
 class KeptMessages:
     """The messages that one link may have to send again."""
 
-    __slots__ = ("_by_id", "_room")
+    __slots__ = ("_room", "by_id")
 
     def __init__(self) -> None:
-        self._by_id: dict[int, KeptMessage] = {}
+        self.by_id: dict[int, KeptMessage] = {}
+        """By the id of the event. A link adds to it while it sends, and then calls `grown`."""
         self._room: LinkRoom | None = None
 
     def within(self, room: LinkRoom) -> None:
@@ -131,39 +133,39 @@ class KeptMessages:
 
     def __iter__(self) -> Iterator[int]:
         """The ids of their events, in the order in which they came."""
-        return iter(self._by_id)
+        return iter(self.by_id)
 
     def __len__(self) -> int:
-        return len(self._by_id)
+        return len(self.by_id)
 
     def get(self, event_id: int) -> KeptMessage | None:
-        return self._by_id.get(event_id)
+        return self.by_id.get(event_id)
 
-    def keep(self, messages: dict[int, KeptMessage]) -> None:
-        """Keep messages, by the ids of their events."""
-        self._by_id.update(messages)
-        if self._room is not None and messages:
-            self._room.kept(sum([size for *_, size in messages.values()]))
+    def grown(self, size: int) -> None:
+        """Count so many bytes of messages that were added."""
+        if size and self._room is not None:
+            self._room.kept(size)
 
     def replace(self, event_id: int, message: KeptMessage) -> None:
         """Keep another form of a message that is kept."""
-        self._by_id[event_id] = message
+        self.by_id[event_id] = message
 
     def forget(self, ids: Iterable[int]) -> None:
         """Keep these no longer, as far as they are kept."""
-        by_id, size = self._by_id, 0
+        pop, size = self.by_id.pop, 0
         for event_id in ids:
-            if (message := by_id.pop(event_id, None)) is not None:
+            message = pop(event_id, None)
+            if message is not None:
                 size += message[3]
         if size and self._room is not None:
             self._room.kept(-size)
 
     def forget_all(self, ids: IdSet) -> None:
         """Keep none of a set of ids any longer."""
-        self.forget([event_id for event_id in self._by_id if event_id in ids])
+        self.forget([event_id for event_id in self.by_id if event_id in ids])
 
     def close(self) -> None:
         """Keep nothing any more, because the link has ended."""
+        self.by_id.clear()
         if self._room is not None:
             self._room.close()
-        self.forget(list(self._by_id))
