@@ -22,7 +22,7 @@ WAITING_MAX = 64
 """Passwords from one host (of IPv6: one network of 64 bits) that wait or are being checked. Many
 users may share a host, such as the gateway of a site."""
 USER_WAITING_MAX = 4
-"""Those of one user from one host: who guesses the password of one user leaves room for the others
+"""Passwords of one user from one host: who guesses that of one user leaves room for the others
 of the host."""
 REMEMBERED = 1_000
 """Passwords that need not be computed again; as keyed digests, in memory only."""
@@ -40,7 +40,7 @@ class Passwords:
         self._waiting: Counter[str] = Counter()
         """Passwords that wait or are being checked, by host."""
         self._of_user: Counter[tuple[str, str]] = Counter()
-        """Those of each user, by host and user."""
+        """Passwords of each user, by host and user."""
 
     async def is_right(
         self,
