@@ -68,9 +68,10 @@ class JmsModel(ChannelModel):
             listener.sent.discard(event_id)
 
     def is_unconsumed(self, event_id: int, cause: Cause) -> bool:
-        if not self.moves_dead or self.durables:
-            return super().is_unconsumed(event_id, cause)
-        return any(self._misses(listener, event_id, cause) for listener in self.listeners())
+        if self.durables and super().is_unconsumed(event_id, cause):
+            return True
+        missed = any(self._misses(listener, event_id, cause) for listener in self.listeners())
+        return self.moves_dead and missed
 
     def _misses(self, listener: Listener, event_id: int, cause: Cause) -> bool:
         """Whether it waits for an event that it does not get although it is evicted (SEM T3)."""

@@ -434,3 +434,39 @@ def test_on_the_jms_engine_what_moves_in_a_later_step_is_dead_although_a_place_e
 
     assert left(play) == [(Cause.EXPIRED, [0, 1], [0, 1]), (Cause.EXPIRED, [2], [2])]
     assert play.channel.state.absent == 0
+
+
+@pytest.mark.spec("T6", "J2")
+def test_on_the_jms_engine_a_durable_that_does_not_want_an_event_changes_nothing() -> None:
+    play = dying(engine="jms", capacity=10)
+    play.do(AddDurable("odd", "shared", selector="odd"))
+    play.do(AddSubscriber(1, "s", 0, credit=5))
+
+    assert delivered(play.do(publish(30, matched={"odd": (Span(1, 2),)}))) == {1: [0, 1, 2, 3, 4]}
+
+    assert [each for _, _, dead in left(play) for each in dead] == [1, *range(5, 20)]
+
+
+@pytest.mark.spec("T6", "J5")
+def test_on_the_jms_engine_what_an_absent_subscriber_missed_is_dead_beside_a_durable() -> None:
+    play = dying(engine="jms", ttl=100)
+    reader(play, "d", "shared", 2)
+    play.do(AddSubscriber(1, "s", 0, credit=100))
+    play.do(Disconnect(1))
+    play.do(publish(2))
+    play.do(Ack(2, (span(0, 1),)))
+    play.wait(100)
+    play.sweep()
+
+    assert left(play) == [(Cause.EXPIRED, [0, 1], [0, 1])]
+
+
+@pytest.mark.spec("T6", "J2")
+def test_on_the_jms_engine_an_event_that_a_durable_has_not_acknowledged_is_dead() -> None:
+    play = dying(engine="jms", capacity=10)
+    reader(play, "d", "shared", 2)
+    play.do(AddSubscriber(1, "s", 0, credit=100))
+
+    assert delivered(play.do(publish(12)))[1] == list(range(12))
+
+    assert [each for _, _, dead in left(play) for each in dead] == [0, 1]

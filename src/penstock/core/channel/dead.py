@@ -1,9 +1,9 @@
 """Decides which events are dead when they leave: unconsumed, by age, capacity or too many
 redeliveries, or because a client rejected them (SEM T5, T6, T10, T11).
 
-Without durables every event is unconsumed; on the JMS engine, those that a subscriber waits for and
-does not get. With durables an event is unconsumed if at least one of
-them wanted it and has not acknowledged it, whatever the types of the durables.
+Without durables every event is unconsumed. With durables an event is unconsumed if at least one of
+them wanted it and has not acknowledged it, whatever the types of the durables. On the JMS engine,
+with durables or without, so is an event that a subscriber waits for and does not get, and no other.
 """
 
 from __future__ import annotations
@@ -47,14 +47,20 @@ def moved_at_once(state: ChannelState) -> int:
 def unconsumed(state: ChannelState, ids: IdSet, cause: Cause) -> IdSet:
     """The part of ``ids`` (all stored) that somebody still wanted, or that nobody could ever
     want."""
-    if not state.durables:
-        if state.engine.needs_interest:
-            return not_received(state, ids, cause)
+    if not (state.durables or state.engine.needs_interest):
         return ids.copy()
-    wanted = IdSet()
+    missed = not_acknowledged(state, ids)
+    if state.engine.needs_interest:
+        missed.add_all(not_received(state, ids, cause))
+    return missed
+
+
+def not_acknowledged(state: ChannelState, ids: IdSet) -> IdSet:
+    """The part of ``ids`` (all stored) that some durable wants and has not acknowledged."""
+    found = IdSet()
     for durable in state.durables.values():
-        wanted.add_all(durable.wanting(ids))
-    return wanted
+        found.add_all(durable.wanting(ids))
+    return found
 
 
 def not_received(

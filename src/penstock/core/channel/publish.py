@@ -49,7 +49,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from penstock.core.channel.dead import moved_at_once, not_received, unconsumed
+from penstock.core.channel.dead import moved_at_once, not_acknowledged, not_received
 from penstock.core.channel.interest import awaited, wanted_of
 from penstock.core.channel.retention import make_room, refuse_when_full
 from penstock.core.channel.state import ChannelState
@@ -245,22 +245,19 @@ def _evicted(state: ChannelState, appended: Appended, digest: Digest) -> Removed
 def _dead(
     state: ChannelState, evicted: IdSet, appended: Appended, fresh: IdSet, digest: Digest
 ) -> Spans:
-    if state.engine.needs_interest and not state.durables:
-        first = appended.span.first
+    if not (state.durables or state.engine.needs_interest):
+        return evicted.spans
+    first = appended.span.first
+    dead = not_acknowledged(state, evicted.within(Span(0, first)))
+    dead.add_all(_wanted(state, evicted.within(appended.span), appended))
+    if state.engine.needs_interest:
         chosen = {text: _placed(digest.matched.get(text, ()), first) for text in state.chosen_by}
-        return not_received(state, evicted, Cause.EVICTED, fresh, chosen).spans
-    before = evicted.within(Span(0, appended.span.first))
-    dead = unconsumed(state, before, Cause.EVICTED)
-    own = evicted.within(appended.span)
-    if own:
-        dead.add_all(_wanted(state, own, appended))
+        dead.add_all(not_received(state, evicted, Cause.EVICTED, fresh, chosen))
     return dead.spans
 
 
 def _wanted(state: ChannelState, own: IdSet, appended: Appended) -> IdSet:
-    """The part of the published events that somebody will want."""
-    if not state.durables:
-        return own
+    """The part of the published events that some durable will want."""
     wanted = IdSet()
     for durable in state.durables.values():
         matched = appended.matched.get(durable.name, ())
