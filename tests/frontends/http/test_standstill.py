@@ -37,7 +37,7 @@ def test_it_ends_when_publishers_are_read() -> None:
 def test_the_realm_is_not_ready_while_it_lasts_and_lives(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "STANDSTILL_S", 0.001)
+    monkeypatch.setattr(http_service, "STANDSTILL_S", 0.001)
     monkeypatch.setattr(server, "CHECK_S", 0.01)
     monkeypatch.setattr(http_service.HttpService, "is_congested", True)
     while (reply := web.ask("GET", "/ready")).status == 200:
