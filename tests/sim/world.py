@@ -100,6 +100,8 @@ class World:
         self._jump_us = 0
         self._latest_us = 0
         """What the machine's clock has shown before it was set, at the latest."""
+        self._forward_us = 0
+        """By how much the machine's clock was set forward, all in all."""
         self._ended_us = 0
         """What the realm's clock showed when its last life ended."""
         self._set_back_us = 0
@@ -189,6 +191,7 @@ class World:
         """Set the machine's clock forward, or back."""
         self._latest_us = self.latest_us
         self._jump_us += by_us
+        self._forward_us += max(0, by_us)
         self.note(f"the clock jumps, by {by_us / 1e6:.3f} s")
 
     def set_right(self) -> None:
@@ -207,6 +210,12 @@ class World:
         """The realm's clock, as if one that begins behind the one of the life before went on with
         that: waits are as long as they are on this clock (SEM D18)."""
         return self.clock.now_us() + self._set_back_us
+
+    @property
+    def passed_us(self) -> int:
+        """How much time has passed at most, as the machine's clock shows it. A realm that starts
+        under a clock that was set back counts from there."""
+        return self._loop.now_us() + self._forward_us
 
     async def _set_clocks(self) -> None:
         """While the realm runs: then its own time does not go back."""

@@ -40,7 +40,7 @@ class Known:
 
     def __init__(self) -> None:
         self.asked_us = 1 << 62
-        """The realm's time was not before this as it ended."""
+        """``passed_us`` of the world as it was asked for: it ended no earlier."""
         self.span: Span | None = None
         self.is_told = False
 
@@ -103,7 +103,7 @@ class Lent:
             await transactions.begin(name, [number])
             state = "open"
         if state == "open":
-            known.asked_us = min(known.asked_us, world.clock.now_us())
+            known.asked_us = min(known.asked_us, world.passed_us)
             part = StorePart(number, [body([Event(name.encode())])])
             await world.gate.published(
                 answer(lambda reply: transactions.commit(name, [part], reply))
@@ -116,7 +116,7 @@ class Lent:
         world = self._world
         known, number = self._published.setdefault(producer, Known()), world.numbers["booked"]
         bodies = [body([Event(producer.encode())])]
-        asked_us, is_retry = world.clock.now_us(), known.asked_us < 1 << 62
+        asked_us, is_retry = world.passed_us, known.asked_us < 1 << 62
         if not known.is_told:
             known.asked_us = min(known.asked_us, asked_us)
         span: Span = await world.gate.published(
@@ -143,7 +143,7 @@ class Lent:
                 await self._publish(producer)
 
     def _is_owed(self, known: Known) -> bool:
-        return self._world.latest_us - known.asked_us < (DAY_S - 60) * 1_000_000
+        return self._world.passed_us - known.asked_us < (DAY_S - 60) * 1_000_000
 
     # --- the quiet end -------------------------------------------------------------------
 
