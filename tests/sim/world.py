@@ -75,6 +75,9 @@ End = Literal["power cut", "kill", "close"]
 
 
 class World:
+    _forward_us = 0
+    """By how much the machine's clock was set forward, all in all."""
+
     def __init__(self, seed: int, names: Sequence[str] = ()) -> None:
         self.seed = seed
         self.random = Random(seed)
@@ -100,8 +103,6 @@ class World:
         self._jump_us = 0
         self._latest_us = 0
         """What the machine's clock has shown before it was set, at the latest."""
-        self._forward_us = 0
-        """By how much the machine's clock was set forward, all in all."""
         self._ended_us = 0
         """What the realm's clock showed when its last life ended."""
         self._set_back_us = 0

@@ -145,7 +145,8 @@ class Patient(Worker):
         self._gives_back = False
         try:
             if self._quiet or self.world.random.random() > 0.1 or not await self._reject(ids):
-                await super()._settle(ids)
+                # they may have been taken back while the realm refused to bury them
+                await self._settle_kept([each for each in ids if each not in self._back])
         except IllegalState:
             assert self._timeout_ms, "it has taken its time, and nothing goes back by itself"
             self.world.note(f"too late for {self.receipts.name} {ids}")
@@ -154,6 +155,10 @@ class Patient(Worker):
             is_taken = not self._gives_back  # what has gone back by itself may be given back, too
             too_late = is_late and is_taken and has_room
             assert not too_late, f"{ids} were settled too late, and that was taken"
+
+    async def _settle_kept(self, ids: list[int]) -> None:
+        if ids:
+            await super()._settle(ids)
 
     async def _take_time(self, ids: list[int]) -> bool:
         """Perhaps more than there is, which is told; perhaps after more was asked for, which is
