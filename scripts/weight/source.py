@@ -73,6 +73,12 @@ def documentation(tree: ast.AST) -> Iterator[ast.Constant]:
             yield node.value
 
 
+def statement_count(tree: ast.AST) -> int:
+    """How many statements there are, docstrings not counted."""
+    written = sum(isinstance(node, ast.stmt) for node in statements(tree))
+    return written - sum(1 for _ in documentation(tree))
+
+
 def mentions(source: Source, word: str) -> bool:
     """Whether the code has this word, as a name or in a string; comments and docstrings do not
     count."""

@@ -18,13 +18,13 @@ from penstock.storage.shared_blobs import CachedBlobs, PrefixedBlobs
 from penstock.testing.contracts import (
     BlobsContract,
     JournalContract,
-    PagesContract,
     RegistryContract,
     checks,
     run,
 )
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.engine import MemoryEngine, at_once
+from penstock.testing.pages_contract import PagesContract
 from penstock.testing.stores import open_store
 
 Store = Callable[[], tuple[Journal, Blobs, Registry, Pages]]

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from scripts.weight.source import statement_count
 from tests.tidy.parsing import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
 
-MODULE_LINES_MAX = 600
+MODULE_STATEMENTS_MAX = 400
+"""Comments, docstrings and line breaks cost nothing: a limit in lines was met without them."""
 OVERSIZED: dict[str, str] = {}
 """Modules over the limit, by path from the root, each with why it may be."""
 
@@ -87,10 +89,10 @@ def is_refused(path: Path) -> bool:
 
 
 def test_no_module_is_longer_than_a_sitting() -> None:
-    lengths = {name_of(path): len(path.read_text().splitlines()) for path in modules()}
-    too_long = {name for name, length in lengths.items() if length > MODULE_LINES_MAX}
+    sizes = {name_of(path): statement_count(parsed(path)) for path in modules()}
+    too_long = {name: size for name, size in sizes.items() if size > MODULE_STATEMENTS_MAX}
 
-    assert too_long == set(OVERSIZED), f"more than {MODULE_LINES_MAX} lines; split by noun"
+    assert too_long.keys() == OVERSIZED.keys(), f"over {MODULE_STATEMENTS_MAX}; split by noun"
 
 
 def test_every_module_has_found_its_noun() -> None:

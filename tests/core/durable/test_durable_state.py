@@ -8,6 +8,7 @@ import pytest
 from penstock.bootstrap import rules
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.durable_state import durable_of, state_of
+from penstock.core.durable.redelivery_counts import RedeliveryCounts
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.backoff import Backoff
 from penstock.core.vocabulary.durable_attributes import DurableAttributes
@@ -36,7 +37,7 @@ def full() -> Durable:
         attributes=GIVEN,
     )
     durable.outstanding = IdSet((span(2, 9),))
-    durable.levels = {1: IdSet((span(2),)), 4: IdSet((span(5, 6),))}
+    durable.levels = RedeliveryCounts({1: IdSet((span(2),)), 4: IdSet((span(5, 6),))})
     durable.rolled_back = IdSet((span(3),))
     durable.postpone(IdSet((span(2, 3),)), 1_000)
     durable.postpone(IdSet((span(7),)), 500)

@@ -16,6 +16,7 @@ from penstock.core.channel.removal_causes import FORGOTTEN, NEVER
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.lanes import Lanes
+from penstock.core.durable.redelivery_counts import RedeliveryCounts
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import DurableInUse, IllegalState, InvalidArgument
 from penstock.core.vocabulary.messages import Command, Decided, PersistedLate, Spans
@@ -151,7 +152,7 @@ def sought(state: ChannelState, fact: Sought) -> None:
 
 def _begin_anew(durable: Durable) -> None:
     """Forget what was delivered, counted and put off; clients keep their seats."""
-    durable.levels = {}
+    durable.levels = RedeliveryCounts()
     durable.rolled_back, durable.parked = IdSet(), IdSet()
     durable.waiting = None
     if durable.lanes is not None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from penstock.core.durable.deadlines import Deadlines
 from penstock.core.durable.lanes import Lanes
+from penstock.core.durable.redelivery_counts import RedeliveryCounts
 from penstock.core.durable.seat import DEALT_MAX, DurableKind, KeptPlace, Seat, dealt
 from penstock.core.durable.waiting import Waiting
 from penstock.core.ids.ids import IdSet, Span
@@ -81,7 +82,7 @@ class Durable:
         """Soft state: rolled back, waiting for the next attach."""
         self.deadlines: Deadlines | None = None
         """Soft state: until when clients have to acknowledge; None: none ever had to."""
-        self.levels: dict[int, IdSet] = {}
+        self.levels = RedeliveryCounts()
         """Redelivery counts: ``levels[n]`` holds the ids redelivered n times, if there are any."""
         self.rolled_back = IdSet()
         """For cumulative types that do not redeliver at once: rolled back and not settled since.
@@ -156,7 +157,7 @@ class Durable:
             return 0
         self._take_back(ids)
         self._wait_again(ids)
-        self._count(back)
+        self.levels.raise_by_one(back)
         return len(back)
 
     def postpone(self, ids: IdSet, until_us: int) -> None:
@@ -229,20 +230,6 @@ class Durable:
         for seat in self.seats:
             if seat.in_flight:
                 seat.in_flight.discard_all(ids)
-
-    def _count(self, back: IdSet) -> None:
-        for n in sorted(self.levels, reverse=True):
-            level = self.levels[n]
-            risen = level.remove_all(back)
-            if not level:
-                del self.levels[n]
-            if not risen:
-                continue
-            self.levels.setdefault(n + 1, IdSet()).add_all(risen)
-            back = back.copy()
-            back.remove_all(risen)
-        if back:
-            self.levels.setdefault(1, IdSet()).add_all(back)
 
     def seated(self, place: str, session: str, *, sole: bool, waited_us: int) -> None:
         """Note that a seat is taken which is kept when another node takes over, or how long its
@@ -558,20 +545,11 @@ class Durable:
             return IdSet()
         if most == 1:
             return ids.copy()
-        found = IdSet()
-        for count, level in self.levels.items():
-            if count >= most - 1:
-                found.add_all(level.overlap(ids))
-        return found
+        return self.levels.at_least(most - 1, ids)
 
     def redeliveries(self, spans: Spans) -> tuple[tuple[int, Spans], ...]:
-        if not self.levels:
-            return ()
-        found = []
-        for count, level in sorted(self.levels.items()):
-            if parts := tuple([part for span in spans for part in level.within(span).spans]):
-                found.append((count, parts))
-        return tuple(found)
+        """The events of ``spans`` that were delivered before, by how often."""
+        return self.levels.within(spans)
 
     def outstanding_count(self, stored: IdSet) -> int:
         beyond = 0 if self.selector else stored.count(Span(self.head, 1 << 62))

@@ -85,8 +85,15 @@ class Lanes:
     """The lane of each examined event, and the owner of each lane."""
 
     __slots__ = (
-        *("_free", "_heads", "_in_flight", "_lanes", "_own", "_stale"),
-        *("asleep", "through", "waiting"),
+        "_free",
+        "_heads",
+        "_in_flight",
+        "_lanes",
+        "_own",
+        "_stale",
+        "asleep",
+        "through",
+        "waiting",
     )
 
     def __init__(self) -> None:
