@@ -19,14 +19,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FRAGMENTS = ROOT / "changelog.d"
 CHANGELOG = ROOT / "CHANGELOG.md"
-PACKAGE = ROOT / "src" / "penstock" / "__init__.py"
+PACKAGE = ROOT / "src" / "penstock" / "version.py"
 KINDS = ("added", "changed", "fixed", "deprecated", "removed", "security")
 FIRST = ("removed", "changed", "deprecated", "added", "fixed", "security")
 """Kinds in the order of a release: what users have to do something about comes first."""
 UNRELEASED = "## Unreleased"
 
 _RELEASE = re.compile(r"^## (\d+\.\d+\.\d+\S*) \((\d{4}-\d\d-\d\d)\)$", re.MULTILINE)
-_VERSION = re.compile(r'^__version__ = "([^"]+)"$', re.MULTILINE)
+_VERSION = re.compile(r'^(__version__: Final =) "([^"]+)"$', re.MULTILINE)
 
 
 def fragments(folder: Path) -> list[Path]:
@@ -89,7 +89,7 @@ def notes(changelog: str, version: str) -> str:
 
 def with_version(module: str, version: str) -> str:
     """The text of the package with another version."""
-    after, count = _VERSION.subn(f'__version__ = "{version}"', module)
+    after, count = _VERSION.subn(rf'\1 "{version}"', module)
     assert count == 1, "the package does not say its version in one place"
     return after
 

@@ -41,7 +41,7 @@ class Mqtt:
             *(
                 case(
                     f"to 100, {count} at a time, a delivery",
-                    *("fanning",),
+                    "fanning",
                     subscribers=100,
                     window=count,
                 )

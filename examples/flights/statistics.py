@@ -24,8 +24,14 @@ NAMES = ("carrier", *_SUMS)
 SCHEMA = pa.schema([(name, pa.string()) for name in KEYS] + [(name, pa.int64()) for name in _SUMS])
 
 FLIGHT_COLUMNS = (
-    *("carrier", "year", "month", "day"),
-    *("dep_delay", "arr_delay", "distance", "air_time"),
+    "carrier",
+    "year",
+    "month",
+    "day",
+    "dep_delay",
+    "arr_delay",
+    "distance",
+    "air_time",
 )
 """The columns of a flight that the statistics need."""
 

@@ -81,7 +81,8 @@ ASKED: dict[str, tuple[Asked, ...]] = {
     "join.delete": (("DELETE", f"joins/{_NONE}", None),),
     # Of what one may not consume nothing comes, and nothing is settled: test_consuming_patterns.py.
     "channel.list": (
-        *(("GET", "channels", None), ("GET", "names", None)),
+        ("GET", "channels", None),
+        ("GET", "names", None),
         *_consuming(f"durables/{part('matrix/*')}/unknown"),
     ),
     "pattern.list": (
@@ -209,8 +210,12 @@ class Http:
     without = frozenset(
         {
             # HTTP has none of these, or they are what the same request asks for.
-            *("realm.backup", "realm.reload", "transaction.describe"),
-            *("channel.open", "queue.open", "queue.import"),
+            "realm.backup",
+            "realm.reload",
+            "transaction.describe",
+            "channel.open",
+            "queue.open",
+            "queue.import",
         }
     )
 

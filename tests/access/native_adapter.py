@@ -277,7 +277,10 @@ class Native:
     without = frozenset(
         {
             # The native protocol has none of these, or they are what the same request asks for.
-            *("realm.reload", "connection.list", "connection.end", "queue.import"),
+            "realm.reload",
+            "connection.list",
+            "connection.end",
+            "queue.import",
         }
     )
 

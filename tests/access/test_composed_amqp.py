@@ -142,8 +142,13 @@ def test_what_else_takes_several_rights_amqp_cannot_ask_for() -> None:
     asked = requests_in(amqp)
 
     assert asked == {
-        *(CreateChannel, PublishEvents, Subscribe, Attach, WatchEvents),
-        *(CreateDurable, DeleteDurable),
+        CreateChannel,
+        PublishEvents,
+        Subscribe,
+        Attach,
+        WatchEvents,
+        CreateDurable,
+        DeleteDurable,
     }
     numbers = {"orders": ChannelId(1), "dead": ChannelId(2)}
     others = {name for name, (_, native, _) in CASES.items() if type(native(numbers)) not in asked}

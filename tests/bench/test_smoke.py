@@ -105,7 +105,7 @@ def test_a_shape_of_mqtt_measures_its_contenders_or_says_what_they_lack(
     kept = tmp_path / "kept.json"
 
     done = run_bench(
-        *(shape, "--quick", "--case", MQTT[shape], "--peer", "mosquitto", "--json", str(kept))
+        shape, "--quick", "--case", MQTT[shape], "--peer", "mosquitto", "--json", str(kept)
     )
 
     assert done.returncode == 0, done.stderr
@@ -271,13 +271,42 @@ def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path) -> None:
 
 def test_every_shape_and_peer_is_found_under_its_name() -> None:
     assert list(shapes()) == [
-        *("C1", "S1", "S2", "S3", "S4", "S5", "S6", "S7", "S7M", "S8", "S9", "S10"),
-        *("C11", "S11", "S12", "S12P", "S12T", "S13", "S14", "S15", "S16"),
-        *("S17", "S18"),
+        "C1",
+        "S1",
+        "S2",
+        "S3",
+        "S4",
+        "S5",
+        "S6",
+        "S7",
+        "S7M",
+        "S8",
+        "S9",
+        "S10",
+        "C11",
+        "S11",
+        "S12",
+        "S12P",
+        "S12T",
+        "S13",
+        "S14",
+        "S15",
+        "S16",
+        "S17",
+        "S18",
     ]
     assert set(peers()) == {
-        *("artemis", "kafka", "nats", "penstock", "postgres", "rabbitmq", "redis"),
-        *("kafka-cluster", "nats-cluster", "penstock-cluster", "rabbitmq-cluster"),
+        "artemis",
+        "kafka",
+        "nats",
+        "penstock",
+        "postgres",
+        "rabbitmq",
+        "redis",
+        "kafka-cluster",
+        "nats-cluster",
+        "penstock-cluster",
+        "rabbitmq-cluster",
     }
 
 

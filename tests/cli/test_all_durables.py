@@ -43,7 +43,7 @@ def test_each_word_does_what_it_says(
     browsed = run("durable", "browse", "orders", "d").splitlines()[1:]
     assert [row.split()[0] for row in browsed] == list("012345")
 
-    printed = run(*("subscribe", "orders", "--durable", "d", "--count", "2", "--format", "json"))
+    printed = run("subscribe", "orders", "--durable", "d", "--count", "2", "--format", "json")
     assert [json.loads(line)["event_id"] for line in printed.splitlines()] == [0, 1]
     now = shown()
     assert (now["outstanding"], now["in_flight"], now["redelivered"]) == (4, 0, 0)

@@ -23,8 +23,18 @@ def test_a_channel_is_made_with_the_attributes_that_were_given(
     penstock_command: Run, session: penstock.Session
 ) -> None:
     made = penstock_command(
-        *("channel", "create", "prices", "--type", "persistent", "--ttl", "5m"),
-        *("--capacity", "10", "--honour-capacity", "--start-event-id", "7"),
+        "channel",
+        "create",
+        "prices",
+        "--type",
+        "persistent",
+        "--ttl",
+        "5m",
+        "--capacity",
+        "10",
+        "--honour-capacity",
+        "--start-event-id",
+        "7",
     )
     definition = session.channels.get("prices").info().definition
 
@@ -152,7 +162,7 @@ def test_missing_says_which_ids_have_no_event_and_why(
 
     header, purged = penstock_command("channel", "missing", "orders").stdout.splitlines()
     some = penstock_command(
-        *("channel", "missing", "orders", "--from", "2", "--to", "3", "--format", "json")
+        "channel", "missing", "orders", "--from", "2", "--to", "3", "--format", "json"
     )
 
     assert nothing == "channel orders: every id has its event\n"
@@ -237,13 +247,46 @@ def test_all_attributes_reach_the_channel(penstock_command: Run, session: pensto
     session.channels.create("dead")
 
     made = penstock_command(
-        *("channel", "create", "c", "--type", "persistent", "--engine", "default", "--ttl", "1h"),
-        *("--event-ttl", "--capacity", "5", "--honour-capacity", "--dead-event-store", "dead"),
-        *("--key", "sku=1", "--key", "of=all=3", "--retain-consumed", "--no-cluster-wide"),
-        *("--start-event-id", "7", "--priority", "6", "--stamp-dictionary"),
-        *("--sync", "none", "--sync-max-batch-size", "65536", "--sync-batch-time", "5ms"),
-        *("--events-per-spindle", "0", "--no-auto-maintenance", "--no-enable-caching"),
-        *("--read-buffer-size", "8192", "--compression", "lz4"),
+        "channel",
+        "create",
+        "c",
+        "--type",
+        "persistent",
+        "--engine",
+        "default",
+        "--ttl",
+        "1h",
+        "--event-ttl",
+        "--capacity",
+        "5",
+        "--honour-capacity",
+        "--dead-event-store",
+        "dead",
+        "--key",
+        "sku=1",
+        "--key",
+        "of=all=3",
+        "--retain-consumed",
+        "--no-cluster-wide",
+        "--start-event-id",
+        "7",
+        "--priority",
+        "6",
+        "--stamp-dictionary",
+        "--sync",
+        "none",
+        "--sync-max-batch-size",
+        "65536",
+        "--sync-batch-time",
+        "5ms",
+        "--events-per-spindle",
+        "0",
+        "--no-auto-maintenance",
+        "--no-enable-caching",
+        "--read-buffer-size",
+        "8192",
+        "--compression",
+        "lz4",
     )
 
     assert made.exit_code == 0

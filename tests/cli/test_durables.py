@@ -17,7 +17,7 @@ def test_a_durable_is_made_and_says_what_waits_for_it(
     penstock_command: Run, orders: Channel
 ) -> None:
     made = penstock_command(
-        *("durable", "create", "orders", "billing", "--from", "1", "--selector", "price < 3")
+        "durable", "create", "orders", "billing", "--from", "1", "--selector", "price < 3"
     )
 
     assert made.stdout == "durable billing created: shared, 2 events outstanding\n"

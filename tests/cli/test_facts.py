@@ -96,9 +96,7 @@ def test_a_queue_says_when_its_events_are_dead(
     penstock_command: Run, session: penstock.Session
 ) -> None:
     session.channels.create("dead")
-    penstock_command(
-        *("queue", "create", "q", "--dead-event-store", "dead", "--max-deliveries", "3")
-    )
+    penstock_command("queue", "create", "q", "--dead-event-store", "dead", "--max-deliveries", "3")
 
     shown = penstock_command("queue", "show", "q").stdout
 

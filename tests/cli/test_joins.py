@@ -76,7 +76,7 @@ def test_a_copy_says_where_it_came_from(
 
     header, row = penstock_command("browse", "copies").stdout.splitlines()
     subscribed = penstock_command(
-        *("subscribe", "copies", "--from", "earliest", "--count", "1", "--format", "json")
+        "subscribe", "copies", "--from", "earliest", "--count", "1", "--format", "json"
     )
     origin = json.loads(subscribed.stdout)["origin"]
 

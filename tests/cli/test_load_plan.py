@@ -24,8 +24,12 @@ def test_events_are_due_evenly_and_steps_follow_each_other() -> None:
 
     assert plan.count == 6
     assert plan.due_us(np.arange(6)).tolist() == [
-        *(0, 500_000),
-        *(1_000_000, 1_250_000, 1_500_000, 1_750_000),
+        0,
+        500_000,
+        1_000_000,
+        1_250_000,
+        1_500_000,
+        1_750_000,
     ]
     assert plan.steps_of(np.arange(6)).tolist() == [0, 0, 1, 1, 1, 1]
 

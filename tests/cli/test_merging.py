@@ -62,7 +62,7 @@ def test_a_subscriber_sees_what_is_a_delta(
     option = ["--merged"] if merged else []
 
     printed = penstock_command(
-        *("subscribe", "rates", "--from", "earliest", "--count", "1", "--format", "json"), *option
+        "subscribe", "rates", "--from", "earliest", "--count", "1", "--format", "json", *option
     )
 
     (found,) = [json.loads(line) for line in printed.stdout.splitlines()]
@@ -79,8 +79,16 @@ def test_the_state_of_a_key_now_and_before(
 
     now = penstock_command("channel", "state", "rates", "EUR")
     before = penstock_command(
-        *("channel", "state", "rates", "string:EUR", "--as-of", "0", "--archive", "history"),
-        *("--format", "json"),
+        "channel",
+        "state",
+        "rates",
+        "string:EUR",
+        "--as-of",
+        "0",
+        "--archive",
+        "history",
+        "--format",
+        "json",
     )
     gone = penstock_command("channel", "state", "rates", "EUR", "--as-of", "0")
 

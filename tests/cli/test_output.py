@@ -66,7 +66,10 @@ def test_counts_sizes_and_durations_read_as_people_say_them() -> None:
     assert [count(1, "event"), count(2_000, "event")] == ["1 event", "2,000 events"]
     assert [size(5), size(2_048), size(3 << 30)] == ["5 B", "2.0 KiB", "3.0 GiB"]
     assert [duration(5), duration(1_500), duration(90_000), duration(36 * 3_600_000)] == [
-        *("5 ms", "1.5 s", "1.5 min", "1.5 d")
+        "5 ms",
+        "1.5 s",
+        "1.5 min",
+        "1.5 d",
     ]
 
 
@@ -144,9 +147,15 @@ def test_no_command_says_what_a_terminal_would_obey(
     session.queues.create("work").push(b"x", tag=OBEYED)
 
     for line in (
-        *("channel show orders", "durable show orders billing", "durable list orders"),
-        *("browse orders", "browse orders --format json", "durable browse orders billing"),
-        *("durable show orders billing --format json", "queue peek work", "queue peek work"),
+        "channel show orders",
+        "durable show orders billing",
+        "durable list orders",
+        "browse orders",
+        "browse orders --format json",
+        "durable browse orders billing",
+        "durable show orders billing --format json",
+        "queue peek work",
+        "queue peek work",
         f"browse orders --selector {OBEYED}",
         f"browse {OBEYED}",
         f"channel create {OBEYED}",
@@ -161,10 +170,20 @@ def test_no_command_says_what_a_terminal_would_obey(
 @pytest.mark.parametrize(
     "line",
     [
-        *("{}", "--{}=3", "channel {}", "channel list {}", "channel list --{}", "channel list -{}"),
-        *("channel list --form{}", "channel list --format {}", "channel list --help={}"),
-        *("serve --port {}", "browse x --from {}", "publish x y --property {}"),
-        *("channel create x --ttl {}", "browse x --count {}"),
+        "{}",
+        "--{}=3",
+        "channel {}",
+        "channel list {}",
+        "channel list --{}",
+        "channel list -{}",
+        "channel list --form{}",
+        "channel list --format {}",
+        "channel list --help={}",
+        "serve --port {}",
+        "browse x --from {}",
+        "publish x y --property {}",
+        "channel create x --ttl {}",
+        "browse x --count {}",
     ],
 )
 def test_wrong_arguments_come_back_as_text_and_on_their_line(line: str) -> None:

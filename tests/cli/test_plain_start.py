@@ -19,11 +19,28 @@ from penstock.cli.plain_start import CHOICES, DATA, PATHS, SETTINGS, SWITCHES, V
 from penstock.imports import left_out
 
 NO_USE_FOR = (
-    *("typer", "click", "pydantic", "rich", "pygments", "pandas", "pyarrow.compute"),
-    *("uvicorn", "h11", "prometheus_client", "nats", "asyncpg", "cryptography", "proton"),
-    *("penstock.cli.program", "penstock.client.handles.session", "penstock.client.sync.sync"),
-    *("penstock.frontends.http.server", "penstock.frontends.amqp.hub"),
-    *("penstock.frontends.mqtt.hub", "penstock.cluster.node", "penstock.bootstrap.embedded_realm"),
+    "typer",
+    "click",
+    "pydantic",
+    "rich",
+    "pygments",
+    "pandas",
+    "pyarrow.compute",
+    "uvicorn",
+    "h11",
+    "prometheus_client",
+    "nats",
+    "asyncpg",
+    "cryptography",
+    "proton",
+    "penstock.cli.program",
+    "penstock.client.handles.session",
+    "penstock.client.sync.sync",
+    "penstock.frontends.http.server",
+    "penstock.frontends.amqp.hub",
+    "penstock.frontends.mqtt.hub",
+    "penstock.cluster.node",
+    "penstock.bootstrap.embedded_realm",
 )
 """A server without HTTP, AMQP and MQTT has no use for these, and each makes its start longer."""
 

@@ -58,8 +58,15 @@ def test_peek_changes_nothing_and_says_whether_there_are_more(
 @pytest.mark.spec("Q4")
 def test_peek_as_json_has_the_events_in_an_array(penstock_command: Run, work: Queue) -> None:
     shown = penstock_command(
-        *("queue", "peek", "work", "--count", "2", "--selector", "minutes <> 1"),
-        *("--format", "json"),
+        "queue",
+        "peek",
+        "work",
+        "--count",
+        "2",
+        "--selector",
+        "minutes <> 1",
+        "--format",
+        "json",
     )
     peeked = json.loads(shown.stdout)
 
@@ -79,7 +86,7 @@ def test_what_is_read_is_off_the_queue(
     penstock_command: Run, work: Queue, options: list[str]
 ) -> None:
     printed = penstock_command(
-        *("queue", "read", "work", "--count", "3", "--format", "json", *options)
+        "queue", "read", "work", "--count", "3", "--format", "json", *options
     )
     info = work.info()
 
@@ -92,8 +99,16 @@ def test_a_reader_with_a_selector_leaves_the_others(
     penstock_command: Run, work: Queue, options: list[str]
 ) -> None:
     printed = penstock_command(
-        *("queue", "read", "work", "--selector", "minutes > 1", "--timeout", "0.1"),
-        *("--format", "json", *options),
+        "queue",
+        "read",
+        "work",
+        "--selector",
+        "minutes > 1",
+        "--timeout",
+        "0.1",
+        "--format",
+        "json",
+        *options,
     )
 
     assert ids(printed.stdout) == [2, 3, 4]
@@ -106,7 +121,7 @@ def test_what_is_rolled_back_comes_again_counted(
     penstock_command: Run, work: Queue, bound: list[str]
 ) -> None:
     printed = penstock_command(
-        *("queue", "read", "work", "--transactional", "--rollback", *bound, "--format", "json")
+        "queue", "read", "work", "--transactional", "--rollback", *bound, "--format", "json"
     )
     again = penstock_command("queue", "pop", "work", "--format", "json")
 
@@ -120,7 +135,7 @@ def test_a_rollback_of_nothing_says_so(penstock_command: Run, work: Queue) -> No
     work.purge()
 
     printed = penstock_command(
-        *("queue", "read", "work", "--transactional", "--rollback", "--timeout", "0")
+        "queue", "read", "work", "--transactional", "--rollback", "--timeout", "0"
     )
 
     assert printed.stderr == "0 events given back\nno events came\n"
@@ -136,8 +151,16 @@ def test_read_of_nothing_says_so(penstock_command: Run, work: Queue) -> None:
 
 def test_more_than_a_window_is_read_window_by_window(penstock_command: Run, work: Queue) -> None:
     printed = penstock_command(
-        *("queue", "read", "work", "--transactional", "--window", "2", "--count", "5"),
-        *("--format", "json"),
+        "queue",
+        "read",
+        "work",
+        "--transactional",
+        "--window",
+        "2",
+        "--count",
+        "5",
+        "--format",
+        "json",
     )
 
     assert ids(printed.stdout) == [0, 1, 2, 3, 4]

@@ -23,9 +23,24 @@ def test_a_queue_is_made_with_the_attributes_that_were_given(
     session.channels.create("dead")
 
     made = penstock_command(
-        *("queue", "create", "jobs", "--type", "reliable", "--ttl", "5m", "--capacity", "10"),
-        *("--dead-event-store", "dead", "--max-deliveries", "3", "--key", "sku=2"),
-        *("--honour-capacity", "--priority", "7"),
+        "queue",
+        "create",
+        "jobs",
+        "--type",
+        "reliable",
+        "--ttl",
+        "5m",
+        "--capacity",
+        "10",
+        "--dead-event-store",
+        "dead",
+        "--max-deliveries",
+        "3",
+        "--key",
+        "sku=2",
+        "--honour-capacity",
+        "--priority",
+        "7",
     )
     definition = session.queues.get("jobs").info().definition
 
@@ -127,7 +142,7 @@ def test_maintenance_says_why_there_was_nothing_to_do(penstock_command: Run, wor
 
 def test_an_event_is_pushed_with_its_parts(penstock_command: Run, work: Queue) -> None:
     printed = penstock_command(
-        *("queue", "push", "work", "mow", "-p", "minutes=30", "--tag", "garden", "--priority", "9")
+        "queue", "push", "work", "mow", "-p", "minutes=30", "--tag", "garden", "--priority", "9"
     )
     event = work.peek(1, selector="event_id = 5")[0]
 

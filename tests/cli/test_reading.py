@@ -35,8 +35,16 @@ def test_browse_reads_a_range_of_what_a_selector_matches(
     penstock_command: Run, orders: Channel
 ) -> None:
     printed = penstock_command(
-        *("browse", "orders", "--from", "1", "--to", "3"),
-        *("--selector", "price <> 2", "--format", "json"),
+        "browse",
+        "orders",
+        "--from",
+        "1",
+        "--to",
+        "3",
+        "--selector",
+        "price <> 2",
+        "--format",
+        "json",
     )
 
     assert ids(printed.stdout) == [1, 3]
@@ -100,7 +108,7 @@ def test_subscribe_begins_where_it_is_told(
     penstock_command: Run, orders: Channel, start: str, expected: list[int]
 ) -> None:
     printed = penstock_command(
-        *("subscribe", "orders", "--from", start, "--timeout", "0.1", "--format", "json")
+        "subscribe", "orders", "--from", start, "--timeout", "0.1", "--format", "json"
     )
 
     assert ids(printed.stdout) == expected
@@ -108,7 +116,7 @@ def test_subscribe_begins_where_it_is_told(
 
 def test_subscribe_stops_after_so_many(penstock_command: Run, orders: Channel) -> None:
     printed = penstock_command(
-        *("subscribe", "orders", "--from", "1", "--count", "2", "--format", "json")
+        "subscribe", "orders", "--from", "1", "--count", "2", "--format", "json"
     )
 
     assert ids(printed.stdout) == [1, 2]
@@ -128,7 +136,7 @@ def test_a_durable_gets_what_is_printed_acknowledged(
     durable = orders.durables.create("billing", type="shared", selector="price > 0")
 
     printed = penstock_command(
-        *("subscribe", "orders", "--durable", "billing", "--count", "3", "--format", "json")
+        "subscribe", "orders", "--durable", "billing", "--count", "3", "--format", "json"
     )
     info = durable.info()
 
@@ -315,11 +323,19 @@ def test_what_has_left_is_read_from_the_archive(
     orders.edit(archive=archiver.uri)
 
     back = penstock_command(
-        *("subscribe", "orders", "--from", "1", "--count", "4"), *("--format", "json")
+        "subscribe", "orders", "--from", "1", "--count", "4", "--format", "json"
     )
     only = penstock_command(
-        *("subscribe", "orders", "--from", "1", "--archive", "", "--count", "2"),
-        *("--format", "json"),
+        "subscribe",
+        "orders",
+        "--from",
+        "1",
+        "--archive",
+        "",
+        "--count",
+        "2",
+        "--format",
+        "json",
     )
     assert (ids(back.stdout), ids(only.stdout)) == ([1, 2, 3, 4], [3, 4])
     for options, expected in (
@@ -394,7 +410,7 @@ def test_a_channel_that_is_called_like_a_pattern_is_meant_by_it(
         session.channels.create(name).publish(name.encode())
 
     printed = penstock_command(
-        *("subscribe", "a*", "--from", "earliest", "--timeout", "0.1", "--format", "json")
+        "subscribe", "a*", "--from", "earliest", "--timeout", "0.1", "--format", "json"
     )
 
     assert [json.loads(line)["data"] for line in printed.stdout.splitlines()] == ["a*"]

@@ -54,6 +54,6 @@ def test_it_goes_to_any_place(penstock_command: Run, billing: Durable) -> None:
     assert billing.info().outstanding == 4
 
     as_json = penstock_command(
-        *("durable", "seek", "mail", "billing", "--to", "2013-01-01", "--yes", "--format", "json")
+        "durable", "seek", "mail", "billing", "--to", "2013-01-01", "--yes", "--format", "json"
     )
     assert json.loads(as_json.stdout)["outstanding"] == 4

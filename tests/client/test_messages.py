@@ -35,7 +35,9 @@ def test_a_message_comes_out_as_it_went_in(orders: Channel) -> None:
     assert messages.decode(first) == {**ORDER, "total": "100"}
     assert first.headers["message_type"] == "shop.Order"
     assert messages.table("shop.Order", orders.browse()).column("total").to_pylist() == [
-        *(100, 200, 300)
+        100,
+        200,
+        300,
     ]
     assert messages.table("shop.Order", orders.read().column("data")).num_rows == 3
 

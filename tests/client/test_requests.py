@@ -326,7 +326,11 @@ async def test_every_way_to_receive_can_reply(world: World) -> None:
                     await read.reply(b"read")
             await reader.rollback()
         assert [event.data for event in await answers.peek()] == [
-            *(b"browsed", b"fetched", b"delivered", b"", b"read")
+            b"browsed",
+            b"fetched",
+            b"delivered",
+            b"",
+            b"read",
         ]
 
 
@@ -368,7 +372,7 @@ def test_blocking_loops_give_events_that_can_be_replied_to(session: Session) -> 
     assert popped is not None
     popped.reply(b"popped")
     seen = [event.data for event in answers.peek()]
-    assert seen == [*[b"one by one"] * 2, *(b"by batch", b"read", b"fetched", b"popped")]
+    assert seen == [*[b"one by one"] * 2, b"by batch", b"read", b"fetched", b"popped"]
     with pytest.raises(penstock.IllegalState, match="not received"):
         replier_of(penstock.Event())
 

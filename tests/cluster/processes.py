@@ -40,7 +40,11 @@ def node(
     """A node that is not started yet."""
     return ServerProcess(
         directory,
-        *("--cluster", engine, "--node", directory.name, *arguments),
+        "--cluster",
+        engine,
+        "--node",
+        directory.name,
+        *arguments,
         program=program,
         environment={
             "PENSTOCK_CLUSTER_NAME": name,

@@ -52,7 +52,12 @@ class Machines:
             file.write_text(secret)
         return ServerProcess(
             self.folder / name,
-            *("--name", name, "--peers", peers or wanted, "--secret-file", str(file)),
+            "--name",
+            name,
+            "--peers",
+            peers or wanted,
+            "--secret-file",
+            str(file),
             *arguments,
             command=("cluster", "node"),
             environment={"PENSTOCK_CLUSTER_LEASE_S": LEASE_S},

@@ -75,7 +75,8 @@ async def test_nodes_and_engine_servers_are_replaced_one_after_the_other_under_l
             return processes.node(
                 servers.engine,
                 tmp_path / name,
-                *("--port", str(ports[name])),
+                "--port",
+                str(ports[name]),
                 name=NAME,
                 monitors=servers.monitors,
                 program=program,

@@ -37,7 +37,9 @@ def node(servers: NatsServers, directory: Path, *more: str) -> ServerProcess:
     return processes.node(
         servers.engine,
         directory,
-        *("--local-port", "0", *more),
+        "--local-port",
+        "0",
+        *more,
         monitors=servers.monitors,
         environment={"PENSTOCK_CLUSTER_LOCAL_MQTT_PORT": "0"},
     )
@@ -155,7 +157,13 @@ def test_joins_into_the_cluster_bring_each_event_once_over_kills_of_the_node_and
             assert [event.data for event in orders.browse()] == [b"%d" % n for n in range(200)]
             listed = said("join", "list", "--url", local_url(again) + ca).splitlines()
             assert listed[0].split() == [
-                *("source", "destination", "type", "copied", "dropped", "waiting", "selector")
+                "source",
+                "destination",
+                "type",
+                "copied",
+                "dropped",
+                "waiting",
+                "selector",
             ]
             assert listed[1].split()[:3] == ["readings", "orders", "join"]
             assert listed[1].split()[5:] == ["0", "n", "<", "200"]

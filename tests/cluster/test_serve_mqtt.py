@@ -37,7 +37,8 @@ def node(servers: NatsServers, directory: Path, name: str) -> ServerProcess:
     return processes.node(
         servers.engine,
         directory,
-        *("--mqtt-port", "0"),
+        "--mqtt-port",
+        "0",
         name=name,
         monitors=servers.monitors,
     )

@@ -47,7 +47,10 @@ class Node:
         self.process: ServerProcess = processes.node(
             servers.engine,
             folder / f"n{n}",
-            *("--settings", str(folder / "settings.toml"), *ports, *options),
+            "--settings",
+            str(folder / "settings.toml"),
+            *ports,
+            *options,
             name="relays",
             monitors=servers.monitors,
         )

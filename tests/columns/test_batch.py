@@ -47,8 +47,13 @@ def test_flattening_gives_each_property_a_column() -> None:
     flat = flatten(stored())
 
     assert flat.schema.names == [
-        *("event_id", "published", "tag", "data"),
-        *("price", "properties.tag", "price::string"),
+        "event_id",
+        "published",
+        "tag",
+        "data",
+        "price",
+        "properties.tag",
+        "price::string",
     ]
     assert flat.column("price").to_pylist() == [1, None, None]
     assert flat.column("price::string").to_pylist() == [None, "one", None]

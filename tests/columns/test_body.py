@@ -40,8 +40,17 @@ def test_a_body_passes_its_own_check() -> None:
     check_body(body)
 
     assert body.schema.names == [
-        *("tag", "data", "properties", "headers", "ttl", "persistent", "priority", "transient"),
-        *("sparse", "nulls", "more"),
+        "tag",
+        "data",
+        "properties",
+        "headers",
+        "ttl",
+        "persistent",
+        "priority",
+        "transient",
+        "sparse",
+        "nulls",
+        "more",
     ]
     assert body.column("ttl").to_pylist() == [5, None, None]
 

@@ -40,7 +40,13 @@ def test_known_columns_keep_their_meaning_and_the_rest_are_properties() -> None:
     (body,) = bodies_of_table(table)
 
     assert body.schema.names == [
-        *("tag", "data", "properties", "headers", "ttl", "persistent", "priority")
+        "tag",
+        "data",
+        "properties",
+        "headers",
+        "ttl",
+        "persistent",
+        "priority",
     ]
     assert body.column("tag").to_pylist() == ["a", "b"]
     assert body.column("data").to_pylist() == [b"x", b""]

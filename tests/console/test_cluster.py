@@ -30,7 +30,9 @@ def test_a_node_is_killed_the_page_says_so_and_the_numbers_go_on(
                 processes.node(
                     servers.engine,
                     tmp_path / name,
-                    *("--http", "--http-port", f"{port}"),
+                    "--http",
+                    "--http-port",
+                    f"{port}",
                     monitors=servers.monitors,
                 )
             )

@@ -38,9 +38,14 @@ ADVICE = "run python -m tests.docs.reference"
 
 NOT_OURS = frozenset(
     {
-        *("AnalysisException", "PySparkRuntimeError", "PySparkValueError"),
-        *("DataFrame", "FileDescriptorSet", "StreamingQueryException"),
-        *("QueueRequestor", "TopicRequestor"),
+        "AnalysisException",
+        "PySparkRuntimeError",
+        "PySparkValueError",
+        "DataFrame",
+        "FileDescriptorSet",
+        "StreamingQueryException",
+        "QueueRequestor",
+        "TopicRequestor",
     }
 )
 """Classes the pages name that are other libraries'."""
@@ -85,7 +90,11 @@ def test_the_reference_is_what_the_code_says() -> None:
 
 
 CLIENT_VARIABLES = {
-    *("PENSTOCK_URL", USER_VARIABLE, PASSWORD_VARIABLE, TOKEN_VARIABLE, NEW_PASSWORD_VARIABLE)
+    "PENSTOCK_URL",
+    USER_VARIABLE,
+    PASSWORD_VARIABLE,
+    TOKEN_VARIABLE,
+    NEW_PASSWORD_VARIABLE,
 }
 """What clients and commands read."""
 

@@ -58,7 +58,11 @@ class Server:
         settings = {**environment(), **SETTINGS}
         process = ServerProcess(
             self._directory,
-            *("--port", port, "--mqtt-port", str(self.mqtt_port), *amqp.OPTIONS),
+            "--port",
+            port,
+            "--mqtt-port",
+            str(self.mqtt_port),
+            *amqp.OPTIONS,
             environment=settings,
             program=self._program,
         )

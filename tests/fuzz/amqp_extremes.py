@@ -69,8 +69,21 @@ _DEEP: Final = Raw(b"\x00\x53\x24" * 20_000 + b"\x45")
 
 
 DESCRIPTORS: Final[Sequence[Any]] = (
-    *([], [1, 2], {}, {"a": 1}, None, True, "amqp:accepted:list", UInt(0x24), 0x24, 1.5, b"x"),
-    *(UUID(int=0), Described(ULong(1), ULong(0x24)), Symbol("amqp:accepted:list"), Symbol("")),
+    [],
+    [1, 2],
+    {},
+    {"a": 1},
+    None,
+    True,
+    "amqp:accepted:list",
+    UInt(0x24),
+    0x24,
+    1.5,
+    b"x",
+    UUID(int=0),
+    Described(ULong(1), ULong(0x24)),
+    Symbol("amqp:accepted:list"),
+    Symbol(""),
 )
 """Descriptors of any type; the standard has symbols and numbers of 64 bits."""
 
@@ -104,7 +117,9 @@ GROUPS: Final[Sequence[Sequence[Any]]] = (
     ([], [None] * MANY, [[[]]]),
     ({}, {Symbol("k"): "v"}, {Symbol(f"k{n}"): n for n in range(MANY)}, {1.5: {b"": None}}),
     (
-        *(Described(ULong(0x24), []), Described(Symbol("x"), "y"), Described(ULong(2**64 - 1), [])),
+        Described(ULong(0x24), []),
+        Described(Symbol("x"), "y"),
+        Described(ULong(2**64 - 1), []),
         *(Described(each, []) for each in DESCRIPTORS),
     ),
     (Array(1, b"\xa3\x01x"), Array(9, b"\xa3\x01x"), Array(2**32 - 1, b"\x40")),
@@ -139,8 +154,16 @@ WORKING: Final = opened() + READ + ENDS
 
 def _attach(*, source: Any = None, target: Any = None, role: bool = True) -> list[Any]:
     return [
-        *("l", UInt(3), role, UByte(0), UByte(0)),
-        *(source or FROM_QUEUE, target or QUEUE, None, None, UInt(0)),
+        "l",
+        UInt(3),
+        role,
+        UByte(0),
+        UByte(0),
+        source or FROM_QUEUE,
+        target or QUEUE,
+        None,
+        None,
+        UInt(0),
     ]
 
 

@@ -29,8 +29,19 @@ from penstock.core.vocabulary.nesting import NESTING_MAX
 from tests.fuzz import columns_extremes
 
 NUMBERS: Final = (
-    *(0, -1, 1 << 53, (1 << 53) + 1, -(1 << 53) - 1, (1 << 63) - 1, -(1 << 63)),
-    *(0.0, -0.0, 5e-324, 1.7976931348623157e308, float("inf"), float("nan")),
+    0,
+    -1,
+    1 << 53,
+    (1 << 53) + 1,
+    -(1 << 53) - 1,
+    (1 << 63) - 1,
+    -(1 << 63),
+    0.0,
+    -0.0,
+    5e-324,
+    1.7976931348623157e308,
+    float("inf"),
+    float("nan"),
 )
 ROWS_MAX: Final = 10_000
 _SELECTORS: Final = ("n > 9007199254740992", "deep[] = 1 OR deep.k[].k = 'x'", "p IS NULL")

@@ -45,8 +45,17 @@ PONG: Final = b"\xd0\0"
 KINDS: Final[Mapping[str, int]] = {
     name: getattr(numbers, name.upper())
     for name in (
-        *("connect", "publish", "puback", "pubrec", "pubrel", "pubcomp", "subscribe"),
-        *("unsubscribe", "pingreq", "disconnect", "auth"),
+        "connect",
+        "publish",
+        "puback",
+        "pubrec",
+        "pubrel",
+        "pubcomp",
+        "subscribe",
+        "unsubscribe",
+        "pingreq",
+        "disconnect",
+        "auth",
     )
 }
 """Packets that a client sends, by name."""
@@ -89,7 +98,8 @@ FOUR_BYTES: Final = tuple(
 BYTES: Final = tuple(bytes((value,)) for value in (0, 1, 2, 3, 4, 0x10, 0x7F, 0x80, 0x81, 0xFF))
 VARIABLES: Final = (
     *map(variable_bytes, (1, 0, 127, 128, 16_384, VARIABLE_MAX)),
-    *(b"\x80\0", b"\xff\xff\xff\xff\x7f"),  # longer than they have to be
+    b"\x80\0",
+    b"\xff\xff\xff\xff\x7f",  # longer than they have to be
 )
 REASONS: Final = sorted({*Reason, 0x03, 0x05, 0x7F, 0xA3, 0xFF})
 """All reason codes there are, and some that are not."""

@@ -100,7 +100,11 @@ class Attacked:
         own = {"PYTHONPATH": str(copy), covered.SOCKET: str(branches)} if self._is_guided else {}
         return ServerProcess(
             folder / "data",
-            *("--http", "--http-port", "0", "--mqtt-port", "0"),
+            "--http",
+            "--http-port",
+            "0",
+            "--mqtt-port",
+            "0",
             *(("--amqp-port", "0") if is_amqp_installed else ()),
             environment={**LIMITS, **own},
             program=("-m", "tests.fuzz.covered" if self._is_guided else "penstock"),

@@ -28,8 +28,19 @@ HELD_ELSEWHERE = {
 """Fields without a bound of their own, and what holds them."""
 ATTRIBUTES = frozenset(
     (
-        *("type", "engine", "ttl", "capacity", "dead_event_store", "keys", "max_deliveries"),
-        *("start_event_id", "descriptors", "archive", "storage", "backoff", "topics"),
+        "type",
+        "engine",
+        "ttl",
+        "capacity",
+        "dead_event_store",
+        "keys",
+        "max_deliveries",
+        "start_event_id",
+        "descriptors",
+        "archive",
+        "storage",
+        "backoff",
+        "topics",
     )
 )
 """Attributes of channels and queues: `check_limits` of the core and the directory hold them,

@@ -16,8 +16,26 @@ from msgspec import inspect
 from penstock.core import bounds
 
 INTEGERS: Final = (
-    *(-(2**63), -(2**31) - 1, -2, -1, 0, 1, 2, 3, 255, 256, 2**31 - 1, 2**31, 2**32, 2**53),
-    *(2**62, 2**63 - 3, 2**63 - 2, 2**63 - 1, 2**63, 2**64 - 1),
+    -(2**63),
+    -(2**31) - 1,
+    -2,
+    -1,
+    0,
+    1,
+    2,
+    3,
+    255,
+    256,
+    2**31 - 1,
+    2**31,
+    2**32,
+    2**53,
+    2**62,
+    2**63 - 3,
+    2**63 - 2,
+    2**63 - 1,
+    2**63,
+    2**64 - 1,
 )
 FLOATS: Final = (-1.0, 0.0, 1e-308, 1e308, float("inf"), -float("inf"), float("nan"))
 LENGTHS: Final = tuple(
@@ -25,9 +43,21 @@ LENGTHS: Final = tuple(
 )
 """How long texts are: one more than each bound there is for any."""
 TEXTS: Final = (
-    *("", "a", "orders", "d", "/", "..", "*", "\x00", "\u202e", "\U0001f600" * 64, "x" * 255),
+    "",
+    "a",
+    "orders",
+    "d",
+    "/",
+    "..",
+    "*",
+    "\x00",
+    "\u202e",
+    "\U0001f600" * 64,
+    "x" * 255,
     *("x" * length for length in LENGTHS),
-    *("x" * (1 << 20), "a LIKE '" + "%a" * 300 + "'", "NOT " * 500 + "a = 1"),
+    "x" * (1 << 20),
+    "a LIKE '" + "%a" * 300 + "'",
+    "NOT " * 500 + "a = 1",
 )
 BYTES: Final = (b"", b"\x00", b"\xff" * 300, b"x" * 100_000)
 MANY: Final = 3_000

@@ -120,8 +120,15 @@ def moving_cluster(folder: Path, every_s: float) -> Iterator[MovingCluster]:
         for name, http in zip((*SERVING, DOOR), ports, strict=True):
             process = ServerProcess(
                 folder / name,
-                *("--cluster", engine.engine, "--node", name, "--amqp-port", "0"),
-                *("--http", "--http-port", str(http)),
+                "--cluster",
+                engine.engine,
+                "--node",
+                name,
+                "--amqp-port",
+                "0",
+                "--http",
+                "--http-port",
+                str(http),
                 environment=_settings(engine),
             )
             nodes.append(stack.enter_context(process))

@@ -234,8 +234,15 @@ def _jars(suite: str) -> Path:
         maven = program("mvn", "maven")
         with _made(folder) as place:
             _fetch(
-                *(maven, "-B", "-q", "-Dstyle.color=never", "-f", str(pom), COPY),
-                *(f"-DoutputDirectory={place}", "-DincludeScope=runtime"),
+                maven,
+                "-B",
+                "-q",
+                "-Dstyle.color=never",
+                "-f",
+                str(pom),
+                COPY,
+                f"-DoutputDirectory={place}",
+                "-DincludeScope=runtime",
             )
     return folder
 

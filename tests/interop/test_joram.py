@@ -9,14 +9,24 @@ from tests.interop.programs import InteropRealm, Tell, Whole, run_java
 TESTS = 196
 CONFORM = "org.objectweb.jtests.jms.conform"
 CLASSES = (
-    *("connection.ConnectionTest", "connection.TopicConnectionTest"),
-    *("message.MessageBodyTest", "message.MessageDefaultTest", "message.MessageTypeTest"),
-    *("message.headers.MessageHeaderTest", "message.properties.JMSXPropertyTest"),
+    "connection.ConnectionTest",
+    "connection.TopicConnectionTest",
+    "message.MessageBodyTest",
+    "message.MessageDefaultTest",
+    "message.MessageTypeTest",
+    "message.headers.MessageHeaderTest",
+    "message.properties.JMSXPropertyTest",
     "message.properties.MessagePropertyConversionTest",
-    *("message.properties.MessagePropertyTest", "queue.QueueBrowserTest"),
-    *("queue.TemporaryQueueTest", "selector.SelectorSyntaxTest", "selector.SelectorTest"),
-    *("session.QueueSessionTest", "session.SessionTest", "session.TopicSessionTest"),
-    *("session.UnifiedSessionTest", "topic.TemporaryTopicTest"),
+    "message.properties.MessagePropertyTest",
+    "queue.QueueBrowserTest",
+    "queue.TemporaryQueueTest",
+    "selector.SelectorSyntaxTest",
+    "selector.SelectorTest",
+    "session.QueueSessionTest",
+    "session.SessionTest",
+    "session.TopicSessionTest",
+    "session.UnifiedSessionTest",
+    "topic.TemporaryTopicTest",
 )
 
 

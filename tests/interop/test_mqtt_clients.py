@@ -271,8 +271,15 @@ async def _mosquitto_sub(
     greeting = ("-t", f"mosquitto/greeting/{name}", "-q", "1")
     await asyncio.to_thread(_mosquitto, "mosquitto_pub", port, *greeting, "-m", "hello", "-r")
     one = await asyncio.create_subprocess_exec(
-        *(_tool("mosquitto_sub"), "-h", "127.0.0.1", "-p", str(port), "-V", "mqttv5"),
-        *(*greeting, *options),
+        _tool("mosquitto_sub"),
+        "-h",
+        "127.0.0.1",
+        "-p",
+        str(port),
+        "-V",
+        "mqttv5",
+        *greeting,
+        *options,
         stdout=asyncio.subprocess.PIPE,
     )
     assert one.stdout is not None

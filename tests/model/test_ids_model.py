@@ -21,11 +21,13 @@ MIXED = frozenset(
     (
         *range(0, BLOCK, 2),
         *range(BLOCK, 3 * BLOCK),
-        *(3 * BLOCK, 4 * BLOCK - 1),
+        3 * BLOCK,
+        4 * BLOCK - 1,
         *range(5 * BLOCK + 1, 6 * BLOCK, 2),
         *range(6 * BLOCK + 1, 8 * BLOCK - 1),
         *range(8 * BLOCK, 9 * BLOCK),
-        *(10 * BLOCK, 10 * BLOCK + 9),
+        10 * BLOCK,
+        10 * BLOCK + 9,
     )
 )
 """Blocks of all sorts side by side: combed, full, with ids at their edges, empty, nearly full."""

@@ -43,7 +43,7 @@ async def test_each_event_goes_to_one_reader_in_turn() -> None:
             for reader in readers:
                 await reader.has(1)
             for reader in readers:
-                await reader.settle(*[reader.outlet.ids[-1]])
+                await reader.settle(reader.outlet.ids[-1])
         await pass_time(0.1)
         assert [datas(reader.events) for reader in readers] == [
             ["a", "d"],

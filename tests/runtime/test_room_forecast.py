@@ -14,7 +14,13 @@ from penstock.testing.loop import simulated
 from tests.runtime.lives import Lives, body_from_events
 
 SELECTORS = (
-    *("", "n < 3", "n = 7", "tag = 'few'", "event_id < 4", "NOW() > 0", "JMSPriority = 4"),
+    "",
+    "n < 3",
+    "n = 7",
+    "tag = 'few'",
+    "event_id < 4",
+    "NOW() > 0",
+    "JMSPriority = 4",
     "JMSTimestamp > 0 AND n > 5",
 )
 

@@ -153,7 +153,7 @@ class Device(asyncio.Protocol):
         own = PacketProperties(session_expiry_s=self.expiry_s, receive_maximum=4)
         self.greets()
         self.say(
-            ConnectPacket(*(self.name, MQTT_5, False, KEEP_ALIVE_S), will=self.will, properties=own)
+            ConnectPacket(self.name, MQTT_5, False, KEEP_ALIVE_S, will=self.will, properties=own)
         )
 
     def greets(self) -> None:
@@ -231,9 +231,7 @@ class Thermometer(Device):
                 self.say(PubrelPacket(packet_id))
             else:
                 self.say(
-                    PublishPacket(
-                        *(packet.topic, packet.payload, packet.qos, packet_id, False, True)
-                    )
+                    PublishPacket(packet.topic, packet.payload, packet.qos, packet_id, False, True)
                 )
 
     was_welcome = False

@@ -97,8 +97,12 @@ class MortalCluster:
     def _begin(self, number: int) -> None:
         node = ServerProcess(
             self._folder / f"n{number}",
-            *("--cluster", self._servers.engine, "--node", f"n{number}"),
-            *("--port", str(self._ports[number])),
+            "--cluster",
+            self._servers.engine,
+            "--node",
+            f"n{number}",
+            "--port",
+            str(self._ports[number]),
             environment={
                 "PENSTOCK_CLUSTER_NAME": NAME,
                 "PENSTOCK_CLUSTER_LEASE_S": LEASE_S,

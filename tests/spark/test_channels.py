@@ -132,7 +132,9 @@ def test_columns_of_one_name_and_type_are_one_and_others_are_named(
     assert schema.names[5:] == ["price", "only_a", "price::string", "lines"]
     rows = read(url, "a,b,c")
     assert [(row["price"], row["price::string"]) for row in rows] == [
-        *((1, None), (None, "two"), (3, None))
+        (1, None),
+        (None, "two"),
+        (3, None),
     ]
     assert [row["only_a"] for row in rows] == [True, None, None]
     assert rows[2]["lines"] == [{"sku": "x"}]
@@ -151,7 +153,9 @@ def test_a_type_of_a_query_stays_what_it_is_whoever_publishes_another(
     rows = rows_of(reader, reader.partitions(start, reader.latestOffset(start, EVERYTHING)))
 
     assert [(row["channel"], row["price"]) for row in rows] == [
-        *(("a", None), ("a", "7"), ("b", "two"))
+        ("a", None),
+        ("a", "7"),
+        ("b", "two"),
     ]
     assert source(url, "a,b").schema().names[-2:] == ["price", "price::string"]
 

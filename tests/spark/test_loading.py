@@ -25,8 +25,13 @@ def test_looking_for_formats_loads_nothing_of_the_client() -> None:
     assert not loaded & {"pyarrow", "numpy", "pandas", "msgspec", "asyncio", "importlib.metadata"}
     ours = {name for name in loaded if name.partition(".")[0] == "penstock"}
     assert ours == {
-        *("penstock", "penstock.core", "penstock.core.vocabulary", "penstock.spark"),
-        *("penstock.spark.errors", "penstock.spark.settling", "penstock.spark.source"),
+        "penstock",
+        "penstock.core",
+        "penstock.core.vocabulary",
+        "penstock.spark",
+        "penstock.spark.errors",
+        "penstock.spark.settling",
+        "penstock.spark.source",
         *(name for name in ours if name.startswith("penstock.core.vocabulary.errors")),
     }
 

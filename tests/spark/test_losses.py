@@ -154,7 +154,8 @@ def test_channels_that_go_are_let_go_where_data_may_be_lost(url: str, client: Se
     lenient = stream(url, "*", failOnDataLoss="false")
     rows = batch_after(lenient, start)
     assert [(row["channel"], row["n"]) for row in rows] == [
-        *(("b", 0), ("b", 1)),
+        ("b", 0),
+        ("b", 1),
         *(("c", n) for n in range(5)),
     ]
     fewer = stream(url, "c", failOnDataLoss="false")

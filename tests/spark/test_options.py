@@ -83,7 +83,9 @@ def test_each_channel_may_have_a_start_of_its_own() -> None:
     times = source_options(several | {"startingtimestamp": '{"orders": "2013-01-31T12:00:00Z"}'})
 
     assert [offsets.starting.of(name) for name in ("orders", "day/1", "day/2")] == [
-        *(7, "latest", None)
+        7,
+        "latest",
+        None,
     ]
     assert [times.starting.of(name) for name in ("orders", "day/1")] == [noon, None]
 

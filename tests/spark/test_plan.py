@@ -204,5 +204,10 @@ def test_events_in_files_count_as_they_are_stored_and_others_as_they_are_on_aver
 
     assert sizes.total == 20 * 100 + 10 * 50
     assert [sizes.end_within(size) for size in (0, 100, 1_000, 2_000, 2_250, 9_000)] == [
-        *(1, 1, 10, 20, 25, 30)
+        1,
+        1,
+        10,
+        20,
+        25,
+        30,
     ]

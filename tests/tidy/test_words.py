@@ -17,21 +17,26 @@ ALLOWED = {
     "topic": (
         "frontends/amqp/addresses.py",  # the word of JMS for a channel
         # a name in levels, as MQTT has it
-        *(
-            "wire/mqtt/",
-            "core/vocabulary/topic",
-            "core/realm/topic_table.py",
-            "columns/selectors/topic_search.py",
-        ),
+        "wire/mqtt/",
+        "core/vocabulary/topic",
+        "core/realm/topic_table.py",
+        "columns/selectors/topic_search.py",
         "frontends/mqtt/",
-        *("api/topics.py", "frontends/http/topics.py", "runtime/operations/topic_handlers.py"),
-        *("runtime/subscriptions/topic_tree.py", "runtime/subscriptions/realm_view.py"),
-        *("client/handles/access.py", "client/sync/sync_access.py"),
+        "api/topics.py",
+        "frontends/http/topics.py",
+        "runtime/operations/topic_handlers.py",
+        "runtime/subscriptions/topic_tree.py",
+        "runtime/subscriptions/realm_view.py",
+        "client/handles/access.py",
+        "client/sync/sync_access.py",
     ),
     # the word of MQTT for the name of a session
     "client_id": (
-        *("wire/mqtt/", "frontends/mqtt/", "core/access/acl.py"),
-        *("api/topics.py", "frontends/http/topics.py"),
+        "wire/mqtt/",
+        "frontends/mqtt/",
+        "core/access/acl.py",
+        "api/topics.py",
+        "frontends/http/topics.py",
     ),
     "msg": ("storage/jetstream/asking.py",),  # a method of nats-py that is overridden
     "snoop": ("frontends/http/live.py",),  # a live view looks on without taking part

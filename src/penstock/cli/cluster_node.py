@@ -26,8 +26,12 @@ if TYPE_CHECKING:
 
 _WRITTEN: Final = frozenset(
     (
-        *("cluster.engine", "cluster.node", "cluster.monitors", "cluster.tls_authority"),
-        *("cluster.tls_certificate", "cluster.tls_key"),
+        "cluster.engine",
+        "cluster.node",
+        "cluster.monitors",
+        "cluster.tls_authority",
+        "cluster.tls_certificate",
+        "cluster.tls_key",
     )
 )
 """Settings that the command makes by itself."""

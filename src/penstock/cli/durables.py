@@ -170,8 +170,15 @@ def list_(
         for info in infos
     ]
     columns = (
-        *("durable", "type", "clients", "position", "outstanding"),
-        *("in flight", "redelivered", "oldest", "selector"),
+        "durable",
+        "type",
+        "clients",
+        "position",
+        "outstanding",
+        "in flight",
+        "redelivered",
+        "oldest",
+        "selector",
     )
     hint = f"no durables; make one with: penstock durable create {channel} NAME"
     write_table(columns, rows, hint)
@@ -185,8 +192,11 @@ def _list_over_patterns(format: ListFormat, url: str) -> None:
         return
     rows = [
         (
-            *(each.pattern, each.name, attributes.durable_type_shown(each.type)),
-            *(each.channels, each.selector),
+            each.pattern,
+            each.name,
+            attributes.durable_type_shown(each.type),
+            each.channels,
+            each.selector,
         )
         for each in infos
     ]

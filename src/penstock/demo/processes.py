@@ -47,8 +47,15 @@ class DemoNode:
         self.is_frozen = False
         self._folder = folder / self.name
         self._arguments = (
-            *("--host", "127.0.0.1", "--port", f"{ports[0]}", "--node", self.name),
-            *("--http", "--http-port", f"{ports[1]}"),
+            "--host",
+            "127.0.0.1",
+            "--port",
+            f"{ports[0]}",
+            "--node",
+            self.name,
+            "--http",
+            "--http-port",
+            f"{ports[1]}",
         )
         self._settings = settings
         self._process: ServerProcess | None = None

@@ -105,7 +105,9 @@ class RunningRealm:
         self._state.run = f"{clock.now_us():x}" + (f".{lease.epoch}" if lease.epoch else "")
         self._journal, self.blobs = journal, blobs
         self.dispatch = Dispatch(
-            *(blobs, clock, offload),
+            blobs,
+            clock,
+            offload,
             cache_bytes_max=sealing.cache_bytes_max,
             lease=lease,
             name_of=self._name_of,

@@ -110,7 +110,13 @@ def _serve(directory: Path, settings: Settings) -> None:
 
 
 _TOLD: Final = (
-    *("name", "engine", "monitors", "lease_s", "blobs", "tls_authority", "tls_certificate"),
+    "name",
+    "engine",
+    "monitors",
+    "lease_s",
+    "blobs",
+    "tls_authority",
+    "tls_certificate",
     "tls_key",
 )
 """Settings that those need who look at the cluster, or move its realm."""

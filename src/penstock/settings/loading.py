@@ -21,8 +21,12 @@ from penstock.settings import Settings, without_secret
 
 PREFIX: Final = "PENSTOCK_"
 OTHER_VARIABLES: Final = (
-    *("PENSTOCK_URL", "PENSTOCK_USER", "PENSTOCK_PASSWORD", "PENSTOCK_TOKEN"),
-    *("PENSTOCK_NEW_PASSWORD", "PENSTOCK_COMPLETE"),
+    "PENSTOCK_URL",
+    "PENSTOCK_USER",
+    "PENSTOCK_PASSWORD",
+    "PENSTOCK_TOKEN",
+    "PENSTOCK_NEW_PASSWORD",
+    "PENSTOCK_COMPLETE",
 )
 """Variables with our prefix that clients and commands read, which are no settings."""
 _ORCHESTRATED: Final = re.compile(
@@ -34,9 +38,15 @@ _ORCHESTRATED: Final = re.compile(
 PATH_LISTS: Final = frozenset(("http.pipelines",))
 PATHS: Final = frozenset(
     (
-        *("listen.tls_certificate", "listen.tls_key", "listen.tls_client_ca"),
-        *("listen.tls_client_revoked", "access.token_keys", *PATH_LISTS),
-        *("cluster.tls_authority", "cluster.tls_certificate", "cluster.tls_key"),
+        "listen.tls_certificate",
+        "listen.tls_key",
+        "listen.tls_client_ca",
+        "listen.tls_client_revoked",
+        "access.token_keys",
+        *PATH_LISTS,
+        "cluster.tls_authority",
+        "cluster.tls_certificate",
+        "cluster.tls_key",
     )
 )
 """Options that name files and folders; relative ones in a settings file are of its folder."""

@@ -50,9 +50,20 @@ _hides: list[str] = []
 """Not empty while this module has set the variable."""
 
 _ASKED: Final = (
-    *("schema", "reader", "streamReader", "writer", "streamWriter"),
-    *("partitions", "read", "initialOffset", "latestOffset", "reportLatestOffset", "write"),
-    *("commit", "abort", "prepareForTriggerAvailableNow"),
+    "schema",
+    "reader",
+    "streamReader",
+    "writer",
+    "streamWriter",
+    "partitions",
+    "read",
+    "initialOffset",
+    "latestOffset",
+    "reportLatestOffset",
+    "write",
+    "commit",
+    "abort",
+    "prepareForTriggerAvailableNow",
 )
 """The methods that Spark calls on a source, its readers and its writers."""
 

@@ -54,8 +54,16 @@ class ServerProcess:
         """The URL it listens at, as a realm on its own or as a node that serves or stands by; empty
         until it does."""
         self._command = [
-            *(sys.executable, *program, *command, "--data", str(directory)),
-            *("--port", "0", "--no-http", "--log-format", "json"),
+            sys.executable,
+            *program,
+            *command,
+            "--data",
+            str(directory),
+            "--port",
+            "0",
+            "--no-http",
+            "--log-format",
+            "json",
             *arguments,
         ]
         self._environment = {**os.environ, "PYTHONPATH": _source_path(), **(environment or {})}

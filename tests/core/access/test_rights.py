@@ -66,7 +66,14 @@ def test_what_is_no_name_of_a_user_is_refused(name: str) -> None:
 @pytest.mark.spec("A2")
 def test_the_rights_are_those_of_the_semantics() -> None:
     assert RIGHTS["realm"] == (
-        *("manage_acl", "full", "access", "configure", "channels", "realm", "admin", "monitor"),
+        "manage_acl",
+        "full",
+        "access",
+        "configure",
+        "channels",
+        "realm",
+        "admin",
+        "monitor",
     )
     assert RIGHTS["channel"] == ("manage_acl", "full", "purge", "subscribe", "publish", "durable")
     assert RIGHTS["queue"] == ("manage_acl", "full", "purge", "peek", "push", "pop")
@@ -101,8 +108,14 @@ def test_who_monitors_sees_everything_and_takes_nothing() -> None:
     assert {*OPERATIONS} - seen == {
         *(name for name, need in OPERATIONS.items() if need.audited),
         *(name for name, need in OPERATIONS.items() if need.rights == ("access",)),
-        *("channel.publish", "channel.subscribe", "queue.push", "queue.peek", "queue.pop"),
-        *("durable.attach", "durable.browse", "durable.preview"),
+        "channel.publish",
+        "channel.subscribe",
+        "queue.push",
+        "queue.peek",
+        "queue.pop",
+        "durable.attach",
+        "durable.browse",
+        "durable.preview",
     }
 
 

@@ -33,7 +33,10 @@ def test_a_list_is_sorted_and_canonical() -> None:
     assert choice.text == "orders/eu, orders/us, trades, orders/*"
     assert not choice.is_one
     assert choice.of(["orders/asia", "orders/eu", "other"]) == [
-        *("orders/asia", "orders/eu", "orders/us", "trades")
+        "orders/asia",
+        "orders/eu",
+        "orders/us",
+        "trades",
     ]
 
 

@@ -42,8 +42,13 @@ class ClusterCommands:
     def _run(self, *words: str) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
             [
-                *(sys.executable, "-m", "penstock", "cluster", *words),
-                *("--cluster", self._engine.named(self._engine.ports)),
+                sys.executable,
+                "-m",
+                "penstock",
+                "cluster",
+                *words,
+                "--cluster",
+                self._engine.named(self._engine.ports),
             ],
             check=False,
             capture_output=True,

@@ -78,8 +78,14 @@ class Node:
             ]
         native, mqtt = map(str, ports)
         self._arguments = (
-            *("--port", native, "--mqtt-port", mqtt, "--node", self.name),
-            *("--cluster", engine.named(servers)),
+            "--port",
+            native,
+            "--mqtt-port",
+            mqtt,
+            "--node",
+            self.name,
+            "--cluster",
+            engine.named(servers),
             *amqp.OPTIONS,
         )
         self._settings = {

@@ -64,8 +64,10 @@ def pauses(
                 what,
                 wanted,
                 len(those),
-                *(median(nobody or [0.0]), max(nobody, default=0.0)),
-                *(median(client or [0.0]), max(client, default=0.0)),
+                median(nobody or [0.0]),
+                max(nobody, default=0.0),
+                median(client or [0.0]),
+                max(client, default=0.0),
             )
         )
     return rows

@@ -41,7 +41,9 @@ def table(loop: ClusterLoop) -> str:
             ("FAULT", "AT LEAST", "TIMES", "MEDIAN", "WORST", "SLOWEST MEDIAN", "SLOWEST WORST"),
             [
                 (
-                    *(row.what, row.least, row.times),
+                    row.what,
+                    row.least,
+                    row.times,
                     *(f"{seconds:.1f} s" for seconds in (row.median_s, row.worst_s)),
                     *(f"{seconds:.1f} s" for seconds in (row.client_median_s, row.client_worst_s)),
                 )

@@ -41,8 +41,13 @@ def test_names_of_durables_do_not_meet() -> None:
     names = [
         durable_name_of(client, name, volatile=volatile)
         for client, name, volatile in (
-            *(("a", "b:c", False), ("a:b", "c", False), ("", "a:b:c", False), ("a", "b", False)),
-            *(("a", "b", True), ("a", "b@volatile", False), ("a", "ž #", False)),
+            ("a", "b:c", False),
+            ("a:b", "c", False),
+            ("", "a:b:c", False),
+            ("a", "b", False),
+            ("a", "b", True),
+            ("a", "b@volatile", False),
+            ("a", "ž #", False),
         )
     ]
 

@@ -122,9 +122,19 @@ def meaning(raw: bytes) -> dict[str, Any]:
 
 
 FULL = (
-    *("id", b"user", "to", "subject", "reply", "correlation"),
-    *(Symbol("text/plain"), Symbol("gzip"), Timestamp(NOW_MS + 9_000), Timestamp(NOW_MS)),
-    *("group", UInt(7), "replies"),
+    "id",
+    b"user",
+    "to",
+    "subject",
+    "reply",
+    "correlation",
+    Symbol("text/plain"),
+    Symbol("gzip"),
+    Timestamp(NOW_MS + 9_000),
+    Timestamp(NOW_MS),
+    "group",
+    UInt(7),
+    "replies",
 )
 APPLICATION = {
     "bool": True,

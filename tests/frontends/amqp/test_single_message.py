@@ -81,9 +81,19 @@ times = st.none() | st.integers(0, 1 << 43).map(Timestamp) | st.just(Timestamp(-
 texts = st.none() | st.text(max_size=9)
 ids = texts | st.integers(0, 9).map(ULong) | st.uuids() | st.binary(max_size=4)
 properties: st.SearchStrategy[Any] = st.just([]) | st.tuples(
-    *(ids, st.none() | st.binary(max_size=4), texts, texts, texts, ids),
-    *(st.none() | st.just(Symbol("text/plain")), st.none(), times, times),
-    *(rarely("group"), rarely(UInt(7)), texts),
+    ids,
+    st.none() | st.binary(max_size=4),
+    texts,
+    texts,
+    texts,
+    ids,
+    st.none() | st.just(Symbol("text/plain")),
+    st.none(),
+    times,
+    times,
+    rarely("group"),
+    rarely(UInt(7)),
+    texts,
 )
 marks: st.SearchStrategy[Any] = st.fixed_dictionaries(
     {},

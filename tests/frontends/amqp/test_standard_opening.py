@@ -233,8 +233,13 @@ def test_3_5_3_the_answer_says_how_long_what_is_made_really_lives(
 @pytest.mark.parametrize(
     "policy",
     [
-        *(UInt(0x2B), "delete-on-close", Symbol("amqp:delete-on-close:list"), [], True),
-        *(Described(ULong(0x28), []), Described(Symbol("example:for-ever:list"), [])),
+        UInt(0x2B),
+        "delete-on-close",
+        Symbol("amqp:delete-on-close:list"),
+        [],
+        True,
+        Described(ULong(0x28), []),
+        Described(Symbol("example:for-ever:list"), []),
     ],
     ids=str,
 )

@@ -232,7 +232,7 @@ def test_a_link_says_of_which_kind_its_durable_is(
 def test_a_serial_durable_has_one_client_after_the_other(connect: Connect) -> None:
     def receiver(of: Client, number: int) -> BlockingReceiver:
         return of.receiver(
-            *("news", "topic", "serial", "shared", "global"), name=f"sub|{number}", durable=True
+            "news", "topic", "serial", "shared", "global", name=f"sub|{number}", durable=True
         )
 
     holder = connect()

@@ -192,9 +192,16 @@ def test_one_that_is_to_wait_longer_than_time_lasts_waits_to_its_end(
 @pytest.mark.parametrize(
     "annotations",
     [
-        *({TIME: 1e12}, {TIME: "2030-01-01"}, {TIME: True}, {TIME: [1]}, {TIME: b"1"}),
+        {TIME: 1e12},
+        {TIME: "2030-01-01"},
+        {TIME: True},
+        {TIME: [1]},
+        {TIME: b"1"},
         {TIME: -LONG_MAX - 1},
-        *({DELAY: -1}, {DELAY: 5.0}, {DELAY: "5s"}, {DELAY: False}),
+        {DELAY: -1},
+        {DELAY: 5.0},
+        {DELAY: "5s"},
+        {DELAY: False},
     ],
     ids=str,
 )

@@ -141,8 +141,14 @@ def answer_before_the_body(web: Known, head: str) -> tuple[bytes, bytes]:
 @pytest.mark.parametrize(
     "route",
     [
-        *("POST channels", "POST channels/orders/events", "POST channels/orders/purge"),
-        *("PATCH channels/orders", "POST imports", "POST users", "PATCH realm", "POST joins"),
+        "POST channels",
+        "POST channels/orders/events",
+        "POST channels/orders/purge",
+        "PATCH channels/orders",
+        "POST imports",
+        "POST users",
+        "PATCH realm",
+        "POST joins",
     ],
 )
 @pytest.mark.parametrize(

@@ -74,7 +74,10 @@ def hang_up(peer: socket.socket) -> None:
         (Collected, "wait", "GET", "channels/orders/events?selector=n%3E3", None),
         (Collected, "wait", "GET", "channels/orders/events?newest=true&selector=n%3E3", None),
         (
-            *(Collected, "wait", "POST", "selectors/check"),
+            Collected,
+            "wait",
+            "POST",
+            "selectors/check",
             {"selector": "n > 3", "channel": "orders"},
         ),
         (Exports, "read", "GET", "channels/orders/export", None),

@@ -207,8 +207,17 @@ def test_a_strange_name_for_this_machine_is_refused(web: Web, host: str) -> None
 @pytest.mark.parametrize(
     "host",
     [
-        *("[::1]evil", "[::1]evil:80", "[::1", "::1", "[evil]", "localhost:evil"),
-        *("a b", "user@localhost", "localhost/", "localhost#x", "localhost:1:2"),
+        "[::1]evil",
+        "[::1]evil:80",
+        "[::1",
+        "::1",
+        "[evil]",
+        "localhost:evil",
+        "a b",
+        "user@localhost",
+        "localhost/",
+        "localhost#x",
+        "localhost:1:2",
     ],
 )
 def test_a_host_that_is_none_is_refused(web: Web, host: str) -> None:
@@ -295,8 +304,16 @@ def test_the_console_is_served_with_its_policy(web: Web) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        *("/../server.py", "/%2e%2e/server.py", "/..%2fserver.py", "/../../bootstrap.py"),
-        *("//etc/passwd", "/.hidden.js", "/vendor", "/index.html/", "/%00", "/console.py"),
+        "/../server.py",
+        "/%2e%2e/server.py",
+        "/..%2fserver.py",
+        "/../../bootstrap.py",
+        "//etc/passwd",
+        "/.hidden.js",
+        "/vendor",
+        "/index.html/",
+        "/%00",
+        "/console.py",
     ],
 )
 def test_nothing_outside_the_console_is_served(web: Web, path: str) -> None:

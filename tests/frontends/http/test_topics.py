@@ -20,8 +20,16 @@ from tests.frontends.mqtt.internal_stores import put_into
 RETAINED = "channels/mqtt/retained"
 TOPICS = "channels/mqtt/topics"
 NAMES = (
-    *("plant/1/temp", "plant/1/state", "plant/2/temp", "plant", "plant-b", "/x", "/", "a b/ü"),
-    *("$own/1", "deep/1/2/3/4"),
+    "plant/1/temp",
+    "plant/1/state",
+    "plant/2/temp",
+    "plant",
+    "plant-b",
+    "/x",
+    "/",
+    "a b/ü",
+    "$own/1",
+    "deep/1/2/3/4",
 )
 
 

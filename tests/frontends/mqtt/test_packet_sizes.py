@@ -50,12 +50,16 @@ SIZES += [(first, FILTERS_BYTES_MAX) for first in FILTERS]
 MANY = PacketProperties(user_properties=(("n", "v"),) * (USER_PROPERTIES_MAX + 1))
 LARGE = PacketProperties(user_properties=(("n", "v" * 60_000),) * 2)
 WITH_PROPERTIES: tuple[Packet, ...] = (
-    *(PublishPacket("a", properties=MANY), PublishPacket("a", properties=LARGE)),
-    *(PubackPacket(1, properties=MANY), PubrecPacket(1, properties=MANY)),
-    *(PubrelPacket(1, properties=MANY), PubcompPacket(1, properties=MANY)),
+    PublishPacket("a", properties=MANY),
+    PublishPacket("a", properties=LARGE),
+    PubackPacket(1, properties=MANY),
+    PubrecPacket(1, properties=MANY),
+    PubrelPacket(1, properties=MANY),
+    PubcompPacket(1, properties=MANY),
     SubscribePacket(1, (TopicSubscription("a"),), MANY),
     SubscribePacket(1, (TopicSubscription("a"),), LARGE),
-    *(UnsubscribePacket(1, ("a",), MANY), DisconnectPacket(properties=MANY)),
+    UnsubscribePacket(1, ("a",), MANY),
+    DisconnectPacket(properties=MANY),
     DisconnectPacket(properties=LARGE),
 )
 

@@ -228,8 +228,18 @@ def test_how_many_come_together_changes_nothing(
 
 
 WRONG = (
-    *(b"21.5", b"null", b"[]", b"text", b'{"a": 1', b'{"a": 1} {"a": 2}', b'{"$penstock": 1}'),
-    *(b'{"a": NaN}', b'{"a": "\xff"}', b'{},"v":{}', b'{}}\n{"v":{}', b'{"": 1}'),
+    b"21.5",
+    b"null",
+    b"[]",
+    b"text",
+    b'{"a": 1',
+    b'{"a": 1} {"a": 2}',
+    b'{"$penstock": 1}',
+    b'{"a": NaN}',
+    b'{"a": "\xff"}',
+    b'{},"v":{}',
+    b'{}}\n{"v":{}',
+    b'{"": 1}',
 )
 
 

@@ -53,8 +53,13 @@ def device(line: str, client_id: str = "d1", **fields: Any) -> PacketClient:
 @pytest.mark.parametrize(
     ("topic", "is_allowed"),
     [
-        *(("dev/d1", True), ("dev/d1/x", True), ("dev/d1/cell", True)),
-        *(("dev/d2/x", False), ("dev", False), ("cmd/device/x", False), ("lasting/x", False)),
+        ("dev/d1", True),
+        ("dev/d1/x", True),
+        ("dev/d1/cell", True),
+        ("dev/d2/x", False),
+        ("dev", False),
+        ("cmd/device/x", False),
+        ("lasting/x", False),
     ],
 )
 def test_publishing_needs_a_filter_that_takes_the_topic(
@@ -67,11 +72,18 @@ def test_publishing_needs_a_filter_that_takes_the_topic(
 @pytest.mark.parametrize(
     ("wanted", "plain", "lasting"),
     [
-        *(("cmd/device/x", True, False), ("cmd/device/+", True, False)),
-        *(("cmd/device/#", False, False), ("cmd/+/x", False, False), ("#", False, False)),
-        *(("lasting/#", True, True), ("lasting/a", True, True), ("lasting", True, True)),
-        *(("+/a", False, False), ("dev/d1/#", False, False)),
-        *(("$share/g/lasting/a", True, True), ("$share/g/cmd/device/x", False, False)),
+        ("cmd/device/x", True, False),
+        ("cmd/device/+", True, False),
+        ("cmd/device/#", False, False),
+        ("cmd/+/x", False, False),
+        ("#", False, False),
+        ("lasting/#", True, True),
+        ("lasting/a", True, True),
+        ("lasting", True, True),
+        ("+/a", False, False),
+        ("dev/d1/#", False, False),
+        ("$share/g/lasting/a", True, True),
+        ("$share/g/cmd/device/x", False, False),
     ],
 )
 def test_subscribing_needs_a_filter_that_takes_all_of_them(
@@ -128,7 +140,8 @@ def test_granting_is_checked_and_audited(guarded: penstock.Realm) -> None:
         access.grant("device@*", "publish", topic="audited/+")
         newest = access.audit(1)[0]
         assert (newest.operation, newest.target) == (
-            *("topic.acl.change", "topic audited/+: +publish device@*"),
+            "topic.acl.change",
+            "topic audited/+: +publish device@*",
         )
         (entry,) = access.entries(topic="audited/+").entries
         assert (entry.subject, entry.rights) == ("device@*", ("publish",))

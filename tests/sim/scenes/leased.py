@@ -176,7 +176,11 @@ class Consumer:
     ) -> Settled:
         chosen = LeasedEvents(IdSet.of(sorted(ids)).spans)
         settle = SettleLease(
-            *(self._number, self._durable, held.lease, how, chosen),  # type: ignore[arg-type]  # one of the three
+            self._number,
+            self._durable,
+            held.lease,
+            how,  # type: ignore[arg-type]  # one of the three
+            chosen,
             delay_ms=delay_ms,
         )
         told = await self._world.realm.leases.settle(settle, "")

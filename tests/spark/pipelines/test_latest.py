@@ -205,8 +205,15 @@ def test_an_archive_without_a_null_tells_a_change_of_type_all_the_same(
     }
     kept = set(rows_in(tmp_path / "table")[0])
     assert kept == {
-        *("ccy", "last_event_id", "last_published", "tag", "data", "as_of"),
-        *("bid", "bid::string", "ask"),
+        "ccy",
+        "last_event_id",
+        "last_published",
+        "tag",
+        "data",
+        "as_of",
+        "bid",
+        "bid::string",
+        "ask",
     }
 
 

@@ -106,15 +106,21 @@ _WRONG: list[tuple[str, int, str, Reason]] = [
     ("bytes too many", 5, "10 0e 0004 4d515454 05 02 003c 00 0000 00", Reason.MALFORMED_PACKET),
     (
         "receive maximum 0",
-        *(5, "10 10 0004 4d515454 05 02 003c 03 21 0000 0000", Reason.PROTOCOL_ERROR),
+        5,
+        "10 10 0004 4d515454 05 02 003c 03 21 0000 0000",
+        Reason.PROTOCOL_ERROR,
     ),
     (
         "packet size 0",
-        *(5, "10 12 0004 4d515454 05 02 003c 05 27 00000000 0000", Reason.PROTOCOL_ERROR),
+        5,
+        "10 12 0004 4d515454 05 02 003c 05 27 00000000 0000",
+        Reason.PROTOCOL_ERROR,
     ),
     (
         "authentication data alone",
-        *(5, "10 11 0004 4d515454 05 02 003c 04 16 0001 61 0000", Reason.PROTOCOL_ERROR),
+        5,
+        "10 11 0004 4d515454 05 02 003c 04 16 0001 61 0000",
+        Reason.PROTOCOL_ERROR,
     ),
     # 3.2: CONNACK
     ("reserved flags of a CONNACK", 5, "20 03 02 00 00", Reason.MALFORMED_PACKET),
@@ -149,11 +155,15 @@ _WRONG: list[tuple[str, int, str, Reason]] = [
     ("+ in a level", 4, "82 07 0001 0002 612b 00", Reason.PROTOCOL_ERROR),
     (
         "a shared filter without local",
-        *(5, "82 10 0001 00 000a 2473686172652f672f61 04", Reason.PROTOCOL_ERROR),
+        5,
+        "82 10 0001 00 000a 2473686172652f672f61 04",
+        Reason.PROTOCOL_ERROR,
     ),
     (
         "a shared filter without a group",
-        *(5, "82 0f 0001 00 0009 2473686172652f2f61 00", Reason.PROTOCOL_ERROR),
+        5,
+        "82 0f 0001 00 0009 2473686172652f2f61 00",
+        Reason.PROTOCOL_ERROR,
     ),
     ("no answers", 5, "90 03 0001 00", Reason.PROTOCOL_ERROR),
     ("a wrong answer", 4, "90 03 0001 03", Reason.PROTOCOL_ERROR),

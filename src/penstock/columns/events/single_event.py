@@ -81,8 +81,15 @@ class SingleEventCodec:
     """The messages of one event that a schema makes, when none of its values is null."""
 
     __slots__ = (
-        *("_by_name", "_forms", "_head", "_kinds", "_lengths", "_places", "_structs"),
-        *("names", "schema"),
+        "_by_name",
+        "_forms",
+        "_head",
+        "_kinds",
+        "_lengths",
+        "_places",
+        "_structs",
+        "names",
+        "schema",
     )
 
     def __init__(self, schema: pa.Schema, kinds: Sequence[str], structs: Container[int]) -> None:

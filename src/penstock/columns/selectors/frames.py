@@ -80,8 +80,15 @@ class EventFrame:
     """The events of one batch. Values of a column that it lacks are unknown."""
 
     __slots__ = (
-        *("_batch", "_known", "_messages", "_outcomes", "_overflow", "_stamped"),
-        *("check", "now_us", "rows"),
+        "_batch",
+        "_known",
+        "_messages",
+        "_outcomes",
+        "_overflow",
+        "_stamped",
+        "check",
+        "now_us",
+        "rows",
     )
 
     def __init__(

@@ -63,7 +63,13 @@ class Selector:
     """
 
     __slots__ = (
-        *("__weakref__", "_condition", "columns", "expression", "row_bytes", "stamped", "text"),
+        "__weakref__",
+        "_condition",
+        "columns",
+        "expression",
+        "row_bytes",
+        "stamped",
+        "text",
         "work",
     )
 

@@ -20,7 +20,13 @@ Proof = Literal["none", "password", "token", "certificate"]
 RIGHTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "realm": (
-            *("manage_acl", "full", "access", "configure", "channels", "realm", "admin"),
+            "manage_acl",
+            "full",
+            "access",
+            "configure",
+            "channels",
+            "realm",
+            "admin",
             "monitor",
         ),
         "channel": ("manage_acl", "full", "purge", "subscribe", "publish", "durable"),

@@ -107,8 +107,12 @@ class CheckedFrames:
         if len(places) > 2:
             second = _free(frame, places[2])
         like = _Likeness(
-            *(frame[4 : first[0]], *first, frame[first[1] : second[0]], *second),
-            *(frame[second[1] : 8 + found.end], 8 + found.end),
+            frame[4 : first[0]],
+            *first,
+            frame[first[1] : second[0]],
+            *second,
+            frame[second[1] : 8 + found.end],
+            8 + found.end,
             ids,
         )
         if len(self._likenesses) >= LIKENESSES_MAX:

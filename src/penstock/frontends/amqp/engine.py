@@ -58,9 +58,14 @@ _ATTACH: Final = pn.PN_LINK_REMOTE_OPEN
 _NULL: Final = ffi.NULL
 _TOLD: Final = frozenset(
     {
-        *(pn.PN_CONNECTION_REMOTE_OPEN, pn.PN_CONNECTION_REMOTE_CLOSE, pn.PN_TRANSPORT_ERROR),
-        *(_BEGIN, pn.PN_SESSION_REMOTE_CLOSE, _ATTACH),
-        *(pn.PN_LINK_REMOTE_CLOSE, pn.PN_LINK_REMOTE_DETACH),
+        pn.PN_CONNECTION_REMOTE_OPEN,
+        pn.PN_CONNECTION_REMOTE_CLOSE,
+        pn.PN_TRANSPORT_ERROR,
+        _BEGIN,
+        pn.PN_SESSION_REMOTE_CLOSE,
+        _ATTACH,
+        pn.PN_LINK_REMOTE_CLOSE,
+        pn.PN_LINK_REMOTE_DETACH,
     }
 )
 """Events of Proton that the peer object is told of, besides messages; the engine handles the

@@ -210,8 +210,15 @@ def row_of(place: int, message: bytes, now_ms: int) -> Row:
     if deliver_ms is None and annotations.delay_ms:
         deliver_ms = min(now_ms + annotations.delay_ms, MS_MAX)
     return Row(
-        *(place, data, header, deliver_ms, annotations.tag),
-        *(signature, properties, headers, ttl),
+        place,
+        data,
+        header,
+        deliver_ms,
+        annotations.tag,
+        signature,
+        properties,
+        headers,
+        ttl,
     )
 
 

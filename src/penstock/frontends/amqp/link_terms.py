@@ -16,8 +16,14 @@ _NO_LOCAL: Final = (0x0000468C00000003, "apache.org:no-local-filter:list", "no-l
 _LIFETIME: Final = symbol("lifetime-policy")
 _DELETE_ON_CLOSE: Final = 0x2B
 _POLICIES: Final = (
-    *(_DELETE_ON_CLOSE, "amqp:delete-on-close:list", 0x2C, "amqp:delete-on-no-links:list"),
-    *(0x2D, "amqp:delete-on-no-messages:list", 0x2E, "amqp:delete-on-no-links-or-messages:list"),
+    _DELETE_ON_CLOSE,
+    "amqp:delete-on-close:list",
+    0x2C,
+    "amqp:delete-on-no-links:list",
+    0x2D,
+    "amqp:delete-on-no-messages:list",
+    0x2E,
+    "amqp:delete-on-no-links-or-messages:list",
 )
 _GENERAL_MAX: Final = 64 << 10
 """Most characters of a selector."""

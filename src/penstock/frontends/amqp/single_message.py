@@ -86,8 +86,15 @@ def _read(message: bytes, now_ms: int, container: str) -> tuple[_Kind, list[Any]
     if header.priority is not None and not 0 <= header.priority <= PRIORITY_MAX:
         return None
     key = (
-        *(header.durable, header.priority is None, not ttl, row.tag is None, not row.data),
-        *(not container, *row.headers, None, *signature),
+        header.durable,
+        header.priority is None,
+        not ttl,
+        row.tag is None,
+        not row.data,
+        not container,
+        *row.headers,
+        None,
+        *signature,
     )
     try:
         kind = _kinds[key]
@@ -212,10 +219,23 @@ def _likeness(
     without_data[int(row.tag is not None)] = b""
     head, row = message[:id_at], row._replace(data=b"")
     return MessageTemplate(
-        *(container, kind, row, without_data, head, id_at, id_end),
-        *(message[id_end:time_at], time_at, time_end, message[time_end : body_at + 1]),
-        *(body_at + 1, data_at, message[body_at] in _STRINGS),
-        *(id_place, time_place, int(row.tag is not None)),
+        container,
+        kind,
+        row,
+        without_data,
+        head,
+        id_at,
+        id_end,
+        message[id_end:time_at],
+        time_at,
+        time_end,
+        message[time_end : body_at + 1],
+        body_at + 1,
+        data_at,
+        message[body_at] in _STRINGS,
+        id_place,
+        time_place,
+        int(row.tag is not None),
     )
 
 

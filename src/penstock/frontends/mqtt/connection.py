@@ -77,8 +77,13 @@ _PUBACK: Final = bytes((0x40, 2))
 _PUBACK_BYTES: Final = 4
 
 _ASKED_FOR_PROBLEMS: Final = (
-    *(AuthPacket, PubackPacket, PubcompPacket, PubrecPacket, PubrelPacket),
-    *(SubackPacket, UnsubackPacket),
+    AuthPacket,
+    PubackPacket,
+    PubcompPacket,
+    PubrecPacket,
+    PubrelPacket,
+    SubackPacket,
+    UnsubackPacket,
 )
 """Packets that explain nothing to a client that does not want it (3.1.2.11.7)."""
 

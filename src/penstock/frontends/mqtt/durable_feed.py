@@ -76,7 +76,10 @@ async def make_durable(
     shown = wanted_of(text)
     with contextlib.suppress(NameAlreadyBound):
         await realm.subscriptions.create_durable(
-            *(channel, name, "shared" if text.startswith(SHARED) else "serial", start),
+            channel,
+            name,
+            "shared" if text.startswith(SHARED) else "serial",
+            start,
             selector_of(shown, () if topics is None else topics.templates),
             persistent=None,
         )
@@ -150,12 +153,12 @@ class DurableFeed:
             window = min(SHARED_WINDOW, self._client.outbox.in_flight_max)
         try:
             opened = await subscriptions.attach(
-                *(channel, name, self), window=window, pull=False, room=self._client.room
+                channel, name, self, window=window, pull=False, room=self._client.room
             )
         except NameDoesNotExist:
             await make_durable(self._realm, channel, name, self._filter.text, self._topics)
             opened = await subscriptions.attach(
-                *(channel, name, self), window=window, pull=False, room=self._client.room
+                channel, name, self, window=window, pull=False, room=self._client.room
             )
         self._subscription = opened.number
         if self._has_ended:
@@ -299,5 +302,5 @@ class DurableFeed:
                 _log.debug("mqtt.not_settled", reason=str(error))
 
         self._realm.subscriptions.settle(
-            *(self._subscription, IdSet.of(settled).spans, reply), roll_back=False, previous=False
+            self._subscription, IdSet.of(settled).spans, reply, roll_back=False, previous=False
         )

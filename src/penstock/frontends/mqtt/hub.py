@@ -344,7 +344,9 @@ class MqttHub:
             self._failed(publisher, messages, error)
             return
         self._send(
-            *(publisher, publishes, lambda: _answer(messages, refused)),
+            publisher,
+            publishes,
+            lambda: _answer(messages, refused),
             lambda error: self._failed(publisher, messages, error),
         )
 

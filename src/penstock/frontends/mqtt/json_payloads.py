@@ -30,7 +30,11 @@ LEAVES_MAX: Final = 200
 COLUMN_LEVELS_MAX: Final = 20
 """What is wider or deeper is taken row by row, where there are no such limits."""
 _NO_OBJECT: Final = (
-    *(msgspec.MsgspecError, UnicodeDecodeError, InvalidEvent, RecursionError, OverflowError),
+    msgspec.MsgspecError,
+    UnicodeDecodeError,
+    InvalidEvent,
+    RecursionError,
+    OverflowError,
     InvalidArgument,
 )
 _OPEN, _BETWEEN, _CLOSE = b'{"v":', b'}\n{"v":', b"}"

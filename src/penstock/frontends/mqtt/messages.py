@@ -302,7 +302,7 @@ def published_parts(
     known = message.written.get(key)
     if known is None:
         packet = PublishPacket(
-            *(message.topic, message.payload, qos, 0, retain), properties=message.properties
+            message.topic, message.payload, qos, 0, retain, properties=message.properties
         )
         known = publish_parts(packet, version)
         if len(known[1]) <= _KEPT_BYTES_MAX:
@@ -385,13 +385,18 @@ def _plain_messages(batch: pa.RecordBatch, by: Reading) -> list[TopicMessage | N
     right = _right_names(set(topics[0]))
     return [
         TopicMessage(
-            *(topic, payload or b"", rest.of_qos(persists is not False), client or "", 0),
-            *(_NONE, rest.retain),
+            topic,
+            payload or b"",
+            rest.of_qos(persists is not False),
+            client or "",
+            0,
+            _NONE,
+            rest.retain,
         )
         if topic is not None and right[topic]
         else None
         for topic, payload, persists, client, rest in zip(
-            *(topics[0], payloads, kept, headers[0], residues), strict=True
+            topics[0], payloads, kept, headers[0], residues, strict=True
         )
     ]
 

@@ -434,9 +434,7 @@ class Outbox:
 
     def know(self, packet_id: int, record: SentRecord) -> None:
         """Take up a message that was sent, or was about to be, before the server was started."""
-        source = MessageSource(
-            *(record.source, record.event_id, record.from_retained, record.channel)
-        )
+        source = MessageSource(record.source, record.event_id, record.from_retained, record.channel)
         found = InFlight(2, None, source, True, True, is_released=record.is_released)
         self.in_flight[packet_id] = found
         self._known[source] = packet_id
@@ -570,11 +568,16 @@ class Outbox:
             return None
         if own is message.properties and not is_duplicate:
             before, behind = published_parts(
-                *(message, connection.version, qos), retain=waiting.retain
+                message, connection.version, qos, retain=waiting.retain
             )
             return before + (packet_id.to_bytes(2) if qos else b"") + behind
         packet = PublishPacket(
-            *(message.topic, message.payload, qos, packet_id, waiting.retain, is_duplicate),
+            message.topic,
+            message.payload,
+            qos,
+            packet_id,
+            waiting.retain,
+            is_duplicate,
             properties=own,
         )
         return packet_bytes(packet, connection.version)

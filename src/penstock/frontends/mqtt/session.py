@@ -183,8 +183,13 @@ class MqttSession:
     def _kept(self) -> tuple[StoredFilter, ...]:
         return tuple(
             StoredFilter(
-                *(each.text, each.qos, each.no_local, each.retain_as_published),
-                *(each.number, each.durable, each.owes_retained),
+                each.text,
+                each.qos,
+                each.no_local,
+                each.retain_as_published,
+                each.number,
+                each.durable,
+                each.owes_retained,
             )
             for each in self.filters.values()
         )
@@ -243,7 +248,7 @@ class MqttSession:
         self.ended_us = 0
         for stored in self._away.values():
             options = TopicSubscription(
-                *(stored.filter, stored.qos, stored.no_local, stored.retain_as_published)
+                stored.filter, stored.qos, stored.no_local, stored.retain_as_published
             )
             made = Filter(connection, options, stored.number)
             made.durable, made.owes_retained = stored.durable, stored.owes_retained

@@ -534,6 +534,6 @@ def _stored(will: Will | None) -> StoredWill | None:
         return None
     own = replace(will.properties, will_delay_s=None)
     packet = PublishPacket(
-        *(will.topic, will.payload, will.qos, 1 if will.qos else 0, will.retain), properties=own
+        will.topic, will.payload, will.qos, 1 if will.qos else 0, will.retain, properties=own
     )
     return StoredWill(packet_bytes(packet, MQTT_5), will.properties.will_delay_s or 0)

@@ -19,7 +19,13 @@ class ReadThrottle:
     """Pauses and resumes the reading of one connection."""
 
     __slots__ = (
-        *("_has_more", "_is_read", "_loop", "_may_read", "_resumed", "_take", "_transport"),
+        "_has_more",
+        "_is_read",
+        "_loop",
+        "_may_read",
+        "_resumed",
+        "_take",
+        "_transport",
         "is_paused",
     )
 

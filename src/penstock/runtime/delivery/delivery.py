@@ -93,7 +93,14 @@ class _Round:
     """One pass over what a channel offers. Batches that were read are sent to all who get them."""
 
     __slots__ = (
-        *("channel", "has_moved", "held", "made", "number", "passed_over", "quarantiner", "read"),
+        "channel",
+        "has_moved",
+        "held",
+        "made",
+        "number",
+        "passed_over",
+        "quarantiner",
+        "read",
         "store",
     )
 

@@ -48,7 +48,8 @@ READS: Final = frozenset(
         "pattern.list",
         *(f"{kind}.{verb}" for kind in ("channel", "queue") for verb in ("list", "open")),
         *(f"{kind}.{verb}" for kind in ("channel", "queue") for verb in ("describe", "columns")),
-        *("channel.subscribe", "queue.peek"),
+        "channel.subscribe",
+        "queue.peek",
     }
 )
 """The operations that change nothing, take nothing, and do not depend on what is outstanding."""

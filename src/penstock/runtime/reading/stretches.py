@@ -89,7 +89,9 @@ async def _batches_between(
         outlet = Collected("mqtt", None, size)
         open_ = partial(
             realm.subscriptions.subscribe,
-            *(channel, FromId(next_id), outlet),
+            channel,
+            FromId(next_id),
+            outlet,
             credit=size,
             browse=True,
             last_id=last_id,

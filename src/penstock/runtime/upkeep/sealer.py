@@ -160,7 +160,12 @@ class Sealer:
         """Channels that are being sealed, and what is set when they are no more; a channel is
         sealed by one task at a time."""
         self.maintainer = Maintainer(
-            *(shard, blobs, dispatch.files, offload, limits.maintenance, dispatch.incidents),
+            shard,
+            blobs,
+            dispatch.files,
+            offload,
+            limits.maintenance,
+            dispatch.incidents,
             has_gaps=keeps_journal,
         )
 

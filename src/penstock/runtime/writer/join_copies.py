@@ -28,8 +28,16 @@ class CopyCandidates:
     once."""
 
     __slots__ = (
-        *("_been", "_frame", "_masks", "_messages", "_now_us"),
-        *("batch", "outcomes", "roots", "span", "too_far"),
+        "_been",
+        "_frame",
+        "_masks",
+        "_messages",
+        "_now_us",
+        "batch",
+        "outcomes",
+        "roots",
+        "span",
+        "too_far",
     )
 
     def __init__(

@@ -124,9 +124,7 @@ _MESSAGES: Final = _in(PUBLISH, WILL)
 _ENDS: Final = _in(CONNECT, CONNACK)
 _SIGNING_IN: Final = _in(CONNECT, CONNACK, AUTH)
 _SERVER: Final = _in(CONNACK)
-_ANSWERS: Final = _in(
-    *(CONNACK, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK, DISCONNECT, AUTH)
-)
+_ANSWERS: Final = _in(CONNACK, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK, DISCONNECT, AUTH)
 _ALL: Final = _in(CONNECT, PUBLISH, WILL, SUBSCRIBE, UNSUBSCRIBE, *_ANSWERS)
 
 PROPERTIES: Final = (
@@ -136,7 +134,10 @@ PROPERTIES: Final = (
     Property(0x08, "response_topic", _TEXT, _MESSAGES),
     Property(0x09, "correlation_data", _BINARY, _MESSAGES),
     Property(
-        *(0x0B, "subscription_ids", _VARIABLE, _in(PUBLISH, SUBSCRIBE)),
+        0x0B,
+        "subscription_ids",
+        _VARIABLE,
+        _in(PUBLISH, SUBSCRIBE),
         least=1,
         most=VARIABLE_MAX,
         is_repeated=True,
