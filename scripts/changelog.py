@@ -26,7 +26,7 @@ FIRST = ("removed", "changed", "deprecated", "added", "fixed", "security")
 UNRELEASED = "## Unreleased"
 
 _RELEASE = re.compile(r"^## (\d+\.\d+\.\d+\S*) \((\d{4}-\d\d-\d\d)\)$", re.MULTILINE)
-_VERSION = re.compile(r'^(__version__: Final =) "([^"]+)"$', re.MULTILINE)
+_VERSION = re.compile(r'^__version__ = "([^"]+)"$', re.MULTILINE)
 
 
 def fragments(folder: Path) -> list[Path]:
@@ -89,7 +89,7 @@ def notes(changelog: str, version: str) -> str:
 
 def with_version(module: str, version: str) -> str:
     """The text of the package with another version."""
-    after, count = _VERSION.subn(rf'\1 "{version}"', module)
+    after, count = _VERSION.subn(f'__version__ = "{version}"', module)
     assert count == 1, "the package does not say its version in one place"
     return after
 

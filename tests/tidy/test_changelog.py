@@ -69,7 +69,7 @@ def test_a_version_is_released_once_and_not_without_changes(
 
 
 def test_a_release_writes_the_version_of_the_package(changelog: ModuleType) -> None:
-    module = '"""Text."""\n\n__version__: Final = "1.0.0"\n'
+    module = '"""Text."""\n\n__version__ = "1.0.0"\n'
 
     assert changelog.with_version(module, "1.1.0") == module.replace("1.0.0", "1.1.0")
 
