@@ -95,6 +95,32 @@ def test_a_client_of_a_durable_gets_as_much_as_its_window_has_room_for(kind: str
     )
 
 
+@pytest.mark.spec("T3")
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_event_in_a_clients_hands_that_makes_room_does_not_come_twice(kind: str) -> None:
+    """It was offered while later events were being stored, so not all of the channel was."""
+    play = durable_play(kind, 1, capacity=2)
+    play.step(publish(1))
+    offered = play.channel.offer(below=1)
+    assert delivered(list(offered)) == {1: [0]}
+    play.step(publish(2))
+
+    assert delivered(play.offers()) == {1: [1]}
+
+
+@pytest.mark.spec("T3", "D18")
+def test_an_event_that_waits_after_a_rollback_and_makes_room_does_not_come_sooner() -> None:
+    play = play_of(capacity=2)
+    play.do(AddDurable("d", "shared"))
+    play.do(TakeSeat("d", 1, "s1", 1))
+    play.step(publish(1))
+    assert delivered(list(play.channel.offer(below=1))) == {1: [0]}
+    play.step(RollBack(1, (span(0),), delay_ms=1_000))
+    play.step(publish(2))
+
+    assert delivered(play.offers()) == {1: [1]}
+
+
 @pytest.mark.spec("T3", "D13")
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_has_made_room_and_is_given_back_does_not_come_again(kind: str) -> None:

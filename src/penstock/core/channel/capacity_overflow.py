@@ -50,7 +50,7 @@ def leaving(state: ChannelState, ids: IdSet) -> UnofferedIds | None:
     new = new.within(Span(state.granted_through, _BEYOND))
     for durable, seat in state.seats.values():
         if durable.name not in found.by_durable:
-            found.by_durable[durable.name] = durable.wanting(new)
+            found.by_durable[durable.name] = durable.ungranted(new)
         if seat.wanted:
             found.by_reader.append((seat, seat.wanted.overlap(new)))
     return found

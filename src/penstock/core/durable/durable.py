@@ -533,6 +533,13 @@ class Durable:
             found.add_all(ids.within(Span(self.head, 1 << 62)))
         return found
 
+    def ungranted(self, ids: IdSet) -> IdSet:
+        """The part of ``ids``, all stored, that is ready for a client and in nobody's hands."""
+        found = self.ready.overlap(ids)
+        if not self.selector:
+            found.add_all(ids.within(Span(self.head, 1 << 62)))
+        return found
+
     @property
     def limits_deliveries(self) -> bool:
         """Whether an event may come only so often (SEM T10)."""
