@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Final, Self
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +20,7 @@ from penstock.columns.schema.layout import EVENT_BYTES_MIN
 from penstock.core.channel.channel_type import Home
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.ports import Buffer, PageSlot
+from penstock.runtime.store.bodies import Body
 from penstock.runtime.store.sealed_file import Publishers
 
 IntArray = npt.NDArray[np.int64]
@@ -25,6 +30,40 @@ MERGE_BELOW = 1_024
 FEW = 16
 """Up to this many ranges of a batch are sliced and put together, which costs less than to take
 their rows, and needs no functions of Arrow that would have to be imported first."""
+
+PARSED_BYTES_MAX: Final = 64 << 20
+"""Bytes of parsed batches that are kept. The others are parsed again when they are needed."""
+_BODY_FACTOR: Final = 12
+"""A parsed batch takes up to so many times the bytes of its body: Arrow has some 600 bytes for each
+column of it, a body has 56."""
+_SCHEMA_FACTOR: Final = 5
+"""A schema that is the batch's own takes so many times its bytes."""
+
+
+class _ParsedBatches:
+    """The batches that have their parsed form in memory, the oldest first."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._kept: deque[tuple[ref[TailBatch], int]] = deque()
+        self._lock = threading.Lock()  # files are written by other threads
+
+    def add(self, piece: TailBatch, batch: pa.RecordBatch, own_schema: int = 0) -> None:
+        """Note that ``piece`` has its batch, with a schema of its own of so many bytes; the oldest
+        ones are forgotten for it."""
+        size = max(_BODY_FACTOR * len(piece.body), batch.get_total_buffer_size())
+        size += _SCHEMA_FACTOR * own_schema
+        with self._lock:
+            self.bytes += size
+            self._kept.append((ref(piece), size))
+            while self.bytes > PARSED_BYTES_MAX:
+                oldest, freed = self._kept.popleft()
+                self.bytes -= freed
+                if (other := oldest()) is not None:
+                    other.forget_parsed()
+
+
+_parsed: Final = _ParsedBatches()
 
 
 def _ids(spans: Sequence[Span]) -> IntArray:
@@ -42,6 +81,7 @@ class TailBatch:
     """One published batch, as it was published."""
 
     __slots__ = (
+        "__weakref__",
         "_batch",
         "at_us",
         "body",
@@ -79,6 +119,8 @@ class TailBatch:
         self.schema = schema
         self.body = body
         self._batch = batch
+        if batch is not None:
+            _parsed.add(self, batch)
         self.ids = ids
         """The ids its rows have; None: every id of the span."""
         self.home = home
@@ -87,11 +129,28 @@ class TailBatch:
         """Its slot in the channel's pages; None: it is not in pages."""
         self.live = self.end - self.first if ids is None else len(ids)
 
+    @classmethod
+    def published(
+        cls, body: Body, span: Span, at_us: int, number: int, schema: pa.Schema, publisher: str
+    ) -> Self:
+        """The batch of a body that is published now."""
+        piece = cls(span, at_us, number, schema, body.buffer, publisher=publisher)
+        if (batch := body.parsed) is not None:
+            piece._batch = batch
+            _parsed.add(piece, batch, len(body.schema_bytes))
+        return piece
+
     @property
     def batch(self) -> pa.RecordBatch:
-        if self._batch is None:
-            self._batch = batch_from(self.body, self.schema)
-        return self._batch
+        batch = self._batch
+        if batch is None:
+            batch = self._batch = batch_from(self.body, self.schema)
+            _parsed.add(self, batch)
+        return batch
+
+    def forget_parsed(self) -> None:
+        """Keep the body alone, of which the batch can be made again."""
+        self._batch = None
 
     @property
     def weight(self) -> int:

@@ -552,8 +552,8 @@ class Group:
                 schema = self.schema_number(body.schema_bytes)
             span = Span(first, first + body.rows)
             first = span.end
-            arrow, buffer, batch = schemas.by_id[schema], body.buffer, body.parsed
-            piece = TailBatch(span, fact.at_us, schema, arrow, buffer, batch, publisher=publisher)
+            arrow = schemas.by_id[schema]
+            piece = TailBatch.published(body, span, fact.at_us, schema, arrow, publisher)
             if rare is None or rare.keeps(piece):
                 pieces.append(piece)
                 self._size += len(piece.body)
