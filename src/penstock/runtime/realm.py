@@ -135,6 +135,7 @@ class RunningRealm:
             offload,
             sealing,
             snapshot=recovered.snapshot,
+            unsealed_bytes_max=limits.tail_bytes_max,
             keeps_journal=recovered.has_gaps,
         )
         self._journal_bytes_max = sealing.journal_bytes_max
@@ -151,7 +152,7 @@ class RunningRealm:
         self.pattern_durables = PatternDurableOperations(
             self.shard, self.subscriptions, self.dispatch.choosing
         )
-        self._redriving = Redriving(self.shard, self.dispatch)
+        self._redriving = Redriving(self.shard, self.dispatch, lambda: self.is_congested)
         self._alarm = Alarm(self._state, self.shard.wake, clock, self.incidents)
         self.reply_queues = ReplyQueues(
             self._state,
@@ -589,8 +590,7 @@ class RunningRealm:
     @property
     def is_congested(self) -> bool:
         """Whether publishers should wait."""
-        waiting = self._state.meter.waiting_bytes - self._sealer.unsealable_bytes
-        return waiting > self.limits.tail_bytes_max
+        return self._sealer.is_behind
 
     @property
     def waiting_bytes(self) -> int:

@@ -124,9 +124,12 @@ class Sealer:
         limits: SealingLimits,
         *,
         snapshot: int,
+        unsealed_bytes_max: int,
         keeps_journal: bool = False,
     ) -> None:
+        """Publishers wait above ``unsealed_bytes_max``."""
         self._shard = shard
+        self._unsealed_bytes_max = unsealed_bytes_max
         self._journal = journal
         self._blobs = blobs
         self._files = dispatch.files
@@ -199,10 +202,31 @@ class Sealer:
             raise
         self._shard.changed.update(each for each in numbers if self._waits(ChannelId(each)))
         self._note_unsealable()
+        if self.is_behind:
+            await self._catch_up()
         if not self._incidents.is_aside(SNAPSHOTTING, None):
             await self._reporting(self._snapshot_when_due)
         if self._freed.is_worth_it(self._journal.info().size):
             await self._offload(self._freed.give_back)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether publishers wait for the sealing."""
+        return self._sealable_bytes > self._unsealed_bytes_max
+
+    @property
+    def _sealable_bytes(self) -> int:
+        return self._shard.state.meter.waiting_bytes - self.unsealable_bytes
+
+    async def _catch_up(self) -> None:
+        """Seal the channels with the most to seal, although none fills a segment, so that
+        publishers go on: many channels with little each may be what they wait for."""
+        stores = self._shard.state.stores
+        sizes = {number: store.meter.waiting_bytes for number, store in stores.items()}
+        for number in sorted(sizes, key=sizes.__getitem__, reverse=True):
+            if self._sealable_bytes <= self._unsealed_bytes_max // 2 or not sizes[number]:
+                return
+            await self._seal(ChannelId(number), everything=True)
 
     async def _snapshot_when_due(self) -> None:
         await self.snapshot_above(self._limits.journal_bytes_max)

@@ -6,9 +6,12 @@ A redrive that was interrupted continues when it is asked for again.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +39,8 @@ from penstock.runtime.writer.selector_scan import Matching
 from penstock.runtime.writer.shard import Shard
 from penstock.runtime.writer.with_files import with_open_files
 
+WAITS_S: Final = 0.05
+"""Seconds between two looks at whether a step may be taken."""
 Wanted = list[tuple[str, pa.RecordBatch]]
 """Events, in order, with who published them."""
 
@@ -44,8 +49,10 @@ MayPublish = Callable[[str, str], None]
 
 
 class Redriving:
-    def __init__(self, shard: Shard, dispatch: Dispatch) -> None:
+    def __init__(self, shard: Shard, dispatch: Dispatch, is_congested: Callable[[], bool]) -> None:
+        """``is_congested`` says whether publishers wait for what is not sealed."""
         self._shard = shard
+        self._is_congested = is_congested
         self._files = dispatch.files
         self._choosing = dispatch.choosing
 
@@ -75,6 +82,8 @@ class Redriving:
         at = writes = 0
         end: int | None = None
         while end is None or at < end:
+            if not dry_run:
+                await self._has_its_turn()
             room = 0 if dry_run else max(writes, self._room(number, destination))
             step = _Step(number, destination, wanted, dry_run=dry_run, room=room, may=may)
             if wanted is not None:
@@ -87,6 +96,12 @@ class Redriving:
         if dry_run:
             left -= moved.total()
         return Redriven(moved.total(), dict(moved), left, dry_run)
+
+    async def _has_its_turn(self) -> None:
+        """Wait as those who publish do, unless the realm ends meanwhile."""
+        while self._is_congested() and not self._shard.ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._shard.ended.wait(), WAITS_S)
 
     def _room(self, number: int, destination: str) -> int:
         """Bytes to be kept free for a step."""
@@ -161,13 +176,17 @@ class _Step:
         return free.lowest_part(self._at_once(group, state))
 
     def _at_once(self, group: Group, state: ChannelState) -> int:
-        """How many events a step may move: fewer where selectors ask much about them."""
+        """How many events a step may move: fewer where selectors ask much about them, and where
+        joins copy each to many stores."""
         directory = group.state.directory
         targets: Iterable[int] = group.state.channels
         if self.destination:
             targets = (directory.number_of(self.destination),)
         own = (sum(asked_of(group.state, each).values()) for each in targets)
         work = max(1.0, max(own, default=0) / MOVED_WORK)
+        joins = directory.joins
+        reached = [len(joins.reached_from(each)) for each in targets if each in joins.by_source]
+        work = max(work, *reached, 1)
         return max(1, int(moved_at_once(state) / work))
 
     def _ask(self, group: Group, targets: Iterable[int]) -> None:

@@ -1,0 +1,60 @@
+"""Publishers that wait for the sealing go on, and what the realm copies waits as they do."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.columns.events.event import Event
+from penstock.runtime.realm import Limits
+from penstock.runtime.upkeep.sealer import SealingLimits
+from penstock.testing.loop import pass_time, simulated
+from tests.runtime.lives import Lives
+
+NAMES = "abcdefgh"
+EVENT = Event(bytes(1_000))
+LIMIT = 50_000
+MIB = 1 << 20
+
+
+@simulated
+async def test_channels_of_which_none_fills_a_segment_are_sealed_when_publishers_wait() -> None:
+    lives = Lives(sealing=SealingLimits(), limits=Limits(tail_bytes_max=LIMIT))
+    async with lives.life("closed"):
+        for name in NAMES:
+            await lives.create(name)
+            await lives.put(name, *[EVENT] * (8 if name == "a" else 7))
+        assert lives.realm.is_congested
+
+        await pass_time(1)
+
+        assert not lives.realm.is_congested
+        assert lives.realm.waiting_bytes <= LIMIT // 2
+        assert (await lives.info("a")).storage.sealed_files == 1
+        assert [len(await lives.stored(name)) for name in NAMES] == [8, *[7] * 7]
+
+
+@pytest.mark.spec("T10")
+@simulated
+async def test_a_redrive_into_joins_waits_for_the_sealing_as_publishers_do() -> None:
+    lives = Lives(sealing=SealingLimits(), limits=Limits(tail_bytes_max=4 * MIB))
+    async with lives.life("closed"):
+        await lives.create("dead")
+        for name in "abc":
+            await lives.create(name)
+        for name in "bc":
+            await lives.realm.joins.create("a", name, "", False)
+        for _ in range(20):
+            await lives.put("dead", Event(bytes(MIB)))
+        await pass_time(1)
+        most = 0
+
+        def note() -> None:
+            nonlocal most
+            most = max(most, lives.realm.waiting_bytes)
+
+        lives.realm.shard.on_answered = note
+        done = await lives.realm.redrive("dead", "a", "")
+
+        assert (done.moved, done.left) == (20, 0)
+        assert [(await lives.info(name)).events for name in "abc"] == [20] * 3
+        assert 4 * MIB < most < 13 * MIB  # the limit, and a step with its copies
