@@ -58,3 +58,30 @@ async def test_a_redrive_into_joins_waits_for_the_sealing_as_publishers_do() -> 
         assert (done.moved, done.left) == (20, 0)
         assert [(await lives.info(name)).events for name in "abc"] == [20] * 3
         assert 4 * MIB < most < 13 * MIB  # the limit, and a step with its copies
+
+
+@pytest.mark.spec("T7")
+@simulated
+async def test_dead_events_that_joins_copy_wait_for_the_sealing_as_publishers_do() -> None:
+    lives = Lives(sealing=SealingLimits(), limits=Limits(tail_bytes_max=4 * MIB))
+    async with lives.life("closed"):
+        await lives.create("dead")
+        for name in "bc":
+            await lives.create(name)
+            await lives.realm.joins.create("dead", name, "", False)
+        await lives.create("dying", ttl=100_000, dead_event_store="dead")
+        for _ in range(20):
+            await lives.put("dying", Event(bytes(MIB)))
+        await pass_time(1)
+        most = 0
+
+        def note() -> None:
+            nonlocal most
+            most = max(most, lives.realm.waiting_bytes)
+
+        lives.realm.shard.on_answered = note
+        await pass_time(200)
+
+        assert [(await lives.info(name)).events for name in ("dead", "b", "c")] == [20] * 3
+        assert not await lives.stored("dying")
+        assert 4 * MIB < most < 13 * MIB  # the limit, and a step with its copies

@@ -152,7 +152,7 @@ class RunningRealm:
         self.pattern_durables = PatternDurableOperations(
             self.shard, self.subscriptions, self.dispatch.choosing
         )
-        self._redriving = Redriving(self.shard, self.dispatch, lambda: self.is_congested)
+        self._redriving = Redriving(self.shard, self.dispatch)
         self._alarm = Alarm(self._state, self.shard.wake, clock, self.incidents)
         self.reply_queues = ReplyQueues(
             self._state,
@@ -160,7 +160,13 @@ class RunningRealm:
         )
         self.watches = ChannelWatches(self._state)
         self.pattern_leases = PatternLeases(self.leases, self.watches)
-        self.shard.on_scheduled, self.shard.on_deposed, self.shard.on_made = (
+        (
+            self.shard.is_congested,
+            self.shard.on_scheduled,
+            self.shard.on_deposed,
+            self.shard.on_made,
+        ) = (
+            lambda: self._sealer.is_behind,
             self._alarm.changed.set,
             self.cut,
             self.watches.made,

@@ -39,8 +39,9 @@ class Missed(Struct, frozen=True):
 
 
 def moved_at_once(state: ChannelState) -> int:
-    """How many events one step may move: fewer where selectors ask much about them."""
-    bytes_max = MOVED_BYTES_MAX / max(1.0, state.dead_work / MOVED_WORK)
+    """How many events one step may move: fewer where selectors ask much about them, and where
+    joins copy each to many stores."""
+    bytes_max = MOVED_BYTES_MAX / max(1.0, state.dead_work / MOVED_WORK, state.dead_copies)
     return int(max(1, min(MOVED_EVENTS_MAX, bytes_max / max(1.0, state.event_bytes))))
 
 

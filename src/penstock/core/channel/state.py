@@ -110,6 +110,7 @@ class ChannelState:
         "awaits_seats",
         "cancelled",
         "counters",
+        "dead_copies",
         "dead_work",
         "definition",
         "delivered",
@@ -201,6 +202,8 @@ class ChannelState:
     """Soft: about how large the larger of the recent events are."""
     dead_work: int
     """Soft: work of selectors on a dead event where it goes, in examinations."""
+    dead_copies: int
+    """Soft: how many stores a dead event comes to, with those that joins copy it to."""
 
     def __init__(self, name: str, definition: Definition, rules: RealmRules) -> None:
         self.name, self.rules = name, rules
@@ -251,6 +254,7 @@ class ChannelState:
         """Nothing has happened yet."""
         self.reserved = self.absent = self.lost = self.overdue = 0
         self.delivered = self.acknowledged = self.dead_work = 0
+        self.dead_copies = 1
         self.granted_through = self.sent_through = self.swept_us = self.wakes_us = 0
         self.has_left = self.places_over = self.dirty = self.may_pass = False
         self.awaits_seats = self.takes_nobody = False

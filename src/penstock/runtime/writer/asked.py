@@ -140,10 +140,14 @@ async def parse_stored(state: RealmState, offload: Offload) -> None:
     await offload(parse)
 
 
-def work_where_dead(state: RealmState, number: int) -> int:
-    """The work of the selectors that dead events of a store are put to where they go."""
-    target = state.directory.dead_event_store_of(number)
-    return 0 if target is None else sum(asked_of(state, target).values())
+def work_where_dead(state: RealmState, number: int) -> tuple[int, int]:
+    """The work of the selectors that dead events of a store are put to where they go, and how many
+    stores they come to there: joins copy them on."""
+    target, joins = state.directory.dead_event_store_of(number), state.directory.joins
+    if target is None:
+        return 0, 1
+    copies = len(joins.reached_from(target)) if target in joins.by_source else 1
+    return sum(asked_of(state, target).values()), copies
 
 
 def refuse_costly(state: RealmState, number: int, text: str, selector: Selector | None) -> None:

@@ -240,7 +240,7 @@ class Group:
             return
         if channel.state.moves_dead:
             channel.gather(self.now_us)
-            channel.state.dead_work = work_where_dead(self.state, number)
+            channel.state.dead_work, channel.state.dead_copies = work_where_dead(self.state, number)
             if not (self.has_room and self.may_move and self._may_sweep(number, channel)):
                 channel.hold_back(self.now_us)
                 if not self.has_room or channel.state.overdue or channel.state.excess:

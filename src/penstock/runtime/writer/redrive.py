@@ -49,10 +49,8 @@ MayPublish = Callable[[str, str], None]
 
 
 class Redriving:
-    def __init__(self, shard: Shard, dispatch: Dispatch, is_congested: Callable[[], bool]) -> None:
-        """``is_congested`` says whether publishers wait for what is not sealed."""
+    def __init__(self, shard: Shard, dispatch: Dispatch) -> None:
         self._shard = shard
-        self._is_congested = is_congested
         self._files = dispatch.files
         self._choosing = dispatch.choosing
 
@@ -99,7 +97,7 @@ class Redriving:
 
     async def _has_its_turn(self) -> None:
         """Wait as those who publish do, unless the realm ends meanwhile."""
-        while self._is_congested() and not self._shard.ended.is_set():
+        while self._shard.is_congested() and not self._shard.ended.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._shard.ended.wait(), WAITS_S)
 

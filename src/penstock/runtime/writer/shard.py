@@ -63,6 +63,9 @@ _log = logger("penstock.shard")
 
 
 class Shard:
+    is_congested: Callable[[], bool] = bool
+    """Whether publishers wait for the sealing, as dead events do then; False unless it is set."""
+
     def __init__(
         self,
         state: RealmState,
@@ -243,6 +246,11 @@ class Shard:
                 await asyncio.sleep(0)  # let connections drain before offering them more
 
     @property
+    def _may_copy(self) -> bool:
+        """Whether dead events may move: otherwise they stay where they are, unseen."""
+        return self._has_room and not self.is_congested()
+
+    @property
     def _has_work(self) -> bool:
         return bool(self._ahead or self._waiting or self.looking.ready)
 
@@ -286,7 +294,7 @@ class Shard:
         waiting = self._serving = await self._with_room(waiting)
         ahead = self.looking.ahead
         group = Group(self.state, self._clock.now_us(), self._limits, self.placing, ahead)
-        group.has_room, group.may_move = self._has_room, self._pace.resting is None
+        group.has_room, group.may_move = self._may_copy, self._pace.resting is None
         group.sweeping = Sweep(may_write=self._has_room, moved_max=self._pace.events_max)
         group.touched |= self._woken
         self._woken, self._dispatch.choosers.spent = {}, 0
@@ -546,7 +554,7 @@ class Shard:
                 self._pace.hold_back(number)
             elif channel.state.overdue and number in self.looking.ahead.sweeping:
                 continue  # it is swept once its events have been looked at
-            elif channel.has_offers and (self._has_room or not channel.state.overdue):
+            elif channel.has_offers and (self._may_copy or not channel.state.overdue):
                 self.wake(number)  # otherwise the next sweep does
 
     async def _relay(self, number: int, channel: ChannelMachine) -> None:
