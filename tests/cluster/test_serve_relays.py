@@ -140,6 +140,8 @@ def check_metrics(nodes: list[Node]) -> None:
         return status, {name: float(value) for name, value in samples.items()}
 
     assert [metrics(node, "bob")[0] for node in nodes] == [403, 403, 403]
+    # the owner answers 503 until a node has told it of itself, with its next renewal
+    until(lambda: all(metrics(node, "monitor")[0] == 200 for node in nodes))
     told = [metrics(node, "monitor")[1] for node in nodes]
 
     assert [found["penstock_node_serves"] for found in told] == [1, 0, 0]

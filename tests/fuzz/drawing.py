@@ -159,7 +159,7 @@ class Guided:
     def keep(self, request: Drawn) -> None:
         """Make changed copies of this request, too: it reached new code."""
         kept = self._kept[request.protocol]
-        if len(request.data) > KEPT_BYTES_MAX:
+        if len(request.data) > KEPT_BYTES_MAX or request.data in kept:
             return
         kept.append(request.data)
         digest = sha256(request.data).hexdigest()[:32]

@@ -32,6 +32,7 @@ def test_looking_for_formats_loads_nothing_of_the_client() -> None:
         "penstock.spark.errors",
         "penstock.spark.settling",
         "penstock.spark.source",
+        "penstock.version",
         *(name for name in ours if name.startswith("penstock.core.vocabulary.errors")),
     }
 
