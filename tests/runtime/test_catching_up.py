@@ -33,6 +33,13 @@ async def test_channels_of_which_none_fills_a_segment_are_sealed_when_publishers
         assert [len(await lives.stored(name)) for name in NAMES] == [8, *[7] * 7]
 
 
+def waiting_bytes_of(lives: Lives) -> list[int]:
+    """A list that gets, after each group, how many bytes wait to be sealed."""
+    seen: list[int] = []
+    lives.realm.shard.on_answered = lambda: seen.append(lives.realm.waiting_bytes)
+    return seen
+
+
 @pytest.mark.spec("T10")
 @simulated
 async def test_a_redrive_into_joins_waits_for_the_sealing_as_publishers_do() -> None:
@@ -46,18 +53,12 @@ async def test_a_redrive_into_joins_waits_for_the_sealing_as_publishers_do() -> 
         for _ in range(20):
             await lives.put("dead", Event(bytes(MIB)))
         await pass_time(1)
-        most = 0
-
-        def note() -> None:
-            nonlocal most
-            most = max(most, lives.realm.waiting_bytes)
-
-        lives.realm.shard.on_answered = note
+        waiting = waiting_bytes_of(lives)
         done = await lives.realm.redrive("dead", "a", "")
 
         assert (done.moved, done.left) == (20, 0)
         assert [(await lives.info(name)).events for name in "abc"] == [20] * 3
-        assert 4 * MIB < most < 13 * MIB  # the limit, and a step with its copies
+        assert 4 * MIB < max(waiting) < 13 * MIB  # the limit, and a step with its copies
 
 
 @pytest.mark.spec("T7")
@@ -73,15 +74,9 @@ async def test_dead_events_that_joins_copy_wait_for_the_sealing_as_publishers_do
         for _ in range(20):
             await lives.put("dying", Event(bytes(MIB)))
         await pass_time(1)
-        most = 0
-
-        def note() -> None:
-            nonlocal most
-            most = max(most, lives.realm.waiting_bytes)
-
-        lives.realm.shard.on_answered = note
+        waiting = waiting_bytes_of(lives)
         await pass_time(200)
 
         assert [(await lives.info(name)).events for name in ("dead", "b", "c")] == [20] * 3
         assert not await lives.stored("dying")
-        assert 4 * MIB < most < 13 * MIB  # the limit, and a step with its copies
+        assert 4 * MIB < max(waiting) < 13 * MIB  # the limit, and a step with its copies

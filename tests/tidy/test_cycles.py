@@ -3,11 +3,11 @@ something belongs, and only a tree can be split."""
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.tidy.parsing import parsed
+from scripts.weight.source import importers, sources_below
+from tests.tidy.parsing import tree_of
 
 ROOT = Path(__file__).resolve().parents[2] / "src"
 CYCLE_MAX = 2
@@ -17,28 +17,6 @@ KNOWN = frozenset(("penstock.frontends.amqp", "penstock.frontends.mqtt"))
 KNOWN_MODULES = frozenset(
     f"penstock.client.reading.{name}" for name in ("delivered", "durable_subscription", "handling")
 )
-
-
-def modules() -> dict[str, Path]:
-    names = {}
-    for path in ROOT.rglob("*.py"):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return names
-
-
-def imports(name: str, path: Path, known: Mapping[str, Path]) -> set[str]:
-    """The modules that a module imports anywhere, also inside functions and for types only."""
-    found: set[str] = set()
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{path}: imports are absolute"
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                found.add(inner if inner in known else str(node.module))
-    return {module for module in found if module in known and module != name}
 
 
 def cycles(graph: Mapping[str, set[str]]) -> Iterator[list[str]]:
@@ -81,8 +59,7 @@ def test_a_circle_is_found() -> None:
 
 
 def test_no_more_than_two_modules_import_each_other() -> None:
-    known = modules()
-    graph = {name: imports(name, path, known) for name, path in known.items()}
+    graph = importers(sources_below(ROOT, tree_of))
 
     wrong = []
     for cycle in cycles(graph):
