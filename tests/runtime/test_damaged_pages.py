@@ -84,3 +84,27 @@ async def test_a_page_that_is_gone_does_not_keep_the_publish_keys_from_being_fou
     async with _living(disk) as realm:
         await publish(realm, number, body([b"new"], k=2))
         assert list((await events(realm, number)).values()) == [b"new"]
+
+
+@pytest.mark.spec("C1g", "S1")
+@pytest.mark.parametrize(("text", "key"), [(b"long" * 500, 3), (b"short", 2)])
+@simulated
+async def test_a_slot_freed_before_a_restart_is_not_freed_again_under_its_next_body(
+    text: bytes, key: int
+) -> None:
+    disk = FaultyDisk()
+    async with _living(disk) as realm:
+        paged = Definition(type="paged", keys={"k": 1})
+        number = (await realm.create_channel("orders", paged)).channel
+        await publish(realm, number, body([b"first" * 200], k=1))
+        await publish(realm, number, body([b"short"], k=2))
+        await realm.subscriptions.purge(number, 1, 2, "")
+    async with _living(disk) as realm:
+        await publish(realm, number, body([text], k=key))  # where "short" was
+        await publish(realm, number, body([b"other" * 1_200], k=4))  # in the next page
+        await publish(realm, number, body([b"f"], k=1))
+    async with _living(disk) as realm:
+        orders = await realm.describe_channel("orders")
+        assert orders.storage.quarantined == ()
+        kept = await events(realm, number)
+        assert list(kept.values()) == [text, b"other" * 1_200, b"f"]

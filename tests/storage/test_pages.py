@@ -95,6 +95,17 @@ async def test_room_behind_the_newest_body_is_used_again_after_a_restart(
     assert [body.place for body in await pages.check(1, [unnamed, after])] == [unnamed]
 
 
+@pytest.mark.spec("C1g")
+async def test_a_slot_of_an_earlier_body_frees_no_later_one_at_its_offset(disk: FaultyDisk) -> None:
+    first, gone = await put(await opened(disk), [b"a" * 100, b"b" * 100])
+    disk.kill()
+    pages = await opened(disk, {1: [first]})
+    (later,) = await put(pages, [b"c" * 200])
+    assert (later.page, later.offset) == (gone.page, gone.offset)
+    await pages.release(1, [gone])
+    assert pages.info(1).used == 300
+
+
 async def test_a_restart_removes_files_nothing_refers_to(disk: FaultyDisk) -> None:
     pages = await opened(disk)
     places = await put(pages, [b"x" * 1_000] * 3)

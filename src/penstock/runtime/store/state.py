@@ -408,6 +408,12 @@ class RealmState:
         if fact.definition.kind == "schedule":
             self.schedules.add(fact.number)
 
+    def forget_freed(self) -> None:
+        """Drop the page slots that recovered facts have freed; they must not be released again."""
+        for number in self.freed:
+            self.stores[number].freed.clear()
+        self.freed.clear()
+
     def _freed(self, channel: ChannelMachine, events: int) -> None:
         if channel.state.type.home == "journal":
             self.freed_bytes += int(events * channel.state.event_bytes)

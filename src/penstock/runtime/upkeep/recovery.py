@@ -183,6 +183,7 @@ async def _recover(
     unreadable = await _merged(state, blobs, damage)
     unreadable += await _unreadable(state, pages, damage)
     await pages.restore(_places(state), keep_rest=keep_rest)
+    state.forget_freed()  # `restore` freed these slots, and later bodies may use them again
     damage += [f"skipped, because an earlier block is damaged: {what}" for what in state.skipped]
     events = sum(len(channel.state.stored) for channel in state.channels.values())
     return RecoveredRealm(

@@ -42,8 +42,8 @@ class PageFile:
         self.size = size
         self.end = 0
         """Offset of the next body."""
-        self.bodies: dict[int, int] = {}
-        """Sizes of the bodies in use, by offset."""
+        self.bodies: dict[int, PageSlot] = {}
+        """Slots of the bodies in use, by offset."""
         self.used = 0
         self.file: int | None = None
         """The open file, while it has bytes that are not synced; otherwise None."""
@@ -54,16 +54,18 @@ class PageFile:
         return self.end + padded(size) <= self.size
 
     def has(self, place: PageSlot) -> bool:
-        return place.offset in self.bodies
+        return self.bodies.get(place.offset) == place
 
     def take(self, place: PageSlot) -> None:
         if place.offset not in self.bodies:
-            self.bodies[place.offset] = place.size
+            self.bodies[place.offset] = place
             self.used += place.size
         self.end = max(self.end, place.offset + padded(place.size))
 
     def give_back(self, place: PageSlot) -> None:
-        self.used -= self.bodies.pop(place.offset, 0)
+        if self.has(place):  # another body may use the offset of one that was released before
+            del self.bodies[place.offset]
+            self.used -= place.size
 
 
 class PageFiles:
