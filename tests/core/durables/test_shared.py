@@ -26,7 +26,7 @@ def test_two_clients_of_window_one_take_turns() -> None:
 
 
 @pytest.mark.spec("D8")
-def test_ten_events_are_shared_one_by_one_whatever_the_window() -> None:
+def test_ten_events_are_shared_one_by_one_with_the_default_window() -> None:
     play = durable_play("shared", None, None)
     effects = play.do(publish(10))
 
@@ -50,11 +50,13 @@ def test_a_client_with_less_room_is_passed_over_when_it_is_full() -> None:
 
 
 @pytest.mark.spec("D8")
-def test_a_share_of_more_than_ten_events_is_a_run_of_ids() -> None:
-    play = durable_play("shared", 50, 50)
+@pytest.mark.parametrize("windows", [(11, 11), (None, 11), (50, 50)])
+def test_with_a_window_of_more_than_ten_a_share_is_a_run_of_ids(
+    windows: tuple[int | None, ...],
+) -> None:
+    play = durable_play("shared", *windows)
 
-    shared = delivered(play.do(publish(22)))
-    assert shared == {1: list(range(11)), 2: list(range(11, 22))}
+    assert delivered(play.do(publish(10))) == {1: [0, 1, 2, 3, 4], 2: [5, 6, 7, 8, 9]}
 
 
 @pytest.mark.spec("D8")

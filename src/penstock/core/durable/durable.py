@@ -13,7 +13,14 @@ from collections.abc import Iterator, Sequence
 from penstock.core.durable.deadlines import Deadlines
 from penstock.core.durable.lanes import Lanes
 from penstock.core.durable.redelivery_counts import RedeliveryCounts
-from penstock.core.durable.seat import DEALT_MAX, DurableKind, KeptPlace, Seat, dealt
+from penstock.core.durable.seat import (
+    DEALT_MAX,
+    DurableKind,
+    KeptPlace,
+    Seat,
+    dealt,
+    has_small_windows,
+)
 from penstock.core.durable.waiting import Waiting
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.durable_attributes import DURABLE_DEFAULTS, DurableAttributes
@@ -333,8 +340,8 @@ class Durable:
             self._unpark()
 
     def grants(self, stored: IdSet, chunk: int, below: int) -> list[tuple[Seat, Spans]]:
-        """Hand the lowest ready events to the seats in turn, a fair share each: small shares one by
-        one, larger ones as runs of ids (SEM D8). None is at or above ``below``."""
+        """Hand the lowest ready events to the seats in turn, a fair share each: one by one where
+        all windows are small, else as runs of ids (SEM D8). None is at or above ``below``."""
         granted: list[tuple[Seat, Spans]] = []
         if self.is_waiting:
             return granted
@@ -351,7 +358,7 @@ class Durable:
             if not count:
                 break
             share = max(1, -(-min(count, wanted) // len(seats)))
-            if 1 < share <= DEALT_MAX and len(seats) > 1:
+            if 1 < share <= DEALT_MAX and len(seats) > 1 and has_small_windows(seats):
                 share = min(share, *[seat.credit for seat in seats])
                 shares = iter(dealt(seats, self._take(share * len(seats), below)))
             else:

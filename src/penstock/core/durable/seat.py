@@ -14,8 +14,8 @@ from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.messages import Spans
 
 DEALT_MAX: Final = 10
-"""Clients whose share of the waiting events is no larger get them one by one; a larger share is a
-run of ids, which is stored, sent and acknowledged as one."""
+"""Clients whose windows are no larger get the waiting events one by one in turn. With a larger
+window each gets a run of ids, which is stored, sent and acknowledged as one."""
 
 
 class Seat:
@@ -151,6 +151,11 @@ class Seat:
     def _had(self) -> int:
         """Events that its client has had and has no more."""
         return self.handed - len(self.in_flight)
+
+
+def has_small_windows(seats: Sequence[Seat]) -> bool:
+    """Whether no window is larger than :data:`DEALT_MAX` (SEM D8)."""
+    return all([seat.window <= DEALT_MAX for seat in seats])
 
 
 def dealt(seats: Sequence[Seat], spans: Spans) -> list[tuple[Seat, Spans]]:
