@@ -44,7 +44,7 @@ class Seat:
         self._store = receipts.ledger.store
         self._last = -1
         """The newest id that came over the present seat for the first time."""
-        self._place: tuple[aio.DurableSubscription | None, int] = (None, 0)
+        self._place: tuple[object, int] = (None, 0)
         self.program = Program(world, f"seat-{self._store}-{receipts.name}-{number}", self._main)
         self._refusals_left = 0
         """A seat of a program that was killed is taken until the realm knows that it is gone."""

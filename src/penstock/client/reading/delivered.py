@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.client.connection.arguments import Duration, milliseconds
+from penstock.client.connection.connection import RealmConnection
 from penstock.client.reading.inbox import OpenBatch
 from penstock.client.reading.looping import Looping
 from penstock.client.reading.received import ReceivedBatch, ReceivedEvent
@@ -18,10 +19,53 @@ from penstock.columns.events.event import Event
 from penstock.columns.schema.rows import Publishers
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import ConnectionLost, IllegalState
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Spans
 
-if TYPE_CHECKING:
-    from penstock.client.reading.durable_subscription import DurableSubscription
+
+class DeliveringSeat(Protocol):
+    """What events and loops over them use of a
+    :class:`~penstock.client.reading.durable_subscription.DurableSubscription`, which settles them.
+    """
+
+    _connection: RealmConnection
+    _channel: ChannelId
+    _channel_name: str
+    _settlements: Settlements
+    _attachment: int
+    _has_rolled_back: bool
+
+    @property
+    def _has_ended(self) -> bool: ...
+
+    @property
+    def _may_recall(self) -> bool: ...
+
+    def _check_acknowledged(self, event_id: int, attachment: int) -> None: ...
+
+    def _settle_soon(
+        self,
+        event_id: int,
+        attachment: int,
+        *,
+        roll_back: bool,
+        previous: bool = False,
+        delay_ms: int | None = None,
+    ) -> None: ...
+
+    def _in_turn(self, settle: Callable[[], None]) -> None: ...
+
+    async def _settle(
+        self, ids: IdSet, *, roll_back: bool = False, delay_ms: int | None = None
+    ) -> None: ...
+
+    async def _reject(self, ids: IdSet, attachment: int, reason: str) -> int: ...
+
+    async def _extend(self, ids: IdSet, attachment: int, time: Duration) -> int: ...
+
+    async def _is_recalled(self, event: Event) -> bool: ...
+
+    async def _left_of(self, batch: DeliveredBatch, row: int) -> DeliveredBatch | None: ...
 
 
 class DeliveredEvent(ReceivedEvent):
@@ -35,7 +79,7 @@ class DeliveredEvent(ReceivedEvent):
 
     __slots__ = ("_attachment", "_number", "_settlements", "_subscription")
 
-    _subscription: DurableSubscription
+    _subscription: DeliveringSeat
     _settlements: Settlements
     """The settlements of its subscription."""
     _attachment: int
@@ -90,7 +134,7 @@ class DeliveredBatch(ReceivedBatch):
         self,
         batch: pa.RecordBatch,
         redeliveries: Mapping[int, int] | None,
-        subscription: DurableSubscription,
+        subscription: DeliveringSeat,
         publishers: Publishers = (),
         spans: Spans = (),
     ) -> None:

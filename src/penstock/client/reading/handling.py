@@ -8,8 +8,7 @@ from typing import Final, Protocol
 
 from penstock.api.durables import DescribeDurable, DurableInfo
 from penstock.client.connection.connection import RealmConnection
-from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent
-from penstock.client.reading.settlements import Settlements
+from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent, DeliveringSeat
 from penstock.core.vocabulary.errors import IllegalState, PenstockError, SessionClosed
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.tasks import start_task
@@ -23,22 +22,12 @@ backoff: doubled with each redelivery (SEM D18). Without a wait it would come at
 _DOUBLED_MAX: Final = 16
 
 
-class HandledSeat(Protocol):
-    """What the loop uses of a :class:`~penstock.client.reading.durable_subscription
-    .DurableSubscription`, which starts it."""
+class HandledSeat(DeliveringSeat, Protocol):
+    """A seat that the loop takes the events from as well."""
 
     _is_open: bool
-    _settlements: Settlements
-
-    @property
-    def _has_ended(self) -> bool: ...
-
-    @property
-    def _may_recall(self) -> bool: ...
 
     async def _next(self, timeout: float | None) -> DeliveredBatch | None: ...
-
-    async def _left_of(self, batch: DeliveredBatch, row: int) -> DeliveredBatch | None: ...
 
 
 class HandlerLoop:

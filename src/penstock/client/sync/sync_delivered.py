@@ -8,7 +8,6 @@ from functools import partial
 from penstock.client.connection.arguments import Duration, milliseconds
 from penstock.client.connection.threads import LoopThread, hold_daemon
 from penstock.client.reading import delivered
-from penstock.client.reading.durable_subscription import DurableSubscription
 from penstock.client.sync.sync_received import ReceivedBatch, ReceivedEvent
 from penstock.columns.events.event import Event
 from penstock.core.ids.ids import IdSet, Span
@@ -26,7 +25,7 @@ class DeliveredEvent(ReceivedEvent):
 
     __slots__ = ("_attachment", "_subscription")
 
-    _subscription: DurableSubscription
+    _subscription: delivered.DeliveringSeat
     _attachment: int
 
     @classmethod
