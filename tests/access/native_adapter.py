@@ -32,8 +32,8 @@ from penstock.api.requests import Request
 from penstock.api.subscriptions import Attach, BrowseDurable, Unsubscribe
 from penstock.api.transfers import BeginBackup, BeginExport, BeginImport, EndBackup, EndExport
 from penstock.client.sync.sync import Session
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest, FromLatest
 from tests.access.matrix import CHANNEL, OTHER, PASSWORD, QUEUE, TOPICS, Caller, register
 

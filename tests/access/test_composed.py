@@ -21,9 +21,9 @@ from penstock.api.transactions import (
     Leaving,
     TransactionPart,
 )
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import AccessDenied, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.frontends import http
 from tests.access.realms import QUICK, ask, requests_in

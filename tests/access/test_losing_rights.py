@@ -22,8 +22,8 @@ from penstock.api.transfers import (
 from penstock.client.sync.sync import Session
 from penstock.core.access.acl import Entry
 from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import AccessDenied
-from penstock.core.vocabulary.messages import Definition
 from penstock.runtime.access.permits import Permits
 from tests.access.realms import ask
 

@@ -33,8 +33,8 @@ from penstock.api.transfers import ImportTar, PutImport
 from penstock.bootstrap import rules
 from penstock.core.access.rights import RIGHTS, Principal
 from penstock.core.realm.directory import Directory
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.messages import Definition
 from penstock.frontends.http.routes import TABLE
 from penstock.runtime.access.access import AccessControl
 from penstock.runtime.access.permits import Permits

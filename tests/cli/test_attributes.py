@@ -7,12 +7,9 @@ import pytest
 from penstock.api.requests import Kind
 from penstock.bootstrap import rules
 from penstock.cli.attributes import ATTRIBUTES, OF_DURABLES, attributes_of, durable_type_shown
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.deprecation import DEPRECATED_CHANNELS, DEPRECATED_DURABLES
 from penstock.core.vocabulary.durable_attributes import DurableAttributes
-from penstock.core.vocabulary.messages import (
-    Definition,
-    Storage,
-)
 
 EVERY = set(Definition.__struct_fields__) | set(Storage.__struct_fields__)
 

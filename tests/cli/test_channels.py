@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import penstock
 from penstock.cli.program import app
 from penstock.client.sync.sync import Channel, Queue
-from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.core.vocabulary.definitions import Definition, Storage
 from tests.cli.conftest import commands_of
 from tests.patience import until
 

@@ -9,7 +9,7 @@ from penstock.api.channels import ChannelInfo, StorageInfo
 from penstock.cli.facts import equation, terms, write_sum
 from penstock.core.channel.conservation import MEANINGS
 from penstock.core.vocabulary.counters import Counters
-from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.definitions import Definition
 from penstock.runtime.subscriptions.documents import channel_document
 
 

@@ -15,8 +15,8 @@ from penstock.api.requests import Request
 from penstock.api.subscriptions import Attach, Bury
 from penstock.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import Internal, InvalidArgument, InvalidEvent
-from penstock.core.vocabulary.messages import Definition
 from penstock.frontends.native.schemas import SchemaTable
 
 

@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.bootstrap.cluster import open_history, open_shard
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import (
     AccessDenied,
     AuthenticationFailed,
     NoQuorum,
     Unavailable,
 )
-from penstock.core.vocabulary.messages import Definition
 from penstock.runtime.writer.clock import SystemClock
 from penstock.serving.history import LastKnownRights
 from penstock.settings import AccessSettings, ClusterSettings, Settings

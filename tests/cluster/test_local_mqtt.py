@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import NameAlreadyBound, NoQuorum, PenstockError
-from penstock.core.vocabulary.messages import Definition
 from penstock.frontends.mqtt.hub import MqttHub
 from penstock.frontends.native.listener import NativeLimits, NativeListener
 from penstock.runtime.writer.store_names import StoreNames

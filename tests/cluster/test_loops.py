@@ -26,8 +26,8 @@ from penstock.core.owning.register_records import (
     TenureCounts,
 )
 from penstock.core.realm.directory import Directory
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import Damaged, Deposed
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.ports import Change, EngineHealth
 from penstock.frontends.native.listener import NativeLimits, NativeListener
 from penstock.runtime.access.incidents import RETRY_FIRST_S, Incidents

@@ -18,6 +18,7 @@ from penstock.cluster.outbox import OutboxSender
 from penstock.cluster.owner_link import OwnerDoor
 from penstock.cluster.roles import owning_node
 from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import (
     AccessDenied,
     CapacityReached,
@@ -27,7 +28,6 @@ from penstock.core.vocabulary.errors import (
     NameDoesNotExist,
     NoQuorum,
 )
-from penstock.core.vocabulary.messages import Definition
 from penstock.runtime.operations.callers import Caller
 from penstock.runtime.operations.door import execute
 from penstock.runtime.writer.copies_in import Copies

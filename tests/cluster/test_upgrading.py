@@ -9,8 +9,8 @@ import pytest
 
 from penstock.cluster.node import ShardLease
 from penstock.cluster.upgrading import UpgradeState, finish_upgrade, upgrade_state
+from penstock.core.messages.publishing import PublishingPauseSet
 from penstock.core.owning.register_records import FORMAT_KEY
-from penstock.core.realm.directory import PublishingPauseSet
 from penstock.core.vocabulary.errors import IllegalState, NewerFormat
 from penstock.runtime.store import records
 from penstock.runtime.store.records import FactRecord, decode_block, encode_block

@@ -31,10 +31,12 @@ from penstock.columns.files.segments import SegmentImage, encode_segment
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.ids.ids import Span
+from penstock.core.messages.durables import AddDurable
+from penstock.core.messages.publishing import Appended
 from penstock.core.realm.exports import exported
 from penstock.core.vocabulary.compression import Compression
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import DamagedExport
-from penstock.core.vocabulary.messages import AddDurable, Appended, Definition
 
 pytestmark = pytest.mark.spec("C7")
 

@@ -12,8 +12,8 @@ from xxhash import xxh3_64_hexdigest
 
 from penstock.bootstrap import rules
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.ports import StorageEngine
 from penstock.runtime.realm import Limits, RunningRealm
 from penstock.runtime.store.large_blocks import BLOCK_BYTES_MAX

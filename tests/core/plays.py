@@ -6,7 +6,10 @@ from typing import Any
 
 from penstock.bootstrap import rules
 from penstock.core.channel.channel import ChannelMachine
-from penstock.core.vocabulary.messages import AddDurable, Cause, Definition, TakeSeat
+from penstock.core.messages.durables import AddDurable
+from penstock.core.messages.seats import TakeSeat
+from penstock.core.vocabulary.causes import Cause
+from penstock.core.vocabulary.definitions import Definition
 from penstock.testing.play import Play, events, publish
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import error_classes
-from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.frontends.http.openapi import document
 from penstock.frontends.http.routes import TABLE
 from penstock.frontends.http.routing import BASE

@@ -16,9 +16,9 @@ from penstock.client.connection.credentials import PASSWORD_VARIABLE, TOKEN_VARI
 from penstock.columns.events.event import Origin
 from penstock.columns.selectors.parser import parse
 from penstock.core.vocabulary.counters import Counters
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.deprecation import DEPRECATED_CHANNELS, DEPRECATED_DURABLES
 from penstock.core.vocabulary.errors import error_classes
-from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.settings.loading import described, load, variable_of
 from tests.docs.pages import GUIDE, PAGES, ROOT, blocks, name_of, prose
 from tests.docs.reference import (

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from penstock.api.durables import DescribeDurable
 from penstock.api.subscriptions import Attach, Bury, Hold, Settle, Unsubscribe
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.frontends.native.connection import REQUESTS_MAX, Connection
 from penstock.frontends.native.listener import NativeLimits, NativeListener

@@ -14,8 +14,8 @@ import pytest
 from penstock import aio
 from penstock.api.publishing import PublishEvents
 from penstock.api.realm import Ping
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.identities import ChannelId, ChannelNumber
-from penstock.core.vocabulary.messages import Definition
 from penstock.frontends.native.connection import FRAMES_A_TURN
 from penstock.testing.loop import pass_time
 from penstock.wire.native import messages as wire

@@ -28,8 +28,8 @@ from penstock.columns.events.body import body_of
 from penstock.columns.events.event import Event
 from penstock.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, frame

@@ -33,6 +33,7 @@ from penstock.columns.schema.ipc import (
 from penstock.columns.selectors import Selector
 from penstock.core.ids.ids import Span
 from penstock.core.realm.exported_file import ExportedFile
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import (
     Damaged,
     DamagedExport,
@@ -44,7 +45,6 @@ from penstock.core.vocabulary.errors import (
     RemoteProtocolViolation,
 )
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.nesting import NESTING_MAX
 from penstock.core.vocabulary.ports import VersionedRecord
 from penstock.runtime.store.records import decode_block

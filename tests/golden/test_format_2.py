@@ -13,7 +13,8 @@ import pytest
 from penstock.bootstrap import rules
 from penstock.core.channel.state import ChannelState
 from penstock.core.ids.ids import IdSet
-from penstock.core.vocabulary.messages import PackedIds, Restored
+from penstock.core.messages.snapshots import Restored
+from penstock.core.messages.unions import PackedIds
 from penstock.core.vocabulary.ports import VersionedRecord
 from penstock.runtime.store.records import decode_block
 from penstock.runtime.store.state import RealmState

@@ -16,8 +16,8 @@ from penstock.api.realm import Ping
 from penstock.api.subscriptions import Attach, Extend, Settle, Subscribe
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.backoff import Backoff
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.start_positions import FromEarliest, FromId, FromTime
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, frame

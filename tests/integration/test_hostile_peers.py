@@ -21,7 +21,7 @@ from penstock.api.transactions import Leaving, TransactionPart
 from penstock.client.sync.sync import Session
 from penstock.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.start_positions import FromEarliest, FromId, FromLatest, FromTime
 from penstock.testing.peers import RawPeer
 from penstock.wire.native import messages as wire

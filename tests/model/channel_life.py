@@ -13,37 +13,20 @@ from msgspec.structs import replace
 
 from penstock.bootstrap import rules
 from penstock.core.channel.channel import ChannelMachine
-from penstock.core.channel.holding import BuryEvents
-from penstock.core.channel.timeouts import ExtendTime
 from penstock.core.durable.queue import READERS
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
+from penstock.core.messages.definitions import Edit
+from penstock.core.messages.delivery import ConfirmRecall, SetDemand, Skip, StallSession
+from penstock.core.messages.durables import AddDurable, PurgeOutstanding, RemoveDurable
+from penstock.core.messages.kinds import Command
+from penstock.core.messages.retention import PurgeEvents, Quarantine, RemoveRedriven
+from penstock.core.messages.seats import Detach, TakeSeat
+from penstock.core.messages.settlements import Ack, AckPrevious, BuryEvents, ExtendTime, RollBack
+from penstock.core.messages.subscribers import AddSubscriber, GrantCredit
 from penstock.core.vocabulary.backoff import Backoff
+from penstock.core.vocabulary.causes import Cause
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import DurableInUse, IllegalState
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AckPrevious,
-    AddDurable,
-    AddSubscriber,
-    Cause,
-    Command,
-    ConfirmRecall,
-    Definition,
-    Detach,
-    Edit,
-    GrantCredit,
-    PurgeEvents,
-    PurgeOutstanding,
-    Quarantine,
-    RemoveDurable,
-    RemoveRedriven,
-    RollBack,
-    SetDemand,
-    Skip,
-    Spans,
-    StallSession,
-    Storage,
-    TakeSeat,
-)
 from penstock.testing.play import Play
 from tests.model.channel_model import (
     FORGETTING,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.core.vocabulary.backoff import Backoff
+from penstock.core.vocabulary.causes import Cause
 from penstock.core.vocabulary.counters import Counters
-from penstock.core.vocabulary.messages import Cause, Definition
+from penstock.core.vocabulary.definitions import Definition
 
 SURVIVING = ("persistent", "mixed", "paged")
 """Types whose events a restart finds, all or some."""

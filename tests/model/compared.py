@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.seat import DEALT_MAX
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.messages.kinds import Command
 from penstock.core.vocabulary.effects import Deliver, Effect, Recall, ReportEnd
-from penstock.core.vocabulary.messages import Command
 from penstock.testing.play import Play, events
 from tests.model.channel_model import ChannelModel, Ledger, Reader, Seat, lane_of
 

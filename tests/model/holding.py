@@ -6,10 +6,13 @@ from random import Random
 
 import pytest
 
-from penstock.core.channel.holding import BuryEvents, HoldEvents
 from penstock.core.ids.ids import Span
+from penstock.core.messages.delivery import HoldEvents
+from penstock.core.messages.seats import TakeSeat
+from penstock.core.messages.settlements import AckPrevious, BuryEvents
+from penstock.core.vocabulary.causes import Cause
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import DurableInUse, IllegalState, InvalidArgument
-from penstock.core.vocabulary.messages import AckPrevious, Cause, Definition, TakeSeat
 from tests.model.channel_model import Seat
 from tests.model.compared import Compared
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.core.vocabulary.messages import Cause, Definition
+from penstock.core.vocabulary.causes import Cause
+from penstock.core.vocabulary.definitions import Definition
 from tests.model.channel_model import CUMULATIVE, ChannelModel, Kept, Reader, Seat
 
 

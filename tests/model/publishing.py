@@ -7,9 +7,12 @@ from random import Random
 import pytest
 
 from penstock.core.ids.id_lists import listed
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
+from penstock.core.messages.publishing import Publish
+from penstock.core.vocabulary.causes import Cause
+from penstock.core.vocabulary.definitions import Definition
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.errors import CapacityReached
-from penstock.core.vocabulary.messages import Cause, Definition, Digest, Publish, Spans
 from tests.model.channel_model import Kept
 from tests.model.compared import Compared
 

@@ -6,10 +6,11 @@ from random import Random
 
 import pytest
 
-from penstock.core.channel.seeking import Seek, preview
+from penstock.core.channel.seeking import preview
 from penstock.core.ids.ids import IdSet
+from penstock.core.messages.seeking import Seek
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import DurableInUse, IllegalState, InvalidArgument
-from penstock.core.vocabulary.messages import Definition
 from tests.model.compared import Compared
 
 

@@ -16,7 +16,9 @@ from penstock.core.channel.state import ChannelState
 from penstock.core.durable.deadlines import Deadlines
 from penstock.core.durable.durable import Durable
 from penstock.core.ids.ids import IdSet
-from penstock.core.vocabulary.messages import Cause, SetDemand, StoredFact
+from penstock.core.messages.delivery import SetDemand
+from penstock.core.messages.unions import StoredFact
+from penstock.core.vocabulary.causes import Cause
 from tests.model import channel_life
 from tests.model.channel_life import ChannelLife
 from tests.model.jms_life import JmsLife

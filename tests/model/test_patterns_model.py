@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from penstock.api.channels import ChannelOpened
 from penstock.api.patterns import CreatePatternDurable, WatchChannels
 from penstock.core.vocabulary.choice import fits
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import NameAlreadyBound, NameDoesNotExist
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.realm import RunningRealm
 from penstock.storage.memory import MemoryBlobs, MemoryJournal

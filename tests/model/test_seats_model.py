@@ -10,18 +10,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from penstock.bootstrap import rules
-from penstock.core.channel.awaited_seats import AwaitSeats, GiveUpSeats
 from penstock.core.channel.channel import ChannelMachine
+from penstock.core.messages.durables import AddDurable
+from penstock.core.messages.kinds import Command
+from penstock.core.messages.retention import Sweep
+from penstock.core.messages.seats import AwaitSeats, Detach, GiveUpSeats, TakeSeat
+from penstock.core.messages.settlements import Ack
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import DurableInUse
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AddDurable,
-    Command,
-    Definition,
-    Detach,
-    Sweep,
-    TakeSeat,
-)
 from penstock.testing.play import Play, delivered, publish, span
 from tests.thorough import examples
 

@@ -18,14 +18,11 @@ from penstock.columns.events.event import Event
 from penstock.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock.columns.schema.rows import Rows
 from penstock.columns.selectors import Selector
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.durable_attributes import DurableAttributes
 from penstock.core.vocabulary.errors import PenstockError, StorageFailed
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import (
-    Definition,
-    Spans,
-)
 from penstock.core.vocabulary.ports import Clock, inline
 from penstock.core.vocabulary.start_positions import FromEarliest, FromLatest
 from penstock.runtime.delivery.delivery import Redeliveries

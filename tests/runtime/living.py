@@ -15,11 +15,11 @@ from penstock.columns.events.batch import ids_of
 from penstock.columns.events.body import body_of_columns
 from penstock.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock.columns.selectors import Selector
-from penstock.core.ids.ids import Span
+from penstock.core.ids.ids import Span, Spans
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import PenstockError, StorageFailed
 from penstock.core.vocabulary.formats import FORMAT
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Spans, Storage
 from penstock.core.vocabulary.ports import Blobs, Clock, Journal, inline
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.delivery.delivery import Redeliveries

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from penstock.bootstrap import rules
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import StorageFailed
-from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.ports import Buffer, inline
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.upkeep.backoff import RetryPauses

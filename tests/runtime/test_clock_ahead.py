@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromTime
 from penstock.runtime.realm import RunningRealm
 from penstock.storage.memory import MemoryBlobs, MemoryJournal

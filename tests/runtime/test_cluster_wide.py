@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from penstock.api.durables import DurableInfo
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.durable_attributes import DurableAttributes
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.identities import ChannelId, SubscriptionId
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import (
     AnyStart,
     FromEarliest,

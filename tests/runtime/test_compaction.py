@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import Damaged, IllegalState, StorageFailed
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.ports import Buffer
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.subscriptions.locations import locate

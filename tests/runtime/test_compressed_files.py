@@ -18,9 +18,9 @@ from penstock.columns.files.segments import (
 from penstock.columns.schema.ipc import is_compressed
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.compression import Compression
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import Damaged
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.transfer import exports
 from penstock.runtime.upkeep.compaction import MaintenanceLimits

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from penstock.bootstrap import rules
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.ports import inline
 from penstock.runtime.realm import RunningRealm
 from penstock.storage.embedded import PageLimits, open_embedded

@@ -9,8 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from penstock.columns.events.event import Event
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import PenstockError, StorageFailed
-from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.runtime.upkeep.compaction import MaintenanceLimits
 from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.testing.loop import START_US, pass_time, simulate, simulated

@@ -7,8 +7,10 @@ import pytest
 
 from penstock.bootstrap import rules
 from penstock.core.channel.channel import ChannelMachine
+from penstock.core.messages.definitions import Edit
+from penstock.core.messages.retention import Sweep
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Edit, Sweep
 from penstock.runtime.store.due_times import SweepTimes
 from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.storage.memory import MemoryBlobs, MemoryJournal

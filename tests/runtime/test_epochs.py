@@ -12,9 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.core.ids.ids import Span
+from penstock.core.messages.retention import PurgeEvents
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import Damaged, IllegalState
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, PurgeEvents, Storage
 from penstock.core.vocabulary.ports import BlobInfo, Blobs, Buffer, Clock, Journal
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.store.file_names import FileNames, epoch_in, snapshot_age

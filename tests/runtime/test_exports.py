@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from penstock.columns.files.exports import Manifest, described_state
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import Damaged, IllegalState
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.transfer.transfer_registry import IDLE_US
 from penstock.storage.disk import RealDisk

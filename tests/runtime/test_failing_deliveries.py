@@ -11,14 +11,11 @@ from structlog.testing import capture_logs
 import penstock
 from penstock.columns.selectors import Selector
 from penstock.core.channel.channel import ChannelMachine
-from penstock.core.ids.ids import Span
+from penstock.core.ids.ids import Span, Spans
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.durable_attributes import DurableAttributes
 from penstock.core.vocabulary.errors import Internal, LimitReached, PenstockError, RealmStopping
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import (
-    Definition,
-    Spans,
-)
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.frontends.native.deliveries import SubscriptionOutlet
 from penstock.runtime.delivery import selection

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.columns.events.event import Event
+from penstock.core.vocabulary.definitions import Storage
 from penstock.core.vocabulary.errors import AlreadyCommitted, StorageFailed
-from penstock.core.vocabulary.messages import Storage
 from penstock.runtime.writer.transactions import StorePart
 from penstock.testing.loop import simulated
 from tests.runtime.lives import Lives, body_from_events, datas, named

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import Damaged
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import pass_time, simulated

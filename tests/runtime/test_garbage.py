@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.columns.events.event import Event
-from penstock.core.vocabulary.messages import Storage
+from penstock.core.vocabulary.definitions import Storage
 from penstock.garbage import FreedMemory, uncollected
 from penstock.runtime.store.records import encode_block
 from penstock.runtime.store.state import RealmState

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.ports import Buffer
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.writer.requests import Reply

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from penstock.columns.events.event import Event
+from penstock.core.vocabulary.definitions import Storage
 from penstock.core.vocabulary.errors import StorageFailed
-from penstock.core.vocabulary.messages import Storage
 from penstock.testing.loop import START_US, simulate, simulated
 from tests.runtime.lives import End, Lives, datas, named
 

@@ -10,9 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import StorageFailed
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.runtime.access.incidents import RETRY_FIRST_S
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.upkeep import sealer

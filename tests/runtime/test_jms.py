@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from penstock.columns.events.event import Event
+from penstock.core.vocabulary.definitions import Storage
 from penstock.core.vocabulary.errors import MemoryLimit
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Storage
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.realm import Limits
 from penstock.runtime.upkeep.sealer import SealingLimits

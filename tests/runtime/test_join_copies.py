@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from penstock.core.vocabulary.definitions import Storage
 from penstock.core.vocabulary.errors import IllegalState, InvalidSelector, StorageFailed
-from penstock.core.vocabulary.messages import Storage
 from penstock.testing.loop import pass_time, simulate, simulated
 from tests.runtime.lives import ENDS, End, Lives, datas, named
 

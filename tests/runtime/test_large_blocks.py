@@ -10,12 +10,13 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
+from penstock.core.messages.segments import BodiesApart
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.ports import Block
 from penstock.runtime.realm import Limits, RunningRealm
-from penstock.runtime.store.records import BodiesApart, decode_block
+from penstock.runtime.store.records import decode_block
 from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.storage.memory import MemoryBlobs
 from penstock.testing.engine import EngineServers, MemoryEngine

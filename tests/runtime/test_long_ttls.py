@@ -7,8 +7,8 @@ import pytest
 
 from penstock.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock.core.bounds import TTL_MS_MAX
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.store.bodies import Body

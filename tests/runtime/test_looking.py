@@ -15,9 +15,9 @@ from penstock.columns.protobuf import Messages
 from penstock.columns.selectors import Selector
 from penstock.columns.selectors.patterns import _Walk
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.definitions import Storage
 from penstock.core.vocabulary.errors import LimitReached, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Storage
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.writer import asked, looking
 from penstock.testing.loop import pass_time, simulated

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from penstock.columns.events.event import Event
+from penstock.core.vocabulary.definitions import Storage
 from penstock.core.vocabulary.errors import CapacityReached, MemoryLimit, StorageFailed
-from penstock.core.vocabulary.messages import Storage
 from penstock.runtime.realm import Limits
 from penstock.runtime.writer.placement import MemoryLimits
 from penstock.testing.loop import pass_time, simulate, simulated

@@ -10,7 +10,7 @@ import pytest
 from penstock.columns.events.body import body_of_columns
 from penstock.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock.core.channel.dead import MOVED_EVENTS_MAX
-from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.ports import Buffer
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.store.bodies import Body

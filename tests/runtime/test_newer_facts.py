@@ -17,9 +17,9 @@ import penstock
 from penstock.bootstrap.directories import opened
 from penstock.bootstrap.stopped import repair_store, verify_store
 from penstock.cli.program import app
-from penstock.core.realm.directory import ChannelCreated
+from penstock.core.messages.definitions import ChannelCreated
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import Damaged, NewerFormat
-from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.runtime.store.records import FactRecord, decode_block, encode_block
 from penstock.storage.disk import RealDisk
 

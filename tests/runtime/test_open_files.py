@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.store import open_files
 from penstock.storage.memory import MemoryBlobs, MemoryJournal

@@ -13,6 +13,7 @@ import pytest
 from penstock import aio
 from penstock.bootstrap import rules
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import (
     Deposed,
     NameDoesNotExist,
@@ -22,7 +23,6 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.formats import FORMAT
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.ports import Blobs, Journal, inline
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.frontends.native.listener import NativeLimits, NativeListener

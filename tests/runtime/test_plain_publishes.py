@@ -12,9 +12,9 @@ from penstock.columns.events.body import body_of
 from penstock.columns.events.event import Event
 from penstock.columns.events.single_event import codec_of_schema
 from penstock.columns.schema.ipc import batch_bytes, schema_bytes
+from penstock.core.messages.publishing import Appended
 from penstock.core.vocabulary.errors import EventTooLarge, PublishingPaused
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Appended
 from penstock.core.vocabulary.ports import Block
 from penstock.runtime.store.bodies import Body
 from penstock.runtime.store.records import FactRecord, decode_block

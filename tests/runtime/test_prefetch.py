@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from penstock.columns.events.batch import ids_of
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.delivery import prefetch
 from penstock.runtime.delivery.prefetch import ReadAhead

@@ -8,9 +8,9 @@ import pytest
 
 from penstock.columns.selectors import Selector
 from penstock.core.channel import state
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Spans, Storage
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.delivery import delivery
 from penstock.runtime.realm import RunningRealm

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import (
     IllegalState,
     InvalidName,
@@ -15,7 +16,6 @@ from penstock.core.vocabulary.errors import (
     NameDoesNotExist,
 )
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, End, Lives, Outlet, datas, named

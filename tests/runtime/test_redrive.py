@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.columns.events.event import Event
+from penstock.core.vocabulary.definitions import Storage
 from penstock.core.vocabulary.errors import (
     CapacityReached,
     InvalidArgument,
@@ -17,7 +18,6 @@ from penstock.core.vocabulary.errors import (
     NameDoesNotExist,
     StorageFailed,
 )
-from penstock.core.vocabulary.messages import Storage
 from penstock.runtime.realm import Limits
 from penstock.runtime.writer.placement import MemoryLimits
 from penstock.testing.loop import pass_time, simulate, simulated

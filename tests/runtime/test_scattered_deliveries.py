@@ -6,8 +6,8 @@ import pytest
 
 from penstock.columns.events.batch import ids_of
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.delivery.delivery import Redeliveries
 from penstock.runtime.store.outgoing_batch import OutgoingBatch

@@ -16,9 +16,9 @@ from penstock.api.subscriptions import Attach, Subscribe
 from penstock.api.transactions import BeginTransaction, CommitTransaction
 from penstock.bootstrap import rules
 from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import NameDoesNotExist, NoQuorum, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.ports import Blobs, inline
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.access.access import AccessRules

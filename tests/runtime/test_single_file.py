@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import StorageFailed
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.runtime.subscriptions.locations import locate
 from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.spark.plan import FileRows

@@ -11,9 +11,9 @@ from penstock.bootstrap import rules
 from penstock.columns.events.body import body_of_columns
 from penstock.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import StorageFailed
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.ports import Buffer, inline
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.store.bodies import Body

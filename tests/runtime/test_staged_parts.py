@@ -12,6 +12,7 @@ import pytest
 from penstock.columns.events.event import Event
 from penstock.core.channel.producers import LASTING_REMEMBERED_MAX
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.definitions import Storage
 from penstock.core.vocabulary.errors import (
     CapacityReached,
     IllegalState,
@@ -21,7 +22,6 @@ from penstock.core.vocabulary.errors import (
     SequenceTooOld,
 )
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Storage
 from penstock.runtime.writer.transactions import Spans
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, End, Lives, body_from_events, clock_now, datas, named

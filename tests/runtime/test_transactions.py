@@ -9,6 +9,7 @@ import pytest
 
 from penstock.columns.events.event import Event
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.definitions import Storage
 from penstock.core.vocabulary.errors import (
     AlreadyAborted,
     AlreadyCommitted,
@@ -21,7 +22,6 @@ from penstock.core.vocabulary.errors import (
     NoSuchTransaction,
     StorageFailed,
 )
-from penstock.core.vocabulary.messages import Storage
 from penstock.runtime.realm import Limits
 from penstock.runtime.writer.placement import MemoryLimits
 from penstock.testing.loop import pass_time, simulate, simulated

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.columns.events.event import Event
-from penstock.core.vocabulary.messages import Storage
+from penstock.core.vocabulary.definitions import Storage
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, LATE, End, Lives, datas, named
 from tests.runtime.living import EAGER

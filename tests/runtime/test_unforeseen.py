@@ -8,10 +8,10 @@ from typing import Never
 import pytest
 
 from penstock.core.ids.ids import Span
+from penstock.core.messages.retention import PurgeEvents as PurgeSpans
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import RealmStopping
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
-from penstock.core.vocabulary.messages import PurgeEvents as PurgeSpans
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.writer.group import Group
 from penstock.storage.memory import MemoryBlobs, MemoryJournal

@@ -11,13 +11,13 @@ import pytest
 
 from penstock.columns.events.event import Event
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.definitions import Storage
 from penstock.core.vocabulary.errors import (
     CapacityReached,
     IllegalState,
     NameDoesNotExist,
     PublishingPaused,
 )
-from penstock.core.vocabulary.messages import Storage
 from penstock.runtime.writer.unit_of_work import Acknowledged, UnitOfWork
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, End, Lives, body_from_events, clock_now, datas, named

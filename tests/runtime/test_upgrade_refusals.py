@@ -5,17 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec import Struct
 
-from penstock.core.realm.directory import ChannelCreated, PublishingPauseSet
+from penstock.core.messages.definitions import ChannelCreated, Edit
+from penstock.core.messages.durables import AddDurable, DurableCreated
+from penstock.core.messages.publishing import PublishingPauseSet
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.durable_attributes import DurableAttributes
 from penstock.core.vocabulary.errors import IllegalState
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import (
-    AddDurable,
-    Definition,
-    DurableCreated,
-    Edit,
-    Storage,
-)
 from penstock.runtime.store import newer_facts
 from penstock.runtime.store.newer_facts import refuse_newer
 from penstock.runtime.writer import group

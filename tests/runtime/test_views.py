@@ -6,7 +6,8 @@ import pytest
 
 from penstock.bootstrap import rules
 from penstock.core.channel.channel import ChannelMachine
-from penstock.core.vocabulary.messages import Definition, PurgeEvents, Sweep
+from penstock.core.messages.retention import PurgeEvents, Sweep
+from penstock.core.vocabulary.definitions import Definition
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.tail_batch import Meter
 from penstock.runtime.subscriptions.views import channel_info

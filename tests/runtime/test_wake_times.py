@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from penstock.core.channel.channel import ChannelMachine
-from penstock.core.vocabulary.messages import AddDurable, RollBack, TakeSeat
+from penstock.core.messages.durables import AddDurable
+from penstock.core.messages.seats import TakeSeat
+from penstock.core.messages.settlements import RollBack
 from penstock.runtime.store.due_times import WakeTimes
 from penstock.testing.play import Play, span
 from tests.core.plays import play_of

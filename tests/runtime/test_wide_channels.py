@@ -10,9 +10,9 @@ import pytest
 from penstock.columns.events.event import Event
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.definitions import Storage
 from penstock.core.vocabulary.errors import LimitReached
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Storage
 from penstock.runtime.realm import Limits
 from penstock.runtime.store.sealed_file import Damage
 from penstock.runtime.subscriptions.locations import columns

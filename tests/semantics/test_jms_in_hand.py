@@ -7,21 +7,13 @@ from typing import Any
 
 import pytest
 
-from penstock.core.channel.holding import BuryEvents
-from penstock.core.channel.timeouts import ExtendTime, TakeLease
+from penstock.core.messages.delivery import ConfirmRecall, SetDemand
+from penstock.core.messages.durables import AddDurable
+from penstock.core.messages.seats import Detach, TakeLease, TakeSeat
+from penstock.core.messages.settlements import Ack, Buried, BuryEvents, ExtendTime, RollBack
+from penstock.core.vocabulary.causes import Cause
 from penstock.core.vocabulary.effects import Recall
 from penstock.core.vocabulary.errors import IllegalState
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AddDurable,
-    Buried,
-    Cause,
-    ConfirmRecall,
-    Detach,
-    RollBack,
-    SetDemand,
-    TakeSeat,
-)
 from penstock.testing.play import Play, delivered, publish, span
 from tests.core.plays import left, outstanding, play_of
 

@@ -7,19 +7,13 @@ from typing import Any
 import pytest
 
 from penstock.core.ids.ids import IdSet
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AddDurable,
-    AddSubscriber,
-    Appended,
-    Detach,
-    Disconnect,
-    GrantCredit,
-    Publish,
-    PurgeEvents,
-    Storage,
-    TakeSeat,
-)
+from penstock.core.messages.durables import AddDurable
+from penstock.core.messages.publishing import Appended, Publish
+from penstock.core.messages.retention import PurgeEvents
+from penstock.core.messages.seats import Detach, TakeSeat
+from penstock.core.messages.settlements import Ack
+from penstock.core.messages.subscribers import AddSubscriber, Disconnect, GrantCredit
+from penstock.core.vocabulary.definitions import Storage
 from penstock.testing.play import Play, delivered, publish, span
 from tests.core.engines.test_jms import conserved, gone, jms, live
 from tests.core.plays import play_of

@@ -6,27 +6,23 @@ import pytest
 
 import penstock
 from penstock.bootstrap import rules
-from penstock.core.channel.seeking import Seek, gone_since
+from penstock.core.channel.seeking import gone_since
 from penstock.core.ids.ids import Span
+from penstock.core.messages.definitions import Edit
+from penstock.core.messages.delivery import ConfirmRecall
+from penstock.core.messages.durables import AddDurable
+from penstock.core.messages.publishing import Publish
+from penstock.core.messages.retention import PurgeEvents
+from penstock.core.messages.seats import Detach, TakeSeat
+from penstock.core.messages.seeking import Seek
+from penstock.core.messages.settlements import Ack, RollBack
+from penstock.core.messages.subscribers import AddSubscriber
 from penstock.core.realm.directory import Directory
 from penstock.core.vocabulary.backoff import Backoff
+from penstock.core.vocabulary.causes import Cause
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.effects import Recall
 from penstock.core.vocabulary.errors import CapacityReached, IllegalState, InvalidArgument
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AddDurable,
-    AddSubscriber,
-    Cause,
-    ConfirmRecall,
-    Definition,
-    Detach,
-    Edit,
-    Publish,
-    PurgeEvents,
-    RollBack,
-    Storage,
-    TakeSeat,
-)
 from penstock.testing.play import delivered, events, publish, redelivered, span
 from tests.core.plays import durable_play, outstanding, play_of
 

@@ -6,19 +6,14 @@ from typing import Any
 
 import pytest
 
+from penstock.core.messages.definitions import Edit
+from penstock.core.messages.durables import AddDurable
+from penstock.core.messages.retention import PurgeEvents
+from penstock.core.messages.seats import Detach, TakeSeat
+from penstock.core.messages.settlements import Ack, Buried, RollBack
+from penstock.core.vocabulary.causes import Cause
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AddDurable,
-    Buried,
-    Cause,
-    Definition,
-    Detach,
-    Edit,
-    PurgeEvents,
-    RollBack,
-    TakeSeat,
-)
 from penstock.testing.play import Play, publish, redelivered, span
 from tests.core.plays import dying, left, outstanding, play_of, reader
 

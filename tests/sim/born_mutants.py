@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.client.reading.channel_ring import ChannelRing, Member
-from penstock.core.realm.directory import PatternDurableCreated
+from penstock.core.messages.pattern_durables import PatternDurableCreated
 from penstock.core.vocabulary.ports import Pages
 from penstock.runtime import realm
 from penstock.runtime.store.records import FactRecord

@@ -14,10 +14,9 @@ from penstock.columns.events.batch import ids_of
 from penstock.columns.events.body import body_of
 from penstock.columns.events.event import Event
 from penstock.columns.selectors import Selector
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.delivery.delivery import Redeliveries
 from penstock.runtime.store.bodies import Body, body_from

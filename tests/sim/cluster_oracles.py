@@ -12,11 +12,11 @@ from msgspec import structs
 from penstock.bootstrap import rules
 from penstock.core.channel.recovery import at_once
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.messages import Restored
+from penstock.core.messages.snapshots import KeptStates, Restored
 from penstock.core.vocabulary.ports import BlobInfo, Buffer
 from penstock.core.vocabulary.stored_ids import ranges
 from penstock.runtime.store.file_names import BLOCKS, SNAPSHOTS
-from penstock.runtime.store.records import FactRecord, KeptStates
+from penstock.runtime.store.records import FactRecord
 from penstock.runtime.upkeep.recovery import recover
 from penstock.storage.memory import MemoryBlobs, MemoryPages
 from penstock.testing.engine import (

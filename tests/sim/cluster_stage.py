@@ -17,6 +17,7 @@ from penstock.api.channels import (
 )
 from penstock.api.durables import CreateDurable, DescribeDurable, DurableInfo
 from penstock.api.requests import Kind
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import (
     AlreadyAborted,
     AlreadyCommitted,
@@ -27,7 +28,6 @@ from penstock.core.vocabulary.errors import (
     Unavailable,
 )
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.testing.loop import SimLoop, pass_time
 from penstock.testing.network import SimNetwork

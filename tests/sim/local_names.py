@@ -21,8 +21,8 @@ from msgspec.structs import replace
 from penstock.bootstrap import rules
 from penstock.cluster.local_names import ClusterWideNames, LocalStoreNames, local_names_in
 from penstock.core.owning.local_names import LocalNames
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import Fenced, NoQuorum, PenstockError, Refused
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.ports import inline
 from penstock.runtime.delivery.owner_lease import ENDLESS, OwnerLease
 from penstock.runtime.realm import RunningRealm

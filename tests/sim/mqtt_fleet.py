@@ -11,8 +11,8 @@ import json
 from collections import Counter
 from typing import Any
 
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import PenstockError
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.ports import inline
 from penstock.runtime.access.access import AccessControl, AccessRules
 from penstock.runtime.access.accounts import Accounts

@@ -13,7 +13,7 @@ from contextvars import copy_context
 from random import Random
 from typing import Any, Protocol
 
-from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.definitions import Definition
 from penstock.frontends.mqtt.hub import MqttHub
 from penstock.frontends.native.listener import NativeListener
 from penstock.testing.loop import SimLoop, pass_time, simulate

@@ -30,13 +30,11 @@ from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.lanes import Lanes
 from penstock.core.durable.seat import Seat
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
+from penstock.core.messages.publishing import Appended
+from penstock.core.messages.retention import Removed
+from penstock.core.messages.transactions import TransactionEnded
 from penstock.core.realm import transactions
-from penstock.core.vocabulary.messages import (
-    Appended,
-    Removed,
-    Spans,
-)
 from penstock.core.vocabulary.ports import Block, Buffer, DamagedBlock
 from penstock.core.vocabulary.start_positions import FromId
 from penstock.frontends.native.connection import Connection
@@ -44,7 +42,7 @@ from penstock.frontends.native.listener import NativeListener
 from penstock.runtime import realm
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.store import state
-from penstock.runtime.store.records import FactRecord, TransactionEnded
+from penstock.runtime.store.records import FactRecord
 from penstock.runtime.subscriptions.resume_places import ResumePlaces
 from penstock.runtime.subscriptions.subscriptions import Subscriptions
 from penstock.runtime.writer.clock import SystemClock

@@ -8,9 +8,9 @@ from penstock.core.channel import apply, recall, seeking
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable import Durable
+from penstock.core.messages.seeking import Sought
+from penstock.core.messages.unions import StoredFact
 from penstock.core.vocabulary.effects import Recall
-from penstock.core.vocabulary.messages import StoredFact
-from penstock.core.vocabulary.seeks import Sought
 
 
 def skipping_seek(patch: pytest.MonkeyPatch) -> None:

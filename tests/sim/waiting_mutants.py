@@ -10,15 +10,10 @@ from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.waiting import Waiting
-from penstock.core.ids.ids import IdSet
-from penstock.core.vocabulary.messages import (
-    Acked,
-    Buried,
-    Cause,
-    Postponed,
-    Spans,
-    StoredFact,
-)
+from penstock.core.ids.ids import IdSet, Spans
+from penstock.core.messages.settlements import Acked, Buried, Postponed
+from penstock.core.messages.unions import StoredFact
+from penstock.core.vocabulary.causes import Cause
 
 
 def forgotten_wait(patch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from random import Random
 from typing import Protocol
 
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import PenstockError
-from penstock.core.vocabulary.messages import Definition
 from penstock.testing.loop import SimLoop
 from penstock.testing.network import SimNetwork
 from tests.sim.gate import Gate

@@ -24,6 +24,7 @@ from penstock.bootstrap import rules
 from penstock.core.vocabulary.backoff import Backoff
 from penstock.core.vocabulary.compression import Compression
 from penstock.core.vocabulary.counters import Counters
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.durable_attributes import DurableAttributes
 from penstock.core.vocabulary.errors import (
     NameAlreadyBound,
@@ -32,9 +33,6 @@ from penstock.core.vocabulary.errors import (
     StorageFailed,
 )
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import (
-    Definition,
-)
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.frontends.native.listener import NativeLimits, NativeListener
 from penstock.runtime.realm import Limits, RunningRealm

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from xxhash import xxh3_64_intdigest
 
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import IllegalState, InvalidArgument, NameDoesNotExist
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.ports import BlobInfo, Blobs, BlobSum, CopyCounts, inline
 from penstock.storage.disk import make_directories
 from penstock.storage.embedded import FileBlobs

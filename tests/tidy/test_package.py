@@ -17,11 +17,8 @@ from penstock.client.connection.arguments import Duration
 from penstock.client.handles import attributes
 from penstock.core import channel_types, durables, engines
 from penstock.core.vocabulary import errors
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.durable_attributes import DurableAttributes
-from penstock.core.vocabulary.messages import (
-    Definition,
-    Storage,
-)
 
 
 def test_a_misspelt_name_is_an_error_that_says_so() -> None:

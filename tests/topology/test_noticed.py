@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from penstock.api.durables import DurableInfo
-from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.definitions import Definition
 from penstock.topology import applying, looking, planning
 from penstock.topology.document import Topology, WantedDurable, WantedStore
 from tests.topology.test_convergence import changes

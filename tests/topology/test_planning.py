@@ -9,8 +9,8 @@ import pytest
 import penstock
 from penstock.api.access import Me
 from penstock.client.sync.sync import Session
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
-from penstock.core.vocabulary.messages import Definition
 from penstock.topology import Found, Plan, apply, look, parse, plan, to_toml, topology_of
 from penstock.topology.looking import FoundStore
 from tests.access.realms import QUICK

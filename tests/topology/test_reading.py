@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.core.vocabulary.backoff import Backoff
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.topology import load, parse, to_toml
 
 SHOP = """

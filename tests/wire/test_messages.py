@@ -18,8 +18,8 @@ from penstock.api.access import KEY_BYTES, SALT_BYTES, Verifier
 from penstock.api.realm import Ping
 from penstock.api.requests import Request
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import RemoteProtocolViolation
-from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.start_positions import FromEarliest, FromId, FromLatest, FromTime
 from penstock.wire.native import messages as wire
 from penstock.wire.native.messages import FromClient, FromNode, FromServer, Message

@@ -13,9 +13,10 @@ from penstock.core.bounds import (
     LastId,
     SelectorText,
 )
+from penstock.core.ids.ids import Spans
 from penstock.core.vocabulary.counters import Counters
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.identities import ChannelId, ChannelNumber
-from penstock.core.vocabulary.messages import Definition, Spans
 
 
 class ChannelOpened(Struct, frozen=True):

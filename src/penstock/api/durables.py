@@ -17,11 +17,8 @@ from penstock.core.bounds import (
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.durable_attributes import DurableAttributes, GivenDurableAttributes
 from penstock.core.vocabulary.identities import ChannelNumber
-from penstock.core.vocabulary.messages import (
-    Ids,
-)
 from penstock.core.vocabulary.start_positions import AnyStart
-from penstock.core.vocabulary.stored_ids import id_set
+from penstock.core.vocabulary.stored_ids import Ids, id_set
 
 
 class _Described(DurableAttributes, frozen=True):

@@ -10,7 +10,7 @@ from penstock.api.channels import ChannelOpened
 from penstock.api.requests import Kind, Request
 from penstock.core.bounds import GivenName, Name, Number
 from penstock.core.realm.exported_file import ExportedFile
-from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.definitions import Definition
 
 
 class ExportBegun(Struct, frozen=True, kw_only=True):

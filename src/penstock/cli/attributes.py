@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.api.durables import DurableInfo
     from penstock.api.patterns import PatternDurableInfo
     from penstock.api.requests import Kind
-    from penstock.core.vocabulary.messages import Definition
+    from penstock.core.vocabulary.definitions import Definition
 
 Command = TypeVar("Command", bound=Callable[..., None])
 

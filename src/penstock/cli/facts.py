@@ -13,7 +13,7 @@ from penstock.runtime.subscriptions.documents import types_of
 if TYPE_CHECKING:
     from penstock.api.channels import ChannelInfo, StorageInfo
     from penstock.api.durables import DurableInfo
-    from penstock.core.vocabulary.messages import Definition, Storage
+    from penstock.core.vocabulary.definitions import Definition, Storage
 
 Fact = tuple[str, str]
 

@@ -22,13 +22,13 @@ from penstock.core.owning.local_names import (
     local_names_of,
 )
 from penstock.core.realm.directory import Directory
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import (
     Damaged,
     NameAlreadyBound,
     NoQuorum,
     Refused,
 )
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.ports import Registry
 from penstock.core.vocabulary.reach import check_for_all
 from penstock.core.vocabulary.temporary import is_temporary

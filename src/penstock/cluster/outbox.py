@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from penstock.api.joins import CopiesTaken
 from penstock.core.channel.producers import LASTING_PREFIX
 from penstock.core.ids.ids import IdSet
-from penstock.core.realm.joins import Join
+from penstock.core.messages.joins import Join
 from penstock.core.vocabulary.errors import (
     IllegalState,
     NameDoesNotExist,

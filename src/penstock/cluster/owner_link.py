@@ -18,7 +18,7 @@ from penstock.api.joins import CopiesTaken, CopyIn
 from penstock.client.connection.pending import error_of, reason_of
 from penstock.client.connection.transport import Link
 from penstock.core.access.rights import Principal
-from penstock.core.realm.joins import Join
+from penstock.core.messages.joins import Join
 from penstock.core.vocabulary.errors import CannotConnect, ConnectionLost, PenstockError
 from penstock.core.vocabulary.ports import Clock
 from penstock.frontends.shared.serving_node import FindOwner, ServingNode, refusal

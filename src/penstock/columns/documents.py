@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from penstock.core.vocabulary.definitions import PRIORITY_DEFAULT
 from penstock.core.vocabulary.errors import InvalidArgument, InvalidEvent
-from penstock.core.vocabulary.messages import PRIORITY_DEFAULT
 
 if TYPE_CHECKING:
     from penstock.columns.events.event import Event

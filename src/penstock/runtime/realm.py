@@ -12,10 +12,13 @@ from penstock.api.realm import ClusterInfo, RealmInfo
 from penstock.api.requests import Kind
 from penstock.columns.protobuf import checked_descriptors
 from penstock.core.channel.state import RealmRules
-from penstock.core.realm.directory import ChannelCreated, Directory, PublishingPauseSet
+from penstock.core.messages.definitions import ChannelCreated, Edit
+from penstock.core.messages.publishing import PublishingPauseSet
+from penstock.core.realm.directory import Directory
+from penstock.core.vocabulary.definitions import Definition
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.errors import IllegalState, StorageFailed
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Digest, Edit
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.ports import Blobs, Clock, Journal, JournalInfo, Offload, Pages
 from penstock.loggers import logger

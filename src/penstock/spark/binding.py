@@ -32,8 +32,7 @@ from penstock.core.vocabulary.errors import (
     NameDoesNotExist,
     PenstockError,
 )
-from penstock.core.vocabulary.messages import Ids
-from penstock.core.vocabulary.stored_ids import ranges, written
+from penstock.core.vocabulary.stored_ids import Ids, ranges, written
 from penstock.spark.channels import Links, first_wanted, links_of
 from penstock.spark.connections import ChannelLink, ask_realm
 from penstock.spark.offsets import Positions

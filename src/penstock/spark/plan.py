@@ -20,7 +20,7 @@ from penstock.api.channels import Location, SealedPart
 from penstock.columns.files.segments import SegmentBatch, SegmentIndex
 from penstock.columns.schema.rows import Publishers
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.messages import Ids
+from penstock.core.vocabulary.stored_ids import Ids
 
 PARTITION_EVENTS_MIN: Final = 50_000
 """Fewest events of a task, unless ``minPartitions`` says otherwise."""

@@ -18,7 +18,7 @@ from xxhash import xxh3_64
 from penstock.columns.events.event import Event
 from penstock.columns.schema.rows import Rows
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.messages import Restored
+from penstock.core.messages.snapshots import Restored
 from penstock.core.vocabulary.ports import Blobs, inline
 from penstock.core.vocabulary.reach import durables_of, on_one_node
 from penstock.runtime.delivery.delivery import Dispatch

@@ -7,23 +7,17 @@ from collections.abc import Callable, Hashable
 
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.state import RealmRules
-from penstock.core.durable.lanes import AssignLanes
 from penstock.core.ids.id_lists import ids_in, listed
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
+from penstock.core.messages.delivery import AssignLanes
+from penstock.core.messages.kinds import Command
+from penstock.core.messages.publishing import Publish
+from penstock.core.messages.retention import EndRelay, Removed, Replaced, Sweep
+from penstock.core.messages.snapshots import Restored
+from penstock.core.messages.unions import StoredFact
+from penstock.core.vocabulary.causes import Cause
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.effects import Deliver, Effect, FindLanes, ReportEnd
-from penstock.core.vocabulary.messages import (
-    Cause,
-    Command,
-    Digest,
-    EndRelay,
-    Publish,
-    Removed,
-    Replaced,
-    Restored,
-    Spans,
-    StoredFact,
-    Sweep,
-)
 
 
 class Play:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from msgspec.structs import asdict
 
+from penstock.core.vocabulary.definitions import Definition, attributes_of
 from penstock.core.vocabulary.errors import IllegalState
-from penstock.core.vocabulary.messages import Definition, attributes_of
 from penstock.topology.document import WantedDurable, WantedStore
 from penstock.topology.steps import (
     Act,

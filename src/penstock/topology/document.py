@@ -11,9 +11,9 @@ from msgspec import Struct, field
 
 from penstock.api.requests import Kind
 from penstock.client.reading.start_positions import StartLike
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.durable_attributes import DURABLE_DEFAULTS, DurableAttributes
 from penstock.core.vocabulary.errors import InvalidArgument, Refused
-from penstock.core.vocabulary.messages import Definition
 
 Place = tuple[str | int, ...]
 """Where something stands in a file: keys, and positions in lists."""

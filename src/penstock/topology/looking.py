@@ -17,8 +17,9 @@ from penstock.api.patterns import PatternDurableInfo
 from penstock.api.requests import Kind
 from penstock.bootstrap.registries import rules
 from penstock.core.vocabulary.choice import choice_of
+from penstock.core.vocabulary.definitions import Definition
+from penstock.core.vocabulary.durable_attributes import durable_attributes
 from penstock.core.vocabulary.errors import NameDoesNotExist
-from penstock.core.vocabulary.messages import Definition, durable_attributes
 from penstock.core.vocabulary.reach import portable, portable_attributes, tells_of_nodes
 from penstock.core.vocabulary.session_durables import is_of_session
 from penstock.core.vocabulary.temporary import is_temporary

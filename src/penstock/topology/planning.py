@@ -17,11 +17,8 @@ from penstock.api.patterns import PatternDurableInfo
 from penstock.core.access.rights import parse_subject
 from penstock.core.realm.internal_stores import retained_store, session_store
 from penstock.core.vocabulary.choice import choice_of
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.messages import (
-    Definition,
-    Storage,
-)
 from penstock.core.vocabulary.reach import comparable
 from penstock.core.vocabulary.session_durables import is_of_session
 from penstock.topology.document import Topology, WantedDurable, WantedGrant, WantedStore

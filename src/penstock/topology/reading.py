@@ -29,9 +29,13 @@ from penstock.core.access.rights import (
 from penstock.core.vocabulary.argument_errors import TOML, explain
 from penstock.core.vocabulary.backoff import Backoff
 from penstock.core.vocabulary.choice import choice_of
-from penstock.core.vocabulary.durable_attributes import DurableAttributes, GivenDurableAttributes
+from penstock.core.vocabulary.definitions import Definition, attributes_of
+from penstock.core.vocabulary.durable_attributes import (
+    DurableAttributes,
+    GivenDurableAttributes,
+    durable_attributes,
+)
 from penstock.core.vocabulary.errors import InvalidArgument, Refused
-from penstock.core.vocabulary.messages import Definition, attributes_of, durable_attributes
 from penstock.core.vocabulary.names import destination_name, durable_name
 from penstock.settings import Settings
 from penstock.topology.document import (

@@ -10,23 +10,15 @@ from msgspec.structs import asdict, replace
 from penstock.api.durables import DurableInfo
 from penstock.bootstrap.registries import rules
 from penstock.core.channel.channel import ChannelMachine
-from penstock.core.realm.directory import ChannelCreated, Directory, JoinCreated
-from penstock.core.realm.joins import Join as RealmJoin
-from penstock.core.realm.pattern_durables import (
-    PatternDurable,
-    refuse_difference,
-    rehearsed,
-    terms_of,
-)
+from penstock.core.messages.definitions import ChannelCreated, Edit, Edited
+from penstock.core.messages.durables import AddDurable, DurableCreated, DurableDeleted
+from penstock.core.messages.joins import Join as RealmJoin
+from penstock.core.messages.joins import JoinCreated
+from penstock.core.messages.pattern_durables import PatternDurable
+from penstock.core.realm.directory import Directory
+from penstock.core.realm.pattern_durables import refuse_difference, rehearsed, terms_of
+from penstock.core.vocabulary.durable_attributes import durable_attributes
 from penstock.core.vocabulary.errors import InvalidArgument, Refused
-from penstock.core.vocabulary.messages import (
-    AddDurable,
-    DurableCreated,
-    DurableDeleted,
-    Edit,
-    Edited,
-    durable_attributes,
-)
 from penstock.core.vocabulary.reach import comparable, is_everywhere
 from penstock.topology.document import Topology, WantedDurable, WantedJoin, WantedStore
 from penstock.topology.looking import Found

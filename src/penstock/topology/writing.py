@@ -14,8 +14,8 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from penstock.core.vocabulary.backoff import Backoff
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.durable_attributes import DURABLE_DEFAULTS
-from penstock.core.vocabulary.messages import Definition
 from penstock.topology.document import Topology, WantedDurable, WantedGrant, WantedJoin, WantedStore
 from penstock.topology.reading import DURATIONS, EMBEDDED, UNITS_MS
 

@@ -6,15 +6,12 @@ import pytest
 
 from penstock.core.channel.apply import COUNTED_AS
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.messages import (
-    Acked,
-    Appended,
-    Cause,
-    DurableDeleted,
-    Removed,
-    RolledBack,
-    StoredFact,
-)
+from penstock.core.messages.durables import DurableDeleted
+from penstock.core.messages.publishing import Appended
+from penstock.core.messages.retention import Removed
+from penstock.core.messages.settlements import Acked, RolledBack
+from penstock.core.messages.unions import StoredFact
+from penstock.core.vocabulary.causes import Cause
 from tests.core.plays import durable_play, outstanding
 
 GONE = (Span(90, 95),)

@@ -8,21 +8,14 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.bootstrap import rules
-from penstock.core.channel.awaited_seats import AwaitSeats, GiveUpSeats
 from penstock.core.channel.channel import ChannelMachine
-from penstock.core.channel.holding import HoldEvents
-from penstock.core.channel.seeking import Seek
+from penstock.core.messages.delivery import HoldEvents, SetDemand
+from penstock.core.messages.durables import AddDurable, RemoveDurable
+from penstock.core.messages.seats import AwaitSeats, Detach, GiveUpSeats, Left, Seated, TakeSeat
+from penstock.core.messages.seeking import Seek
+from penstock.core.messages.settlements import Ack
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import DurableInUse
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AddDurable,
-    Definition,
-    Detach,
-    RemoveDurable,
-    SetDemand,
-    TakeSeat,
-)
-from penstock.core.vocabulary.places import Left, Seated
 from penstock.testing.play import Play, delivered, publish, span
 
 WAIT_MS = 10_000

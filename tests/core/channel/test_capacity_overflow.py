@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.channel.holding import HoldEvents
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AddDurable,
-    AddSubscriber,
-    Cause,
-    Detach,
-    GrantCredit,
-    RollBack,
-    SetDemand,
-    TakeSeat,
-)
+from penstock.core.messages.delivery import HoldEvents, SetDemand
+from penstock.core.messages.durables import AddDurable
+from penstock.core.messages.seats import Detach, TakeSeat
+from penstock.core.messages.settlements import Ack, RollBack
+from penstock.core.messages.subscribers import AddSubscriber, GrantCredit
+from penstock.core.vocabulary.causes import Cause
 from penstock.testing.play import Play, delivered, publish, span
 from tests.core.plays import durable_play, dying, left, outstanding, play_of
 

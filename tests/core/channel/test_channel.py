@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.core.channel import offer, recovery
-from penstock.core.vocabulary.messages import AddSubscriber
+from penstock.core.messages.subscribers import AddSubscriber
 from penstock.testing.play import publish
 from tests.core.plays import play_of
 

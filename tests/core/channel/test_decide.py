@@ -5,30 +5,20 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.ids.ids import Span
+from penstock.core.messages.definitions import Edit
+from penstock.core.messages.durables import AddDurable, RemoveDurable
+from penstock.core.messages.kinds import Command
+from penstock.core.messages.retention import PurgeEvents, Quarantine, Removed, Sweep
+from penstock.core.messages.seats import Detach, TakeSeat
+from penstock.core.messages.settlements import Ack, AckPrevious, RollBack
+from penstock.core.vocabulary.causes import Cause
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import (
     CapacityReached,
     IllegalState,
     InvalidArgument,
     NameDoesNotExist,
     Refused,
-)
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AckPrevious,
-    AddDurable,
-    Cause,
-    Command,
-    Definition,
-    Detach,
-    Edit,
-    PurgeEvents,
-    Quarantine,
-    Removed,
-    RemoveDurable,
-    RollBack,
-    Storage,
-    Sweep,
-    TakeSeat,
 )
 from penstock.testing.play import publish, span
 from tests.core.plays import durable_play, outstanding, play_of

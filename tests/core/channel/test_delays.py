@@ -6,27 +6,18 @@ from typing import Any
 
 import pytest
 
-from penstock.core.channel.holding import HoldEvents
-from penstock.core.channel.release import Release
 from penstock.core.ids.ids import IdSet
+from penstock.core.messages.definitions import Edit
+from penstock.core.messages.delivery import HoldEvents, SetDemand
+from penstock.core.messages.durables import AddDurable, PurgeOutstanding
+from penstock.core.messages.kinds import Command
+from penstock.core.messages.retention import PurgeEvents
+from penstock.core.messages.seats import Detach, TakeSeat
+from penstock.core.messages.settlements import Ack, AckPrevious, Postponed, Release, RollBack
+from penstock.core.messages.unions import PackedIds
 from penstock.core.vocabulary.backoff import Backoff
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AckPrevious,
-    AddDurable,
-    Command,
-    Definition,
-    Detach,
-    Edit,
-    PackedIds,
-    Postponed,
-    PurgeEvents,
-    PurgeOutstanding,
-    RollBack,
-    SetDemand,
-    TakeSeat,
-)
 from penstock.testing.play import Play, delivered, publish, redelivered, span
 from tests.core.plays import durable_play, dying, outstanding, play_of
 

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AddDurable,
-    AddSubscriber,
-    Detach,
-    Disconnect,
-    GrantCredit,
-    TakeSeat,
-)
+from penstock.core.messages.durables import AddDurable
+from penstock.core.messages.seats import Detach, TakeSeat
+from penstock.core.messages.settlements import Ack
+from penstock.core.messages.subscribers import AddSubscriber, Disconnect, GrantCredit
 from penstock.testing.play import Play, delivered, publish, span
 from tests.core.engines.test_jms import conserved, gone, jms, live
 

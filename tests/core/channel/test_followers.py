@@ -9,20 +9,14 @@ import pytest
 
 from penstock.bootstrap import rules
 from penstock.core.channel.channel import ChannelMachine
-from penstock.core.channel.followers import SingleOut
 from penstock.core.ids.ids import Span
+from penstock.core.messages.delivery import SetDemand, SingleOut, StallSession
+from penstock.core.messages.publishing import Publish
+from penstock.core.messages.seats import Detach
+from penstock.core.messages.subscribers import AddSubscriber, Disconnect, GrantCredit
+from penstock.core.vocabulary.definitions import Definition
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.effects import Deliver, Effect, FindInterested, ReportEnd
-from penstock.core.vocabulary.messages import (
-    AddSubscriber,
-    Definition,
-    Detach,
-    Digest,
-    Disconnect,
-    GrantCredit,
-    Publish,
-    SetDemand,
-    StallSession,
-)
 
 pytestmark = pytest.mark.spec("E6")
 

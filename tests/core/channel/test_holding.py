@@ -5,22 +5,16 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.channel.holding import BuryEvents, HoldEvents
 from penstock.core.durable.queue import READERS
 from penstock.core.ids.ids import Span
+from penstock.core.messages.delivery import HoldEvents
+from penstock.core.messages.durables import AddDurable, PurgeOutstanding
+from penstock.core.messages.retention import PurgeEvents
+from penstock.core.messages.seats import Detach, TakeSeat
+from penstock.core.messages.settlements import Ack, AckPrevious, Buried, BuryEvents
+from penstock.core.vocabulary.causes import Cause
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import DurableInUse, IllegalState, InvalidArgument
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AckPrevious,
-    AddDurable,
-    Buried,
-    Cause,
-    Definition,
-    Detach,
-    PurgeEvents,
-    PurgeOutstanding,
-    TakeSeat,
-)
 from penstock.testing.play import Play, delivered, publish, redelivered, span
 from tests.core.plays import durable_play, dying, left, outstanding, play_of, reader
 

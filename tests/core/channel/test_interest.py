@@ -11,14 +11,10 @@ from penstock.core.channel.interest import unwanted, wanted_of
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.subscriber import Subscriber
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AddDurable,
-    Detach,
-    PersistedLate,
-    RollBack,
-    TakeSeat,
-)
+from penstock.core.messages.durables import AddDurable
+from penstock.core.messages.retention import PersistedLate
+from penstock.core.messages.seats import Detach, TakeSeat
+from penstock.core.messages.settlements import Ack, RollBack
 from penstock.testing.play import Play, delivered, publish, span
 from tests.core.engines.test_jms import conserved, gone, jms, live, written
 from tests.core.plays import outstanding

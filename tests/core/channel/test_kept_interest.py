@@ -7,20 +7,20 @@ from msgspec.structs import replace
 
 from penstock.bootstrap import rules
 from penstock.core.channel.channel import ChannelMachine
-from penstock.core.channel.kept_interest import AddKnownSubscriber
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AddDurable,
+from penstock.core.messages.delivery import SetDemand
+from penstock.core.messages.durables import AddDurable
+from penstock.core.messages.seats import Detach, TakeSeat
+from penstock.core.messages.settlements import Ack
+from penstock.core.messages.subscribers import (
+    AddKnownSubscriber,
     AddSubscriber,
-    Definition,
-    Detach,
     Disconnect,
     GrantCredit,
-    SetDemand,
-    StoredFact,
-    TakeSeat,
+    Interested,
+    InterestEnded,
 )
-from penstock.core.vocabulary.places import Interested, InterestEnded
+from penstock.core.messages.unions import StoredFact
+from penstock.core.vocabulary.definitions import Definition
 from penstock.testing.play import Play, delivered, publish, span
 
 TIMEOUT_MS = 60_000

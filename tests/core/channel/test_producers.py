@@ -15,8 +15,9 @@ from penstock.core.channel.producers import (
     Producers,
 )
 from penstock.core.ids.ids import Span
+from penstock.core.messages.publishing import Publish
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.errors import DifferentContent, SequenceTooOld
-from penstock.core.vocabulary.messages import Digest, Publish
 from tests.core.plays import play_of
 
 pytestmark = pytest.mark.spec("X3")

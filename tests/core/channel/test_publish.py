@@ -6,8 +6,12 @@ import pytest
 
 from penstock.core.channel.publish import RESERVE
 from penstock.core.ids.ids import Span
+from penstock.core.messages.publishing import Publish
+from penstock.core.messages.retention import Removed, Sweep
+from penstock.core.vocabulary.causes import Cause
+from penstock.core.vocabulary.definitions import Storage
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.errors import CapacityReached, EventTooLarge, MemoryLimit
-from penstock.core.vocabulary.messages import Cause, Digest, Publish, Removed, Storage, Sweep
 from penstock.testing.play import publish, span
 from tests.core.plays import play_of
 

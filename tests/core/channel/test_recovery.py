@@ -6,19 +6,12 @@ import pytest
 
 from penstock.core.channel.recovery import PIECES_AT_ONCE, at_once
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.messages import (
-    Ack,
-    Acked,
-    AddDurable,
-    Appended,
-    IdsReserved,
-    Publish,
-    PurgeEvents,
-    Removed,
-    Restored,
-    RollBack,
-    TakeSeat,
-)
+from penstock.core.messages.durables import AddDurable
+from penstock.core.messages.publishing import Appended, IdsReserved, Publish
+from penstock.core.messages.retention import PurgeEvents, Removed
+from penstock.core.messages.seats import TakeSeat
+from penstock.core.messages.settlements import Ack, Acked, RollBack
+from penstock.core.messages.snapshots import Restored
 from penstock.core.vocabulary.stored_ids import id_set
 from penstock.testing.play import Play, delivered, publish, span
 from tests.core.plays import durable_play, outstanding, play_of

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.channel.release import Release
 from penstock.core.durable.queue import READERS
 from penstock.core.ids.ids import Span
+from penstock.core.messages.delivery import SetDemand
+from penstock.core.messages.durables import AddDurable
+from penstock.core.messages.kinds import Command
+from penstock.core.messages.retention import PurgeEvents
+from penstock.core.messages.seats import Detach, TakeSeat
+from penstock.core.messages.settlements import Ack, Release, RollBack
 from penstock.core.vocabulary.errors import IllegalState
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AddDurable,
-    Command,
-    Detach,
-    PurgeEvents,
-    RollBack,
-    SetDemand,
-    TakeSeat,
-)
 from penstock.testing.play import delivered, publish, redelivered
 from tests.core.plays import durable_play, play_of
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.core.channel.removal_causes import FORGOTTEN, NEVER, PIECES_MAX, Departures, as_kept
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.messages import Cause
+from penstock.core.vocabulary.causes import Cause
 
 GIVEN = Span(5, 300)
 

@@ -8,11 +8,9 @@ import pytest
 
 from penstock.core.channel.retention import COARSE_US, Ages, make_room
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.messages import (
-    AddSubscriber,
-    Definition,
-    Edit,
-)
+from penstock.core.messages.definitions import Edit
+from penstock.core.messages.subscribers import AddSubscriber
+from penstock.core.vocabulary.definitions import Definition
 from penstock.testing.play import Play, delivered, events, publish, span
 from tests.core.plays import play_of
 

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from penstock.core.channel.seeking import Seek, gone_since, preview
+from penstock.core.channel.seeking import gone_since, preview
+from penstock.core.messages.delivery import ConfirmRecall, SetDemand
+from penstock.core.messages.durables import AddDurable
+from penstock.core.messages.retention import PurgeEvents
+from penstock.core.messages.seats import Detach, TakeSeat
+from penstock.core.messages.seeking import Seek
+from penstock.core.messages.settlements import Ack, AckPrevious, RollBack
+from penstock.core.messages.subscribers import AddSubscriber
 from penstock.core.vocabulary.backoff import Backoff
 from penstock.core.vocabulary.effects import Recall
 from penstock.core.vocabulary.errors import (
@@ -14,18 +21,6 @@ from penstock.core.vocabulary.errors import (
     IllegalState,
     InvalidArgument,
     NameDoesNotExist,
-)
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AckPrevious,
-    AddDurable,
-    AddSubscriber,
-    ConfirmRecall,
-    Detach,
-    PurgeEvents,
-    RollBack,
-    SetDemand,
-    TakeSeat,
 )
 from penstock.core.vocabulary.seeks import SEEKS_KEPT
 from penstock.testing.play import Play, delivered, publish, redelivered, span

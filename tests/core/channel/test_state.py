@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.core.vocabulary.messages import Ack
+from penstock.core.messages.settlements import Ack
 from penstock.testing.play import publish, span
 from tests.core.plays import durable_play, play_of
 

@@ -6,22 +6,15 @@ from typing import Any
 
 import pytest
 
-from penstock.core.channel.timeouts import ExtendTime, TakeLease
+from penstock.core.messages.delivery import ConfirmRecall, SetDemand, Withhold
+from penstock.core.messages.durables import AddDurable
+from penstock.core.messages.retention import PurgeEvents
+from penstock.core.messages.seats import Detach, TakeLease, TakeSeat
+from penstock.core.messages.settlements import Ack, ExtendTime, RollBack
 from penstock.core.vocabulary.backoff import Backoff
+from penstock.core.vocabulary.causes import Cause
 from penstock.core.vocabulary.effects import Recall
 from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AddDurable,
-    Cause,
-    ConfirmRecall,
-    Detach,
-    PurgeEvents,
-    RollBack,
-    SetDemand,
-    TakeSeat,
-    Withhold,
-)
 from penstock.testing.play import Play, delivered, events, publish, redelivered, span
 from tests.core.plays import dying, outstanding, play_of
 

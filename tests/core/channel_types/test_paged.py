@@ -6,8 +6,9 @@ import pytest
 
 from penstock.core.channel_types.paged import TYPE
 from penstock.core.ids.ids import Span
+from penstock.core.messages.publishing import Publish
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.errors import MemoryLimit
-from penstock.core.vocabulary.messages import Digest, Publish
 from tests.core.plays import play_of
 
 

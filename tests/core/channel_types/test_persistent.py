@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.channel_types.persistent import TYPE
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.messages import Digest
+from penstock.core.vocabulary.digest import Digest
 
 
 @pytest.mark.spec("C1a")

@@ -6,7 +6,11 @@ import pytest
 
 from penstock.core.channel_types.simple import TYPE
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.messages import Ack, AddDurable, Digest, Edit, TakeSeat
+from penstock.core.messages.definitions import Edit
+from penstock.core.messages.durables import AddDurable
+from penstock.core.messages.seats import TakeSeat
+from penstock.core.messages.settlements import Ack
+from penstock.core.vocabulary.digest import Digest
 from penstock.testing.play import publish, span
 from tests.core.plays import outstanding, play_of
 

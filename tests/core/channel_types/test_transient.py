@@ -6,19 +6,14 @@ import pytest
 
 from penstock.bootstrap import rules
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AddDurable,
-    AddSubscriber,
-    Cause,
-    Detach,
-    GrantCredit,
-    Publish,
-    RollBack,
-    StallSession,
-    Storage,
-    TakeSeat,
-)
+from penstock.core.messages.delivery import StallSession
+from penstock.core.messages.durables import AddDurable
+from penstock.core.messages.publishing import Publish
+from penstock.core.messages.seats import Detach, TakeSeat
+from penstock.core.messages.settlements import Ack, RollBack
+from penstock.core.messages.subscribers import AddSubscriber, GrantCredit
+from penstock.core.vocabulary.causes import Cause
+from penstock.core.vocabulary.definitions import Storage
 from penstock.testing.play import Play, delivered, events, publish, span
 from tests.core.plays import durable_play, outstanding, play_of
 

@@ -8,28 +8,18 @@ from msgspec.structs import replace
 from penstock.bootstrap import rules
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.ids.ids import Span
+from penstock.core.messages.delivery import EndChoosing, SetDemand, StallSession, Withhold
+from penstock.core.messages.durables import AddDurable, RemoveDurable
+from penstock.core.messages.retention import PurgeEvents
+from penstock.core.messages.seats import Detach, TakeSeat
+from penstock.core.messages.settlements import Ack, AckPrevious, RollBack
+from penstock.core.messages.subscribers import AddSubscriber, GrantCredit
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import (
     IllegalState,
     InvalidArgument,
     NameAlreadyBound,
     NameDoesNotExist,
-)
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AckPrevious,
-    AddDurable,
-    AddSubscriber,
-    Definition,
-    Detach,
-    EndChoosing,
-    GrantCredit,
-    PurgeEvents,
-    RemoveDurable,
-    RollBack,
-    SetDemand,
-    StallSession,
-    TakeSeat,
-    Withhold,
 )
 from penstock.testing.play import Play, delivered, finished, publish, redelivered, span
 from tests.core.plays import durable_play, outstanding, play_of

@@ -11,10 +11,7 @@ from penstock.core.durable.durable_state import durable_of, state_of
 from penstock.core.durable.redelivery_counts import RedeliveryCounts
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.backoff import Backoff
-from penstock.core.vocabulary.durable_attributes import DurableAttributes
-from penstock.core.vocabulary.messages import (
-    DurableState,
-)
+from penstock.core.vocabulary.durable_attributes import DurableAttributes, DurableState
 from penstock.testing.play import span
 
 KIND = rules().kinds["serial"]

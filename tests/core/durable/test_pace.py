@@ -7,15 +7,10 @@ from typing import Any
 import pytest
 
 from penstock.core.durable.pace import GROWN_MAX
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AckPrevious,
-    AddDurable,
-    RollBack,
-    Skip,
-    TakeSeat,
-    Withhold,
-)
+from penstock.core.messages.delivery import Skip, Withhold
+from penstock.core.messages.durables import AddDurable
+from penstock.core.messages.seats import TakeSeat
+from penstock.core.messages.settlements import Ack, AckPrevious, RollBack
 from penstock.testing.play import Play, publish, span
 from tests.core.plays import durable_play, dying, play_of
 

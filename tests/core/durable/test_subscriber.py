@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.core.messages.delivery import EndChoosing, Skip, Withhold
+from penstock.core.messages.retention import EndRelay, PurgeEvents
+from penstock.core.messages.seats import Detach
+from penstock.core.messages.subscribers import AddSubscriber, GrantCredit
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.messages import (
-    AddSubscriber,
-    Detach,
-    EndChoosing,
-    EndRelay,
-    GrantCredit,
-    PurgeEvents,
-    Skip,
-    Withhold,
-)
 from penstock.testing.play import delivered, finished, publish, span
 from tests.core.plays import play_of
 

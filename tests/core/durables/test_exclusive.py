@@ -6,20 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.core.channel.holding import HoldEvents
 from penstock.core.ids.ids import IdSet
+from penstock.core.messages.delivery import HoldEvents, Skip, StallSession
+from penstock.core.messages.durables import AddDurable
+from penstock.core.messages.retention import PurgeEvents
+from penstock.core.messages.seats import Detach, TakeSeat
+from penstock.core.messages.settlements import Ack, AckPrevious, RollBack
 from penstock.core.vocabulary.errors import DurableInUse, InvalidArgument
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AckPrevious,
-    AddDurable,
-    Detach,
-    PurgeEvents,
-    RollBack,
-    Skip,
-    StallSession,
-    TakeSeat,
-)
 from penstock.testing.play import Play, delivered, publish, redelivered, span
 from tests.core.plays import durable_play, outstanding, play_of
 

@@ -5,17 +5,12 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.ids.ids import Span
+from penstock.core.messages.durables import AddDurable, PurgeOutstanding
+from penstock.core.messages.publishing import Publish
+from penstock.core.messages.seats import Detach, TakeSeat
+from penstock.core.messages.settlements import Ack, RollBack
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AddDurable,
-    Detach,
-    Digest,
-    Publish,
-    PurgeOutstanding,
-    RollBack,
-    TakeSeat,
-)
 from penstock.testing.play import delivered, publish, redelivered, span
 from tests.core.plays import durable_play, outstanding, play_of
 

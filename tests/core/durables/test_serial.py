@@ -5,15 +5,12 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.messages import (
-    Ack,
-    Detach,
-    Digest,
-    Publish,
-    PurgeOutstanding,
-    RollBack,
-    StallSession,
-)
+from penstock.core.messages.delivery import StallSession
+from penstock.core.messages.durables import PurgeOutstanding
+from penstock.core.messages.publishing import Publish
+from penstock.core.messages.seats import Detach
+from penstock.core.messages.settlements import Ack, RollBack
+from penstock.core.vocabulary.digest import Digest
 from penstock.testing.play import delivered, publish, redelivered, span
 from tests.core.plays import durable_play, outstanding
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.core.messages.delivery import Skip
+from penstock.core.messages.seats import Detach, TakeSeat
+from penstock.core.messages.settlements import Ack, RollBack
 from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
-from penstock.core.vocabulary.messages import Ack, Detach, RollBack, Skip, TakeSeat
 from penstock.testing.play import delivered, publish, redelivered, span
 from tests.core.plays import durable_play, outstanding
 

@@ -9,23 +9,15 @@ import pytest
 
 from penstock.core.engines.jms import ENGINE
 from penstock.core.ids.ids import IdSet
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AddDurable,
-    AddSubscriber,
-    Appended,
-    Detach,
-    Digest,
-    GrantCredit,
-    IdsReserved,
-    Publish,
-    PurgeEvents,
-    RemoveDurable,
-    RollBack,
-    SetDemand,
-    Storage,
-    TakeSeat,
-)
+from penstock.core.messages.delivery import SetDemand
+from penstock.core.messages.durables import AddDurable, RemoveDurable
+from penstock.core.messages.publishing import Appended, IdsReserved, Publish
+from penstock.core.messages.retention import PurgeEvents
+from penstock.core.messages.seats import Detach, TakeSeat
+from penstock.core.messages.settlements import Ack, RollBack
+from penstock.core.messages.subscribers import AddSubscriber, GrantCredit
+from penstock.core.vocabulary.definitions import Storage
+from penstock.core.vocabulary.digest import Digest
 from penstock.testing.play import Play, delivered, publish, span
 from tests.core.plays import outstanding, play_of
 

@@ -7,19 +7,14 @@ import pytest
 from penstock.bootstrap import rules
 from penstock.core.engines.merge import ENGINE
 from penstock.core.ids.ids import IdSet
+from penstock.core.messages.durables import AddDurable, RemoveDurable
+from penstock.core.messages.retention import PurgeEvents
+from penstock.core.messages.seats import Detach, TakeSeat
+from penstock.core.messages.settlements import Ack, RollBack
 from penstock.core.realm.directory import Directory
+from penstock.core.vocabulary.causes import Cause
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AddDurable,
-    Cause,
-    Definition,
-    Detach,
-    PurgeEvents,
-    RemoveDurable,
-    RollBack,
-    TakeSeat,
-)
 from penstock.testing.play import publish, span
 from tests.core.plays import dying, left, outstanding, play_of
 

@@ -13,12 +13,12 @@ from penstock.core.channel.apply import apply
 from penstock.core.channel.decide import decide
 from penstock.core.channel.recovery import snapshot
 from penstock.core.ids.ids import Span
-from penstock.core.realm.directory import (
-    ChannelCreated,
-    ChannelDeleted,
-    Directory,
-    PublishingPauseSet,
-)
+from penstock.core.messages.definitions import ChannelCreated, ChannelDeleted, Edited
+from penstock.core.messages.durables import AddDurable, DurableCreated
+from penstock.core.messages.publishing import PublishingPauseSet
+from penstock.core.realm.directory import Directory
+from penstock.core.vocabulary.definitions import Definition, Storage
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.durable_attributes import DurableAttributes
 from penstock.core.vocabulary.errors import (
     IllegalState,
@@ -26,14 +26,6 @@ from penstock.core.vocabulary.errors import (
     InvalidName,
     NameAlreadyBound,
     NameDoesNotExist,
-)
-from penstock.core.vocabulary.messages import (
-    AddDurable,
-    Definition,
-    Digest,
-    DurableCreated,
-    Edited,
-    Storage,
 )
 
 

@@ -11,18 +11,13 @@ from penstock.bootstrap import rules
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.durables.shared import KIND as SHARED
 from penstock.core.ids.ids import Span
+from penstock.core.messages.publishing import Publish
+from penstock.core.messages.seats import Detach, TakeSeat
+from penstock.core.messages.settlements import Ack, RollBack
+from penstock.core.messages.snapshots import ProducerState, Restored
 from penstock.core.realm.exports import ExportedState, check, exported, take_over
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import DamagedExport
-from penstock.core.vocabulary.messages import (
-    Ack,
-    Definition,
-    Detach,
-    ProducerState,
-    Publish,
-    Restored,
-    RollBack,
-    TakeSeat,
-)
 from penstock.testing.play import Play, delivered, publish, span
 from tests.core.plays import durable_play, outstanding, play_of
 

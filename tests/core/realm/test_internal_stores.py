@@ -6,14 +6,15 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.bootstrap.registries import rules
-from penstock.core.realm.directory import ChannelCreated, ChannelDeleted, Directory
+from penstock.core.messages.definitions import ChannelCreated, ChannelDeleted
+from penstock.core.realm.directory import Directory
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import (
     IllegalState,
     InvalidName,
     NameAlreadyBound,
     NameDoesNotExist,
 )
-from penstock.core.vocabulary.messages import Definition
 
 SESSIONS = Definition(type="persistent", keys={"entry": 1}, retain_consumed=True)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.realm.directory import Directory, JoinCreated
-from penstock.core.realm.joins import Join, JoinTable
+from penstock.core.messages.joins import Join, JoinCreated
+from penstock.core.realm.directory import Directory
+from penstock.core.realm.joins import JoinTable
 from penstock.core.vocabulary.errors import (
     IllegalState,
     InvalidArgument,

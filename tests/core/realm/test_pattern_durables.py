@@ -5,18 +5,19 @@ from __future__ import annotations
 import pytest
 
 from penstock.bootstrap import rules
-from penstock.core.realm.directory import (
-    Directory,
+from penstock.core.messages.pattern_durables import (
+    PatternDurable,
     PatternDurableCreated,
     PatternDurableDeleted,
 )
+from penstock.core.realm.directory import Directory
 from penstock.core.realm.pattern_durables import (
-    PatternDurable,
     PatternTable,
     refuse_difference,
     rehearsed,
     terms_of,
 )
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.durable_attributes import DurableAttributes
 from penstock.core.vocabulary.errors import (
     IllegalState,
@@ -24,7 +25,6 @@ from penstock.core.vocabulary.errors import (
     NameAlreadyBound,
     NameDoesNotExist,
 )
-from penstock.core.vocabulary.messages import Definition
 
 pytestmark = pytest.mark.spec("D22")
 

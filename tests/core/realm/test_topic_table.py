@@ -6,9 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.bootstrap import rules
-from penstock.core.realm.directory import ChannelCreated, ChannelDeleted, Directory
+from penstock.core.messages.definitions import ChannelCreated, ChannelDeleted, Edited
+from penstock.core.realm.directory import Directory
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.messages import Definition, Edited
 
 
 @pytest.mark.spec("M12")

@@ -6,11 +6,11 @@ import pytest
 
 from penstock.core.access.name_owners import owned
 from penstock.core.ids.ids import Span
+from penstock.core.messages.transactions import Ended
 from penstock.core.realm.transactions import (
     OPEN_MAX_US,
     OPEN_OF_ONE_MAX,
     REMEMBERED_US,
-    Ended,
     TransactionTable,
 )
 from penstock.core.vocabulary.errors import (

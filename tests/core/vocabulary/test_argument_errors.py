@@ -9,7 +9,7 @@ import pytest
 from msgspec import Meta, Struct
 
 from penstock.core.vocabulary.argument_errors import ABSENT, PYTHON, TOML, explain
-from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.definitions import Definition
 
 
 class Inner(Struct, frozen=True, forbid_unknown_fields=True):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.vocabulary.durable_attributes import DurableAttributes
-from penstock.core.vocabulary.messages import Definition, DurableState
+from penstock.core.vocabulary.definitions import Definition
+from penstock.core.vocabulary.durable_attributes import DurableAttributes, DurableState
 from penstock.core.vocabulary.reach import (
     NewHome,
     comparable,

@@ -1,4 +1,4 @@
-"""The fact that a durable was moved, as it is stored."""
+"""What is stored of a durable that was moved."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.messages import StoredFact
-from penstock.core.vocabulary.seeks import LastSeek, Sought
+from penstock.core.messages.seeking import Sought
+from penstock.core.messages.unions import StoredFact
+from penstock.core.vocabulary.seeks import LastSeek
 
 pytestmark = pytest.mark.spec("D20", "D4")
 
@@ -26,6 +27,6 @@ def test_its_form_is_fixed() -> None:
     fact = Sought("d", 7, (Span(3, 5),), "k", 1, 2, 3)
     assert stored(fact) == ["Sought", "d", 7, [[3, 5]], "k", 1, 2, 3]
     assert stored(LastSeek("k", 7, 1, 2, 3)) == ["k", 7, 1, 2, 3, []]
-    last = LastSeek("k", 7, 1, 2, 3).followed_by(fact)
+    last = LastSeek("k", 7, 1, 2, 3).followed_by(LastSeek("k", 7, 1, 2, 3))
     assert stored(last) == ["k", 7, 1, 2, 3, [["k", 7, 1, 2, 3, []]]]
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(last), type=LastSeek) == last

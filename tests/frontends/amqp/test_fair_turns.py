@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.frontends.amqp.connection import LATELY_S, TURN_BYTES
 from penstock.frontends.amqp.hub import AmqpHub
 from penstock.testing.loop import pass_time

@@ -14,7 +14,7 @@ from proton import Connection, ConnectionException, Message, Transport
 from proton.utils import BlockingConnection, LinkDetached
 
 import penstock
-from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.definitions import Definition
 from penstock.frontends.amqp.hub import AmqpHub
 from penstock.frontends.native.listener import NativeLimits, NativeListener
 from penstock.runtime.access.quota import ConnectionLimits

@@ -12,7 +12,7 @@ from proton import Delivery, Message, Timeout
 from proton.utils import BlockingReceiver, BlockingSender, LinkDetached
 
 import penstock
-from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.temporary import TEMPORARY
 from penstock.frontends.amqp.consumers import Consumer
 from penstock.frontends.amqp.engine import AmqpEngine

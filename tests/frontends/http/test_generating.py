@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from penstock.api.durables import CreateDurable, DurableInfo
-from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.definitions import Definition
 from penstock.frontends.http.generating import readable, said_whole, without_unused, worded
 from penstock.frontends.http.openapi import document
 from penstock.frontends.http.routes import TABLE

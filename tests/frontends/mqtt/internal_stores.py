@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import penstock
 from penstock.columns.events.body import body_of
 from penstock.columns.events.event import Event
-from penstock.core.realm.directory import ChannelCreated, ChannelDeleted
+from penstock.core.messages.definitions import ChannelCreated, ChannelDeleted
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.runtime.reading.stretches import pages_of
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.store.bodies import body_from

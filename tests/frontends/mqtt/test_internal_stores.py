@@ -17,9 +17,9 @@ from penstock.api.publishing import PublishEvents
 from penstock.api.subscriptions import Subscribe
 from penstock.core.access.rights import Principal
 from penstock.core.realm.directory import Directory
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import NameAlreadyBound, NameDoesNotExist
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromId
 from penstock.frontends.mqtt.session_store import (
     SessionRecord,

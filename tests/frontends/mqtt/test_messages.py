@@ -15,8 +15,8 @@ from penstock.columns.events.event import Event
 from penstock.columns.schema.ipc import batch_bytes
 from penstock.columns.schema.rows import Rows
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.frontends.mqtt import messages
 from penstock.frontends.mqtt.messages import (
     ALL_TOPICS,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import InvalidArgument, NameAlreadyBound
-from penstock.core.vocabulary.messages import Definition
 from penstock.frontends.mqtt import outbox, retained
 from penstock.runtime.reading import stretches
 from penstock.wire.mqtt.packets import (

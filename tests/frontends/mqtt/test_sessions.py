@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.session_durables import is_of_session
 from penstock.frontends.mqtt.durable_feed import durable_of
 from penstock.testing.process import ServerProcess

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import InvalidEvent, PenstockError
-from penstock.core.vocabulary.messages import Definition
 from penstock.frontends.mqtt.hub import MqttHub
 from penstock.frontends.mqtt.json_payloads import FEW
 from penstock.frontends.mqtt.messages import Gathered, GatheredTogether, Received

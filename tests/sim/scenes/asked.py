@@ -7,12 +7,12 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from penstock import aio
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import (
     NameDoesNotExist,
     Refused,
     Unavailable,
 )
-from penstock.core.vocabulary.messages import Definition
 from penstock.testing.loop import pass_time
 from tests.sim.programs import Cast, Program
 

@@ -11,10 +11,10 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.columns.events.event import Event
-from penstock.core.ids.ids import IdSet
+from penstock.core.ids.ids import IdSet, Spans
 from penstock.core.vocabulary.backoff import Backoff
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import IllegalState, StorageFailed
-from penstock.core.vocabulary.messages import Definition, Spans
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Arrived, Outlet, Publisher, Worker, stored
 from tests.sim.promises import Ledger, Receipts

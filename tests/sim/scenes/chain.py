@@ -9,9 +9,9 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from penstock.columns.events.event import Event
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import CapacityReached, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Publisher, answer, body, stored
 from tests.sim.promises import Ledger

@@ -8,9 +8,9 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from penstock.columns.events.event import Event
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.start_positions import FromEarliest, FromId
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Outlet, Publisher, Worker, stored

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from penstock import aio
 from penstock.columns.events.event import Event
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import StorageFailed
-from penstock.core.vocabulary.messages import Definition
 from tests.runtime.merge_model import KEY, MergeModel, Properties
 from tests.sim.programs import Program, Steady
 from tests.sim.promises import Ledger

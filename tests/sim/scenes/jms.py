@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from penstock import aio
 from penstock.columns.events.event import Event
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import PenstockError
-from penstock.core.vocabulary.messages import Definition
 from penstock.testing.loop import pass_time
 from tests.sim.consumers import Seat, datas_of, unasked
 from tests.sim.programs import Cast, Program, Steady

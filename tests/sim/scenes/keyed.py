@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from penstock.columns.events.event import Event
-from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.definitions import Definition
 from tests.sim.clients import Publisher, stored
 from tests.sim.promises import Ledger
 from tests.spindles import spindles

@@ -18,9 +18,9 @@ from penstock.api.consuming import (
 )
 from penstock.columns.events.event import Event
 from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import DurableInUse, LeaseEnded
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Publisher
 from tests.sim.promises import Ledger, Receipts

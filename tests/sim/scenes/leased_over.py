@@ -19,8 +19,8 @@ from penstock.api.consuming import (
 from penstock.api.patterns import CreatePatternDurable
 from penstock.columns.events.event import Event
 from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import LeaseEnded, NameAlreadyBound, PenstockError
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Publisher

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from penstock import aio
 from penstock.columns.events.event import Event
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import NoSuchTransaction, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.writer.transactions import StorePart
 from penstock.testing.loop import pass_time

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from penstock.columns.events.event import Event
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Publisher, answer, body, stored
 from tests.sim.promises import Ledger

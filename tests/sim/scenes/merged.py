@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from penstock.columns.events.batch import EventBatch
 from penstock.columns.events.event import Event
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.testing.loop import pass_time
 from tests.runtime.merge_model import KEY, Follower, MergeModel, Properties

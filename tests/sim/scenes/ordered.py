@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock import aio
 from penstock.columns.events.event import Event
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import (
     ConnectionLost,
     DurableInUse,
@@ -18,7 +19,6 @@ from penstock.core.vocabulary.errors import (
     PenstockError,
     Unavailable,
 )
-from penstock.core.vocabulary.messages import Definition
 from penstock.testing.loop import pass_time
 from tests.sim.consumers import IsDone, unasked
 from tests.sim.programs import Program, Steady

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from penstock.columns.events.event import Event
 from penstock.core.vocabulary.counters import Counters
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest, FromId, FromLatest
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Arrived, Outlet, Publisher, Worker, answer, body, stored

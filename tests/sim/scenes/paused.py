@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from penstock.columns.events.event import Event
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import (
     NameAlreadyBound,
     PenstockError,
@@ -21,7 +22,6 @@ from penstock.core.vocabulary.errors import (
     StorageFailed,
 )
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.runtime.writer.transactions import StorePart
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Publisher, Worker, answer, body, stored

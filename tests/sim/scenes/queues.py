@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from penstock.columns.events.event import Event
-from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.definitions import Definition
 from tests.sim.clients import Publisher, Worker, stored
 from tests.sim.promises import Ledger, Receipts
 from tests.spindles import spindles

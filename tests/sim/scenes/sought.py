@@ -13,10 +13,10 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from penstock.columns.events.event import Event
-from penstock.core.ids.ids import IdSet
+from penstock.core.ids.ids import IdSet, Spans
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import IllegalState, InvalidArgument, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Spans
 from penstock.core.vocabulary.start_positions import (
     AnyStart,
     FromEarliest,

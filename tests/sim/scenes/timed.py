@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.columns.events.event import Event
-from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.definitions import Definition
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Found, Publisher, stored
 from tests.sim.promises import Ledger

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.columns.events.event import Event
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import (
     AlreadyCommitted,
     NameAlreadyBound,
     NoSuchTransaction,
     PenstockError,
 )
-from penstock.core.vocabulary.messages import Definition
 from penstock.runtime.writer.transactions import StorePart
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Publisher, answer, body, stored

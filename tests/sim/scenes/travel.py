@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.columns.events.event import Event
 from penstock.columns.files.exports import FORMAT, Manifest
 from penstock.core.realm.exported_file import ExportedFile
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import NameDoesNotExist, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Publisher, Worker, stored
 from tests.sim.promises import Ledger, Receipts

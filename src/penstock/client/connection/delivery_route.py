@@ -8,8 +8,8 @@ import pyarrow as pa
 from msgspec import Struct
 
 from penstock.api.channels import ChannelOpened
+from penstock.core.ids.ids import Spans
 from penstock.core.vocabulary.errors import PenstockError
-from penstock.core.vocabulary.messages import Spans
 from penstock.wire.native import messages as wire
 
 

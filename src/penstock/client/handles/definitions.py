@@ -21,8 +21,8 @@ from penstock.client.handles.if_missing import (
 from penstock.columns.events.durations import whole_ms
 from penstock.core.vocabulary.argument_errors import PYTHON, explain
 from penstock.core.vocabulary.backoff import Backoff, check_backoff
+from penstock.core.vocabulary.definitions import Definition, Storage, attributes_of
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.messages import Definition, Storage, attributes_of
 
 
 async def create_store(

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import (
     ConnectionLost,
     NameAlreadyBound,
     NameDoesNotExist,
     PenstockError,
 )
-from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.reach import comparable, decided
 

@@ -17,10 +17,9 @@ from penstock.client.reading.settlements import Settlements
 from penstock.columns.events.batch import stretches
 from penstock.columns.events.event import Event
 from penstock.columns.schema.rows import Publishers
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
 from penstock.core.vocabulary.errors import ConnectionLost, IllegalState
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Spans
 
 
 class DeliveringSeat(Protocol):

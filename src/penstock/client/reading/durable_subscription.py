@@ -33,7 +33,7 @@ from penstock.client.reading.subscription import (
     redelivery_counts,
 )
 from penstock.columns.events.event import Event
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
 from penstock.core.vocabulary.errors import (
     IllegalState,
     NameDoesNotExist,
@@ -41,7 +41,6 @@ from penstock.core.vocabulary.errors import (
     SessionClosed,
 )
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Spans
 from penstock.wire.native import messages as wire
 
 MERGED_ROWS_MAX = 16_384

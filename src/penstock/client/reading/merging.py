@@ -12,8 +12,8 @@ from penstock.columns.events.event import Event
 from penstock.columns.keys.key_values import NO_SLOT
 from penstock.columns.merge.states import DELTA, States, deltas_of
 from penstock.columns.schema.layout import FIELDS
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
-from penstock.core.vocabulary.messages import Definition
 
 Publish = Callable[[Event], Awaitable[int]]
 """Publishes an event; its id."""

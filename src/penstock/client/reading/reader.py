@@ -28,7 +28,7 @@ from penstock.client.reading.received import ReceivedBatch, ReceivedEvent
 from penstock.client.reading.settlements import Settlements, lost_before_sent
 from penstock.client.reading.subscription import received_batch, redelivery_counts
 from penstock.columns.events.event import Event
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
 from penstock.core.vocabulary.errors import (
     ConnectionLost,
     IllegalState,
@@ -37,7 +37,6 @@ from penstock.core.vocabulary.errors import (
     SessionClosed,
 )
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Spans
 from penstock.wire.native import messages as wire
 
 READERS = ""

@@ -9,14 +9,13 @@ from typing import Any
 from penstock.api.subscriptions import Bury, Extend, Settle, Subscribed
 from penstock.client.connection.connection import RealmConnection
 from penstock.core.bounds import SPANS_MAX
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
 from penstock.core.vocabulary.errors import (
     ConnectionLost,
     IllegalState,
     PenstockError,
     SessionClosed,
 )
-from penstock.core.vocabulary.messages import Spans
 from penstock.wire.native.asking import check_request
 
 NOBODY = -1

@@ -19,10 +19,9 @@ from penstock.columns.events.batch import stamp
 from penstock.columns.schema.ipc import batch_from, edges_of
 from penstock.columns.schema.layout import STAMPED_FIELDS
 from penstock.columns.schema.schema_cache import SchemaMemo
-from penstock.core.ids.ids import Span
+from penstock.core.ids.ids import Span, Spans
 from penstock.core.vocabulary.errors import PenstockError, SessionClosed
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.start_positions import AnyStart, FromId
 from penstock.wire.native import messages as wire
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.columns.events.batch import Int64s
 from penstock.columns.events.digest import grouped
 from penstock.columns.schema.layout import DELIVERY_TIME
-from penstock.core.vocabulary.messages import Spans
+from penstock.core.ids.ids import Spans
 
 
 def waiting_rows(rows: pa.RecordBatch | pa.Table) -> int:

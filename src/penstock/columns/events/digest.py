@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.columns.schema.layout import EVENT_BYTES_MIN, STAMPED
-from penstock.core.ids.ids import Span
+from penstock.core.ids.ids import Span, Spans
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.errors import EventTooLarge
-from penstock.core.vocabulary.messages import Digest, Spans
 
 _MEASURED_ABOVE: Final = 64 * 1024
 """Bytes of a batch up to which events are not measured one by one, when there is no size limit.

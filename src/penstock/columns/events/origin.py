@@ -24,7 +24,7 @@ from penstock.columns.schema.layout import (
     UTC_MICROSECONDS,
 )
 from penstock.core.bounds import TTL_MS_MAX
-from penstock.core.vocabulary.messages import Spans
+from penstock.core.ids.ids import Spans
 
 JOINED: Final = "join"
 """The cause in the origin of a copy made by a join."""

@@ -28,8 +28,8 @@ from penstock.columns.schema.ipc import (
 from penstock.columns.schema.layout import EVENT_BYTES_MIN
 from penstock.columns.schema.shapes import struct_shape
 from penstock.columns.schema.values import NATIVE
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.errors import InvalidEvent
-from penstock.core.vocabulary.messages import Digest
 
 ROW_BYTES_MAX: Final = 32 << 10
 """Most bytes of variable length in one event; a larger one gains nothing from a template."""

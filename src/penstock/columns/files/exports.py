@@ -35,13 +35,13 @@ from penstock.columns.files.segments import (
 )
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.columns.selectors import Selector
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
 from penstock.core.realm.exported_file import ExportedFile
 from penstock.core.realm.exports import ExportedState
 from penstock.core.vocabulary import stored_ids
 from penstock.core.vocabulary.argument_errors import explain
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import DamagedExport, InvalidSelector, PenstockError
-from penstock.core.vocabulary.messages import Definition, Spans
 
 FORMAT: Final = 1
 """Format version of the folder. A larger number was written by a newer version of Penstock."""

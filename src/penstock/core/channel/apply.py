@@ -19,37 +19,21 @@ from penstock.core.durable.durable import Durable
 from penstock.core.durable.durable_state import durable_of
 from penstock.core.durable.queue import KIND, READERS, readers_attributes
 from penstock.core.ids.id_lists import ids_in
-from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.messages import (
-    Acked,
-    Appended,
-    Buried,
-    Cause,
-    DurableCreated,
-    DurableDeleted,
-    Edited,
-    IdsReserved,
-    PackedIds,
-    PersistedLate,
-    Postponed,
-    Removed,
-    Replaced,
-    Restored,
-    RolledBack,
-    Spans,
-    StoredFact,
-    TimedOut,
-    durable_attributes,
-)
-from penstock.core.vocabulary.places import (
-    AnyPlaceFact,
-    Interested,
-    InterestEnded,
-    Left,
-    Seated,
-)
-from penstock.core.vocabulary.seeks import Sought
-from penstock.core.vocabulary.stored_ids import id_set, unpacked
+from penstock.core.ids.ids import IdSet, Span, Spans
+from penstock.core.messages.definitions import Edited
+from penstock.core.messages.durables import DurableCreated, DurableDeleted
+from penstock.core.messages.packing import unpacked
+from penstock.core.messages.publishing import Appended, IdsReserved
+from penstock.core.messages.retention import PersistedLate, Removed, Replaced
+from penstock.core.messages.seats import Left, Seated
+from penstock.core.messages.seeking import Sought
+from penstock.core.messages.settlements import Acked, Buried, Postponed, RolledBack, TimedOut
+from penstock.core.messages.snapshots import Restored
+from penstock.core.messages.subscribers import Interested, InterestEnded
+from penstock.core.messages.unions import AnyPlaceFact, PackedIds, StoredFact
+from penstock.core.vocabulary.causes import Cause
+from penstock.core.vocabulary.durable_attributes import durable_attributes
+from penstock.core.vocabulary.stored_ids import id_set
 
 COUNTED_AS = dict.fromkeys((Cause.UNDELIVERABLE, Cause.REJECTED, Cause.BURIED), "dead")
 """Counters whose name is not their cause's."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from penstock.core.channel.channel_type import ChannelType
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.messages import Definition, Storage
 
 OF_SYNCS = ("sync", "sync_each_write", "sync_max_batch_size", "sync_batch_time")
 """Storage properties about when events are on disk."""

@@ -14,25 +14,15 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from penstock.core.channel.decided import Decided
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.seat import Seat
-from penstock.core.vocabulary.messages import Command, Decided, TakeSeat
-from penstock.core.vocabulary.places import Left, Seated
+from penstock.core.messages.seats import Left, Seated, TakeSeat
 
 _STEPS: Final = 20
 """In how many parts the time of waiting is written down: a twentieth, half a second, is the most an
 owner is lost with, and so few small facts cost nothing."""
-
-
-class GiveUpSeats(Command, frozen=True):
-    """Wait no longer for those who have not come back to the seats of a durable (SEM D14)."""
-
-    durable: str
-
-
-class AwaitSeats(Command, frozen=True):
-    """Whoever is away may come back only from now on: until now nobody was waited for."""
 
 
 def decide_taken(state: ChannelState, command: TakeSeat) -> Decided:

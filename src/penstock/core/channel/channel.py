@@ -12,15 +12,13 @@ from collections.abc import Generator, Iterator
 from penstock.core.channel import awaited_seats, offer, recovery
 from penstock.core.channel.apply import apply
 from penstock.core.channel.decide import decide
+from penstock.core.channel.decided import Decided
 from penstock.core.channel.state import ChannelState, RealmRules
+from penstock.core.messages.kinds import Command
+from penstock.core.messages.snapshots import Restored
+from penstock.core.messages.unions import StoredFact
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.effects import Effect, Recall
-from penstock.core.vocabulary.messages import (
-    Command,
-    Decided,
-    Definition,
-    Restored,
-    StoredFact,
-)
 
 
 class ChannelMachine:

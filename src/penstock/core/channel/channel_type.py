@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, Protocol
 
-from penstock.core.vocabulary.messages import Digest, Spans
+from penstock.core.ids.ids import Spans
+from penstock.core.vocabulary.digest import Digest
 
 Home = Literal["journal", "heap", "off_heap", "pages", "nowhere"]
 """The place that keeps a channel's events, and so the limit they count against (SEM C6)."""

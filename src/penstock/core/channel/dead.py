@@ -15,8 +15,11 @@ from msgspec import Struct
 
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable import Durable
-from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.messages import Buried, Cause, Removed, Spans, StoredFact
+from penstock.core.ids.ids import IdSet, Span, Spans
+from penstock.core.messages.retention import Removed
+from penstock.core.messages.settlements import Buried
+from penstock.core.messages.unions import StoredFact
+from penstock.core.vocabulary.causes import Cause
 
 MOVED_EVENTS_MAX = 10_000
 FOR_ONE = (Cause.UNDELIVERABLE, Cause.REJECTED, Cause.BURIED)

@@ -6,8 +6,6 @@ from msgspec.structs import asdict, replace
 
 from penstock.core.bounds import REDELIVERIES_MAX
 from penstock.core.channel.awaited_seats import (
-    AwaitSeats,
-    GiveUpSeats,
     claimed,
     decide_left,
     decide_taken,
@@ -15,24 +13,18 @@ from penstock.core.channel.awaited_seats import (
     seats_waited_for,
 )
 from penstock.core.channel.dead import buried, moved_at_once, unconsumed
+from penstock.core.channel.decided import Decided
 from penstock.core.channel.delays import backed_off, postponed, still_waiting
-from penstock.core.channel.holding import (
-    BuryEvents,
-    HoldEvents,
-    check_sole,
-    decide_holding,
-    what_to_do,
-)
+from penstock.core.channel.holding import check_sole, decide_holding, what_to_do
 from penstock.core.channel.interest import not_chosen_yet, unwanted
 from penstock.core.channel.kept_interest import decide_ended, decide_interest, interest_over
 from penstock.core.channel.publish import decide_publish
 from penstock.core.channel.recall import not_recalled, refuse_recalled
-from penstock.core.channel.release import Release, decide_release
+from penstock.core.channel.release import decide_release
 from penstock.core.channel.retention import check_limits, make_room
-from penstock.core.channel.seeking import Seek, decide_seek
+from penstock.core.channel.seeking import decide_seek
 from penstock.core.channel.state import ChannelState
 from penstock.core.channel.timeouts import (
-    ExtendTime,
     check_ack_timeout,
     check_seat_timeout,
     decide_extension,
@@ -40,55 +32,60 @@ from penstock.core.channel.timeouts import (
 )
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.seat import DurableKind
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
+from penstock.core.messages.definitions import Edit, Edited
+from penstock.core.messages.delivery import (
+    ConfirmRecall,
+    EndChoosing,
+    HoldEvents,
+    SetDemand,
+    Skip,
+    StallSession,
+    Withhold,
+)
+from penstock.core.messages.durables import (
+    AddDurable,
+    DurableCreated,
+    DurableDeleted,
+    PurgeOutstanding,
+    RemoveDurable,
+)
+from penstock.core.messages.kinds import Command
+from penstock.core.messages.publishing import Publish
+from penstock.core.messages.retention import (
+    EndRelay,
+    PersistedLate,
+    PurgeEvents,
+    Quarantine,
+    Removed,
+    RemoveRedriven,
+    Sweep,
+)
+from penstock.core.messages.seats import AwaitSeats, Detach, GiveUpSeats, TakeSeat
+from penstock.core.messages.seeking import Seek
+from penstock.core.messages.settlements import (
+    Ack,
+    Acked,
+    AckPrevious,
+    BuryEvents,
+    ExtendTime,
+    Release,
+    RollBack,
+    RolledBack,
+    TimedOut,
+)
+from penstock.core.messages.subscribers import AddSubscriber, Disconnect, GrantCredit
+from penstock.core.messages.unions import StoredFact
 from penstock.core.vocabulary.backoff import check_backoff, check_delay
+from penstock.core.vocabulary.causes import Cause
+from penstock.core.vocabulary.definitions import Definition
+from penstock.core.vocabulary.durable_attributes import durable_attributes
 from penstock.core.vocabulary.errors import (
     DurableInUse,
     IllegalState,
     InvalidArgument,
     LimitReached,
     NameAlreadyBound,
-)
-from penstock.core.vocabulary.messages import (
-    Ack,
-    Acked,
-    AckPrevious,
-    AddDurable,
-    AddSubscriber,
-    Cause,
-    Command,
-    ConfirmRecall,
-    Decided,
-    Definition,
-    Detach,
-    Disconnect,
-    DurableCreated,
-    DurableDeleted,
-    Edit,
-    Edited,
-    EndChoosing,
-    EndRelay,
-    GrantCredit,
-    PersistedLate,
-    Publish,
-    PurgeEvents,
-    PurgeOutstanding,
-    Quarantine,
-    Removed,
-    RemoveDurable,
-    RemoveRedriven,
-    RollBack,
-    RolledBack,
-    SetDemand,
-    Skip,
-    Spans,
-    StallSession,
-    StoredFact,
-    Sweep,
-    TakeSeat,
-    TimedOut,
-    Withhold,
-    durable_attributes,
 )
 
 WINDOW_MAX = 1_000_000

@@ -10,8 +10,8 @@ from __future__ import annotations
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable import Durable
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.messages.settlements import Postponed
 from penstock.core.vocabulary.backoff import PIECES_MAX, Backoff
-from penstock.core.vocabulary.messages import Postponed
 
 
 def postponed(

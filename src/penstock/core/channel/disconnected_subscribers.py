@@ -8,7 +8,8 @@ from penstock.core.channel import kept_interest
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.subscriber import Subscriber
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.messages import AddSubscriber, Digest, Disconnect
+from penstock.core.messages.subscribers import AddSubscriber, Disconnect
+from penstock.core.vocabulary.digest import Digest
 
 
 def published(state: ChannelState, digest: Digest) -> None:

@@ -10,14 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from penstock.core.channel.engine import Engine
 from penstock.core.durable.subscriber import Followed, Subscriber
-from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.messages import Command, Spans
-
-
-class SingleOut(Command, frozen=True):
-    """What comes next may be for these followers, and for no others."""
-
-    subscriptions: tuple[int, ...]
+from penstock.core.ids.ids import IdSet, Span, Spans
 
 
 class Followers:

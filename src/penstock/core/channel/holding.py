@@ -11,27 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.core.channel.dead import buried, moved_at_once
+from penstock.core.channel.decided import Decided
 from penstock.core.channel.recall import refuse_recalled
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.seat import Seat
-from penstock.core.ids.ids import Span
+from penstock.core.ids.ids import Span, Spans
+from penstock.core.messages.delivery import HoldEvents
+from penstock.core.messages.settlements import BuryEvents
+from penstock.core.vocabulary.causes import Cause
 from penstock.core.vocabulary.errors import DurableInUse, IllegalState, InvalidArgument
-from penstock.core.vocabulary.messages import Cause, Command, Decided, Spans
-
-
-class HoldEvents(Command, frozen=True):
-    """A sole client has the outstanding events of ``span`` in its hands from now on."""
-
-    subscription: int
-    span: Span
-
-
-class BuryEvents(Command, frozen=True):
-    """Bury events that the durable's client rejects: they are dead for it (SEM T11)."""
-
-    subscription: int
-    spans: Spans
 
 
 def check_sole(

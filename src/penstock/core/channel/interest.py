@@ -13,8 +13,7 @@ from msgspec import Struct
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.seat import Seat
 from penstock.core.durable.subscriber import Subscriber
-from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.messages import Spans
+from penstock.core.ids.ids import IdSet, Span, Spans
 
 _BEYOND = 1 << 62
 

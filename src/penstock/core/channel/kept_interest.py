@@ -10,19 +10,17 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from penstock.core.channel.decided import Decided
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.subscriber import Subscriber
-from penstock.core.vocabulary.messages import AddSubscriber, Command, Decided, SetDemand
-from penstock.core.vocabulary.places import Interested, InterestEnded
-
-
-class AddKnownSubscriber(AddSubscriber, frozen=True):
-    """A subscriber that is known by its place to the next connection of its session."""
-
-    place: str = ""
-    goes_on: bool = False
-    """Whether the start is where its client goes on; if not, the client leaves that to the place
-    that was kept for it."""
+from penstock.core.messages.delivery import SetDemand
+from penstock.core.messages.kinds import Command
+from penstock.core.messages.subscribers import (
+    AddKnownSubscriber,
+    AddSubscriber,
+    Interested,
+    InterestEnded,
+)
 
 
 def decide_interest(state: ChannelState, command: Command) -> Decided:

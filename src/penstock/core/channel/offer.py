@@ -10,19 +10,48 @@ from penstock.core.channel import (
     disconnected_subscribers,
     kept_interest,
 )
-from penstock.core.channel.awaited_seats import AwaitSeats
-from penstock.core.channel.followers import SingleOut, may_follow
-from penstock.core.channel.holding import BuryEvents, HoldEvents, hold
-from penstock.core.channel.release import Release, release
-from penstock.core.channel.seeking import Seek
+from penstock.core.channel.followers import may_follow
+from penstock.core.channel.holding import hold
+from penstock.core.channel.release import release
 from penstock.core.channel.state import ChannelState
-from penstock.core.channel.timeouts import ExtendTime, extend, timeout_of
+from penstock.core.channel.timeouts import extend, timeout_of
 from penstock.core.durable.durable import Durable
-from penstock.core.durable.lanes import LOOK_EVENTS_MAX, LOOKS_MAX, AssignLanes, Lanes
+from penstock.core.durable.lanes import LOOK_EVENTS_MAX, LOOKS_MAX, Lanes
 from penstock.core.durable.pace import Pace
 from penstock.core.durable.seat import Seat
 from penstock.core.durable.subscriber import Subscriber
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
+from penstock.core.messages.delivery import (
+    AssignLanes,
+    ConfirmRecall,
+    EndChoosing,
+    HoldEvents,
+    SetDemand,
+    SingleOut,
+    Skip,
+    StallSession,
+    Withhold,
+)
+from penstock.core.messages.kinds import Command
+from penstock.core.messages.publishing import Publish
+from penstock.core.messages.retention import Sweep
+from penstock.core.messages.seats import AwaitSeats, Detach, TakeSeat
+from penstock.core.messages.seeking import Seek
+from penstock.core.messages.settlements import (
+    Ack,
+    AckPrevious,
+    BuryEvents,
+    ExtendTime,
+    Release,
+    RollBack,
+)
+from penstock.core.messages.subscribers import (
+    AddKnownSubscriber,
+    AddSubscriber,
+    Disconnect,
+    GrantCredit,
+)
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.effects import (
     Deliver,
     Effect,
@@ -30,27 +59,6 @@ from penstock.core.vocabulary.effects import (
     FindLanes,
     Recall,
     ReportEnd,
-)
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AckPrevious,
-    AddSubscriber,
-    Command,
-    ConfirmRecall,
-    Detach,
-    Digest,
-    Disconnect,
-    EndChoosing,
-    GrantCredit,
-    Publish,
-    RollBack,
-    SetDemand,
-    Skip,
-    Spans,
-    StallSession,
-    Sweep,
-    TakeSeat,
-    Withhold,
 )
 
 
@@ -123,7 +131,7 @@ def _subscribe(state: ChannelState, command: AddSubscriber) -> None:
         selector=command.selector,
         is_selective=command.is_selective,
     )
-    if isinstance(command, kept_interest.AddKnownSubscriber):
+    if isinstance(command, AddKnownSubscriber):
         subscriber.place = command.place
     if former is not None:
         subscriber.takes_place_of(former, state.next_id)

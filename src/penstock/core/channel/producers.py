@@ -21,8 +21,9 @@ from penstock.core.access.name_owners import (
     without_content,
 )
 from penstock.core.ids.ids import Span
+from penstock.core.messages.snapshots import ProducerState
+from penstock.core.messages.transactions import StoreSpans
 from penstock.core.vocabulary.errors import DifferentContent, SequenceTooOld
-from penstock.core.vocabulary.messages import ProducerState
 
 Ids = TypeVar("Ids")
 """What a publish was answered with: a span, or one for each store it went to."""
@@ -236,10 +237,6 @@ class Producers(Remembered[Span]):
         for state in states:
             recent = [(sequence, Span(*span)) for sequence, span in state.recent]
             self.put_back(state.name, state.forgotten, state.at_us, recent)
-
-
-StoreSpans = tuple[tuple[int, Span], ...]
-"""The ids that its events got, by number of the store."""
 
 
 class JointProducers(Remembered[StoreSpans]):

@@ -50,24 +50,18 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from penstock.core.channel.dead import moved_at_once, not_acknowledged, not_received
+from penstock.core.channel.decided import Decided
 from penstock.core.channel.interest import awaited, wanted_of
 from penstock.core.channel.retention import make_room, refuse_when_full
 from penstock.core.channel.state import ChannelState
 from penstock.core.ids.id_lists import ids_in
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
+from penstock.core.messages.publishing import Appended, IdsReserved, Publish
+from penstock.core.messages.retention import Removed, Replaced
+from penstock.core.messages.unions import StoredFact
+from penstock.core.vocabulary.causes import Cause
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.errors import EventTooLarge, MemoryLimit
-from penstock.core.vocabulary.messages import (
-    Appended,
-    Cause,
-    Decided,
-    Digest,
-    IdsReserved,
-    Publish,
-    Removed,
-    Replaced,
-    Spans,
-    StoredFact,
-)
 from penstock.core.vocabulary.temporary import (
     STORE_BYTES_MAX,
     USER_PERCENT_MAX,

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.seat import Seat
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
 from penstock.core.vocabulary.effects import Recall
 from penstock.core.vocabulary.errors import IllegalState
-from penstock.core.vocabulary.messages import Spans
 
 
 def behind(durable: Durable, rolled_back: IdSet) -> IdSet:

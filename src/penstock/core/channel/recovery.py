@@ -13,28 +13,19 @@ from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable_state import state_of
 from penstock.core.ids.id_lists import ids_in
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.messages.definitions import Edited
+from penstock.core.messages.durables import DurableCreated, DurableDeleted
+from penstock.core.messages.packing import packed
+from penstock.core.messages.publishing import Appended, IdsReserved
+from penstock.core.messages.retention import PersistedLate, Removed, Replaced
+from penstock.core.messages.seats import Left, Seated
+from penstock.core.messages.seeking import Sought
+from penstock.core.messages.settlements import Acked, Buried, Postponed, RolledBack, TimedOut
+from penstock.core.messages.snapshots import Restored
+from penstock.core.messages.unions import StoredFact
+from penstock.core.vocabulary.causes import Cause
 from penstock.core.vocabulary.counters import Counters
-from penstock.core.vocabulary.messages import (
-    Acked,
-    Appended,
-    Buried,
-    Cause,
-    DurableCreated,
-    DurableDeleted,
-    Edited,
-    IdsReserved,
-    PersistedLate,
-    Postponed,
-    Removed,
-    Replaced,
-    Restored,
-    RolledBack,
-    StoredFact,
-    TimedOut,
-)
-from penstock.core.vocabulary.places import Left, Seated
-from penstock.core.vocabulary.seeks import Sought
-from penstock.core.vocabulary.stored_ids import packed, written
+from penstock.core.vocabulary.stored_ids import written
 
 T = TypeVar("T")
 

@@ -5,22 +5,12 @@ Unlike a rollback this is counted nowhere (SEM E9): the client has not looked at
 
 from __future__ import annotations
 
+from penstock.core.channel.decided import Decided
 from penstock.core.channel.delays import postponed
 from penstock.core.channel.state import ChannelState
 from penstock.core.ids.ids import IdSet
+from penstock.core.messages.settlements import Release
 from penstock.core.vocabulary.backoff import check_delay
-from penstock.core.vocabulary.messages import Command, Decided, Spans
-
-
-class Release(Command, frozen=True):
-    """A client gives events back that it has not tried."""
-
-    subscription: int
-    spans: Spans
-    elsewhere: bool = False
-    """Whether the client does not get them again, while others may."""
-    delay_ms: int | None = None
-    """How long they wait before they come again (SEM D18); None: not at all."""
 
 
 def decide_release(state: ChannelState, command: Release, now_us: int) -> Decided:

@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.messages import Cause, Ids
-from penstock.core.vocabulary.stored_ids import id_set, written
+from penstock.core.vocabulary.causes import Cause
+from penstock.core.vocabulary.stored_ids import Ids, id_set, written
 
 PIECES_MAX: Final = 4_096
 """Ranges, or bitmaps of 1,024 ids, kept for a channel."""

@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from penstock.core.bounds import NEXT_ID_MAX, REDELIVERIES_MAX, TIME_US_MAX, TTL_MS_MAX
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
 from penstock.core.vocabulary.backoff import check_backoff
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import CapacityReached, InvalidArgument
-from penstock.core.vocabulary.messages import Definition, Spans
 
 CAPACITY_MAX = 2_147_483_646
 KEY_DEPTH_MAX = 1_000_000

@@ -10,6 +10,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from penstock.core.channel.awaited_seats import claimed
+from penstock.core.channel.decided import Decided
 from penstock.core.channel.holding import what_to_do
 from penstock.core.channel.recall import take_all_back
 from penstock.core.channel.removal_causes import FORGOTTEN, NEVER
@@ -18,25 +19,13 @@ from penstock.core.durable.durable import Durable
 from penstock.core.durable.lanes import Lanes
 from penstock.core.durable.redelivery_counts import RedeliveryCounts
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.messages.retention import PersistedLate
+from penstock.core.messages.seeking import Seek, Sought
 from penstock.core.vocabulary.errors import DurableInUse, IllegalState, InvalidArgument
-from penstock.core.vocabulary.messages import Command, Decided, PersistedLate, Spans
-from penstock.core.vocabulary.seeks import Sought
+from penstock.core.vocabulary.seeks import LastSeek
 from penstock.core.vocabulary.stored_ids import id_set, written
 
 _BEYOND = 1 << 62
-
-
-class Seek(Command, frozen=True):
-    """A durable is to go on from ``start_id``."""
-
-    durable: str
-    start_id: int
-    matched: Spans = ()
-    """With a selector: the stored events from there on that it matches."""
-    is_exact: bool = False
-    """Whether it was named by its id: then it has to be stored, or to be the next id."""
-    key: str = ""
-    """What the client calls this seek, so that it may ask again; empty: it will not."""
 
 
 class SeekPreview(Struct, frozen=True):
@@ -144,7 +133,9 @@ def sought(state: ChannelState, fact: Sought) -> None:
         durable.outstanding, durable.ready = IdSet(), IdSet()
     if passing:
         durable.passing(passing, state.next_id, state.stored)
-    durable.last_seek = durable.last_seek.followed_by(fact)
+    durable.last_seek = durable.last_seek.followed_by(
+        LastSeek(fact.key, fact.start_id, fact.again, fact.skipped, fact.taken_back)
+    )
     durable.acknowledged += len(skipped)
     state.acked.add_all(skipped)
     state.fresh.add_all(skipped)

@@ -20,19 +20,15 @@ from penstock.core.durable.durable import Durable
 from penstock.core.durable.queue import READERS, readers_of
 from penstock.core.durable.seat import Kinds, Seat
 from penstock.core.durable.subscriber import Subscriber
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
+from penstock.core.messages.snapshots import ProducerState
+from penstock.core.messages.subscribers import Interested
 from penstock.core.vocabulary.counters import Counters
+from penstock.core.vocabulary.definitions import PRIORITY_DEFAULT, Definition
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.durable_attributes import DurableAttributes
 from penstock.core.vocabulary.effects import Recall
 from penstock.core.vocabulary.errors import IllegalState, NameDoesNotExist
-from penstock.core.vocabulary.messages import (
-    PRIORITY_DEFAULT,
-    Definition,
-    Digest,
-    ProducerState,
-    Spans,
-)
-from penstock.core.vocabulary.places import Interested
 from penstock.core.vocabulary.reach import without_cluster
 
 CHUNK_EVENTS_MAX = 16_384

@@ -9,33 +9,19 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.core.channel.decided import Decided
 from penstock.core.channel.recall import refuse_recalled
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.seat import DurableKind
 from penstock.core.ids.ids import IdSet
+from penstock.core.messages.seats import TakeLease, TakeSeat
+from penstock.core.messages.settlements import ExtendTime
 from penstock.core.vocabulary.backoff import DELAY_MS_MAX
 from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
-from penstock.core.vocabulary.messages import Command, Decided, Spans, TakeSeat
 
 ACK_TIMEOUT_MS_MIN: Final = 100
 ACK_TIMEOUT_MS_MAX: Final = DELAY_MS_MAX
-
-
-class TakeLease(TakeSeat, frozen=True):
-    """A seat that has what it gets for ``ack_timeout_ms``, at a durable of any type (SEM H1).
-
-    What it has had for longer goes back, at types that redeliver with the next subscription, too:
-    its client takes another seat for what comes next.
-    """
-
-
-class ExtendTime(Command, frozen=True):
-    """A client needs so much time from now on for events that it has in hand."""
-
-    subscription: int
-    spans: Spans
-    time_ms: int
 
 
 def check_seat_timeout(state: ChannelState, durable: Durable, command: TakeSeat) -> None:

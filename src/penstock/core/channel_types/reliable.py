@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.core.channel.channel_type import ChannelType, Home
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.messages import Digest, Spans
+from penstock.core.ids.ids import Span, Spans
+from penstock.core.vocabulary.digest import Digest
 
 
 class Reliable:

@@ -22,10 +22,9 @@ from penstock.core.durable.seat import (
     has_small_windows,
 )
 from penstock.core.durable.waiting import Waiting
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
 from penstock.core.vocabulary.durable_attributes import DURABLE_DEFAULTS, DurableAttributes
 from penstock.core.vocabulary.errors import IllegalState
-from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.seeks import LastSeek
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import asdict
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.seat import DurableKind
 from penstock.core.ids.ids import IdSet
-from penstock.core.vocabulary.messages import DurableState, durable_attributes
+from penstock.core.vocabulary.durable_attributes import DurableState, durable_attributes
 from penstock.core.vocabulary.stored_ids import id_set, written
 
 

@@ -10,31 +10,17 @@ from __future__ import annotations
 
 import heapq
 from array import array
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 
 from penstock.core.durable.seat import Seat
 from penstock.core.ids.ids import IdSet
-from penstock.core.vocabulary.messages import Command
+from penstock.core.messages.delivery import AssignLanes
 
 LOOK_EVENTS_MAX = 4_096
 """Events whose lanes are asked for at once."""
 LOOKS_MAX = 16
 """Before others on the channel are served again."""
 _STALE_MIN = 1_024
-
-
-class AssignLanes(Command, frozen=True):
-    """The shell has looked at events of a durable with ``order_by``: which lanes they are in."""
-
-    durable: str
-    through: int
-    """Id below which all due events have been examined."""
-    keys: Sequence[Hashable]
-    """One key for each lane; equal keys always mean the same lane."""
-    ends: Sequence[int]
-    """End of each lane in ``ids``."""
-    ids: array[int]
-    """Lane by lane, ascending in each."""
 
 
 class _Lane:

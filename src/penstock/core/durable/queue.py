@@ -10,10 +10,8 @@ from collections.abc import Sequence
 
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.seat import DurableKind, Seat
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.durable_attributes import DurableAttributes
-from penstock.core.vocabulary.messages import (
-    Definition,
-)
 
 READERS = ""
 """The name of a queue's own durable. No user's durable is called so."""

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from penstock.core.durable.pace import Pace
-from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.messages import Spans
+from penstock.core.ids.ids import IdSet, Span, Spans
 
 DEALT_MAX: Final = 10
 """Clients whose windows are no larger get the waiting events one by one in turn. With a larger

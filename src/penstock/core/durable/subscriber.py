@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.messages import Spans
+from penstock.core.ids.ids import IdSet, Span, Spans
 
 
 class Followed:

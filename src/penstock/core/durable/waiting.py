@@ -9,9 +9,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.messages import Ids, Spans
-from penstock.core.vocabulary.stored_ids import id_set, written
+from penstock.core.ids.ids import IdSet, Span, Spans
+from penstock.core.vocabulary.stored_ids import Ids, id_set, written
 
 _STALE_MIN = 1_024
 

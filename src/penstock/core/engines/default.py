@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from penstock.core.channel.engine import Engine
 from penstock.core.channel.interest import Interest
 from penstock.core.durable.durable import Durable
-from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.messages import Spans
+from penstock.core.ids.ids import IdSet, Span, Spans
 
 
 class Default:

@@ -40,6 +40,9 @@ class Span(NamedTuple):
         return Span(first, max(first, min(self.end, other.end)))
 
 
+Spans = tuple[Span, ...]
+"""Ranges of event ids."""
+
 BoundedSpans = Annotated[tuple[Span, ...], Meta(max_length=SPANS_MAX)]
 """Ranges of ids as a request names them."""
 

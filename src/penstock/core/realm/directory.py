@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.core.channel.attributes import refuse_without_effect
@@ -13,10 +12,16 @@ from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.channel_type import ChannelType
 from penstock.core.channel.retention import check_limits
 from penstock.core.channel.state import RealmRules
+from penstock.core.messages.definitions import ChannelCreated, ChannelDeleted
+from penstock.core.messages.joins import Join, JoinCreated, JoinDeleted
+from penstock.core.messages.pattern_durables import PatternDurableCreated, PatternDurableDeleted
+from penstock.core.messages.publishing import PublishingPauseSet
+from penstock.core.messages.unions import AnyRealmFact
 from penstock.core.realm.internal_stores import InternalStores
-from penstock.core.realm.joins import Join, JoinTable
-from penstock.core.realm.pattern_durables import PatternDurable, PatternTable
+from penstock.core.realm.joins import JoinTable
+from penstock.core.realm.pattern_durables import PatternTable
 from penstock.core.realm.topic_table import TopicTable
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import (
     IllegalState,
     InvalidArgument,
@@ -25,7 +30,6 @@ from penstock.core.vocabulary.errors import (
     NameDoesNotExist,
 )
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.reach import leads_out
 from penstock.core.vocabulary.temporary import is_temporary_store, refuse_as_chosen
@@ -37,56 +41,6 @@ HIDDEN_KINDS = frozenset({"schedule", "outbox"})
 SCHEDULE_PREFIX = "$"
 """Begins the names of schedules. They are found by the store they belong to, never by name, so a
 user's channel may be called the same."""
-
-
-class RealmFact(Struct, frozen=True, tag=True, array_like=True, gc=False):
-    """Something that has happened to the namespace."""
-
-
-class ChannelCreated(RealmFact, frozen=True):
-    number: int
-    """Never reused: a channel deleted and created again is another channel."""
-    name: str
-    definition: Definition
-
-
-class ChannelDeleted(RealmFact, frozen=True):
-    number: int
-
-
-class JoinCreated(RealmFact, frozen=True):
-    join: Join
-
-
-class JoinDeleted(RealmFact, frozen=True):
-    source: int
-    destination: int
-
-
-class PublishingPauseSet(RealmFact, frozen=True, tag="PublishingPaused"):
-    paused: bool
-
-
-class PatternDurableCreated(RealmFact, frozen=True):
-    """From now on each channel of a pattern has a durable (SEM D22)."""
-
-    made: PatternDurable
-
-
-class PatternDurableDeleted(RealmFact, frozen=True):
-    pattern: str
-    name: str
-
-
-AnyRealmFact = (
-    ChannelCreated
-    | ChannelDeleted
-    | JoinCreated
-    | JoinDeleted
-    | PublishingPauseSet
-    | PatternDurableCreated
-    | PatternDurableDeleted
-)
 
 
 class Directory:

@@ -20,20 +20,26 @@ from penstock.core.channel.apply import apply
 from penstock.core.channel.state import ChannelState, RealmRules
 from penstock.core.durable.durable_state import state_of
 from penstock.core.durable.queue import KIND, READERS
-from penstock.core.ids.ids import IdSet
+from penstock.core.ids.ids import IdSet, Spans
+from penstock.core.messages.snapshots import Restored
 from penstock.core.vocabulary.backoff import check_backoff
+from penstock.core.vocabulary.causes import Cause
 from penstock.core.vocabulary.counters import Counters
-from penstock.core.vocabulary.durable_attributes import DURABLE_MAXIMA, DurableAttributes
+from penstock.core.vocabulary.definitions import Definition
+from penstock.core.vocabulary.durable_attributes import (
+    DURABLE_MAXIMA,
+    DurableAttributes,
+    DurableState,
+)
 from penstock.core.vocabulary.errors import (
     DamagedExport,
     InvalidArgument,
     InvalidName,
     LimitReached,
 )
-from penstock.core.vocabulary.messages import Cause, Definition, DurableState, Ids, Restored, Spans
 from penstock.core.vocabulary.names import durable_name
 from penstock.core.vocabulary.reach import is_everywhere
-from penstock.core.vocabulary.stored_ids import id_set, ranges
+from penstock.core.vocabulary.stored_ids import Ids, id_set, ranges
 
 _COUNT_MAX = 1 << 20
 """Most redeliveries of one event that are credible."""

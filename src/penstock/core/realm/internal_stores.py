@@ -7,9 +7,9 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.core.channel.channel import ChannelMachine
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import IllegalState, InvalidName, NameAlreadyBound
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.topic_templates import TOPIC
 
 ENTRY: Final = "entry"

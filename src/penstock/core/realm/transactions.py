@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.core.access.name_owners import owner_of, plain
-from penstock.core.ids.ids import Span
+from penstock.core.messages.transactions import Ended
 from penstock.core.vocabulary.errors import (
     AlreadyAborted,
     AlreadyCommitted,
@@ -27,14 +27,6 @@ OPEN_MAX_US = REMEMBERED_US
 
 OPEN_OF_ONE_MAX = 10_000
 """Transactions one user may have open; all of them, where the realm does not know its users."""
-
-
-class Ended(Struct, frozen=True, array_like=True):
-    transaction: str
-    at_us: int
-    committed: bool
-    spans: tuple[tuple[int, Span], ...] = ()
-    """The ids that its events got, by number of the store."""
 
 
 class OpenTransaction(Struct, frozen=True):

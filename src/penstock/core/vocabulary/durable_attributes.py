@@ -1,4 +1,4 @@
-"""What a durable is told when it is made, besides its type, start and selector."""
+"""Attributes of a durable besides its type, start and selector, and a durable as it is stored."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from msgspec import Struct
 
 from penstock.core.bounds import REDELIVERIES_MAX, Count, Name
 from penstock.core.vocabulary.backoff import DELAY_MS_MAX, Backoff
+from penstock.core.vocabulary.seeks import LastSeek
+from penstock.core.vocabulary.stored_ids import Ids
 
 
 class DurableAttributes(Struct, frozen=True, kw_only=True):
     """The attributes of a durable that are handed on together, from a request to the answer.
 
-    A new one goes to the end, with a default, and to the end of ``DurableState``
-    (``core.vocabulary.messages``); its bounds, if it needs any, go into
+    A new one goes to the end, with a default, and to the end of
+    :class:`DurableState`; its bounds, if it needs any, go into
     :class:`GivenDurableAttributes`, and the largest value of a number into :data:`DURABLE_MAXIMA`.
     """
 
@@ -52,3 +54,33 @@ class GivenDurableAttributes(DurableAttributes, frozen=True, kw_only=True):
     max_deliveries: Count = 0
     order_by: Name = ""
     ack_timeout: Count = 0
+
+
+class DurableState(Struct, frozen=True, array_like=True):
+    """A durable as a snapshot keeps it: the order of its fields is stored, so that it has those of
+    :class:`DurableAttributes` itself."""
+
+    name: str
+    kind: str
+    selector: str
+    persistent: bool
+    head: int
+    outstanding: Ids
+    redelivered: tuple[tuple[int, Ids], ...]
+    max_deliveries: int = 0
+    cluster_wide: bool = False
+    strict_order: bool = False
+    order_by: str = ""
+    rolled_back: Ids = ()
+    """Given back and not settled since, where that does not come again at once."""
+    backoff: Backoff | None = None
+    waiting: tuple[tuple[int, Ids], ...] = ()
+    """Given back and not to come again before a time, in microseconds, by that time."""
+    ack_timeout: int = 0
+    last_seek: LastSeek | None = None
+
+
+def durable_attributes(source: DurableAttributes | DurableState) -> DurableAttributes:
+    """The attributes of a durable in ``source``, and nothing else of it."""
+    names = DurableAttributes.__struct_fields__
+    return DurableAttributes(**{name: getattr(source, name) for name in names})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from penstock.core.vocabulary.messages import Spans
+from penstock.core.ids.ids import Spans
 
 
 class Effect(Struct, frozen=True):

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from penstock.core.vocabulary.durable_attributes import DurableAttributes
+from penstock.core.vocabulary.definitions import Definition
+from penstock.core.vocabulary.durable_attributes import DurableAttributes, DurableState
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.messages import Definition, DurableState
 
 
 def is_everywhere(definition: Definition) -> bool:

@@ -1,11 +1,9 @@
-"""The fact that a durable was moved to another place (SEM D20), and what is kept of it."""
+"""What a durable remembers of its seeks (SEM D20)."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 from msgspec.structs import replace
-
-from penstock.core.ids.ids import Span
 
 SEEKS_KEPT = 8
 """Seeks that a durable remembers, so that each can be asked for again."""
@@ -35,22 +33,8 @@ class LastSeek(Struct, frozen=True, array_like=True):
             return None
         return next((each for each in (self, *self.earlier) if each.key == key), None)
 
-    def followed_by(self, fact: Sought) -> LastSeek:
-        """What is remembered once ``fact`` holds."""
+    def followed_by(self, seek: LastSeek) -> LastSeek:
+        """``seek`` with the seeks before it that are remembered."""
         own = (replace(self, earlier=()),) if self.key else ()
-        earlier = (*own, *self.earlier)[: SEEKS_KEPT - bool(fact.key)]
-        return LastSeek(fact.key, fact.start_id, fact.again, fact.skipped, fact.taken_back, earlier)
-
-
-class Sought(Struct, frozen=True, tag=True, array_like=True):
-    """A durable goes on from another place: what is stored from there on is outstanding, and
-    nothing else. Nobody has anything in hand, and no event counts as delivered."""
-
-    durable: str
-    start_id: int
-    matched: tuple[Span, ...] | bytes = ()
-    """With a selector: the stored events from ``start_id`` on that it matches."""
-    key: str = ""
-    again: int = 0
-    skipped: int = 0
-    taken_back: int = 0
+        earlier = (*own, *self.earlier)[: SEEKS_KEPT - bool(seek.key)]
+        return replace(seek, earlier=earlier)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import Final, Literal
 
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import InvalidName
-from penstock.core.vocabulary.messages import Definition
 
 TEMPORARY: Final[dict[Literal["channel", "queue"], Definition]] = {
     "channel": Definition(type="reliable", engine="jms"),

@@ -14,6 +14,7 @@ from penstock.api.publishing import PublishEvents
 from penstock.api.reading import WatchEvents
 from penstock.api.subscriptions import Attach, Subscribe
 from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import (
     AccessDenied,
     InvalidName,
@@ -21,7 +22,6 @@ from penstock.core.vocabulary.errors import (
     NameDoesNotExist,
 )
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.names import NAME_LENGTH_MAX, destination_name
 from penstock.core.vocabulary.temporary import is_temporary
 from penstock.runtime.operations.callers import Caller

@@ -10,11 +10,10 @@ from msgspec import Struct
 
 from penstock.api.requests import Request
 from penstock.columns.selectors import Selector
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
 from penstock.core.vocabulary.backoff import DELAY_MS_MAX
 from penstock.core.vocabulary.errors import IllegalState, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Spans
 from penstock.frontends.amqp.conditions import (
     INVALID,
     STOLEN,

@@ -14,8 +14,8 @@ from penstock.columns.schema.ipc import SCHEMA_BYTES_KEPT_MAX, schema_bytes
 from penstock.columns.schema.layout import HEADERS, PRIORITY_MAX
 from penstock.core.bounds import TTL_MS_MAX
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.errors import InvalidEvent, RemoteProtocolViolation
-from penstock.core.vocabulary.messages import Digest
 from penstock.frontends.amqp.header_cache import KNOWN_BYTES_MAX
 from penstock.frontends.amqp.incoming import Row, batch_of, row_of
 from penstock.frontends.amqp.typed import in_range

@@ -29,8 +29,8 @@ from penstock.api.requests import Kind
 from penstock.api.transfers import ExportTar, ImportTar
 from penstock.columns.schema.ipc import schema_from
 from penstock.core.vocabulary.argument_errors import explain
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.messages import Definition
 from penstock.frontends.http.finding import found
 from penstock.frontends.http.realm_shapes import ImportQuery, NameAnswer, NamesQuery
 from penstock.frontends.http.routing import Call, Download, Route, Upload, named

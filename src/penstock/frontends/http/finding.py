@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from penstock.api.channels import ChannelOpened
 from penstock.api.requests import AnswerT, Kind, Request
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import (
     AnyStart,
     FromEarliest,

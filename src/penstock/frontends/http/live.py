@@ -21,8 +21,8 @@ from penstock.api.realm import RatesNow, ReadRates
 from penstock.columns.events.batch import EventBatch
 from penstock.columns.protobuf import Messages
 from penstock.columns.selectors import Selector
+from penstock.core.ids.ids import Spans
 from penstock.core.vocabulary.errors import PenstockError, RealmStopping
-from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.start_positions import AnyStart, FromId
 from penstock.frontends.http.event_documents import document_of, messages_of
 from penstock.frontends.http.finding import Store, start_of

@@ -17,12 +17,8 @@ from penstock.api.channels import StorageInfo
 from penstock.api.durables import CreateDurable, DurableInfo, SeekOutcome
 from penstock.core.bounds import GIVEN_NAME_CHARACTERS_MAX, TTL_MS_MAX, GivenName
 from penstock.core.vocabulary.counters import Counters
+from penstock.core.vocabulary.definitions import Definition, Storage, attributes_of
 from penstock.core.vocabulary.durable_attributes import DurableAttributes
-from penstock.core.vocabulary.messages import (
-    Definition,
-    Storage,
-    attributes_of,
-)
 from penstock.frontends.http.generating import NAMES, STARTS
 
 T = TypeVar("T")

@@ -8,10 +8,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.columns.selectors import Selector
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
 from penstock.core.vocabulary.errors import NameAlreadyBound, NameDoesNotExist, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.session_durables import DIGITS, PREFIX
 from penstock.core.vocabulary.start_positions import FromId, FromLatest
 from penstock.core.vocabulary.topic_templates import selector_of

@@ -6,8 +6,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.ids.ids import Spans
 from penstock.core.vocabulary.errors import NameDoesNotExist, PenstockError
-from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.start_positions import FromId, FromLatest
 from penstock.frontends.mqtt.messages import messages_in
 from penstock.frontends.mqtt.topic_channels import TopicChannel

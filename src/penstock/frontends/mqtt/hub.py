@@ -10,6 +10,8 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.api import topics as api
+from penstock.core.ids.ids import Spans
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import (
     InvalidArgument,
     NameAlreadyBound,
@@ -18,7 +20,6 @@ from penstock.core.vocabulary.errors import (
     Unavailable,
 )
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Spans
 from penstock.core.vocabulary.start_positions import FromLatest
 from penstock.frontends.mqtt.connection import MqttConnection
 from penstock.frontends.mqtt.fan_out import FanOut

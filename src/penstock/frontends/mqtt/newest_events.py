@@ -6,13 +6,13 @@ import asyncio
 from abc import ABC, abstractmethod
 
 from penstock.core.realm.internal_stores import InternalStore
+from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import (
     InvalidArgument,
     NameAlreadyBound,
     NameDoesNotExist,
 )
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.names import destination_name
 from penstock.loggers import logger
 from penstock.runtime.operations.internal_stores import make_internal

@@ -32,7 +32,7 @@ from penstock.wire.mqtt.reading import wanted_of
 from penstock.wire.mqtt.reasons import MqttViolation
 
 if TYPE_CHECKING:
-    from penstock.core.vocabulary.messages import Definition
+    from penstock.core.vocabulary.definitions import Definition
     from penstock.runtime.realm import RunningRealm
 
 _WHOLE: Final = ("int8", "int16", "int32", "int64")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from penstock.columns.selectors import Selector
-from penstock.core.ids.ids import Span
+from penstock.core.ids.ids import Span, Spans
 from penstock.core.vocabulary.errors import PenstockError
-from penstock.core.vocabulary.messages import Spans
 from penstock.frontends.native.peer import NativePeer
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.store.schemas import Schemas

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.core.access.rights import Principal
+from penstock.core.ids.ids import Spans
 from penstock.core.vocabulary.errors import PenstockError
-from penstock.core.vocabulary.messages import Spans
 from penstock.frontends.native.schemas import SchemaTable
 from penstock.runtime.access.quota import ConnectionLimits
 from penstock.runtime.store.outgoing_batch import OutgoingBatch

@@ -48,13 +48,13 @@ from penstock.api.transfers import (
 from penstock.columns.files.exports import manifest_from
 from penstock.core.access.rights import Principal
 from penstock.core.realm.directory import SCHEDULE_PREFIX, Directory
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import (
     AccessDenied,
     InvalidArgument,
     NameDoesNotExist,
     PenstockError,
 )
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.temporary import is_temporary
 from penstock.runtime.access.access import AccessControl

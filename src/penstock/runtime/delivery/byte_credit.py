@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.messages import Spans
+from penstock.core.ids.ids import Span, Spans
 from penstock.runtime.store.outgoing_batch import OutgoingBatch, spans_in
 
 

@@ -11,9 +11,9 @@ from penstock.columns.events.batch import within
 from penstock.columns.keys.lane_values import lanes_of
 from penstock.columns.selectors import Selector
 from penstock.core.channel.channel import ChannelMachine
-from penstock.core.channel.followers import SingleOut
-from penstock.core.durable.lanes import AssignLanes
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
+from penstock.core.messages.delivery import AssignLanes, SingleOut, Skip, StallSession, Withhold
+from penstock.core.messages.retention import Quarantine
 from penstock.core.vocabulary.effects import Deliver, Effect, FindInterested, FindLanes, ReportEnd
 from penstock.core.vocabulary.errors import (
     Deposed,
@@ -22,7 +22,6 @@ from penstock.core.vocabulary.errors import (
     StorageFailed,
 )
 from penstock.core.vocabulary.identities import SubscriptionId
-from penstock.core.vocabulary.messages import Quarantine, Skip, Spans, StallSession, Withhold
 from penstock.core.vocabulary.ports import Blobs, Clock, Offload
 from penstock.loggers import logger
 from penstock.runtime.access.incidents import Incidents

@@ -14,8 +14,7 @@ import numpy as np
 
 from penstock.columns.events.batch import ids_of, times_of, within
 from penstock.core.durable.durable import Durable
-from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.messages import Spans
+from penstock.core.ids.ids import IdSet, Span, Spans
 from penstock.core.vocabulary.timings import DELIVERY_BOUNDS_US, Timings
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 

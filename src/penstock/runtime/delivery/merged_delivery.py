@@ -16,8 +16,7 @@ from penstock.columns.events.batch import Int64s, ids_of, runs_of
 from penstock.columns.keys.key_retention import Bools
 from penstock.columns.keys.key_values import NO_SLOT
 from penstock.columns.merge.states import StateChunk
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.messages import Spans
+from penstock.core.ids.ids import Span, Spans
 from penstock.runtime.store.merge_store import MergeStore
 from penstock.runtime.store.outgoing_batch import OutgoingBatch, spans_in
 from penstock.runtime.store.recent_deltas import Stretch, as_they_came, deltas

@@ -11,8 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from penstock.core.channel.channel import ChannelMachine
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.messages import Spans
+from penstock.core.ids.ids import Span, Spans
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.merge_store import MergeStore
 from penstock.runtime.store.outgoing_batch import OutgoingBatch

@@ -23,9 +23,9 @@ from penstock.api import (
 )
 from penstock.api import realm as realms
 from penstock.api.requests import Request
-from penstock.core.ids.ids import Span
+from penstock.core.ids.ids import Span, Spans
+from penstock.core.vocabulary.durable_attributes import durable_attributes
 from penstock.core.vocabulary.errors import AccessDenied, RemoteProtocolViolation
-from penstock.core.vocabulary.messages import Spans, durable_attributes
 from penstock.runtime.operations import (
     access_handlers,
     reading_handlers,

@@ -16,10 +16,9 @@ from penstock.columns.schema.ipc import schema_from
 from penstock.columns.selectors import MalformedSelector, Selector
 from penstock.core.access.rights import ANONYMOUS
 from penstock.core.durable.queue import READERS
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
 from penstock.core.vocabulary.errors import IllegalState, NameDoesNotExist, Unavailable
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.start_positions import AnyStart, FromId
 from penstock.runtime.delivery.delivery import Outlet

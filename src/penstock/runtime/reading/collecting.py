@@ -10,9 +10,9 @@ from typing import Final
 from penstock.columns.events.batch import EventBatch
 from penstock.columns.events.event import Event
 from penstock.columns.selectors import Selector
+from penstock.core.ids.ids import Spans
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Spans
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.subscriptions.realm_view import StoreView

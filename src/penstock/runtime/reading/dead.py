@@ -10,7 +10,7 @@ import pyarrow as pa
 from penstock.api.reading import DeadGroup, DeadSummary
 from penstock.columns.schema import compute as pc
 from penstock.columns.schema.layout import UTC_MICROSECONDS, cause_and_reason
-from penstock.core.vocabulary.messages import Spans
+from penstock.core.ids.ids import Spans
 from penstock.runtime.reading.collecting import Collected
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 

@@ -13,10 +13,9 @@ from typing import Final, NamedTuple
 from penstock.columns.events.batch import EventBatch
 from penstock.columns.events.event import Event
 from penstock.columns.selectors import Selector
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
 from penstock.core.vocabulary.errors import Unavailable
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.start_positions import AnyStart, FromEarliest, FromId
 from penstock.runtime.reading.collecting import (
     PAGE_BYTES_MAX,

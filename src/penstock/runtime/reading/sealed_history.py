@@ -19,8 +19,10 @@ from penstock.api.transactions import BeginTransaction, CommitTransaction
 from penstock.core.access.rights import Principal
 from penstock.core.channel.state import RealmRules
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.messages.retention import Removed
+from penstock.core.vocabulary.causes import Cause
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import NameDoesNotExist, NoQuorum
-from penstock.core.vocabulary.messages import Cause, Definition, Removed
 from penstock.core.vocabulary.ports import Blobs, Clock, Journal, Offload, Pages
 from penstock.runtime.access.access import AccessControl
 from penstock.runtime.delivery.owner_lease import EndlessLease

@@ -17,9 +17,10 @@ from penstock.columns.selectors import EventFrame, SelectorIndex
 from penstock.columns.selectors.frames import MessageAccess
 from penstock.columns.selectors.index import FoundSelectors
 from penstock.columns.selectors.outcomes import PredicateOutcomes
-from penstock.core.ids.ids import Span
+from penstock.core.ids.ids import Span, Spans
+from penstock.core.vocabulary.definitions import PRIORITY_DEFAULT, Storage
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.messages import PRIORITY_DEFAULT, Digest, Spans, Storage
 from penstock.core.vocabulary.ports import Buffer
 
 Asked = tuple[object, str]

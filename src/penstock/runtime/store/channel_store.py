@@ -20,9 +20,8 @@ from penstock.columns.schema.schema import ChannelSchema
 from penstock.columns.selectors import Selector, SelectorIndex
 from penstock.columns.selectors.frames import MessageAccess
 from penstock.core.channel.channel_type import Home
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
 from penstock.core.vocabulary.errors import Damaged
-from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.ports import PageSlot
 from penstock.runtime.store.outgoing_batch import (
     OutgoingBatch,

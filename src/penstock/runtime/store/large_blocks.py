@@ -12,17 +12,11 @@ from typing import Final
 
 from xxhash import xxh3_64, xxh3_64_intdigest
 
+from penstock.core.messages.segments import BodiesApart
 from penstock.core.vocabulary.errors import Damaged
 from penstock.core.vocabulary.ports import Blobs, Buffer, Offload
 from penstock.runtime.store.file_names import BLOCKS, FileNames, block_of_bodies
-from penstock.runtime.store.records import (
-    BodiesApart,
-    FactRecord,
-    GroupHeader,
-    bodies_in,
-    decode_block,
-    padded,
-)
+from penstock.runtime.store.records import FactRecord, GroupHeader, bodies_in, decode_block, padded
 
 BLOCK_BYTES_MAX: Final = 64 << 20
 """Bytes of bodies above which a block keeps them in a blob."""

@@ -18,8 +18,7 @@ from penstock.columns.keys.keys import KeyIndex
 from penstock.columns.merge.states import StateChunk, States, deltas_of
 from penstock.columns.schema.ipc import batch_bytes
 from penstock.core.channel.channel_type import Home
-from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.messages import Spans
+from penstock.core.ids.ids import IdSet, Span, Spans
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.outgoing_batch import MERGE_ROWS_MAX, OutgoingBatch, spans_in
 from penstock.runtime.store.recent_deltas import Raw, Recent

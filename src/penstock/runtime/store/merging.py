@@ -14,13 +14,13 @@ from penstock.columns.merge.states import DELTA, deltas_of
 from penstock.columns.schema.layout import FIELDS
 from penstock.core.channel.state import ChannelState
 from penstock.core.ids.ids import IdSet
+from penstock.core.messages.snapshots import KeptStates
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.errors import Damaged, IllegalState, InvalidEvent
-from penstock.core.vocabulary.messages import Digest
 from penstock.core.vocabulary.ports import Blobs, Buffer
 from penstock.runtime.store.bodies import Body, body_from
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.merge_store import MergeStore
-from penstock.runtime.store.records import KeptStates
 from penstock.runtime.store.sealed_file import Publishers, SealedFile
 
 

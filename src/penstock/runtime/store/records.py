@@ -5,7 +5,8 @@ Layout of a block::
     u32 length of the header | header (msgpack) | padding to 8 | bodies, each padded to 8
 
 A snapshot has the same layout: it is the shortest list of facts that leads to the same state.
-The bodies of a very large block may be in a blob; its first fact is then :class:`BodiesApart`.
+The bodies of a very large block may be in a blob; its first fact is then
+:class:`~penstock.core.messages.segments.BodiesApart`.
 """
 
 from __future__ import annotations
@@ -16,148 +17,14 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec import Struct
 
-from penstock.core.channel.producers import StoreSpans
-from penstock.core.realm.directory import AnyRealmFact, RealmFact
-from penstock.core.realm.transactions import Ended
+from penstock.core.messages.unions import LoggedFact
 from penstock.core.vocabulary.errors import Damaged, NewerFormat
 from penstock.core.vocabulary.formats import FORMAT
-from penstock.core.vocabulary.messages import Spans, StoredFact
 from penstock.core.vocabulary.ports import Buffer, PageSlot
 
 _LENGTH = struct.Struct("<I")
 _ALIGNMENT = 8
 _PADDING = [bytes(n) for n in range(_ALIGNMENT)]
-
-
-class SchemaSeen(RealmFact, frozen=True):
-    """An Arrow schema, in the record's body, that later bodies refer to by ``number``."""
-
-    number: int
-
-
-class BodiesApart(RealmFact, frozen=True):
-    """The bodies of this block are in a blob, for the block is too large for the engine's log."""
-
-    name: str
-    size: int
-    checksum: int
-    """xxh3_64 of its bytes: the bodies, each padded to 8."""
-
-
-class Sealed(RealmFact, frozen=True):
-    """Stored events of a channel below ``through`` are in segment files; this names the newest.
-
-    Without a name nothing of the range was left to seal.
-    """
-
-    through: int
-    name: str = ""
-    index: bytes = b""
-    publishers: tuple[tuple[str, Spans], ...] = ()
-    """Publishers, each with its events in the file."""
-    grows: bool = False
-    """Batches will be added to it: the channel keeps its events in a single file."""
-
-
-class Extended(RealmFact, frozen=True):
-    """Stored events of a channel below ``through`` have been added to the end of a file."""
-
-    through: int
-    name: str
-    size: int
-    """Bytes the file has now."""
-    checksum: int
-    """Checksum of the file's tail, from where it grew."""
-    batches: bytes
-    """The index of the added batches, as in the file's index."""
-    publishers: tuple[tuple[str, Spans], ...] = ()
-    """Publishers, each with its events among those added."""
-
-
-class Rewritten(RealmFact, frozen=True):
-    """The remaining events of the files ``names`` are now in the file ``name``. Without a name,
-    none remained."""
-
-    names: tuple[str, ...]
-    name: str = ""
-    index: bytes = b""
-    publishers: tuple[tuple[str, Spans], ...] = ()
-    grows: bool = True
-
-
-class SegmentDropped(RealmFact, frozen=True):
-    """A file without any remaining event is dropped."""
-
-    name: str
-
-
-class Kept(RealmFact, frozen=True):
-    """Snapshots only: events that were in the journal and not in a segment yet."""
-
-    first_id: int
-    end_id: int
-    at_us: int
-    ids: tuple[tuple[int, int], ...] = ()
-    """Spans the body's rows have; empty: all ids of the range."""
-
-
-class KeptStates(RealmFact, frozen=True):
-    """Snapshots only: merged events of a merge channel, with ids and times; the body is an Arrow
-    stream (SEM K2)."""
-
-    publishers: tuple[tuple[str, Spans], ...] = ()
-    """Publishers, each with its events."""
-
-
-class RealmFacts(RealmFact, frozen=True):
-    """Snapshots only: the realm's own counters."""
-
-    next_number: int
-
-
-class TransactionEnded(RealmFact, frozen=True):
-    """A transaction is over, and how (SEM X2)."""
-
-    ended: Ended
-
-
-class StagesCommitted(RealmFact, frozen=True):
-    """Stages of several stores have been published in one step (SEM X3)."""
-
-    producer: str
-    sequence: int
-    at_us: int
-    spans: StoreSpans
-
-
-class CommitsKept(RealmFact, frozen=True):
-    """Snapshots only: the publishes of a producer to several stores that are remembered."""
-
-    producer: str
-    forgotten: int
-    at_us: int
-    recent: tuple[tuple[int, StoreSpans], ...]
-
-
-AnyFact = (
-    StoredFact
-    | AnyRealmFact
-    | SchemaSeen
-    | Sealed
-    | Extended
-    | Rewritten
-    | SegmentDropped
-    | Kept
-    | KeptStates
-    | RealmFacts
-    | TransactionEnded
-    | StagesCommitted
-    | CommitsKept
-)
-
-
-LoggedFact = AnyFact | BodiesApart
-"""What a block may hold."""
 
 
 class BodyRef(Struct, frozen=True, array_like=True, gc=False):

@@ -6,9 +6,8 @@ from bisect import bisect_right
 
 from penstock.columns.files.growing_segment import grown_index
 from penstock.columns.files.segments import SegmentBatch, SegmentIndex, SegmentReader
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
 from penstock.core.vocabulary.errors import Damaged
-from penstock.core.vocabulary.messages import Spans
 
 Publishers = tuple[tuple[str, Spans], ...]
 """By publisher (``user@host``): ids it published; no ids: all there are."""

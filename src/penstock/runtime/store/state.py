@@ -19,59 +19,38 @@ from penstock.core.channel.producers import JointProducers
 from penstock.core.channel.state import RealmRules
 from penstock.core.ids.id_lists import ids_in
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.realm.directory import (
-    ChannelCreated,
-    ChannelDeleted,
-    Directory,
-    JoinCreated,
-    JoinDeleted,
-    PatternDurableCreated,
-    PatternDurableDeleted,
-    PublishingPauseSet,
+from penstock.core.messages.definitions import ChannelCreated, ChannelDeleted, Edited
+from penstock.core.messages.durables import DurableCreated, DurableDeleted
+from penstock.core.messages.joins import Join, JoinCreated, JoinDeleted
+from penstock.core.messages.kinds import Fact
+from penstock.core.messages.packing import unpacked
+from penstock.core.messages.pattern_durables import PatternDurableCreated, PatternDurableDeleted
+from penstock.core.messages.publishing import Appended, PublishingPauseSet
+from penstock.core.messages.retention import PersistedLate, Removed, Replaced
+from penstock.core.messages.segments import (
+    BodiesApart,
+    Extended,
+    Rewritten,
+    SchemaSeen,
+    Sealed,
+    SegmentDropped,
 )
-from penstock.core.realm.joins import Join
+from penstock.core.messages.snapshots import CommitsKept, Kept, KeptStates, RealmFacts, Restored
+from penstock.core.messages.transactions import StagesCommitted, TransactionEnded
+from penstock.core.messages.unions import AnyFact, PackedIds, StoredFact
+from penstock.core.realm.directory import Directory
 from penstock.core.realm.transactions import TransactionTable
+from penstock.core.vocabulary.causes import Cause
 from penstock.core.vocabulary.errors import Damaged
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import (
-    Appended,
-    Cause,
-    DurableCreated,
-    DurableDeleted,
-    Edited,
-    Fact,
-    PackedIds,
-    PersistedLate,
-    Removed,
-    Replaced,
-    Restored,
-    StoredFact,
-)
 from penstock.core.vocabulary.ports import BlobSum, Buffer, Pages, PageSlot
-from penstock.core.vocabulary.stored_ids import unpacked
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.due_times import SweepTimes, WakeTimes
 from penstock.runtime.store.file_names import FileNames
 from penstock.runtime.store.merge_store import MergeStore
 from penstock.runtime.store.merging import kept_states, take_in_kept
 from penstock.runtime.store.newer_facts import AgreedFormat, NewestFormat
-from penstock.runtime.store.records import (
-    AnyFact,
-    BodiesApart,
-    BodyRef,
-    CommitsKept,
-    Extended,
-    FactRecord,
-    Kept,
-    KeptStates,
-    RealmFacts,
-    Rewritten,
-    SchemaSeen,
-    Sealed,
-    SegmentDropped,
-    StagesCommitted,
-    TransactionEnded,
-)
+from penstock.runtime.store.records import BodyRef, FactRecord
 from penstock.runtime.store.schemas import Schemas
 from penstock.runtime.store.sealed_file import SealedFile
 from penstock.runtime.store.tail_batch import Meter, TailBatch

@@ -6,14 +6,13 @@ from collections.abc import Callable
 
 from penstock.api.durables import Outstanding
 from penstock.columns.schema.layout import REASON_CHARACTERS_MAX
-from penstock.core.channel.holding import BuryEvents, HoldEvents
 from penstock.core.channel.state import ChannelState
-from penstock.core.channel.timeouts import ExtendTime
 from penstock.core.durable.durable import Durable
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
+from penstock.core.messages.delivery import HoldEvents
+from penstock.core.messages.settlements import BuryEvents, ExtendTime
 from penstock.core.vocabulary.errors import IllegalState
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.stored_ids import id_set, written
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.shard import Shard

@@ -16,10 +16,9 @@ from msgspec import Struct
 from penstock.api.consuming import How, LeasedEvents
 from penstock.columns.events.batch import EventBatch, ids_of, within
 from penstock.columns.selectors import Selector
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
 from penstock.core.vocabulary.errors import IllegalState, LeaseEnded, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.ports import Clock
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 

@@ -16,16 +16,16 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from penstock.api.consuming import Settled
-from penstock.core.channel.release import Release
 from penstock.core.durable.durable import Durable
 from penstock.core.ids.ids import IdSet
+from penstock.core.messages.delivery import SetDemand
+from penstock.core.messages.settlements import Release
 from penstock.core.vocabulary.errors import (
     LeaseEnded,
     LimitReached,
     PenstockError,
     RealmStopping,
 )
-from penstock.core.vocabulary.messages import SetDemand
 from penstock.core.vocabulary.ports import Clock
 from penstock.runtime.store.state import RealmState
 from penstock.runtime.subscriptions.lease import EventLease, without

@@ -12,12 +12,11 @@ from typing import Final, Protocol
 from penstock.api.consuming import ExtendLease, Fetched, FetchEvents, How, Settled, SettleLease
 from penstock.columns.schema.layout import REASON_CHARACTERS_MAX
 from penstock.columns.selectors import Selector
-from penstock.core.channel.holding import BuryEvents
-from penstock.core.channel.timeouts import ExtendTime
-from penstock.core.ids.ids import IdSet
+from penstock.core.ids.ids import IdSet, Spans
+from penstock.core.messages.kinds import Command
+from penstock.core.messages.settlements import Ack, BuryEvents, ExtendTime, RollBack
 from penstock.core.vocabulary.errors import DurableInUse
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Ack, Command, RollBack, Spans
 from penstock.core.vocabulary.names import durable_name
 from penstock.runtime.subscriptions.lease import EventLease, LeaseTerms, without
 from penstock.runtime.subscriptions.lease_book import (

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from penstock.api.patterns import CreatePatternDurable, PatternDurableInfo
-from penstock.core.realm.directory import PatternDurableCreated, PatternDurableDeleted
-from penstock.core.realm.pattern_durables import (
+from penstock.core.messages.durables import RemoveDurable
+from penstock.core.messages.pattern_durables import (
     PatternDurable,
-    refuse_difference,
-    rehearsed,
-    terms_of,
+    PatternDurableCreated,
+    PatternDurableDeleted,
 )
+from penstock.core.realm.pattern_durables import refuse_difference, rehearsed, terms_of
+from penstock.core.vocabulary.definitions import Definition
+from penstock.core.vocabulary.durable_attributes import durable_attributes
 from penstock.core.vocabulary.errors import NameDoesNotExist, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, RemoveDurable, durable_attributes
 from penstock.loggers import logger
 from penstock.runtime.delivery.selection import Choosing
 from penstock.runtime.subscriptions.subscriptions import Subscriptions

@@ -12,10 +12,10 @@ from typing import Final, TypeVar
 from penstock.api.channels import ChannelOpened
 from penstock.api.patterns import WatchChannels
 from penstock.columns.selectors import Selector
-from penstock.core.realm.pattern_durables import PatternDurable
+from penstock.core.messages.delivery import SetDemand
+from penstock.core.messages.pattern_durables import PatternDurable
 from penstock.core.vocabulary.errors import DurableInUse, NameDoesNotExist, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import SetDemand
 from penstock.runtime.subscriptions.lease import EventLease, LeaseTerms
 from penstock.runtime.subscriptions.lease_book import (
     GRACE_S,

@@ -15,7 +15,7 @@ from penstock.api.consuming import (
 )
 from penstock.columns.selectors import Selector
 from penstock.core.ids.ids import IdSet
-from penstock.core.realm.pattern_durables import PatternKey
+from penstock.core.messages.pattern_durables import PatternKey
 from penstock.core.vocabulary.choice import choice_of
 from penstock.core.vocabulary.errors import LeaseEnded, PenstockError
 from penstock.core.vocabulary.names import durable_name

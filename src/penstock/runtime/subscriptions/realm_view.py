@@ -19,9 +19,9 @@ from penstock.core.durable.seat import DurableKind as DurableType
 from penstock.core.ids.ids import IdSet
 from penstock.core.realm.topic_table import TopicTable
 from penstock.core.vocabulary.counters import Counters
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.ports import Clock, Pages
 from penstock.runtime.store.schemas import Schemas

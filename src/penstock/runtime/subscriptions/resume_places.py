@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
-from penstock.core.channel.awaited_seats import AwaitSeats
 from penstock.core.channel.channel import ChannelMachine
+from penstock.core.messages.seats import AwaitSeats
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.runtime.writer.group import Group
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.api.durables import SeekOutcome
-from penstock.core.channel.seeking import Seek, gone_since, preview
+from penstock.core.channel.seeking import gone_since, preview
 from penstock.core.channel.state import ChannelState
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.messages.seeking import Seek
 from penstock.core.vocabulary.errors import IllegalState
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.names import durable_name

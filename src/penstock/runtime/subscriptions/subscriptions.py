@@ -9,14 +9,21 @@ from msgspec.structs import asdict, replace
 
 from penstock.api.durables import DurableInfo
 from penstock.columns.selectors import Selector
-from penstock.core.channel.awaited_seats import GiveUpSeats
 from penstock.core.channel.channel import ChannelMachine
-from penstock.core.channel.kept_interest import AddKnownSubscriber
-from penstock.core.channel.release import Release
-from penstock.core.channel.timeouts import TakeLease
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.queue import READERS
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
+from penstock.core.messages.delivery import ConfirmRecall, EndChoosing, SetDemand, StallSession
+from penstock.core.messages.durables import AddDurable, PurgeOutstanding, RemoveDurable
+from penstock.core.messages.retention import PurgeEvents
+from penstock.core.messages.seats import Detach, GiveUpSeats, TakeLease, TakeSeat
+from penstock.core.messages.settlements import Ack, AckPrevious, Release, RollBack
+from penstock.core.messages.subscribers import (
+    AddKnownSubscriber,
+    AddSubscriber,
+    Disconnect,
+    GrantCredit,
+)
 from penstock.core.vocabulary.durable_attributes import DURABLE_DEFAULTS, DurableAttributes
 from penstock.core.vocabulary.errors import (
     DurableUnbound,
@@ -25,25 +32,6 @@ from penstock.core.vocabulary.errors import (
     PenstockError,
 )
 from penstock.core.vocabulary.identities import ChannelId, SubscriptionId
-from penstock.core.vocabulary.messages import (
-    Ack,
-    AckPrevious,
-    AddDurable,
-    AddSubscriber,
-    ConfirmRecall,
-    Detach,
-    Disconnect,
-    EndChoosing,
-    GrantCredit,
-    PurgeEvents,
-    PurgeOutstanding,
-    RemoveDurable,
-    RollBack,
-    SetDemand,
-    Spans,
-    StallSession,
-    TakeSeat,
-)
 from penstock.core.vocabulary.names import durable_name
 from penstock.core.vocabulary.ports import Clock
 from penstock.core.vocabulary.start_positions import AnyStart, FromId, FromTime

@@ -26,10 +26,10 @@ from penstock.columns.files.segments import SegmentImage, SegmentReader, rows_of
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.core.channel.state import ChannelState
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.messages.retention import Quarantine
 from penstock.core.realm.exported_file import ExportedFile
 from penstock.core.realm.exports import ExportedState, exported
 from penstock.core.vocabulary.errors import Damaged, IllegalState, NameDoesNotExist
-from penstock.core.vocabulary.messages import Quarantine
 from penstock.core.vocabulary.ports import Blobs, Clock, Offload
 from penstock.loggers import logger
 from penstock.runtime.store.channel_store import ChannelStore

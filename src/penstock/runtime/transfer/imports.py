@@ -38,9 +38,12 @@ from penstock.columns.schema.ipc import batch_bytes, batch_from, schema_bytes
 from penstock.core.channel.channel_type import Home
 from penstock.core.channel.state import RealmRules
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.realm.directory import ChannelCreated
+from penstock.core.messages.definitions import ChannelCreated
+from penstock.core.messages.segments import Sealed
 from penstock.core.realm.exported_file import ExportedFile
 from penstock.core.realm.exports import ExportedState, check, take_over
+from penstock.core.vocabulary.definitions import Definition
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.errors import (
     DamagedExport,
     IllegalState,
@@ -48,14 +51,12 @@ from penstock.core.vocabulary.errors import (
     PenstockError,
     Refused,
 )
-from penstock.core.vocabulary.messages import Definition, Digest
 from penstock.core.vocabulary.names import file_part
 from penstock.core.vocabulary.ports import Blobs, Clock, Offload
 from penstock.core.vocabulary.reach import durables_of, on_one_node, undecided
 from penstock.loggers import logger
 from penstock.runtime.store.merge_store import MergeStore
 from penstock.runtime.store.merging import rows_in
-from penstock.runtime.store.records import Sealed
 from penstock.runtime.store.sealed_file import Publishers, SealedFile, publishers_within
 from penstock.runtime.store.tail_batch import Meter, TailBatch
 from penstock.runtime.transfer.transfer_registry import Transfer, TransferRegistry

@@ -37,6 +37,7 @@ from penstock.columns.files.segments import (
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.columns.schema.shapes import NO_SLOTS, StructShape
 from penstock.core.ids.ids import IdSet
+from penstock.core.messages.segments import Rewritten
 from penstock.core.vocabulary.compression import Compression
 from penstock.core.vocabulary.errors import (
     Conflict,
@@ -52,7 +53,6 @@ from penstock.runtime.access.incidents import Incidents
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.file_names import FileNames
 from penstock.runtime.store.open_files import OpenFiles
-from penstock.runtime.store.records import Rewritten
 from penstock.runtime.store.sealed_file import Publishers, SealedFile, publishers_within
 from penstock.runtime.upkeep.backoff import RetryPauses
 from penstock.runtime.writer.group import Group

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from penstock.columns.events.batch import ids_of
 from penstock.core.channel.state import RealmRules
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.messages.retention import Quarantine
 from penstock.core.vocabulary.errors import (
     Damaged,
     NameDoesNotExist,
@@ -18,7 +19,6 @@ from penstock.core.vocabulary.errors import (
     StorageFailed,
     Trimmed,
 )
-from penstock.core.vocabulary.messages import Quarantine
 from penstock.core.vocabulary.ports import Blobs, Block, ChecksBlobs, Journal, Pages, PageSlot
 from penstock.garbage import uncollected
 from penstock.loggers import logger

@@ -22,9 +22,13 @@ from penstock.columns.files.segments import SegmentImage, SegmentIndex
 from penstock.core.channel.recovery import at_once
 from penstock.core.channel.state import RealmRules
 from penstock.core.ids.ids import Span
-from penstock.core.realm.directory import ChannelCreated
+from penstock.core.messages.definitions import ChannelCreated
+from penstock.core.messages.retention import Removed
+from penstock.core.messages.segments import Sealed
+from penstock.core.messages.snapshots import Restored
+from penstock.core.vocabulary.causes import Cause
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import Damaged, IllegalState
-from penstock.core.vocabulary.messages import Cause, Definition, Removed, Restored
 from penstock.core.vocabulary.ports import Blobs, Journal, Offload
 from penstock.core.vocabulary.reach import (
     NewHome,
@@ -36,7 +40,7 @@ from penstock.core.vocabulary.reach import (
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.file_names import SNAPSHOTS, FileNames
 from penstock.runtime.store.merge_store import MergeStore
-from penstock.runtime.store.records import FactRecord, Sealed, decode_block, encode_block
+from penstock.runtime.store.records import FactRecord, decode_block, encode_block
 from penstock.runtime.store.sealed_file import SealedFile
 from penstock.runtime.store.state import RealmState
 from penstock.runtime.upkeep.compaction import SPINDLE_ROWS

@@ -16,13 +16,16 @@ from msgspec import Struct
 
 from penstock.columns.files.segments import SegmentReader
 from penstock.core.ids.ids import IdSet
-from penstock.core.realm.directory import ChannelCreated, Directory
+from penstock.core.messages.definitions import ChannelCreated
+from penstock.core.messages.retention import Quarantine
+from penstock.core.messages.segments import Rewritten
+from penstock.core.messages.snapshots import RealmFacts
+from penstock.core.realm.directory import Directory
 from penstock.core.vocabulary.errors import Damaged, NameDoesNotExist
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Quarantine
 from penstock.core.vocabulary.ports import Blobs, Block, Buffer, Journal
 from penstock.runtime.delivery.delivery import Dispatch
-from penstock.runtime.store.records import RealmFacts, Rewritten, decode_block
+from penstock.runtime.store.records import decode_block
 from penstock.runtime.store.state import RealmState
 from penstock.runtime.upkeep.compaction import FileCopy
 from penstock.runtime.upkeep.recovery import READ_BLOCKS, RecoveredRealm

@@ -19,13 +19,13 @@ from penstock.api.subscriptions import Attach
 from penstock.core.access.rights import Principal
 from penstock.core.durable.queue import READERS
 from penstock.core.realm.directory import HIDDEN_KINDS
+from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import (
     DurableInUse,
     InvalidArgument,
     LimitReached,
     NameDoesNotExist,
 )
-from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.temporary import (
     REPLY_QUEUE_PREFIX,

@@ -30,6 +30,7 @@ from penstock.columns.files.segments import (
 )
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.messages.segments import Extended, Sealed, SegmentDropped
 from penstock.core.vocabulary.compression import Compression
 from penstock.core.vocabulary.errors import (
     Conflict,
@@ -47,13 +48,7 @@ from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.file_names import SNAPSHOTS, snapshot_stem
 from penstock.runtime.store.merge_store import MergeStore
 from penstock.runtime.store.open_files import CACHE_BYTES_MAX
-from penstock.runtime.store.records import (
-    Extended,
-    FactRecord,
-    Sealed,
-    SegmentDropped,
-    encode_block,
-)
+from penstock.runtime.store.records import FactRecord, encode_block
 from penstock.runtime.store.sealed_file import Publishers, SealedFile
 from penstock.runtime.store.tail_batch import TailBatch
 from penstock.runtime.upkeep.backoff import RetryPauses

@@ -13,10 +13,9 @@ from xxhash import xxh3_64_intdigest
 
 from penstock.columns.files.growing_segment import end_of_batches, has_its_tail
 from penstock.columns.files.segments import SegmentReader
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet, Span, Spans
 from penstock.core.vocabulary.errors import Damaged, NameDoesNotExist
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.ports import Blobs, Block, Journal
 from penstock.runtime.store.file_names import SNAPSHOTS
 from penstock.runtime.store.records import decode_block

@@ -23,8 +23,8 @@ from penstock.core.bounds import (
 )
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.errors import InvalidSelector, LimitReached
-from penstock.core.vocabulary.messages import Digest
 from penstock.core.vocabulary.ports import Offload
 from penstock.runtime.delivery.selection import PARSED_BESIDE_ABOVE
 from penstock.runtime.store.bodies import Asked, Body

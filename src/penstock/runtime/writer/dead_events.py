@@ -21,9 +21,11 @@ from penstock.columns.schema.layout import with_reason
 from penstock.columns.selectors.outcomes import PredicateOutcomes
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.dead import MOVED_EVENTS_MAX, Missed, missed
-from penstock.core.ids.ids import IdSet
+from penstock.core.ids.ids import IdSet, Spans
+from penstock.core.messages.retention import Removed
+from penstock.core.messages.settlements import Buried
 from penstock.core.realm.directory import Directory
-from penstock.core.vocabulary.messages import Buried, Cause, Removed, Spans
+from penstock.core.vocabulary.causes import Cause
 from penstock.loggers import logger
 from penstock.runtime.store.bodies import UNLIMITED, Body, body_from, digest_of
 from penstock.runtime.store.outgoing_batch import OutgoingBatch

@@ -17,35 +17,27 @@ from penstock.columns.keys.keys import SingleEvent
 from penstock.columns.merge.states import DELTA
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.channel_type import Home
+from penstock.core.channel.decided import Decided
 from penstock.core.channel.state import ChannelState
 from penstock.core.ids.id_lists import listed
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.realm.directory import ChannelCreated
+from penstock.core.messages.definitions import ChannelCreated
+from penstock.core.messages.durables import AddDurable
+from penstock.core.messages.kinds import Command
+from penstock.core.messages.publishing import Appended, Publish
+from penstock.core.messages.retention import PersistedLate, Removed, Replaced, Sweep
+from penstock.core.messages.segments import SchemaSeen
+from penstock.core.messages.settlements import Ack, Acked, AckPrevious, Buried
+from penstock.core.messages.unions import AnyFact, StoredFact
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.core.vocabulary.formats import FORMAT
-from penstock.core.vocabulary.messages import (
-    Ack,
-    Acked,
-    AckPrevious,
-    AddDurable,
-    Appended,
-    Buried,
-    Command,
-    Decided,
-    Digest,
-    PersistedLate,
-    Publish,
-    Removed,
-    Replaced,
-    StoredFact,
-    Sweep,
-)
 from penstock.core.vocabulary.ports import Buffer
 from penstock.runtime.store import merging
 from penstock.runtime.store.bodies import Body, as_keyed, prepared
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.newer_facts import refuse_newer
-from penstock.runtime.store.records import AnyFact, BodyRef, FactRecord, SchemaSeen
+from penstock.runtime.store.records import BodyRef, FactRecord
 from penstock.runtime.store.state import RealmState
 from penstock.runtime.store.tail_batch import TailBatch
 from penstock.runtime.writer import dead_events, join_copies, looking_ahead, persisting

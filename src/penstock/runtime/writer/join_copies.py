@@ -13,7 +13,8 @@ from penstock.columns.events.origin import for_join, path_contains, path_lengths
 from penstock.columns.selectors import selector_of
 from penstock.columns.selectors.frames import EventFrame, MessageAccess
 from penstock.core.ids.ids import Span
-from penstock.core.realm.joins import HOPS_MAX, Join
+from penstock.core.messages.joins import Join
+from penstock.core.realm.joins import HOPS_MAX
 from penstock.core.vocabulary.errors import CapacityReached
 from penstock.runtime.store.bodies import UNLIMITED, Body, body_from, digest_of
 from penstock.runtime.store.message_fields import messages_of

@@ -8,8 +8,8 @@ from penstock.api.joins import JoinInfo
 from penstock.api.operations import READING, WRITING
 from penstock.columns.selectors import Selector
 from penstock.core.access.rights import Principal
-from penstock.core.realm.directory import ChannelCreated, JoinCreated
-from penstock.core.realm.joins import Join
+from penstock.core.messages.definitions import ChannelCreated
+from penstock.core.messages.joins import Join, JoinCreated
 from penstock.core.vocabulary.errors import AccessDenied
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.ports import Blobs, Clock

@@ -18,14 +18,12 @@ from msgspec.structs import replace
 from penstock.columns.events.batch import ids_of, stamp
 from penstock.columns.selectors import row_bytes_of
 from penstock.core.channel.channel import ChannelMachine
+from penstock.core.channel.decided import Decided
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.messages import (
-    Buried,
-    Decided,
-    Publish,
-    Removed,
-    StoredFact,
-)
+from penstock.core.messages.publishing import Publish
+from penstock.core.messages.retention import Removed
+from penstock.core.messages.settlements import Buried
+from penstock.core.messages.unions import StoredFact
 from penstock.runtime.delivery.selection import BESIDE_ABOVE, scan_cost
 from penstock.runtime.store.bodies import Asked, Body
 from penstock.runtime.store.sealed_file import Damage

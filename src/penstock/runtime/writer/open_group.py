@@ -12,10 +12,12 @@ import numpy.typing as npt
 
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.messages import Digest, StoredFact, Sweep
+from penstock.core.messages.retention import Sweep
+from penstock.core.messages.unions import AnyFact, StoredFact
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.ports import Buffer
 from penstock.runtime.store.bodies import Body
-from penstock.runtime.store.records import AnyFact, BodyRef
+from penstock.runtime.store.records import BodyRef
 from penstock.runtime.store.state import RealmState
 from penstock.runtime.writer.selector_cache import LookedAhead, NeedsLook
 

@@ -15,9 +15,9 @@ from penstock.columns.events.batch import ids_of
 from penstock.columns.events.origin import carried
 from penstock.core.channel.dead import moved_at_once
 from penstock.core.ids.ids import IdSet
-from penstock.core.realm.joins import Join
+from penstock.core.messages.joins import Join
+from penstock.core.messages.retention import Quarantine, RemoveRedriven
 from penstock.core.vocabulary.errors import NameDoesNotExist
-from penstock.core.vocabulary.messages import Quarantine, RemoveRedriven
 from penstock.core.vocabulary.ports import Blobs
 from penstock.loggers import logger
 from penstock.runtime.delivery.delivery import Dispatch

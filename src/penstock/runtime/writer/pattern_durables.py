@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.core.realm.pattern_durables import (
-    PatternDurable,
-    refuse_difference,
-    rehearsed,
-    terms_of,
-)
-from penstock.core.vocabulary.messages import Definition, DurableState
+from penstock.core.messages.pattern_durables import PatternDurable
+from penstock.core.realm.pattern_durables import refuse_difference, rehearsed, terms_of
+from penstock.core.vocabulary.definitions import Definition
+from penstock.core.vocabulary.durable_attributes import DurableState
 from penstock.runtime.writer.group import Group
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.ids.ids import IdSet
-from penstock.core.vocabulary.messages import PersistedLate
+from penstock.core.messages.retention import PersistedLate
 from penstock.runtime.store.records import BodyRef
 from penstock.runtime.store.state import RealmState
 

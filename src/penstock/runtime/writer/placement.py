@@ -8,8 +8,9 @@ from msgspec import Struct
 from penstock.columns.schema.property_names import NAMES_MAX
 from penstock.core.channel.channel_type import Home
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.messages.publishing import Appended
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.errors import Damaged, StorageFailed
-from penstock.core.vocabulary.messages import Appended, Digest
 from penstock.core.vocabulary.ports import Buffer, Pages, PageSlot
 from penstock.core.vocabulary.temporary import STORE_BYTES_MAX, USER_PERCENT_MAX
 from penstock.runtime.store.bodies import Body

@@ -23,8 +23,8 @@ from penstock.columns.schema import compute as pc
 from penstock.core.channel.dead import MOVED_WORK, moved_at_once
 from penstock.core.channel.state import ChannelState
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.messages.retention import Quarantine, RemoveRedriven
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.messages import Quarantine, RemoveRedriven
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.store.bodies import UNLIMITED, digest_of
 from penstock.runtime.store.outgoing_batch import OutgoingBatch

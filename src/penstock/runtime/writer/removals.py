@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.queue import READERS
-from penstock.core.ids.ids import IdSet
+from penstock.core.ids.ids import IdSet, Spans
+from penstock.core.messages.retention import PurgeEvents, RemoveRedriven
 from penstock.core.vocabulary.errors import IllegalState
-from penstock.core.vocabulary.messages import PurgeEvents, RemoveRedriven, Spans
 from penstock.runtime.writer.group import Group
 
 

@@ -9,8 +9,11 @@ from msgspec import Struct
 
 from penstock.columns.schema.layout import DELIVERY_TIME
 from penstock.core.ids.ids import Span
+from penstock.core.messages.delivery import SetDemand
+from penstock.core.messages.kinds import Command
+from penstock.core.messages.settlements import Ack, AckPrevious
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.errors import PenstockError
-from penstock.core.vocabulary.messages import Ack, AckPrevious, Command, Digest, SetDemand
 from penstock.loggers import logger
 from penstock.runtime.store import merging
 from penstock.runtime.store.bodies import Body

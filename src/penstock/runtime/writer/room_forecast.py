@@ -18,7 +18,7 @@ from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.dead import moved_at_once
 from penstock.core.channel.state import ChannelState
 from penstock.core.ids.ids import IdSet
-from penstock.core.vocabulary.messages import Digest
+from penstock.core.vocabulary.digest import Digest
 from penstock.runtime.store.bodies import Body, prepared
 from penstock.runtime.store.state import RealmState
 from penstock.runtime.writer.schedules import waits

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from penstock.columns.events.delivery_time import waiting_rows, waiting_times_ms
 from penstock.columns.schema.layout import DELIVERY_TIME
+from penstock.core.ids.ids import Spans
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.errors import InvalidEvent
-from penstock.core.vocabulary.messages import Digest, Spans
 from penstock.core.vocabulary.ports import Clock
 from penstock.runtime.access.incidents import Incidents
 from penstock.runtime.store.bodies import Body

@@ -13,8 +13,7 @@ from msgspec import Struct
 from penstock.columns.events.batch import Int64s, ids_of
 from penstock.columns.selectors.lanes import Column
 from penstock.columns.selectors.outcomes import Key, PredicateOutcomes
-from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.messages import Spans
+from penstock.core.ids.ids import IdSet, Span, Spans
 from penstock.runtime.store.bodies import Asked, Body
 
 PARTS_MAX: Final = 64

@@ -12,6 +12,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from penstock.core.channel.channel import ChannelMachine
+from penstock.core.messages.retention import EndRelay, Quarantine, Sweep
+from penstock.core.messages.seats import Detach
+from penstock.core.messages.settlements import Ack, AckPrevious
 from penstock.core.vocabulary.errors import (
     Deposed,
     PenstockError,
@@ -19,7 +22,6 @@ from penstock.core.vocabulary.errors import (
     StorageFailed,
     Unknown,
 )
-from penstock.core.vocabulary.messages import Ack, AckPrevious, Detach, EndRelay, Quarantine, Sweep
 from penstock.core.vocabulary.ports import Clock, Journal, Offload, inline
 from penstock.loggers import logger
 from penstock.runtime.delivery.delivery import Dispatch
@@ -568,8 +570,9 @@ class Shard:
                 break
         if channel.state.overdue:  # nothing goes out before expired events have moved (SEM T1)
             return
-        command = EndRelay(spares=self._limits.are_half_free(self.state.meter))
-        for fact in channel.decide(command, self._clock.now_us()).facts:
+        for fact in channel.decide(
+            EndRelay(spares=self._limits.are_half_free(self.state.meter)), self._clock.now_us()
+        ).facts:
             self.state.apply(number, fact)
 
     async def _perform(self, number: int, below: int | None = None) -> bool:

@@ -10,11 +10,10 @@ from msgspec import Struct
 from penstock.api.transactions import TransactionInfo
 from penstock.columns.schema.layout import DELIVERY_TIME
 from penstock.core.ids.ids import Span
-from penstock.core.realm.transactions import Ended
+from penstock.core.messages.transactions import Ended, StagesCommitted, TransactionEnded
+from penstock.core.vocabulary.digest import Digest
 from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
-from penstock.core.vocabulary.messages import Digest
 from penstock.runtime.store.bodies import Body, digest_of
-from penstock.runtime.store.records import StagesCommitted, TransactionEnded
 from penstock.runtime.store.state import RealmState
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.publish_stops import refuse_stopped

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.messages import Ack, AckPrevious, Digest, Spans
+from penstock.core.ids.ids import Span, Spans
+from penstock.core.messages.settlements import Ack, AckPrevious
+from penstock.core.vocabulary.digest import Digest
 from penstock.runtime.store import merging
 from penstock.runtime.store.bodies import Body, digest_of
 from penstock.runtime.writer.group import Group

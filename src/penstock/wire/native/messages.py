@@ -25,9 +25,9 @@ from penstock.core.bounds import (
     Number,
     Text,
 )
+from penstock.core.ids.ids import Spans
 from penstock.core.vocabulary.argument_errors import explain
 from penstock.core.vocabulary.errors import InvalidArgument, RemoteProtocolViolation
-from penstock.core.vocabulary.messages import Spans
 from penstock.wire.native.tags import TAGS
 
 

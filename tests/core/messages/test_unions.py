@@ -1,12 +1,13 @@
-"""Facts about who is there, as they are stored."""
+"""Facts about the places of clients, as they are stored."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
-from penstock.core.vocabulary.messages import StoredFact
-from penstock.core.vocabulary.places import AnyPlaceFact, Interested, InterestEnded, Left, Seated
+from penstock.core.messages.seats import Left, Seated
+from penstock.core.messages.subscribers import Interested, InterestEnded
+from penstock.core.messages.unions import AnyPlaceFact, StoredFact
 
 
 @pytest.mark.parametrize(
