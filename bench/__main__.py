@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.events and hasattr(shape, "events"):
             shape.events = given.events
         wanted = _Wanted(given.case, given.quick, given.seconds)
-        result = measure(shape, given.peer, runs, wanted, given.before)
+        result = measure(shape, given.peer, runs, wanted=wanted, earlier=given.before)
         print(markdown(result), flush=True)
         if given.json is not None:
             _keep(given.json, result)
@@ -150,21 +150,23 @@ def measure(
         for _ in range(runs):
             for name in contenders:
                 if name not in missing:
-                    _run(shape, case, name, figures[name], missing, earlier)
+                    _run(shape, case, name, figures=figures[name], missing=missing, earlier=earlier)
         cells += [
-            Cell(case.label, case.durability, name, figures[name], missing.get(name, ""))
+            Cell(
+                case.label, case.durability, name, runs=figures[name], missing=missing.get(name, "")
+            )
             for name in contenders
         ]
     return Result(
         shape.name,
         shape.title,
         shape.figure,
-        shape.higher_is_better,
-        before,
-        f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
-        _versions(shape, contenders),
-        cells,
-        ours_in(shape),
+        higher_is_better=shape.higher_is_better,
+        machine=before,
+        at=f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+        versions=_versions(shape, contenders),
+        cells=cells,
+        ours=ours_in(shape),
     )
 
 

@@ -72,7 +72,7 @@ def _rabbitmq(directory: Path, durability: str) -> Iterator[Speaker]:
     with _served(peer, directory, durability) as server:
         asyncio.run(_declare(peer, server.url, durability))
         queue = f"/queues/{QUEUE}" if is_native else f"/amq/queue/{QUEUE}"
-        yield Speaker(server.pid, _port_of(server), queue, "guest")
+        yield Speaker(server.pid, _port_of(server), queue, user="guest")
 
 
 async def _declare(peer: Peer, url: str, durability: str) -> None:

@@ -147,7 +147,7 @@ def served(
             yield MqttServer(server.pid, port)
         return
     command = _command(name, port, directory, keeps=keeps, more=more)
-    with server_process(command, port, "", directory) as server:
+    with server_process(command, port, "", directory=directory) as server:
         yield MqttServer(server.pid, port)
 
 

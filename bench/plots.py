@@ -34,7 +34,7 @@ def draw(result: Result, folder: Path) -> Path | None:
     cases = list(dict.fromkeys((cell.case, cell.durability) for cell in cells))
     height = EDGES_IN + len(cells) * BAR_IN + len(cases) * GAP_IN
     figure, axes = pyplot.subplots(figsize=(WIDTH_IN, height), layout="constrained")
-    _bars(axes, result, cells, cases)
+    _bars(axes, result, cells, cases=cases)
     _dress(axes, result)
     figure.legend(frameon=False, labelcolor=TEXT, loc="outside lower center", ncols=6)
     folder.mkdir(parents=True, exist_ok=True)

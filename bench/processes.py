@@ -179,7 +179,7 @@ def run_client(
     stored = directory / "stored"
     stored.mkdir()
     with peer.serve(stored, case.durability) as server:
-        job = Job(shape, peer_name, case, server)
+        job = Job(shape, peer_name, case, server=server)
         with nullcontext() if beside is None else beside(job):
             figures = client_figures(job)
     if "events" in figures:
@@ -197,7 +197,7 @@ def figures_of(
     command: Sequence[str], job: msgspec.Struct | None = None, more: Mapping[str, str] | None = None
 ) -> Figures:
     """Run a process that prints its figures as JSON on a line."""
-    return printed_by(command, Figures, job, more)
+    return printed_by(command, Figures, job, more=more)
 
 
 def printed_by(

@@ -24,14 +24,58 @@ class Line(Struct, frozen=True):
 
 
 LINES = (
-    Line("publish and consume, batches", "S1", "128 B, batches of columns", "D2", "nats", "/s"),
-    Line("the same", "S1", "128 B, batches of columns", "D2", "kafka", "/s"),
-    Line("the same, lists of events", "S1", "128 B, batches of events", "D2", "nats", "/s"),
-    Line("deliver to 100 durables", "S2", "durables: 100, batches of columns", "D2", "nats", "/s"),
-    Line("share a durable, 8 clients", "S3", "live, events", "D1", "nats", "/s"),
-    Line("send over AMQP, streamed", "S15", "C client, acknowledged", "D1", "artemis", "/s"),
-    Line("send over JMS, one at a time", "S15", "Qpid JMS, one at a time", "D1", "artemis", "/s"),
-    Line("publish one event, awaited, 1,000 a second", "S11", "1 k/s", "D1", "nats", "µs"),
+    Line(
+        "publish and consume, batches",
+        "S1",
+        "128 B, batches of columns",
+        durability="D2",
+        peer="nats",
+        unit="/s",
+    ),
+    Line("the same", "S1", "128 B, batches of columns", durability="D2", peer="kafka", unit="/s"),
+    Line(
+        "the same, lists of events",
+        "S1",
+        "128 B, batches of events",
+        durability="D2",
+        peer="nats",
+        unit="/s",
+    ),
+    Line(
+        "deliver to 100 durables",
+        "S2",
+        "durables: 100, batches of columns",
+        durability="D2",
+        peer="nats",
+        unit="/s",
+    ),
+    Line(
+        "share a durable, 8 clients", "S3", "live, events", durability="D1", peer="nats", unit="/s"
+    ),
+    Line(
+        "send over AMQP, streamed",
+        "S15",
+        "C client, acknowledged",
+        durability="D1",
+        peer="artemis",
+        unit="/s",
+    ),
+    Line(
+        "send over JMS, one at a time",
+        "S15",
+        "Qpid JMS, one at a time",
+        durability="D1",
+        peer="artemis",
+        unit="/s",
+    ),
+    Line(
+        "publish one event, awaited, 1,000 a second",
+        "S11",
+        "1 k/s",
+        durability="D1",
+        peer="nats",
+        unit="µs",
+    ),
     Line(
         work="start a server, until the first acknowledged event",
         shape="S13",
@@ -64,7 +108,14 @@ LINES = (
         peer="parquet",
         unit="rows/s",
     ),
-    Line("publish and consume, a cluster", "C1", "batches of columns", "D2", "nats-cluster", "/s"),
+    Line(
+        "publish and consume, a cluster",
+        "C1",
+        "batches of columns",
+        durability="D2",
+        peer="nats-cluster",
+        unit="/s",
+    ),
     Line(
         work="publish one event to a cluster, awaited",
         shape="C11",

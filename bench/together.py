@@ -39,7 +39,7 @@ def servers_together(parts: Sequence[Part], url: str, directory: Path) -> Iterat
     """Start all of them, wait until each listens, and end them."""
     job = msgspec.json.encode(parts).decode()
     command = [sys.executable, "-m", "bench.together", job]
-    with server_process(command, parts[0].port, url, directory) as server:
+    with server_process(command, parts[0].port, url, directory=directory) as server:
         for part in parts[1:]:
             wait_for_port(server.pid, part.port, directory.parent / "server.log")
         yield server

@@ -80,7 +80,10 @@ def _rows(size: int, first: int, properties: list[dict[str, Any]]) -> Events:
     count = len(properties)
     datas = [b"%0*d" % (size, number) for number in range(first, first + count)]
     events = Events(
-        datas, properties, sum(row["price"] for row in properties), Columns(datas, properties)
+        datas,
+        properties,
+        sum(row["price"] for row in properties),
+        columns=Columns(datas, properties),
     )
     assert events.columns.table.num_rows == count, "made now, not while the clock runs"
     return events

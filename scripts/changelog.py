@@ -97,7 +97,7 @@ def with_version(module: str, version: str) -> str:
 def _release(version: str) -> None:
     paths = fragments(FRAGMENTS)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    text = released(CHANGELOG.read_text(encoding="utf-8"), version, today, paths)
+    text = released(CHANGELOG.read_text(encoding="utf-8"), version, today, paths=paths)
     module = with_version(PACKAGE.read_text(encoding="utf-8"), version)
     CHANGELOG.write_text(text, encoding="utf-8")
     PACKAGE.write_text(module, encoding="utf-8")

@@ -75,7 +75,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _begin(self) -> tuple[str, dict[str, str]]:
         parts = urlsplit(self.path)
-        query = {key: values[0] for key, values in parse_qs(parts.query, True).items()}
+        query = {
+            key: values[0] for key, values in parse_qs(parts.query, keep_blank_values=True).items()
+        }
         name = unquote(parts.path).lstrip("/")
         what = query.get("prefix", name) if self.command == "GET" and "prefix" in query else name
         self.objects.requests.append((self.command, what, self.headers.get("Range", "")))

@@ -53,16 +53,16 @@ def shop() -> bytes:
         field=[
             _field("id", 1, _F.TYPE_STRING),
             _field("total", 2, _F.TYPE_INT64),
-            _repeated("lines", 3, _F.TYPE_MESSAGE, ".shop.Line"),
-            _field("state", 4, _F.TYPE_ENUM, ".shop.State"),
+            _repeated("lines", 3, _F.TYPE_MESSAGE, of=".shop.Line"),
+            _field("state", 4, _F.TYPE_ENUM, of=".shop.State"),
             _field("note", 5, _F.TYPE_STRING, oneof_index=1, proto3_optional=True),
-            _field("at", 6, _F.TYPE_MESSAGE, ".google.protobuf.Timestamp"),
+            _field("at", 6, _F.TYPE_MESSAGE, of=".google.protobuf.Timestamp"),
             _repeated("tags", 7, _F.TYPE_STRING),
-            _field("main", 8, _F.TYPE_MESSAGE, ".shop.Line"),
+            _field("main", 8, _F.TYPE_MESSAGE, of=".shop.Line"),
             _field("serial", 9, _F.TYPE_UINT64),
-            _repeated("labels", 10, _F.TYPE_MESSAGE, ".shop.Order.LabelsEntry"),
+            _repeated("labels", 10, _F.TYPE_MESSAGE, of=".shop.Order.LabelsEntry"),
             _field("card", 11, _F.TYPE_STRING, oneof_index=0),
-            _field("voucher", 12, _F.TYPE_MESSAGE, ".shop.Line", oneof_index=0),
+            _field("voucher", 12, _F.TYPE_MESSAGE, of=".shop.Line", oneof_index=0),
         ],
         nested_type=[label],
         oneof_decl=[{"name": "paid_by"}, {"name": "_note"}],
@@ -71,7 +71,7 @@ def shop() -> bytes:
         name="Tree",
         field=[
             _field("name", 1, _F.TYPE_STRING),
-            _repeated("branches", 2, _F.TYPE_MESSAGE, ".shop.Tree"),
+            _repeated("branches", 2, _F.TYPE_MESSAGE, of=".shop.Tree"),
         ],
     )
     state = descriptor_pb2.EnumDescriptorProto(

@@ -114,7 +114,13 @@ class _Node:
         )
         registry = await self.engine.registry()
         self.process = NodeProcess(
-            self.home, settings, self.engine, registry, secret, SystemClock(), self.ports
+            self.home,
+            settings,
+            self.engine,
+            registry=registry,
+            secret=secret,
+            clock=SystemClock(),
+            ports=self.ports,
         )
 
     def close(self) -> None:
@@ -238,7 +244,9 @@ class ClusterRealm(embedded_realm.Realm):
         bound = await ports.hold(host, port)
         native = (host, bound) if front_end == "native" else (HOST, await ports.hold(HOST, 0))
         place = host, bound
-        relays = Relays(lambda: serving_node(node), self._secret, _DOOR, self._clock, 10_000)
+        relays = Relays(
+            lambda: serving_node(node), self._secret, _DOOR, clock=self._clock, relays_max=10_000
+        )
         standby = StandbyListener(
             lambda: serving_node(node),
             lambda: owners_in(node),
@@ -246,12 +254,12 @@ class ClusterRealm(embedded_realm.Realm):
                 native,
                 place if front_end == "http" else None,
                 place if front_end == "amqp" else None,
-                place if front_end == "mqtt" else None,
+                mqtt=place if front_end == "mqtt" else None,
             ),
-            _DOOR,
-            ports,
-            tls(self._settings),
-            relays,
+            name=_DOOR,
+            ports=ports,
+            tls=tls(self._settings),
+            relays=relays,
         )
         async with self._moving:
             await standby.open()
@@ -271,16 +279,16 @@ class ClusterRealm(embedded_realm.Realm):
         return f"{scheme}{safe}://{f'[{host}]' if ':' in host else host}:{bound}"
 
     def listen(self, host: str = HOST, port: int = 0) -> str:
-        return self._url("native", "penstock", host, port)
+        return self._url("native", "penstock", host, port=port)
 
     def listen_amqp(self, host: str = HOST, port: int = 0) -> str:
-        return self._url("amqp", "amqp", host, port)
+        return self._url("amqp", "amqp", host, port=port)
 
     def listen_http(self, host: str = HOST, port: int = 0) -> str:
-        return self._url("http", "http", host, port)
+        return self._url("http", "http", host, port=port)
 
     def listen_mqtt(self, host: str = HOST, port: int = 0) -> str:
-        return self._url("mqtt", "mqtt", host, port)
+        return self._url("mqtt", "mqtt", host, port=port)
 
     async def _connect(self, make: Callable[[], Link], user: str) -> Link:
         theirs = await self._admitted(user)

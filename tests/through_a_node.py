@@ -49,8 +49,10 @@ class OtherNode:
         self._realm = realm
         self._serves: dict[str, str] = {}
         clock = SystemClock()
-        self._owner = lambda: ServingNode("the realm", self._serves, _PROCESS, secret_name(_SECRET))
-        self.relays = Relays(self._owner, _SECRET, "another node", clock, 10_000)
+        self._owner = lambda: ServingNode(
+            "the realm", self._serves, _PROCESS, secret_name=secret_name(_SECRET)
+        )
+        self.relays = Relays(self._owner, _SECRET, "another node", clock=clock, relays_max=10_000)
         self._realm._listener.gate = RelayGate(_SECRET, _PROCESS, clock)
 
     def enter(self, _: object) -> bool:
@@ -74,7 +76,7 @@ class OtherNode:
         server: Any
         if certificate is None:
             make = partial(RelayChooser, self.relays, front_end, _WANTS[front_end], local, self)
-            server = await open_server(make, host, 0, None)
+            server = await open_server(make, host, 0, held=None)
         else:
             before: Any = partial(relay_before_tls, self.relays, front_end)
             own = self.enter, self.leave

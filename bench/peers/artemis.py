@@ -71,7 +71,9 @@ class Artemis:
         )
         command = [shutil.which("java") or "", "-Xms1g", "-Xmx2g"]
         command += ["-cp", jars.class_path("artemis"), MAIN, str(place)]
-        with server_process(command, port, f"amqp://127.0.0.1:{port}", directory) as server:
+        with server_process(
+            command, port, f"amqp://127.0.0.1:{port}", directory=directory
+        ) as server:
             yield server
 
     async def connect(self, url: str) -> Broker:

@@ -78,7 +78,7 @@ class Kafka:
             tool = ["kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(configuration)]
             subprocess.run([*java, *tool], check=True, capture_output=True)
         command = [*java, "kafka.Kafka", str(configuration)]
-        with server_process(command, port, f"127.0.0.1:{port}", directory) as server:
+        with server_process(command, port, f"127.0.0.1:{port}", directory=directory) as server:
             yield server
 
     async def connect(self, url: str) -> Broker:

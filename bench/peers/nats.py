@@ -54,7 +54,7 @@ class Nats:
             CONFIGURATION.format(port=port, store=directory / "jetstream", sync=sync)
         )
         command = [_executable() or "", "-c", str(configuration)]
-        return server_process(command, port, f"nats://127.0.0.1:{port}", directory)
+        return server_process(command, port, f"nats://127.0.0.1:{port}", directory=directory)
 
     async def connect(self, url: str) -> Broker:
         import nats

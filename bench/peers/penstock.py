@@ -45,7 +45,7 @@ class Penstock:
         command += ["--port", str(port), "--log-level", "warning"]
         command += [] if "--http-port" in self._options else ["--no-http"]
         command += self._options
-        return server_process(command, port, f"penstock://127.0.0.1:{port}", directory)
+        return server_process(command, port, f"penstock://127.0.0.1:{port}", directory=directory)
 
     async def connect(self, url: str) -> Broker:
         return PenstockBroker(await penstock.aio.connect(url), url)

@@ -75,7 +75,9 @@ class Postgres:
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
         url = f"postgresql://bench@127.0.0.1:{port}/postgres"
-        with server_process(command, port, url, directory, user=user, stop=signal.SIGINT) as server:
+        with server_process(
+            command, port, url, directory=directory, user=user, stop=signal.SIGINT
+        ) as server:
             yield server
 
     async def connect(self, url: str) -> Broker:

@@ -61,19 +61,19 @@ class Rabbit:
             kept,
             directory,
             f"bench{port}@localhost",
-            node_port,
-            epmd_port,
-            CONFIGURATION.format(port=port),
-            durability,
-            self._plugins,
+            port=node_port,
+            epmd_port=epmd_port,
+            configuration=CONFIGURATION.format(port=port),
+            durability=durability,
+            plugins=self._plugins,
         )
         with (
-            server_process(epmd_command(epmd_port), epmd_port, "", directory),
+            server_process(epmd_command(epmd_port), epmd_port, "", directory=directory),
             server_process(
                 [str(HOME / "rabbitmq-server")],
                 port,
                 f"amqp://guest:guest@127.0.0.1:{port}/",
-                directory,
+                directory=directory,
                 more=environment,
             ) as server,
         ):

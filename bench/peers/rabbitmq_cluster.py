@@ -49,16 +49,16 @@ class RabbitCluster(Rabbit):
                 kept,
                 directory,
                 name,
-                node_port,
-                epmd_port,
-                CONFIGURATION.format(port=port) + meeting,
-                durability,
+                port=node_port,
+                epmd_port=epmd_port,
+                configuration=CONFIGURATION.format(port=port) + meeting,
+                durability=durability,
             )
             _write_secret(kept / ".erlang.cookie", cookie)
             parts.append(Part([str(HOME / "rabbitmq-server")], port, environment))
         url = f"amqp://guest:guest@127.0.0.1:{ports[0]}/"
         with (
-            server_process(epmd_command(epmd_port), epmd_port, "", directory),
+            server_process(epmd_command(epmd_port), epmd_port, "", directory=directory),
             servers_together(parts, url, directory) as server,
         ):
             _wait_until_all_met(parts[0].more)

@@ -42,7 +42,7 @@ class Redis:
         command = ["redis-server", "--bind", "127.0.0.1", "--port", str(port)]
         command += ["--dir", str(directory), "--save", "", "--appendonly", "yes"]
         command += ["--appendfsync", sync]
-        return server_process(command, port, f"redis://127.0.0.1:{port}", directory)
+        return server_process(command, port, f"redis://127.0.0.1:{port}", directory=directory)
 
     async def connect(self, url: str) -> Broker:
         from redis.asyncio import Redis as Connection

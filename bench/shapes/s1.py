@@ -74,7 +74,7 @@ class PublishAndConsume:
     def run(self, case: Case, contender: str, directory: Path) -> Figures:
         if reason := lacks_window(case, contender):
             raise Missing(reason)
-        return run_client(self.name, case, contender, directory)
+        return run_client(self.name, case, contender, directory=directory)
 
     async def work(self, case: Case, broker: Broker, server_pid: int) -> Figures:
         await broker.prepare(case.durability, consumes=True)
@@ -110,7 +110,7 @@ async def _run(broker: Broker, api: str, batches: Iterable[Events]) -> int:
     ledger = _Ledger()
     async with asyncio.TaskGroup() as group:
         consuming = group.create_task(_consume(broker, api, ledger))
-        await _publish(broker, api, batches, ledger)
+        await _publish(broker, api, batches, ledger=ledger)
     price = consuming.result()
     if abs(price - ledger.price) > 1e-6 * max(ledger.price, 1.0):
         raise AssertionError(f"prices of {ledger.price} published, {price} consumed")

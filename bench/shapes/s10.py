@@ -50,7 +50,7 @@ class Crowd:
 
     def run(self, case: Case, contender: str, directory: Path) -> Figures:
         _allow_files(case["crowd"] * FILES_A_CONNECTION + SPARE_FILES)
-        return run_client(self.name, case, contender, directory)
+        return run_client(self.name, case, contender, directory=directory)
 
     async def work(self, case: Case, broker: Broker, server_pid: int) -> Figures:
         _allow_files(case["crowd"] * FILES_A_CONNECTION + SPARE_FILES)

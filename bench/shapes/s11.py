@@ -46,7 +46,7 @@ class Latency:
 
     def run(self, case: Case, contender: str, directory: Path) -> Figures:
         beside = flooding if case["floods"] else None
-        return run_client(self.name, case, contender, directory, beside)
+        return run_client(self.name, case, contender, directory=directory, beside=beside)
 
     async def work(self, case: Case, broker: Broker, server_pid: int) -> Figures:
         await broker.prepare(case.durability, consumes=False)

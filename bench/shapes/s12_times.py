@@ -49,7 +49,14 @@ class SparkTimes:
                 orders = session.channels.create("orders", type="persistent")
                 orders.publish_many([penstock.Event(properties={"n": n}) for n in range(1_000)])
             spark = str(directory / "spark")
-            job = TimesJob(work, kind, server.url, server.pid, spark, case["seconds"])
+            job = TimesJob(
+                work,
+                kind,
+                server.url,
+                server_pid=server.pid,
+                directory=spark,
+                seconds=case["seconds"],
+            )
             return figures_of([sys.executable, "-m", "bench.spark_times"], job)
 
 

@@ -78,7 +78,7 @@ class Growing:
             if reason := TOO_MANY.get((contender, work, count)):
                 raise Missing(peers()[contender].missing() or reason)
         case = replace(case, parameters={**case.parameters, "mode": "pushed"})
-        return run_client(self.name, case, contender, directory)
+        return run_client(self.name, case, contender, directory=directory)
 
     async def work(self, case: Case, broker: Broker, server_pid: int) -> Figures:
         if "stored" in case.parameters:
@@ -88,10 +88,12 @@ class Growing:
         fanned = cast("Fanned", broker)
         count = case.parameters.get("durables", case.parameters.get("idle"))
         names = [f"durable-{number}" for number in range(count)]
-        await fanned.prepare_durables(case.durability, names, "shared", 1, case["mode"])
+        await fanned.prepare_durables(
+            case.durability, names, "shared", clients=1, mode=case["mode"]
+        )
         if "idle" in case.parameters:
             return await _published(case, broker, server_pid)
-        return await _read(case, fanned, names, server_pid)
+        return await _read(case, fanned, names, server_pid=server_pid)
 
 
 async def _read(case: Case, broker: Fanned, names: Sequence[str], server_pid: int) -> Figures:

@@ -59,7 +59,7 @@ class AmqpIn:
         with speaker(contender, stored, case.durability) as found:
             if is_java:
                 return _sent_by_java(found, case["seconds"], directory / "java.log")
-            job = amqp_sends.Job(found, SIZE, case["seconds"], case["is_settled"])
+            job = amqp_sends.Job(found, SIZE, case["seconds"], is_settled=case["is_settled"])
             return figures_of([sys.executable, "-m", amqp_sends.__name__], job)
 
 

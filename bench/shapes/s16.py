@@ -56,7 +56,12 @@ class BesideAFlood:
                     ).durables.create("nobody", type="shared")
             speaker = Speaker(server.pid, amqp_port, CHANNELS[0])
             mine = doors.Job(
-                case["door"], server.url, http_port, speaker, CHANNELS[0], case["seconds"]
+                case["door"],
+                server.url,
+                http_port,
+                amqp=speaker,
+                channel=CHANNELS[0],
+                seconds=case["seconds"],
             )
             alone = _measured(mine)
             with doors.flooding(

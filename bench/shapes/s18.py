@@ -49,7 +49,7 @@ class MuchMqtt:
         stored = directory / "stored"
         stored.mkdir()
         with mqtt_peers.served(contender, stored, case.durability, keeps=True) as server:
-            job = Job("", server.port, server.pid, seconds)
+            job = Job("", server.port, server.pid, seconds=seconds)
             if "sessions" in given:
                 return load(replace(job, work="away", subscribers=given["sessions"]))
             if "idle" in given:
@@ -61,7 +61,9 @@ class MuchMqtt:
         started_s = time.perf_counter()
         with mqtt_peers.served(contender, stored, case.durability, keeps=True) as server:
             taken_s = time.perf_counter() - started_s
-            job = Job("looking", server.port, server.pid, 0.0, wanted=wanted, expected=expected)
+            job = Job(
+                "looking", server.port, server.pid, seconds=0.0, wanted=wanted, expected=expected
+            )
             found = load(job)
         return {"ms": taken_s * 1_000, "first_event_ms": found["ms"]}
 

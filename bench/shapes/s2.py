@@ -75,20 +75,22 @@ class FanOut:
 
     def run(self, case: Case, contender: str, directory: Path) -> Figures:
         case = replace(case, parameters={**case.parameters, "mode": "pushed"})
-        return run_client(self.name, case, contender, directory)
+        return run_client(self.name, case, contender, directory=directory)
 
     async def work(self, case: Case, broker: Broker, server_pid: int) -> Figures:
         audience = await _audience(case, broker)
         ledgers = [Ledger(0, flaw=NO_FLAW) for _ in audience]
         events = events_of(POOL_BATCHES)
         async with at_work(list(zip(audience, ledgers, strict=True)), case["api"]):
-            await _publish(broker, events[:WARM_UP_BATCHES], case["api"], ledgers)
+            await _publish(broker, events[:WARM_UP_BATCHES], case["api"], ledgers=ledgers)
             await completed(ledgers)
             watch = Stopwatch(server_pid)
             until_time_is_up = itertools.takewhile(
                 lambda _: watch.elapsed_s < case["seconds"], itertools.cycle(events)
             )
-            published, price = await _publish(broker, until_time_is_up, case["api"], ledgers)
+            published, price = await _publish(
+                broker, until_time_is_up, case["api"], ledgers=ledgers
+            )
             await completed(ledgers)
             if case["kind"] == "durables":
                 await all_settled(cast("Sequence[Client]", audience))
@@ -111,7 +113,7 @@ async def _audience(case: Case, broker: Broker) -> Sequence[Subscriber | Client]
         return [await broadcasting.subscriber() for _ in range(case["count"])]
     fanned = cast("Fanned", broker)
     names = [f"durable-{number}" for number in range(case["count"])]
-    await fanned.prepare_durables(case.durability, names, "shared", 1, case["mode"])
+    await fanned.prepare_durables(case.durability, names, "shared", clients=1, mode=case["mode"])
     return [await fanned.client(name) for name in names]
 
 

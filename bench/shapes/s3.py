@@ -70,13 +70,15 @@ class SharedDurable:
     def run(self, case: Case, contender: str, directory: Path) -> Figures:
         peer, _, mode = contender.partition(", ")
         parameters = {**case.parameters, "mode": mode or "pushed"}
-        return run_client(self.name, replace(case, parameters=parameters), peer, directory)
+        return run_client(
+            self.name, replace(case, parameters=parameters), peer, directory=directory
+        )
 
     async def work(self, case: Case, broker: Broker, server_pid: int) -> Figures:
         fanned, kind = cast("Fanned", broker), case.parameters.get("kind", "shared")
         clients_wanted = 1 if case["mode"] == "alone" else CLIENTS
         await fanned.prepare_durables(
-            case.durability, [DURABLE], kind, clients_wanted, case["mode"]
+            case.durability, [DURABLE], kind, clients=clients_wanted, mode=case["mode"]
         )
         events = events_of(case["batches"])
         await _warm_up(fanned, events[:WARM_UP_BATCHES], case["api"])

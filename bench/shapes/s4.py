@@ -51,7 +51,9 @@ class SerialDurable:
         if peer != "penstock" and mode != "alone":
             batches = min(batches, 20)  # event after event: it would take minutes
         parameters = {**case.parameters, "mode": mode or "pushed", "batches": batches}
-        return run_client(self.name, replace(case, parameters=parameters), peer, directory)
+        return run_client(
+            self.name, replace(case, parameters=parameters), peer, directory=directory
+        )
 
     async def work(self, case: Case, broker: Broker, server_pid: int) -> Figures:
         return await SharedDurable().work(case, broker, server_pid)

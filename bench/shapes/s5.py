@@ -87,7 +87,7 @@ class Backlog:
         stored = directory / "stored"
         stored.mkdir()
         with peer.serve(stored, case.durability) as server:
-            figures = client_figures(Job(self.name, contender, case, server))
+            figures = client_figures(Job(self.name, contender, case, server=server))
         figures["disk_bytes_per_event"] = bytes_below(stored) / case["events"]
         if "restarts" in case.parameters:
             figures |= _restarted(peer, case, stored)

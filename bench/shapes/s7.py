@@ -60,14 +60,14 @@ class PublishKeys:
     def run(self, case: Case, contender: str, directory: Path) -> Figures:
         if contender == WITHOUT:
             case = replace(case, parameters={**case.parameters, "keys": {}})
-            return run_client(self.name, case, "penstock", directory)
+            return run_client(self.name, case, "penstock", directory=directory)
         if len(case["keys"]) > 1 and contender in ONE_KEY:
             raise Missing(peers()[contender].missing() or ONE_KEY[contender])
-        return run_client(self.name, case, contender, directory)
+        return run_client(self.name, case, contender, directory=directory)
 
     async def work(self, case: Case, broker: Broker, server_pid: int) -> Figures:
         keyed, keys = cast("Keyed", broker), case["keys"]
-        pool = keyed_pool(case["batches"], BATCH, 128, VALUES)
+        pool = keyed_pool(case["batches"], BATCH, 128, values=VALUES)
         await keyed.prepare_keyed(case.durability, keys)
         publish = partial(keyed.publish_keyed, api=case["api"])
         first = await at_once(publish, pool, BATCHES_UNDER_WAY)
@@ -77,7 +77,7 @@ class PublishKeys:
         )
         batches = await at_once(publish, until_time_is_up, BATCHES_UNDER_WAY)
         figures = watch.figures(batches * BATCH)
-        _check(keys, pool, first + batches, await keyed.stored())
+        _check(keys, pool, first + batches, stored=await keyed.stored())
         return figures
 
 

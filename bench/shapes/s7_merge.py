@@ -52,7 +52,7 @@ class Deltas:
 
     def run(self, case: Case, contender: str, directory: Path) -> Figures:
         case = replace(case, parameters={**case.parameters, "deltas": contender != WHOLE})
-        return run_client(self.name, case, "penstock", directory)
+        return run_client(self.name, case, "penstock", directory=directory)
 
     async def work(self, case: Case, broker: Broker, server_pid: int) -> Figures:
         ours = cast("PenstockBroker", broker)
@@ -179,8 +179,8 @@ async def _counted(url: str) -> AsyncIterator[tuple[penstock.aio.Session, Counte
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         to, from_ = await asyncio.open_connection(host, int(port))
         async with asyncio.TaskGroup() as both:
-            both.create_task(_pump(reader, from_, counted, "out"))
-            both.create_task(_pump(to, writer, counted, "back"))
+            both.create_task(_pump(reader, from_, counted, way="out"))
+            both.create_task(_pump(to, writer, counted, way="back"))
 
     async with await asyncio.start_server(relay, "127.0.0.1", 0) as server:
         own = server.sockets[0].getsockname()[1]

@@ -68,7 +68,7 @@ class Expiry:
             raise Missing(reason)
         if case["buries"] and contender != "penstock":
             raise Missing("what expires is gone")
-        return run_client(self.name, case, contender, directory)
+        return run_client(self.name, case, contender, directory=directory)
 
     async def work(self, case: Case, broker: Broker, server_pid: int) -> Figures:
         expiring = cast("Expiring", broker)

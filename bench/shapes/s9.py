@@ -54,17 +54,19 @@ class StalledConsumer:
 
     def run(self, case: Case, contender: str, directory: Path) -> Figures:
         case = replace(case, parameters={**case.parameters, "mode": "pulled"})
-        return run_client(self.name, case, contender, directory)
+        return run_client(self.name, case, contender, directory=directory)
 
     async def work(self, case: Case, broker: Broker, server_pid: int) -> Figures:
         fanned = cast("Fanned", broker)
         names = [f"durable-{number}" for number in range(case["durables"])]
         shared_by = 10 // len(names)
-        await fanned.prepare_durables(case.durability, names, "shared", shared_by, case["mode"])
+        await fanned.prepare_durables(
+            case.durability, names, "shared", clients=shared_by, mode=case["mode"]
+        )
         events = events_of(case["batches"])
         clients = [await fanned.client(names[i % len(names)]) for i in range(WORKING)]
         ledgers = {name: Ledger(0) for name in names[:WORKING]}
-        nine = _Nine(broker, server_pid, list(ledgers.values()), events)
+        nine = _Nine(broker, server_pid, list(ledgers.values()), events=events)
         rounds: dict[bool, list[_Round]] = {False: [], True: []}
         at_ledgers = [(client, ledgers[names[i % len(names)]]) for i, client in enumerate(clients)]
         async with at_work(at_ledgers, "columns"):

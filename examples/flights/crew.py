@@ -74,7 +74,7 @@ class Crew:
             add(Part("published", rows, before=self._prepared.stored)),
             session,
             self._flights,
-            self._rate,
+            rate=self._rate,
         )
         self._subscriber = Follower(add(Part("delivered", rows)), session, rows - 1)
         self._filtered = Follower(
@@ -89,14 +89,14 @@ class Crew:
             for step in (ARCHIVE, DELAYS_STEP, AIRCRAFT)
         }
         self._workers = [
-            Companion(name, "worker", [self._url], log / f"{name.replace(' ', '-')}.log")
+            Companion(name, "worker", [self._url], log=log / f"{name.replace(' ', '-')}.log")
             for name in WORKERS
         ]
         self._spark = Companion(
             "Spark",
             "spark_part",
             [self._url, str(self._record.pipeline.absolute())],
-            log / "spark.log",
+            log=log / "spark.log",
         )
         self._companions = [*self._workers, self._spark]
 
@@ -185,7 +185,7 @@ class Crew:
         """The progress and speed of each part."""
 
         def line(part: Part, note: str = "") -> Line:
-            return Line(part.name, part.done, part.seconds, part.rate, note)
+            return Line(part.name, part.done, part.seconds, rate=part.rate, note=note)
 
         rolled_back = sum(worker.rolled_back for worker in found.workers)
         redelivered = sum(worker.redelivered for worker in found.workers)
@@ -196,11 +196,11 @@ class Crew:
             line(self._filtered.part, SELECTOR),
             line(self._acknowledged, "by two processes that share a durable"),
             *(
-                Line(f"  {worker.worker}", worker.acknowledged, 0.0, 0.0)
+                Line(f"  {worker.worker}", worker.acknowledged, 0.0, rate=0.0)
                 for worker in found.workers
             ),
-            Line("  rolled back", rolled_back, 0.0, 0.0, "one in a hundred"),
-            Line("  redelivered", redelivered, 0.0, 0.0, "and then acknowledged"),
+            Line("  rolled back", rolled_back, 0.0, rate=0.0, note="one in a hundred"),
+            Line("  redelivered", redelivered, 0.0, rate=0.0, note="and then acknowledged"),
             line(archive, f"{len(found.archived_ids):,} rows in a Delta table, ids kept"),
             line(delays, f"{found.channel_delays.num_rows:,} rows in {DELAYS} and in a table"),
             line(aircraft, f"{found.aircraft.num_rows:,} aircraft, the newest flight of each"),

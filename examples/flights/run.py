@@ -64,12 +64,14 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     console.print(f"{flights.num_rows:,} flights from New York in 2013, a row of the CSV each.")
     place = in_cluster if options.cluster else alone
     with place(record, console) as (session, url):
-        prepared = prepare(record, session, flights.num_rows, beginning)
+        prepared = prepare(record, session, flights.num_rows, beginning=beginning)
         console.print(f"{prepared}\n", style="bold")
-        crew = Crew(record, prepared, session, url, flights, options.rate, console)
+        crew = Crew(
+            record, prepared, session, url=url, flights=flights, rate=options.rate, console=console
+        )
         crew.perform()
         findings = crew.findings()
-    report = _report(record, findings, crew.lines(findings), perf_counter() - began)
+    report = _report(record, findings, crew.lines(findings), seconds=perf_counter() - began)
     console.print(f"\n{write(report, record.report_text, record.report_json)}", markup=False)
     console.print(f"Report:  {record.report_text} and {record.report_json}")
     console.print(f"Picture: {record.picture}")

@@ -62,29 +62,33 @@ def written(root: Path) -> Iterator[Figure]:
     yield from _sizes(sources)
     for word in ATTRIBUTES:
         modules = shape.modules_with(sources, word)
-        yield Figure(f"files with {word}", f"{len(modules)}", "9", modules)
+        yield Figure(f"files with {word}", f"{len(modules)}", "9", found=modules)
     rooms = shape.rooms_of(sources, ROOMY)
     back = [f"{user} imports {used}" for user, used in rooms.back()]
-    yield Figure(f"rooms of {ROOMY}", f"{len(rooms.rooms)}", "10", sorted(rooms.rooms), True)
+    yield Figure(
+        f"rooms of {ROOMY}", f"{len(rooms.rooms)}", "10", found=sorted(rooms.rooms), is_long=True
+    )
     yield Figure("arrows between them", f"{len(rooms.arrows)}")
-    yield Figure("arrows back", f"{len(back)}", "0", back)
+    yield Figure("arrows back", f"{len(back)}", "0", found=back)
     twice = shape.repeated_classes(sources)
     names = [f"{name}: {', '.join(modules)}" for name, modules in twice.items()]
-    yield Figure("class names used twice", f"{len(twice)}", "", names, True)
+    yield Figure("class names used twice", f"{len(twice)}", "", found=names, is_long=True)
     small = [f"{part} of {user}" for part, user in shape.fragments(sources).items()]
     yield Figure(
         f"fragments (one importer, < {shape.FRAGMENT_LINES} lines)",
         f"{len(small)}",
         "",
-        small,
-        True,
+        found=small,
+        is_long=True,
     )
     begun = shape.openings(sources)
     for opening in shape.OPENINGS:
         yield Figure(f"docstrings that begin {opening.strip()!r}", f"{begun[opening]}", "0")
     yield Figure("NewType", f"{shape.new_types(sources)}")
     stories = shape.wrapped_stories(sources_below(root / "tests", shape.tree_if_it_wraps))
-    yield Figure("tests that wrap and run a coroutine", f"{len(stories)}", "0", stories, True)
+    yield Figure(
+        "tests that wrap and run a coroutine", f"{len(stories)}", "0", found=stories, is_long=True
+    )
 
 
 def _sizes(sources: Sequence[Source]) -> Iterator[Figure]:
@@ -113,7 +117,7 @@ def driven(*, walking: bool) -> Iterator[Figure]:
     walked: list[str] = []
     if walking:
         walk(trip, walked.append)
-    yield Figure("calls of one publish", f"{trip.called}", "140", walked)
+    yield Figure("calls of one publish", f"{trip.called}", "140", found=walked)
     yield Figure("moves between files of one publish", f"{trip.moves}", "100")
     yield Figure("files of one publish", f"{trip.files}")
 

@@ -81,7 +81,9 @@ def trip_of_a_publish(*, warming: int = WARMING, measured: int = MEASURED) -> Tr
     """One publish by an asyncio client to an embedded realm that stores what it gets: the kind of
     trip that most of those measured were, for now and then a timer of the realm runs meanwhile."""
     with Recorder(PACKAGE) as recorder, tempfile.TemporaryDirectory() as folder:
-        trips = asyncio.run(_published(Path(folder) / "realm", recorder, warming, measured))
+        trips = asyncio.run(
+            _published(Path(folder) / "realm", recorder, warming, measured=measured)
+        )
     most = Counter((trip.called, trip.moves) for trip in trips).most_common(1)[0][0]
     return next(trip for trip in trips if (trip.called, trip.moves) == most)
 

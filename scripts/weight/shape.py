@@ -51,7 +51,7 @@ def lines_of(sources: Sequence[Source]) -> Lines:
             if number not in texts and number not in strings:
                 blank += not line.strip()
                 comments += line.lstrip().startswith("#")
-    return Lines(total, imports, documented, comments, blank)
+    return Lines(total, imports, documented, comments=comments, blank=blank)
 
 
 def _lines_in_strings(tree: ast.Module) -> set[int]:

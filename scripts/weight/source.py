@@ -46,7 +46,7 @@ def sources_below(
         text = path.read_text(encoding="utf-8")
         parts = path.relative_to(folder).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found.append(Source(path, name, text, parse(text)))
+        found.append(Source(path, name, text, tree=parse(text)))
     return tuple(found)
 
 

@@ -190,16 +190,16 @@ class NativeCaller:
         self._ask(EndExport(self._ask(BeginExport(QUEUE, "queue"))["export"]))
 
     def _channel_publish(self) -> None:
-        self._ask(CommitStages(self._numbers[CHANNEL], "matrix", 1, ("no stage",)))
+        self._ask(CommitStages(self._numbers[CHANNEL], "matrix", 1, stages=("no stage",)))
 
     def _queue_push(self) -> None:
-        self._ask(CommitStages(self._numbers[QUEUE], "matrix", 1, ("no stage",)))
+        self._ask(CommitStages(self._numbers[QUEUE], "matrix", 1, stages=("no stage",)))
 
     def _channel_subscribe(self) -> None:
         self._ask(Locate(self._numbers[CHANNEL], 0, 1))
 
     def _queue_peek(self) -> None:
-        self._ask(BrowseDurable(self._numbers[QUEUE], 901, "", 0))
+        self._ask(BrowseDurable(self._numbers[QUEUE], 901, "", credit=0))
         self._ask(Unsubscribe(901))
 
     def _queue_pop(self) -> None:
@@ -249,18 +249,18 @@ class NativeCaller:
         self._ask(Unsubscribe(903))
 
     def _durable_browse(self) -> None:
-        self._ask(BrowseDurable(self._numbers[CHANNEL], 904, "kept", 0))
+        self._ask(BrowseDurable(self._numbers[CHANNEL], 904, "kept", credit=0))
         self._ask(Unsubscribe(904))
 
     def _durable_create(self) -> None:
-        message = CreateDurable(self._numbers[CHANNEL], "kept", "shared", FromEarliest())
+        message = CreateDurable(self._numbers[CHANNEL], "kept", "shared", start=FromEarliest())
         self._ask(message)
 
     def _durable_delete(self) -> None:
         self._ask(DeleteDurable(self._numbers[CHANNEL], "unknown"))
 
     def _durable_purge(self) -> None:
-        self._ask(PurgeDurable(self._numbers[CHANNEL], "kept", 0, 0))
+        self._ask(PurgeDurable(self._numbers[CHANNEL], "kept", 0, last_id=0))
 
     def _durable_seek(self) -> None:
         self._ask(SeekDurable(self._numbers[CHANNEL], "kept", FromLatest()))

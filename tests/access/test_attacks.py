@@ -37,7 +37,7 @@ def test_a_strangers_nonsense_ends_its_own_connection_and_nothing_else(
 ) -> None:
     first = f"n,,n=alice,r={nonce}".encode()
     with stranger_of(realm) as stranger:
-        hello = wire.Hello("c", "s", "alice", "", "SCRAM-SHA-256", first)
+        hello = wire.Hello("c", "s", "alice", token="", mechanism="SCRAM-SHA-256", data=first)
         stranger.sendall(PREFACE + framed(hello))
         assert b",s=" in stranger.recv(65_536)
         stranger.sendall(framed(wire.Proof(answer.encode())))
@@ -51,7 +51,10 @@ def test_a_strangers_nonsense_ends_its_own_connection_and_nothing_else(
 def test_a_stranger_writes_no_lines_of_its_own_into_the_log(realm: penstock.Realm) -> None:
     first = ("n,,n=a\nb\x1b[2J" + "x" * 999 + ",r=nonce").encode()
     with structlog.testing.capture_logs() as lines, stranger_of(realm) as stranger:
-        stranger.sendall(PREFACE + framed(wire.Hello("c", "s", "", "", "SCRAM-SHA-256", first)))
+        stranger.sendall(
+            PREFACE
+            + framed(wire.Hello("c", "s", "", token="", mechanism="SCRAM-SHA-256", data=first))
+        )
         assert b",s=" in stranger.recv(65_536)
         stranger.sendall(framed(wire.Proof(b"c=biws,r=no,p=AAAA")))
         assert b"authentication-failed" in all_of(stranger)
@@ -67,11 +70,11 @@ def test_numbers_do_not_tell_the_names_of_what_one_may_not_see(realm: penstock.R
         hidden = trusted.channels.create("hidden/merger")
         number = hidden._inner.number
     requests: list[Request[Any]] = [
-        CommitStages(number, "p", 1, ("none",)),
+        CommitStages(number, "p", 1, stages=("none",)),
         Locate(number, 0, 1),
         PurgeChannel(number, 0, 0),
         DescribeDurable(number, "d"),
-        Subscribe(number, 1, FromEarliest(), 1),
+        Subscribe(number, 1, FromEarliest(), credit=1),
         BeginTransaction("t", (number,)),
         CommitStagedParts("p", 1, ((number, ("none",)),)),
     ]
@@ -165,8 +168,8 @@ def test_a_node_here_may_not_send_what_others_could_read_to_one_far_away() -> No
 async def welcomed_at_once(signing_in: SigningIn, at: Address) -> None:
     """What a realm does that lets everybody in, or that wants to be taken for another one."""
     greeting: asyncio.Future[wire.Welcome] = asyncio.get_running_loop().create_future()
-    greeting.set_result(wire.Welcome("id", "name", "1", 1, 1))
-    await signing_in.say_hello(Link(Nobody()), at, "session", greeting)
+    greeting.set_result(wire.Welcome("id", "name", "1", event_bytes_max=1, frame_bytes_max=1))
+    await signing_in.say_hello(Link(Nobody()), at, "session", greeting=greeting)
 
 
 class Nobody:

@@ -44,22 +44,24 @@ JOINS, PUBLISH = ("", "realm"), ("orders", "publish")
 CASES: dict[str, tuple[tuple[Right, ...], Native, tuple[str, str, Any] | None]] = {
     "purge by selector": (
         (PURGE, READ),
-        lambda n: PurgeChannel(n["orders"], 0, 0, "a = 1"),
+        lambda n: PurgeChannel(n["orders"], 0, 0, selector="a = 1"),
         ("POST", "channels/orders/purge", {"selector": "a = 1"}),
     ),
     "dry run of a purge": (
         (PURGE, READ),
-        lambda n: PurgeChannel(n["orders"], 0, 0, "a = 1"),
+        lambda n: PurgeChannel(n["orders"], 0, 0, selector="a = 1"),
         ("POST", "channels/orders/purge", {"dry_run": True}),
     ),
     "purge of a durable by selector": (
         (DURABLE, READ),
-        lambda n: PurgeDurable(n["orders"], "kept", 0, 0, "a = 1"),
+        lambda n: PurgeDurable(n["orders"], "kept", 0, last_id=0, selector="a = 1"),
         ("POST", "channels/orders/durables/kept/purge", {"selector": "a = 1"}),
     ),
     "a durable with a selector": (
         (DURABLE, READ),
-        lambda n: CreateDurable(n["orders"], "kept", "shared", FromEarliest(), selector="a = 1"),
+        lambda n: CreateDurable(
+            n["orders"], "kept", "shared", start=FromEarliest(), selector="a = 1"
+        ),
         ("POST", "channels/orders/durables", {"name": "kept", "selector": "a = 1"}),
     ),
     "redrive by selector": (
@@ -69,7 +71,7 @@ CASES: dict[str, tuple[tuple[Right, ...], Native, tuple[str, str, Any] | None]] 
     ),
     "dry run of a redrive": (
         (PURGE, READ),
-        lambda n: Redrive("orders", "", "", True),
+        lambda n: Redrive("orders", "", "", dry_run=True),
         ("POST", "redrive", {"source": "orders", "dry_run": True}),
     ),
     "redrive to a named destination": (
@@ -172,9 +174,11 @@ def test_it_takes_every_right_it_names(realm: penstock.Realm, case: str, front_e
     rights = CASES[case][0]
     for left_out in rights:
         fewer = tuple(right for right in rights if right != left_out)
-        assert outcome(realm, case, front_end, fewer) == "access-denied", f"without {left_out}"
+        assert outcome(realm, case, front_end, rights=fewer) == "access-denied", (
+            f"without {left_out}"
+        )
 
-    assert outcome(realm, case, front_end, rights) == ""
+    assert outcome(realm, case, front_end, rights=rights) == ""
 
 
 def test_http_cannot_ask_for_what_is_tried_natively_only() -> None:
@@ -189,7 +193,7 @@ def test_http_cannot_ask_for_what_is_tried_natively_only() -> None:
 def test_naming_a_dead_event_store_does_not_tell_whether_there_is_one(
     realm: penstock.Realm, front_end: str
 ) -> None:
-    assert outcome(realm, "another dead event store", front_end, (FULL,)) == "access-denied"
+    assert outcome(realm, "another dead event store", front_end, rights=(FULL,)) == "access-denied"
     with realm.connect() as trusted:
         trusted.channels.delete("dead")
         trusted.channels.create("elsewhere")

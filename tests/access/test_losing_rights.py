@@ -162,7 +162,7 @@ def test_what_follows_from_a_creation_does_not_meet_the_next_owner(realm: pensto
         assert running is not None
         access = running.access
         for user, right in (("slow", "channels"), ("quick", "full")):
-            await access.accounts.grant("realm", "", f"{user}@*", ("access", right))
+            await access.accounts.grant("realm", "", f"{user}@*", rights=("access", right))
         slow, quick = (
             Permits(access, running.directory, Principal(user, "h")) for user in ("slow", "quick")
         )

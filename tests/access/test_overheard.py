@@ -85,7 +85,7 @@ def test_a_secret_is_looked_at_only_where_nobody_else_could_read_it(
 ) -> None:
     settings = QUICK | {"access__cleartext_passwords": cleartext, "access__mode": "mandatory"}
     with penstock.Realm(**settings) as realm:
-        found = realm._loop.call(outcome(realm.access, way, host, secure))
+        found = realm._loop.call(outcome(realm.access, way, host, secure=secure))
 
     looked_at = "admin" if way in (by_password, by_basic) else "authentication-failed"
     assert found == (looked_at if is_taken else "insecure-connection")

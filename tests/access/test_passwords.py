@@ -101,7 +101,7 @@ def test_a_proof_is_of_one_change_and_good_once(realm: penstock.Realm) -> None:
         async def ask() -> SetPassword:
             begun = await session._inner._connection.ask(BeginPassword(), PasswordChallenge)
             said = change_said(begun.nonce, "alice", made)
-            proof = proof_of("secret", begun.salt, begun.rounds, said)
+            proof = proof_of("secret", begun.salt, begun.rounds, said=said)
             return SetPassword("alice", made, proof)
 
         async def again(change: SetPassword) -> None:

@@ -63,7 +63,7 @@ def command(*words: str) -> str:
 
 def tokens(keys: str) -> Tokens:
     rules = TokenRules(keys=keys, issuer="https://sso.example", audience="realm")
-    return Tokens(rules, fetched, SystemClock(), asyncio.to_thread)
+    return Tokens(rules, fetched, SystemClock(), offload=asyncio.to_thread)
 
 
 def noted(uri: str) -> object:

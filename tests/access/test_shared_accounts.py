@@ -26,12 +26,12 @@ def access_in(registry: Registry, shared: SharedAccounts | None = None) -> Acces
     clock = SystemClock()
     return AccessControl(
         Accounts(registry, clock, inline, shared=shared),
-        Tokens(TokenRules(), lambda _: b"", clock, inline),
+        Tokens(TokenRules(), lambda _: b"", clock, offload=inline),
         Audit(clock),
-        Logins(clock),
-        inline,
-        AccessRules("mandatory"),
-        clock,
+        logins=Logins(clock),
+        offload=inline,
+        rules=AccessRules("mandatory"),
+        clock=clock,
     )
 
 
@@ -63,8 +63,8 @@ async def test_a_user_of_the_cluster_has_on_all_channels_what_is_granted_on_all(
     assert both.local.accounts.knows("admin")
 
     await both.cluster.accounts.create_user("ann", "a long password")
-    await both.cluster.accounts.grant("realm", "", "ann@*", ("access",))
-    await both.cluster.accounts.grant("channel", "*", "ann@*", ("publish",))
+    await both.cluster.accounts.grant("realm", "", "ann@*", rights=("access",))
+    await both.cluster.accounts.grant("channel", "*", "ann@*", rights=("publish",))
     await both.follow()
 
     assert both.local.accounts.verifier_of("ann") == both.cluster.accounts.verifier_of("ann")
@@ -80,8 +80,8 @@ async def test_a_right_that_is_revoked_in_the_cluster_is_gone_and_whoever_relied
     both = Both()
     await both.begin()
     await both.cluster.accounts.create_user("ann")
-    await both.cluster.accounts.grant("realm", "", "ann@*", ("access",))
-    await both.cluster.accounts.grant("channel", "*", "ann@*", ("publish",))
+    await both.cluster.accounts.grant("realm", "", "ann@*", rights=("access",))
+    await both.cluster.accounts.grant("channel", "*", "ann@*", rights=("publish",))
     await both.follow()
     heard: list[str] = []
     both.local.on_changed(lambda: heard.append("lost"))
@@ -100,14 +100,14 @@ async def test_rights_on_a_local_channel_are_its_nodes_and_go_with_a_user_of_the
     both = Both()
     await both.begin()
     await both.cluster.accounts.create_user("ann")
-    await both.cluster.accounts.grant("realm", "", "ann@*", ("access",))
+    await both.cluster.accounts.grant("realm", "", "ann@*", rights=("access",))
     await both.cluster.accounts.create_group("staff", ["ann"])
-    await both.cluster.accounts.grant("channel", "readings", "admin@*", ("full",))
+    await both.cluster.accounts.grant("channel", "readings", "admin@*", rights=("full",))
     await both.follow()
     assert both.local.accounts.entries("channel", "readings").entries == ()
 
     await both.local.created(ANN, "channel", "readings")
-    await both.local.accounts.grant("channel", "prices", "group:staff", ("subscribe",))
+    await both.local.accounts.grant("channel", "prices", "group:staff", rights=("subscribe",))
     both.local.require_publish(ANN, "channel", "readings")
     gone: list[str] = []
     both.local.accounts.user_changed = gone.append

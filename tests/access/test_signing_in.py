@@ -238,9 +238,9 @@ def test_secrets_come_from_the_environment(
 def test_a_stranger_that_says_nothing_of_use_is_told_and_sent_away(realm: penstock.Realm) -> None:
     at = realm.listen().rpartition(":")[2]
     for hello in (
-        wire.Hello("c", "s", "alice", "", "PLAIN", b"\0alice\0secret"),
-        wire.Hello("c", "s", "alice", "", "SCRAM-SHA-256", b"nonsense"),
-        wire.Hello("c", "s", "alice", "no.token.here"),
+        wire.Hello("c", "s", "alice", token="", mechanism="PLAIN", data=b"\0alice\0secret"),
+        wire.Hello("c", "s", "alice", token="", mechanism="SCRAM-SHA-256", data=b"nonsense"),
+        wire.Hello("c", "s", "alice", token="no.token.here"),
     ):
         with socket.create_connection(("127.0.0.1", int(at))) as plain:
             plain.settimeout(10)

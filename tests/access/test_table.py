@@ -122,10 +122,10 @@ def allowed() -> Permits:
         (OpenChannel("a//b", "queue"), [("queue.open", "a/b")]),
         (EditChannel("a", Definition(kind="queue")), [("queue.edit", "a")]),
         (ListChannels("queue"), [("queue.list", "")]),
-        (Grant("realm", "", "a@*", ("full",)), [("realm.acl.change", "")]),
+        (Grant("realm", "", "a@*", rights=("full",)), [("realm.acl.change", "")]),
         (ListEntries("channel", "x::y"), [("channel.acl.read", "x/y")]),
         (ListEntries("queue", "x/*"), [("queue.acl.read", "x/*")]),
-        (Grant("topic", "a//+", "a@*", ("full",)), [("topic.acl.change", "a//+")]),
+        (Grant("topic", "a//+", "a@*", rights=("full",)), [("topic.acl.change", "a//+")]),
         (SetPassword("bob", None), [("user.change", "")]),  # type: ignore[arg-type]  # not read
         (Settle(1, ()), []),
     ],
@@ -140,8 +140,8 @@ def test_a_request_asks_for_operations_on_names_in_one_form(
     "message",
     [
         EditChannel("a", Definition(kind="schedule")),
-        Grant("folder", "a", "a@*", ("full",)),
-        Grant("realm", "name", "a@*", ("full",)),
+        Grant("folder", "a", "a@*", rights=("full",)),
+        Grant("realm", "name", "a@*", rights=("full",)),
     ],
 )
 def test_what_is_neither_channel_nor_queue_is_refused(

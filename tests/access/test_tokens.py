@@ -85,7 +85,7 @@ async def inline(call: Callable[[], Any]) -> Any:
 def tokens(
     provider: Provider, clock: FixedClock | None = None, rules: TokenRules = RULES
 ) -> Tokens:
-    return Tokens(rules, provider.fetch, clock or FixedClock(), inline)
+    return Tokens(rules, provider.fetch, clock or FixedClock(), offload=inline)
 
 
 def who(text: str, taken: Tokens | None = None) -> Principal:
@@ -120,10 +120,10 @@ def test_a_good_token_names_user_and_groups_until_it_ends() -> None:
         ("not a token", "not a token"),
         ("", "not a token"),
         (
-            jwt.encode(CLAIMS, "a shared secret of some length!!", "HS256", {"kid": "one"}),
+            jwt.encode(CLAIMS, "a shared secret of some length!!", "HS256", headers={"kid": "one"}),
             "refused",
         ),
-        (jwt.encode(CLAIMS, "", "none", {"kid": "one"}), "refused"),
+        (jwt.encode(CLAIMS, "", "none", headers={"kid": "one"}), "refused"),
     ],
 )
 def test_a_token_that_is_not_good_is_refused_with_the_reason(text: str, why: str) -> None:
@@ -171,7 +171,7 @@ async def test_tokens_that_come_while_keys_are_fetched_wait_for_them() -> None:
         await asyncio.sleep(0)
         return call()
 
-    taken = Tokens(RULES, provider.fetch, FixedClock(), slowly)
+    taken = Tokens(RULES, provider.fetch, FixedClock(), offload=slowly)
     async with asyncio.TaskGroup() as tasks:
         asked = [tasks.create_task(taken.principal(signed(), "h")) for _ in range(3)]
 
@@ -227,8 +227,8 @@ def test_without_what_checks_signatures_a_realm_says_what_is_missing(
     monkeypatch.setitem(sys.modules, "jwt", None)
 
     with pytest.raises(InvalidArgument, match=r"pip install 'penstock-realm\[tokens\]'"):
-        Tokens(RULES, Provider().fetch, FixedClock(), inline)
-    assert not Tokens(TokenRules(), Provider().fetch, FixedClock(), inline).are_taken
+        Tokens(RULES, Provider().fetch, FixedClock(), offload=inline)
+    assert not Tokens(TokenRules(), Provider().fetch, FixedClock(), offload=inline).are_taken
 
 
 def test_a_realm_without_keys_takes_no_tokens() -> None:
@@ -243,7 +243,7 @@ def test_what_is_no_key_set_is_said(tmp_path: Path) -> None:
     rules = TokenRules(str(tmp_path / "keys.json"), "i", "a")
 
     with pytest.raises(Unavailable, match="not a JSON Web Key Set"):
-        who(signed(), Tokens(rules, fetched, FixedClock(), inline))
+        who(signed(), Tokens(rules, fetched, FixedClock(), offload=inline))
 
 
 def test_a_client_signs_in_with_a_token_of_its_own_making(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_a_key_that_is_short_or_for_encryption_signs_nothing(
     key, said = rsa_key(bits, kid="weak", **more)
     good = json.loads(key_set({"one": KEY}))["keys"]
     taken = Tokens(
-        RULES, lambda _: json.dumps({"keys": [said, *good]}).encode(), FixedClock(), inline
+        RULES, lambda _: json.dumps({"keys": [said, *good]}).encode(), FixedClock(), offload=inline
     )
 
     with pytest.raises(AuthenticationFailed, match=why):
@@ -312,7 +312,9 @@ def test_a_key_that_is_short_or_for_encryption_signs_nothing(
 @pytest.mark.parametrize("more", [{}, {"use": "sig"}, {"key_ops": ["verify"]}])
 def test_an_rsa_key_of_2048_bits_signs(more: dict[str, Any]) -> None:
     key, said = rsa_key(2_048, kid="long", **more)
-    taken = Tokens(RULES, lambda _: json.dumps({"keys": [said]}).encode(), FixedClock(), inline)
+    taken = Tokens(
+        RULES, lambda _: json.dumps({"keys": [said]}).encode(), FixedClock(), offload=inline
+    )
 
     assert who(signed(key, "long", "RS256"), taken).user == "alice"
 
@@ -321,7 +323,7 @@ def test_a_key_for_encryption_does_not_hide_one_for_signatures_of_its_id() -> No
     _, other = rsa_key(2_048, kid="one", use="enc")
     good = json.loads(key_set({"one": KEY}))["keys"]
     taken = Tokens(
-        RULES, lambda _: json.dumps({"keys": [*good, other]}).encode(), FixedClock(), inline
+        RULES, lambda _: json.dumps({"keys": [*good, other]}).encode(), FixedClock(), offload=inline
     )
 
     assert who(signed(), taken).user == "alice"

@@ -28,7 +28,7 @@ def result(*cells: Cell) -> Result:
 
 
 def cell(contender: str, *rates: float) -> Cell:
-    return Cell("batches", "D1", contender, [{"events_per_s": rate} for rate in rates])
+    return Cell("batches", "D1", contender, runs=[{"events_per_s": rate} for rate in rates])
 
 
 def rows(table: str) -> list[list[str]]:

@@ -353,12 +353,21 @@ def test_nothing_to_show_makes_no_picture(tmp_path: Path) -> None:
 
 def result_of(*cells: Cell, higher_is_better: bool = True) -> Result:
     return Result(
-        "S1", "a title", "events_per_s", higher_is_better, "a machine", "now", {}, list(cells)
+        "S1",
+        "a title",
+        "events_per_s",
+        higher_is_better=higher_is_better,
+        machine="a machine",
+        at="now",
+        versions={},
+        cells=list(cells),
     )
 
 
 def cell(contender: str, *rates: float, missing: str = "") -> Cell:
-    return Cell("a case", "D1", contender, [{"events_per_s": rate} for rate in rates], missing)
+    return Cell(
+        "a case", "D1", contender, runs=[{"events_per_s": rate} for rate in rates], missing=missing
+    )
 
 
 def test_the_ratio_is_of_the_medians_and_above_one_when_penstock_is_better() -> None:

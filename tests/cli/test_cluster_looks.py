@@ -79,7 +79,7 @@ async def fill(servers: EngineServers, **more: Any) -> None:
     for name in ("n1", "n2"):
         record = MemberRecord(name, f"{name}!", serves={}, version="1.0", settings=SETTINGS, **more)
         await servers.records.cas(f"node/{name}", 0, msgspec.json.encode(record))
-    claim = ClaimRecord("n1", "n1!", 4, 1, 1, settings=SETTINGS)
+    claim = ClaimRecord("n1", "n1!", 4, format=1, confirmed=1, settings=SETTINGS)
     await servers.records.cas("shard/0", 0, msgspec.json.encode(claim))
     await servers.records.cas("cluster/format", 0, b"1")
 
@@ -392,6 +392,6 @@ def test_what_an_engine_says_is_split_from_what_to_change() -> None:
     found = ClusterExamined(seen=None, failure="", checks=checks, ports=[])
     told = list(checks_of("orders", found))
 
-    assert told[0] == Check("engine sync", "failed", "a is lazy.", "sync_interval: always")
+    assert told[0] == Check("engine sync", "failed", "a is lazy.", remedy="sync_interval: always")
     assert told[1] == Check("engine version", "ok", "NATS 2.15")
     assert told[2].status == "failed"

@@ -43,7 +43,7 @@ class Obedient(Renewing):
         if move is None and orders.is_drained((claim.owner, claim.nonce)):
             move = MoveOrder("n2", "n2!", claim.epoch)
         if move is not None:
-            after = ClaimRecord(move.node, move.nonce, claim.epoch + 1, 1, 1)
+            after = ClaimRecord(move.node, move.nonce, claim.epoch + 1, format=1, confirmed=1)
             await records.cas("shard/0", held.version, msgspec.json.encode(after))
 
 
@@ -136,7 +136,7 @@ def test_a_takeover_by_force_asks_first(
 async def claim_for(servers: EngineServers, node: str) -> None:
     held = await servers.records.get("shard/0")
     assert held is not None
-    claim = ClaimRecord(node, f"{node}!", 4, 1, 1)
+    claim = ClaimRecord(node, f"{node}!", 4, format=1, confirmed=1)
     await servers.records.cas("shard/0", held.version, msgspec.json.encode(claim))
 
 

@@ -79,7 +79,16 @@ def test_too_many_events_are_refused_with_what_to_change(penstock_command: Run) 
 
 
 def test_the_live_line_fits_a_terminal() -> None:
-    picture = LoadPicture(12.3, 20_000.0, 19_998.2, 19_870.0, 412, 2_801.4, 3.234, "")
+    picture = LoadPicture(
+        12.3,
+        20_000.0,
+        19_998.2,
+        delivered_per_s=19_870.0,
+        behind=412,
+        publish_p99_ms=2_801.4,
+        delivery_p99_ms=3.234,
+        problem="",
+    )
 
     assert line(picture) == (
         "12 s: 20,000/s due, 19,998/s safe, 19,870/s delivered, 412 behind, p99 2,801/3.2 ms"

@@ -36,7 +36,7 @@ def from_the_sending(patch: pytest.MonkeyPatch) -> None:
         run: LoadRun, channel: aio.Channel, numbers: Int64s, room: asyncio.Semaphore
     ) -> None:
         sent_us.update(dict.fromkeys(numbers.tolist(), run._at_us()))
-        await whole(run, channel, numbers, room)
+        await whole(run, channel, numbers, room=room)
 
     def count(run: LoadRun, times: list[Latencies], numbers: Int64s, at_us: int) -> None:
         steps = run._plan.steps_of(numbers)

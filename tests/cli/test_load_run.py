@@ -20,7 +20,7 @@ CHANNEL = "load-test"
 
 def run_of(world: World, plan: LoadPlan, ending: Ending | None = None, **wanted: Any) -> LoadRun:
     setup = LoadSetup(url=URL, channel=CHANNEL, **wanted)
-    return LoadRun(plan, setup, world.loop, ending or Ending())
+    return LoadRun(plan, setup, world.loop, ending=ending or Ending())
 
 
 def ends_at_the_realm(world: World) -> list[Any]:

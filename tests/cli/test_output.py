@@ -37,7 +37,10 @@ from tests.cli.conftest import Run
         ("caf\u00e9", "caf\u00e9"),
         (b"text", "text"),
         (b"\xff\x00\x01\x02\x03", "ff 00010203"),
-        (datetime(2026, 5, 4, 12, 0, 0, 1_500, tzinfo=UTC), "2026-05-04 12:00:00.001Z"),
+        (
+            datetime(2026, 5, 4, hour=12, minute=0, second=0, microsecond=1_500, tzinfo=UTC),
+            "2026-05-04 12:00:00.001Z",
+        ),
         ([{"a": 1}], '[{"a":1}]'),
         ("x" * 41, "x" * 39 + "\u2026"),
         (b"x" * 200, "x" * 39 + "\u2026"),
@@ -107,8 +110,8 @@ def test_durations_have_units(text: str, ms: int) -> None:
 
 
 def test_times_are_utc_unless_they_say_otherwise() -> None:
-    assert given.start("2026-05-04T12:00") == datetime(2026, 5, 4, 12, tzinfo=UTC)
-    assert given.start("2026-05-04T12:00+02:00") == datetime(2026, 5, 4, 10, tzinfo=UTC)
+    assert given.start("2026-05-04T12:00") == datetime(2026, 5, 4, hour=12, tzinfo=UTC)
+    assert given.start("2026-05-04T12:00+02:00") == datetime(2026, 5, 4, hour=10, tzinfo=UTC)
     assert [given.start("earliest"), given.start("17")] == ["earliest", 17]
 
 

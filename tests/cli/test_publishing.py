@@ -40,7 +40,7 @@ def test_an_event_is_published_with_typed_properties(
         "open": True,
         "zip": "0815",
         "gone": None,
-        "at": datetime(2026, 5, 4, 10, tzinfo=UTC),
+        "at": datetime(2026, 5, 4, hour=10, tzinfo=UTC),
         "lines": [{"sku": "a"}],
     }
 

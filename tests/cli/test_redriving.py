@@ -166,7 +166,7 @@ def test_at_a_terminal_the_result_is_the_same(
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
 
-    done = redriven(session, "dead/events", "", "", dry_run=False)
+    done = redriven(session, "dead/events", "", selector="", dry_run=False)
 
     assert (done.moved, done.left) == (4, 0)
     assert "redriving" in capsys.readouterr().err

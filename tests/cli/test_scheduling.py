@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Run
 
 LATER = "2100-05-04T12:00:00"
-AT = datetime(2100, 5, 4, 12, tzinfo=UTC)
+AT = datetime(2100, 5, 4, hour=12, tzinfo=UTC)
 
 
 @pytest.mark.spec("X4")

@@ -64,7 +64,9 @@ async def test_a_journal_that_cannot_be_synced_ends_the_server() -> None:
     realm = await opened(disk)
     listener = native_listener(realm, SETTINGS, "test")
     async with asyncio.TaskGroup() as tasks:
-        serving = tasks.create_task(failure_of(run(realm, listener, SETTINGS, asyncio.Event())))
+        serving = tasks.create_task(
+            failure_of(run(realm, listener, SETTINGS, stopping=asyncio.Event()))
+        )
         session = await connected(listener)
         channel = await session.channels.create("orders", type="persistent")
         disk.fail_syncs()
@@ -83,7 +85,7 @@ def test_stopping_ends_it_without_an_error_and_a_successor_finds_everything() ->
         listener = native_listener(realm, SETTINGS, "test")
         stopping = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(run(realm, listener, SETTINGS, stopping))
+            tasks.create_task(run(realm, listener, SETTINGS, stopping=stopping))
             session = await connected(listener)
             if publish:
                 channel = await session.channels.create("orders", type="persistent")

@@ -128,16 +128,16 @@ class Life:
         info = await do(self.durable.info)
         assert (info.name, info.channel, info.type) == ("d", "orders", self.kind)
         assert (info.oldest_outstanding_ms, info.last_read_ms) == (None, None)
-        await self.says(0, 0, 0, 0)
+        await self.says(0, 0, 0, redelivered=0)
         await published(self.channel, 6)
-        await self.says(0, 6, 0, 0)
+        await self.says(0, 6, 0, redelivered=0)
         assert (await do(self.durable.info)).oldest_outstanding_ms is not None
 
     async def receives(self) -> list[Any]:
         await do(self.seat.open)
         events = await received(self.seat, 6)
         assert counts(events) == dict.fromkeys(range(6), 0)
-        await self.says(1, 6, 6, 0)
+        await self.says(1, 6, 6, redelivered=0)
         assert (await do(self.durable.info)).last_read_ms is not None
         return events
 
@@ -145,14 +145,14 @@ class Life:
         await do(self.seat.ack, [2])
         await do(self.seat.ack, [2])  # SEM D15: no effect
         left = len(self.left)
-        await self.says(1, left, left, 0)
+        await self.says(1, left, left, redelivered=0)
         await do(events[4].rollback)
         await do(self.seat.flush)
         if self.at_once:
             assert counts(await received(self.seat, 1)) == {4: 1}
-            await self.says(1, 5, 5, 1)
+            await self.says(1, 5, 5, redelivered=1)
         else:
-            await self.says(1, 3, 2, 0)
+            await self.says(1, 3, 2, redelivered=0)
 
     async def is_browsed(self) -> None:
         assert await read(self.durable.browse()) == self.left
@@ -162,7 +162,7 @@ class Life:
         """SEM D13."""
         await do(self.seat.close)
         left = len(self.left)
-        await self.says(0, left, 0, left if self.at_once else 0)
+        await self.says(0, left, 0, redelivered=left if self.at_once else 0)
 
     async def is_fetched_from(self) -> None:
         fetched = await do(self.durable.fetch, 2, WAIT_S)
@@ -176,12 +176,12 @@ class Life:
         await do(self.durable.flush)
 
     async def is_done(self) -> None:
-        await self.says(1, 0, 0, 0)
+        await self.says(1, 0, 0, redelivered=0)
         assert (await do(self.durable.info)).oldest_outstanding_ms is None
         info = await do(self.channel.info)
         assert (info.events, info.counters.consumed) == (0, 6)
         await do(self.durable.close)
-        await self.says(0, 0, 0, 0)
+        await self.says(0, 0, 0, redelivered=0)
 
 
 @pytest.mark.spec("D5", "D13", "D15", "D16", "D17", "D6")

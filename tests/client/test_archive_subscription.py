@@ -55,7 +55,7 @@ def archived(
     """A channel with events 0 to 99: 60 are archived, the first 50 are there no more."""
     format: Format = request.param
     publish(orders, 100)
-    archiver = Archiver(session, orders, tmp_path / "lake", format)
+    archiver = Archiver(session, orders, tmp_path / "lake", format=format)
     archiver.move(30)
     archiver.move(50)
     archiver.take(60)

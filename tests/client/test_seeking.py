@@ -229,9 +229,9 @@ async def test_an_older_one_that_is_asked_for_again_gets_its_own_answer(world: W
         billing = await orders.durables.create("billing")
         await orders.publish_many([aio.Event()] * 4)
         number, ask = billing._channel, session._connection.ask
-        older = SeekDurable(number, "billing", FromId(3), "older")
+        older = SeekDurable(number, "billing", FromId(3), key="older")
         first = await ask(older, SeekOutcome)
-        await ask(SeekDurable(number, "billing", FromId(1), "newer"), SeekOutcome)
+        await ask(SeekDurable(number, "billing", FromId(1), key="newer"), SeekOutcome)
 
         second = await ask(older, SeekOutcome)
 

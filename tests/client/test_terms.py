@@ -13,7 +13,15 @@ A, B, C = (Address(name, 9_000) for name in "abc")
 
 
 def welcome(*nodes: Address, heartbeat_s: float = 2.0) -> wire.ClusterWelcome:
-    return wire.ClusterWelcome("i", "", "1", 1, 2, heartbeat_s, tuple(map(str, nodes)))
+    return wire.ClusterWelcome(
+        "i",
+        "",
+        "1",
+        event_bytes_max=1,
+        frame_bytes_max=2,
+        heartbeat_s=heartbeat_s,
+        nodes=tuple(map(str, nodes)),
+    )
 
 
 def owners(version: int, owner: Address | None, *nodes: Address) -> wire.Owners:
@@ -110,7 +118,7 @@ def test_in_a_cluster_a_lease_of_silence_is_too_much_and_looked_at_when_it_is_ov
 def test_a_realm_on_its_own_is_waited_for_as_ever() -> None:
     terms = at(A, A, B)
 
-    terms.welcomed(wire.Welcome("i", "", "1", 1, 2))
+    terms.welcomed(wire.Welcome("i", "", "1", event_bytes_max=1, frame_bytes_max=2))
 
     assert (terms.ping_after_s, terms.dead_after_s) == (PING_AFTER_S, DEAD_AFTER_S)
     assert terms.look_after_s(25.0) == PING_AFTER_S
@@ -119,7 +127,16 @@ def test_a_realm_on_its_own_is_waited_for_as_ever() -> None:
 
 def relayed(terms: SessionTerms, address: Address) -> bool:
     """Whether the session is to leave a node that welcomes it on behalf of another."""
-    told = wire.ClusterWelcome("i", "", "1", 1, 2, 2.0, (str(A), str(B)), str(A))
+    told = wire.ClusterWelcome(
+        "i",
+        "",
+        "1",
+        event_bytes_max=1,
+        frame_bytes_max=2,
+        heartbeat_s=2.0,
+        nodes=(str(A), str(B)),
+        node=str(A),
+    )
     try:
         terms.accept(told)
     except Elsewhere:

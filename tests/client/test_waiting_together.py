@@ -84,11 +84,11 @@ async def test_who_waits_in_an_archive_goes_on_with_the_channel(
     uri = archived(tmp_path, 3)
     looks, may_look = asyncio.Event(), asyncio.Event()
 
-    async def in_place(call: Callable[..., Any], *given: Any) -> Any:
+    async def in_place(call: Callable[..., Any], *given: Any, **named: Any) -> Any:
         if call.__name__ == "refresh":
             looks.set()
             await may_look.wait()
-        return call(*given)
+        return call(*given, **named)
 
     monkeypatch.setattr(asyncio, "to_thread", in_place)
     async with aio.connect(URL) as session, asyncio.TaskGroup() as tasks:

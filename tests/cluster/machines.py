@@ -86,12 +86,12 @@ def access_in(servers: EngineServers) -> AccessControl:
     clock = the_loop()
     return AccessControl(
         Accounts(servers.records, clock, inline),
-        Tokens(TokenRules(), lambda _: b"", clock, inline),
+        Tokens(TokenRules(), lambda _: b"", clock, offload=inline),
         Audit(clock),
-        Logins(clock, registry=servers.records),
-        inline,
-        AccessRules("mandatory", failure_delay_s=0.0, cleartext_passwords=True),
-        clock,
+        logins=Logins(clock, registry=servers.records),
+        offload=inline,
+        rules=AccessRules("mandatory", failure_delay_s=0.0, cleartext_passwords=True),
+        clock=clock,
     )
 
 
@@ -138,19 +138,19 @@ class NodeMachine(SimulatedMachine):
             MemoryEngine(servers, call=call),
             me,
             self.roles,
-            the_loop(),
+            clock=the_loop(),
             lease_s=LEASE_S,
             figures=self._figures,
         )
         ports = self.native, self.http, self.amqp, self.mqtt
         places = FrontEndPlaces(*((HOST, port) for port in ports))
         owner = partial(serving_node, self.node)
-        self.relays = Relays(owner, secret, self.name, the_loop(), RELAYS_MAX)
+        self.relays = Relays(owner, secret, self.name, clock=the_loop(), relays_max=RELAYS_MAX)
         self.standby = standby = StandbyListener(
             owner,
             lambda: owners_in(self.node),
             places,
-            self.name,
+            name=self.name,
             relays=self.relays if secret else None,
             has_quorum=self.node.has_quorum,
             unfit=partial(unfit_in, self.node),
@@ -197,7 +197,12 @@ class NodeMachine(SimulatedMachine):
             beside += [self._serve_http(listener), self._serve_mqtt(listener)]
         try:
             await serve_clients(
-                realm, listener, [self.native], stopping, listening=listening, beside=beside
+                realm,
+                listener,
+                [self.native],
+                stopping=stopping,
+                listening=listening,
+                beside=beside,
             )
         finally:
             self.listener = None
@@ -254,7 +259,7 @@ async def owner_and_others(
 ) -> tuple[NodeMachine, list[NodeMachine]]:
     """Nodes, of which the first is the one that serves; the others have stood by."""
     machines = [
-        NodeMachine(servers, n, call, secret, asks_who=asks_who) for n in range(1, count + 1)
+        NodeMachine(servers, n, call, secret=secret, asks_who=asks_who) for n in range(1, count + 1)
     ]
     await until(lambda: any(each.serves for each in machines))
     (owner,) = [each for each in machines if each.serves]

@@ -26,11 +26,11 @@ async def put_and_got(tmp_path: Path, cache_bytes: int) -> tuple[bytes, Blobs]:
         await engine.journal(0, 1),
         blobs,
         ENDLESS,
-        await engine.registry(),
-        Settings(cluster=ClusterSettings(cache_bytes=cache_bytes)),
-        SystemClock(),
-        tmp_path,
-        "an-identity",
+        registry=await engine.registry(),
+        settings=Settings(cluster=ClusterSettings(cache_bytes=cache_bytes)),
+        clock=SystemClock(),
+        directory=tmp_path,
+        identity="an-identity",
     )
     try:
         await realm.blobs.put(SEGMENT, [DATA])

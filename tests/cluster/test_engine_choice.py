@@ -195,7 +195,7 @@ def test_an_address_that_nobody_reaches_is_refused(given: dict[str, str], named:
 def test_a_node_shows_the_urls_of_its_front_ends() -> None:
     given = {"listen.host": "::1", "listen.port": 9_001, "http.port": 9_081}
 
-    plain = member("n1", "nonce", load(overrides=given), b"s" * 32)
+    plain = member("n1", "nonce", load(overrides=given), secret=b"s" * 32)
     safe = member(
         "n1",
         "nonce",
@@ -207,7 +207,7 @@ def test_a_node_shows_the_urls_of_its_front_ends() -> None:
                 "http.enabled": False,
             }
         ),
-        b"t" * 32,
+        secret=b"t" * 32,
     )
 
     assert plain.secret_name != safe.secret_name

@@ -67,15 +67,15 @@ def test_a_plan_needs_a_secret_and_an_address_that_fits(tmp_path: Path) -> None:
     (tmp_path / "short").write_bytes(b"short")
     secret, local = str(tmp_path / "secret"), peers_of("n1=::1,n2=[::1]:5000,n3=[::1]:6000")
 
-    plan = plan_of(peers_of(THREE), "n1", "0.0.0.0", secret)
+    plan = plan_of(peers_of(THREE), "n1", "0.0.0.0", secret_file=secret)
     assert (plan.host, plan.own.host, plan.has_tls) == ("0.0.0.0", "10.0.0.1", True)
-    assert not plan_of(local, "n1", None, secret).has_tls
+    assert not plan_of(local, "n1", None, secret_file=secret).has_tls
     with pytest.raises(InvalidArgument, match="openssl rand -hex 32"):
-        plan_of(peers_of(THREE), "n1", None, "")
+        plan_of(peers_of(THREE), "n1", None, secret_file="")
     with pytest.raises(InvalidArgument, match="has 5 characters"):
-        plan_of(peers_of(THREE), "n1", None, str(tmp_path / "short"))
+        plan_of(peers_of(THREE), "n1", None, secret_file=str(tmp_path / "short"))
     with pytest.raises(InvalidArgument, match="only this machine reaches"):
-        plan_of(local, "n1", "0.0.0.0", secret)
+        plan_of(local, "n1", "0.0.0.0", secret_file=secret)
 
 
 def test_a_port_that_is_taken_is_refused_before_anything_starts() -> None:
@@ -106,7 +106,9 @@ def test_a_configuration_syncs_always_and_lets_nobody_in_without_password_and_ce
 ) -> None:
     peers = peers_of(THREE)
     tls = write_certificates(tmp_path, SECRET, peers[0])
-    written = configuration(tmp_path, "penstock", peers[0], peers, "0.0.0.0", "PASSWORD", tls)
+    written = configuration(
+        tmp_path, "penstock", peers[0], peers=peers, host="0.0.0.0", password="PASSWORD", tls=tls
+    )
 
     assert "sync_interval: always" in written
     assert written.count('authorization { user: penstock, password: "PASSWORD" }') == 2
@@ -114,7 +116,9 @@ def test_a_configuration_syncs_always_and_lets_nobody_in_without_password_and_ce
     assert 'https: "0.0.0.0:4224"' in written
     assert '"nats://penstock:PASSWORD@10.0.0.2:4223"' in written
     assert "10.0.0.1:4223" not in written
-    plain = configuration(tmp_path, "penstock", peers[0], peers, "127.0.0.1", "PASSWORD", None)
+    plain = configuration(
+        tmp_path, "penstock", peers[0], peers=peers, host="127.0.0.1", password="PASSWORD", tls=None
+    )
     assert "tls" not in plain
     assert engine_password(SECRET) == engine_password(bytes(SECRET)) != engine_password(OTHER)
 
@@ -215,7 +219,7 @@ def test_whoever_answers_at_a_peers_address_is_told_from_a_peer(
     lines: tuple[bytes, ...], state: str, found: str
 ) -> None:
     with saying(*lines) as peer:
-        answer = ask_peer(peer, "penstock", "password", None)
+        answer = ask_peer(peer, "penstock", "password", tls=None)
 
     assert answer.state == state
     assert found in answer.found
@@ -226,6 +230,6 @@ def test_a_peer_that_is_not_there_yet_is_absent() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
 
-        assert ask_peer(Peer("n2", "127.0.0.1", port), "penstock", "", None) == PeerAnswer(
+        assert ask_peer(Peer("n2", "127.0.0.1", port), "penstock", "", tls=None) == PeerAnswer(
             "absent", f"n2 at 127.0.0.1:{port}: Connection refused"
         )

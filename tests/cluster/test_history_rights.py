@@ -39,16 +39,16 @@ async def test_users_and_rights_are_those_that_were_known_last(tmp_path: Path) -
         await engine.journal(0, 1),
         await engine.blobs(0),
         Owning(1),
-        registry,
-        SETTINGS,
-        SystemClock(),
-        tmp_path,
-        "i",
+        registry=registry,
+        settings=SETTINGS,
+        clock=SystemClock(),
+        directory=tmp_path,
+        identity="i",
     )
     access = realm.access
     await access.accounts.create_user("ann", "a long password")
-    await access.accounts.grant("realm", "", "ann@*", ("access",))
-    await access.accounts.grant("channel", "orders", "ann@*", ("subscribe",))
+    await access.accounts.grant("realm", "", "ann@*", rights=("access",))
+    await access.accounts.grant("channel", "orders", "ann@*", rights=("subscribe",))
     running = start_task(realm.run(), name="realm")
     await realm.create_channel("orders", Definition(type="persistent"))
     await realm.create_channel("others", Definition(type="persistent"))
@@ -59,9 +59,9 @@ async def test_users_and_rights_are_those_that_were_known_last(tmp_path: Path) -
     known = LastKnownRights(registry)
 
     with pytest.raises(Unavailable, match="no users are known yet"):
-        await open_history(SETTINGS, tmp_path, "i", known.records, lambda: None)
+        await open_history(SETTINGS, tmp_path, "i", rights=known.records, broken=lambda: None)
     await known.look()
-    history = await open_history(SETTINGS, tmp_path, "i", known.records, lambda: None)
+    history = await open_history(SETTINGS, tmp_path, "i", rights=known.records, broken=lambda: None)
     shown = history.realm.access
     ann = await shown.password("ann", "a long password", "127.0.0.1", secure=True)
     with pytest.raises(AuthenticationFailed):

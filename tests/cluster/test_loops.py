@@ -285,7 +285,7 @@ async def test_a_later_owner_ends_what_an_earlier_one_follows() -> None:
         raise Deposed("another epoch rules")
 
     with pytest.raises(ExceptionGroup) as failure:
-        await look_forever(MemoryRegistry(), "names/", look, Incidents(), "names")
+        await look_forever(MemoryRegistry(), "names/", look, incidents=Incidents(), task="names")
 
     assert failure.group_contains(Deposed)
 
@@ -297,7 +297,7 @@ async def test_a_realm_is_served_while_the_names_of_local_stores_cannot_be_read(
 ) -> None:
     registry, incidents = MemoryRegistry(), Incidents()
     version = await registry.cas(LOCAL_NAMES_KEY, 0, record)
-    names = ClusterWideNames(registry, 1, Directory(rules()), dict[str, str])
+    names = ClusterWideNames(registry, 1, Directory(rules()), doors=dict[str, str])
     await names.begin()
     ruling = the_loop().create_task(names.run(incidents))
     await pass_time(3)
@@ -318,7 +318,15 @@ async def test_a_realm_is_served_while_the_names_of_local_stores_cannot_be_read(
 async def test_history_is_shown_again_after_a_failure(tmp_path: Path) -> None:
     registry, incidents = FaultyRegistry(), Incidents()
     settings = Settings(access=AccessSettings(mode="mandatory"))
-    server = HistoryServer(tmp_path, settings, str, registry, lambda: True, None, incidents)
+    server = HistoryServer(
+        tmp_path,
+        settings,
+        str,
+        registry=registry,
+        has_quorum=lambda: True,
+        certificate=None,
+        incidents=incidents,
+    )
     registry.fails = True
     running = start_task(server.run(), name="history")
     await pass_time(30)

@@ -154,7 +154,7 @@ async def test_a_client_is_served_through_any_node_under_its_own_address(version
     assert owner.listener is not None
     assert owner.listener.gate is not None
     assert owner.listener.gate.open_by_node() == {other.name: 1}
-    client.say(PublishPacket("t", b"21", 1, 1))
+    client.say(PublishPacket("t", b"21", 1, packet_id=1))
     assert (await client.hears(PubackPacket)).packet_id == 1
     client.transport.close()
     await until(lambda: not len(other.relays) and not hosts_at(owner))
@@ -246,7 +246,7 @@ async def test_a_node_that_stands_by_is_as_strict_as_the_owner() -> None:
 @simulated
 async def test_without_a_quorum_a_client_hears_that_the_server_is_unavailable(version: int) -> None:
     valve = Valve()
-    owner, (other,) = await owner_and_others(EngineServers(), 2, valve, SECRET)
+    owner, (other,) = await owner_and_others(EngineServers(), 2, valve, secret=SECRET)
     client, _ = await welcome(owner.mqtt, version=version)
     unavailable = Reason.SERVER_UNAVAILABLE if version == MQTT_5 else 3
 
@@ -263,7 +263,7 @@ async def test_without_a_quorum_a_client_hears_that_the_server_is_unavailable(ve
 
     await until(lambda: owner.serves or other.serves)
     again, _ = await welcome(other.mqtt, version=version)
-    again.say(PublishPacket("t", b"1", 1, 1))
+    again.say(PublishPacket("t", b"1", 1, packet_id=1))
     assert (await again.hears(PubackPacket)).packet_id == 1
     await end(owner, other)
 
@@ -304,7 +304,10 @@ async def test_a_session_goes_on_at_the_next_owner(version: int, how: str) -> No
     reader, _ = await welcome(other.mqtt, "reader", **lasts)
     await subscribe(reader, "t/#", qos=2)
     writer, _ = await welcome(third.mqtt, "writer", **lasts)
-    writer.say(PublishPacket("t/1", b"1", 1, 1, True), PublishPacket("t/2", b"2", 2, 2))
+    writer.say(
+        PublishPacket("t/1", b"1", 1, packet_id=1, retain=True),
+        PublishPacket("t/2", b"2", 2, packet_id=2),
+    )
     assert (await writer.hears(PubackPacket)).packet_id == 1
     assert (await writer.hears(PubrecPacket)).packet_id == 2
     first, second = [await reader.hears(PublishPacket) for _ in range(2)]
@@ -322,11 +325,11 @@ async def test_a_session_goes_on_at_the_next_owner(version: int, how: str) -> No
 
     writer, present = await welcome(third.mqtt, "writer", **lasts)
     assert present
-    writer.say(PublishPacket("t/2", b"2", 2, 2, False, True))
+    writer.say(PublishPacket("t/2", b"2", 2, packet_id=2, retain=False, is_duplicate=True))
     assert (await writer.hears(PubrecPacket)).packet_id == 2
     writer.say(PubrelPacket(2))
     assert (await writer.hears(PubcompPacket)).packet_id == 2
-    writer.say(PublishPacket("t/3", b"3", 2, 2))
+    writer.say(PublishPacket("t/3", b"3", 2, packet_id=2))
     reader, present = await welcome(other.mqtt, "reader", **lasts)
     assert present
     assert (await reader.hears(PubrelPacket)).packet_id == second.packet_id
@@ -354,7 +357,7 @@ async def test_sessions_go_on_with_channels_that_have_topics() -> None:
     reader, _ = await welcome(other.mqtt, "reader", **lasts)
     await subscribe(reader, "t/#", qos=2)
     writer, _ = await welcome(third.mqtt, "writer", **lasts)
-    writer.say(PublishPacket("t/1/temp", b'{"c":21}', 2, 1))
+    writer.say(PublishPacket("t/1/temp", b'{"c":21}', 2, packet_id=1))
     await writer.hears(PubrecPacket)
     writer.say(PubrelPacket(1))
     await writer.hears(PubcompPacket)
@@ -367,10 +370,12 @@ async def test_sessions_go_on_with_channels_that_have_topics() -> None:
     await until(lambda: other.serves or third.serves)
 
     writer, _ = await welcome(other.mqtt, "writer", **lasts)
-    writer.say(PublishPacket("t/2/temp", b'{"c":22}', 1, 2))
+    writer.say(PublishPacket("t/2/temp", b'{"c":22}', 1, packet_id=2))
     await writer.hears(PubackPacket)
     await native.channels.create("fans", topics=["t/{fan}/speed"])
-    writer.say(PublishPacket("t/2/speed", b"7", 1, 3), PublishPacket("t/2", b"x", 1, 4))
+    writer.say(
+        PublishPacket("t/2/speed", b"7", 1, packet_id=3), PublishPacket("t/2", b"x", 1, packet_id=4)
+    )
     for _ in range(2):
         await writer.hears(PubackPacket)
     reader, present = await welcome(third.mqtt, "reader", **lasts)
@@ -416,7 +421,7 @@ async def test_a_client_of_a_node_that_has_lost_the_realm_is_relayed_to_the_next
     await until(lambda: client.has_ended and other.serves)
 
     again, _ = await welcome(owner.mqtt)
-    again.say(PublishPacket("t", b"1", 1, 1))
+    again.say(PublishPacket("t", b"1", 1, packet_id=1))
     assert (await again.hears(PubackPacket)).packet_id == 1
     assert hosts_at(other) == [("mqtt", CLIENT)]
     await end(owner, other)
@@ -496,7 +501,7 @@ async def test_a_group_goes_on_sharing_at_the_next_owner() -> None:
         await subscribe(member, "$share/g/t/#")
         members.append(member)
     writer, _ = await welcome(third.mqtt, "writer")
-    writer.say(*(PublishPacket("t/1", b"%d" % n, 1, n) for n in range(1, 9)))
+    writer.say(*(PublishPacket("t/1", b"%d" % n, 1, packet_id=n) for n in range(1, 9)))
     await until(lambda: len(writer.heard) == 8)
 
     owner.kill()

@@ -35,7 +35,7 @@ def live(directory: Path) -> None:
             reader.subscribe("t/#", qos=2)
         with connected(url, "writer", properties=HOUR) as writer:
             assert writer.publish("t/1", b"state", retain=True) == PubackPacket(1)
-            writer.send(PublishPacket("t/2", b"once", 2, 7))
+            writer.send(PublishPacket("t/2", b"once", 2, packet_id=7))
             assert writer.receive() == PubrecPacket(7)
 
 
@@ -60,7 +60,10 @@ async def test_a_session_goes_on_in_the_cluster_and_behind_it(tmp_path: Path) ->
     with penstock.Realm(tmp_path / "two") as there:
         url = there.listen_mqtt()
         with back(url, "writer") as writer:
-            writer.send(PublishPacket("t/2", b"once", 2, 7, False, True), PubrelPacket(7))
+            writer.send(
+                PublishPacket("t/2", b"once", 2, packet_id=7, retain=False, is_duplicate=True),
+                PubrelPacket(7),
+            )
             assert [writer.receive() for _ in range(2)] == [PubrecPacket(7), PubcompPacket(7)]
         with back(url, "reader") as reader:
             found = {reader.receive().payload for _ in range(3)}  # each QoS is in order for itself

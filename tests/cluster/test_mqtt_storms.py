@@ -141,7 +141,7 @@ async def test_a_client_that_comes_again_within_moments_gets_everything_in_order
 ) -> None:
     random = Random(seed)
     call = taking_its_time(random)
-    owner, others = await owner_and_others(EngineServers(), 4, call, SECRET)
+    owner, others = await owner_and_others(EngineServers(), 4, call, secret=SECRET)
     machines = [owner, *others]
     for each in machines:
         each.relays._relays_max = 1_000

@@ -48,7 +48,7 @@ class NativeServer:
 
     async def serve(self, realm: RunningRealm, stopping: asyncio.Event) -> None:
         listener = NativeListener(realm, "1", NativeLimits())
-        await serve_clients(realm, listener, [self.port], stopping)
+        await serve_clients(realm, listener, [self.port], stopping=stopping)
 
 
 class Machine(SimulatedMachine):
@@ -71,7 +71,7 @@ class Machine(SimulatedMachine):
         address = f"127.0.0.1:{9_100 + n}"
         me = MemberRecord(self.name, f"start {n}", address=address, format=format)
         engine = engine or MemoryEngine(servers, call=call)
-        self.node = ClusterNode(engine, me, self.server, clock or the_loop(), lease_s=6.0)
+        self.node = ClusterNode(engine, me, self.server, clock=clock or the_loop(), lease_s=6.0)
         self.task = self.on_machine(self.node.run())
 
 

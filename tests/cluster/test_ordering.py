@@ -25,7 +25,7 @@ from tests.cluster.machines import (
 
 
 def orders(servers: EngineServers) -> ClusterOrders:
-    return ClusterOrders(MemoryInspector(servers), servers.records, the_loop(), LEASE_S)
+    return ClusterOrders(MemoryInspector(servers), servers.records, the_loop(), lease_s=LEASE_S)
 
 
 async def condition(servers: EngineServers, node: str) -> str:

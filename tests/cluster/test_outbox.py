@@ -51,7 +51,7 @@ class Local:
     async def life(self, ending: End = "power cut") -> AsyncIterator[None]:
         async with self.lives.life(ending):
             door = OwnerDoor(
-                self._owner, SECRET, "n9", the_loop(), answer_s=8.0, has_quorum=lambda: True
+                self._owner, SECRET, "n9", clock=the_loop(), answer_s=8.0, has_quorum=lambda: True
             )
             sending = the_loop().create_task(OutboxSender(self.lives.realm, door).run())
             try:
@@ -340,7 +340,7 @@ async def test_a_join_copies_with_the_rights_of_its_owner_which_the_cluster_know
     realm, ann = owner.realm, Principal("ann", "127.0.0.1")
     accounts = realm.access.accounts
     await realm.create_channel("orders", Definition(type="persistent"))
-    await accounts.grant("realm", "", "ann@*", ["access"])
+    await accounts.grant("realm", "", "ann@*", rights=["access"])
     local = Local(*others)
     async with local.life():
         await local.lives.create("readings")
@@ -348,7 +348,7 @@ async def test_a_join_copies_with_the_rights_of_its_owner_which_the_cluster_know
 
         with pytest.raises(AccessDenied, match=r"ann@127\.0\.0\.1 lacks"):
             await joins.create("readings", "orders", "", False, ann)
-        await accounts.grant("channel", "orders", "ann@*", ["publish"])
+        await accounts.grant("channel", "orders", "ann@*", rights=["publish"])
         await joins.create("readings", "orders", "", False, ann)
         await local.lives.put("readings", *named("a"))
         await local.empty()
@@ -356,7 +356,7 @@ async def test_a_join_copies_with_the_rights_of_its_owner_which_the_cluster_know
         await local.lives.put("readings", *named("b"))
         await pass_time(1)
         assert "lacks" in (await local.info()).waits_for
-        await accounts.grant("channel", "orders", "ann@*", ["publish"])
+        await accounts.grant("channel", "orders", "ann@*", rights=["publish"])
         await local.empty()
     assert (await realm.describe_channel("orders")).events == 2
     await end(owner, *others)
@@ -413,10 +413,10 @@ async def test_only_nodes_bring_copies() -> None:
     anybody = Caller(owner.realm, Principal("ann", "here", trusted=True))
 
     with pytest.raises(AccessDenied, match="only nodes of the cluster bring copies"):
-        await execute(anybody, CopyIn("orders", False, "txn:out:1"))
+        await execute(anybody, CopyIn("orders", archive=False, producer="txn:out:1"))
     node = Caller(owner.realm, Principal("realm", "n9", trusted=True), is_node=True)
     with pytest.raises(InvalidEvent, match="copies of 0 bytes in a body of 1"):
-        await execute(node, CopyIn("orders", False, "txn:out:1"), memoryview(b"x"))
+        await execute(node, CopyIn("orders", archive=False, producer="txn:out:1"), memoryview(b"x"))
     await end(owner, *others)
 
 

@@ -186,7 +186,7 @@ async def test_http_is_served_through_any_node() -> None:
         other.http,
         "/api/v1/channels",
         "POST",
-        b'{"name": "orders", "attributes": {"type": "persistent"}}',
+        body=b'{"name": "orders", "attributes": {"type": "persistent"}}',
     )
 
     assert made.startswith("HTTP/1.1 201")
@@ -489,7 +489,7 @@ async def test_while_nobody_serves_nobody_is_relayed_and_the_node_is_not_well() 
 @simulated
 async def test_a_node_that_does_not_reach_the_engine_says_that_there_is_no_quorum() -> None:
     valve = Valve()
-    owner, (other,) = await owner_and_others(EngineServers(), 2, valve, SECRET)
+    owner, (other,) = await owner_and_others(EngineServers(), 2, valve, secret=SECRET)
 
     valve.open.clear()
     await until(lambda: not other.node.has_quorum() and other.node.owner(0) is None)

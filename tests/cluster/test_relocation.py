@@ -122,14 +122,14 @@ async def moved_in(
 ) -> RealmMoved:
     async with source_realm(directory) as source:
         return await relocating.import_realm(
-            source, engine or MemoryEngine(servers), SystemClock(), CLUSTER, **how
+            source, engine or MemoryEngine(servers), SystemClock(), cluster=CLUSTER, **how
         )
 
 
 async def moved_out(servers: EngineServers, directory: Path) -> RealmMoved:
     records = await MemoryInspector(servers).records()
     return await relocating.export_realm(
-        MemoryEngine(servers), records, directory, SystemClock(), CLUSTER
+        MemoryEngine(servers), records, directory, clock=SystemClock(), cluster=CLUSTER
     )
 
 
@@ -296,7 +296,7 @@ async def test_the_rest_of_a_running_realm_comes_after_its_files(
         ("identity", b"another", IllegalState, "has a realm already, another"),
         (
             "shard/0",
-            msgspec.json.encode(ClaimRecord("n1", "x", 4, 1, 9)),
+            msgspec.json.encode(ClaimRecord("n1", "x", 4, format=1, confirmed=9)),
             IllegalState,
             "has a realm already",
         ),
@@ -400,7 +400,7 @@ async def test_an_export_looks_again_when_its_files_are_removed_meanwhile(
 
     records = await MemoryInspector(servers).records()
     await relocating.export_realm(
-        Engine(servers), records, tmp_path / "two", SystemClock(), CLUSTER
+        Engine(servers), records, tmp_path / "two", clock=SystemClock(), cluster=CLUSTER
     )
     before, after = await contents(filled), await contents(tmp_path / "two")
     assert differences({**before, "single": None}, {**after, "single": None}) == []
@@ -409,7 +409,9 @@ async def test_an_export_looks_again_when_its_files_are_removed_meanwhile(
 
 async def backed_up(servers: EngineServers, folder: Path) -> ClusterBackup:
     records = await MemoryInspector(servers).records()
-    return await back_up_cluster(MemoryEngine(servers), records, folder, SystemClock(), CLUSTER)
+    return await back_up_cluster(
+        MemoryEngine(servers), records, folder, clock=SystemClock(), cluster=CLUSTER
+    )
 
 
 @on_a_loop

@@ -57,7 +57,7 @@ class Node:
 
     def ask(self, path: str, user: str, host: str, body: Any = None) -> tuple[int, Any]:
         """Status and document, for a user who comes from a host."""
-        status, text = self.text(path, user, host, body)
+        status, text = self.text(path, user, host, body=body)
         return status, json.loads(text or "null")
 
     def text(self, path: str, user: str, host: str, body: Any = None) -> tuple[int, str]:

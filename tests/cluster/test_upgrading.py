@@ -21,7 +21,7 @@ from tests.cluster.test_node import Machine, end
 
 
 async def state_of(servers: EngineServers) -> UpgradeState:
-    return await upgrade_state(MemoryInspector(servers), the_loop(), LEASE_S, "penstock")
+    return await upgrade_state(MemoryInspector(servers), the_loop(), LEASE_S, cluster="penstock")
 
 
 async def finish(servers: EngineServers) -> int:
@@ -139,11 +139,11 @@ async def test_there_is_nothing_to_finish_without_a_cluster_or_a_node() -> None:
 def test_a_fact_of_a_newer_format_is_written_where_all_nodes_know_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fact = FactRecord(0, PublishingPauseSet(True))
+    fact = FactRecord(0, PublishingPauseSet(paused=True))
     monkeypatch.setattr(records, "FORMAT", 2)
     monkeypatch.setattr(records, "SINCE", {PublishingPauseSet: 2})
 
-    header, _ = decode_block(memoryview(b"".join(encode_block(5, [fact], [], 2))))
+    header, _ = decode_block(memoryview(b"".join(encode_block(5, [fact], [], format=2))))
     assert header.records == (fact,)
     with pytest.raises(AssertionError, match="nodes that know format 1 do not know"):
-        encode_block(5, [fact], [], 1)
+        encode_block(5, [fact], [], format=1)

@@ -158,7 +158,7 @@ class Browser:
     @classmethod
     async def signed_in(cls, node: NodeMachine, user: str) -> Browser:
         head, body = (
-            await asked(node, "POST", "login", {"user": user, "password": PASSWORD})
+            await asked(node, "POST", "login", document={"user": user, "password": PASSWORD})
         ).split("\r\n\r\n", 1)
         cookie = head.split("set-cookie: ", 1)[1]
         assert "HttpOnly; SameSite=Strict" in cookie
@@ -166,7 +166,7 @@ class Browser:
 
     async def asks(self, node: NodeMachine, method: str = "GET", path: str = "me") -> int:
         """The status of the answer."""
-        return int((await asked(node, method, path, {}, self._lines)).split()[1])
+        return int((await asked(node, method, path, document={}, lines=self._lines)).split()[1])
 
     async def asks_all(self, nodes: Sequence[NodeMachine]) -> list[int]:
         return [await self.asks(node) for node in nodes]

@@ -97,7 +97,7 @@ def test_a_field_of_a_plain_table_that_differs_in_case_only_keeps_its_name() -> 
 
 
 def test_everything_about_an_event_is_kept() -> None:
-    at = datetime(2026, 5, 4, 23, 59, 59, tzinfo=UTC)
+    at = datetime(2026, 5, 4, hour=23, minute=59, second=59, tzinfo=UTC)
     events = [
         Event(
             b"\x00\xff",
@@ -154,7 +154,9 @@ def test_who_has_published_it_is_kept() -> None:
 
 
 def test_where_it_came_from_is_kept() -> None:
-    batch = stamp(for_join(body_of([Event(b"x")]), 41, 1_000_000, "source"), Span(0, 1), 2_000_000)
+    batch = stamp(
+        for_join(body_of([Event(b"x")]), 41, 1_000_000, store="source"), Span(0, 1), 2_000_000
+    )
     table, rows = through_archive([batch])
 
     (event,) = EventBatch(from_archive(rows, table))

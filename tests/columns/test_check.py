@@ -138,7 +138,7 @@ def test_text_that_is_not_utf8_is_refused() -> None:
 
 @pytest.mark.spec("E3")
 def test_only_the_realm_writes_where_an_event_came_from() -> None:
-    forged = for_join(body_of_columns([b"x"]), 0, 0, "elsewhere")
+    forged = for_join(body_of_columns([b"x"]), 0, 0, store="elsewhere")
 
     with pytest.raises(InvalidEvent, match="column 'origin' is set by the realm; leave it out"):
         check_body(forged)

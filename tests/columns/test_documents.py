@@ -58,7 +58,7 @@ def test_properties_of_every_type_survive_json(properties: dict[str, Any], data:
 
 @pytest.mark.spec("E2")
 def test_what_an_event_says_of_itself_survives_json() -> None:
-    expires = datetime(2030, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+    expires = datetime(2030, 1, 2, hour=3, minute=4, second=5, microsecond=678, tzinfo=UTC)
     headers = {"timestamp": expires, "expiration": expires, "correlation_id": "7"}
     event = Event(b"", tag="t", headers=headers, ttl=5_000, priority=9, persistent=False)
 

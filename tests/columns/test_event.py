@@ -35,7 +35,9 @@ def test_an_event_arrives_as_it_was_made() -> None:
     )
 
     assert event.event_id == 7
-    assert event.published == datetime(1970, 1, 1, 0, 0, 1, 1, tzinfo=UTC)
+    assert event.published == datetime(
+        1970, 1, 1, hour=0, minute=0, second=1, microsecond=1, tzinfo=UTC
+    )
     assert (event.data, event.tag, event.ttl, event.priority) == (b"x", "t", 500, 9)
     assert event.properties == {"a": 1, "b": None}
     assert event.headers == {"type": "order", "timestamp": moment, "delivery_mode": 2}
@@ -121,7 +123,9 @@ def test_repr_shows_what_matters_and_not_all_of_long_data() -> None:
 
 
 def test_a_time_of_delivery_goes_with_the_event_in_any_time_zone() -> None:
-    time = datetime(2026, 1, 2, 3, 4, 5, 6, timezone(timedelta(hours=2)))
+    time = datetime(
+        2026, 1, 2, hour=3, minute=4, second=5, microsecond=6, tzinfo=timezone(timedelta(hours=2))
+    )
     event = received(Event(b"x", deliver_at=time))
 
     assert Event(deliver_at=time).deliver_at is time

@@ -151,7 +151,12 @@ def test_each_of_several_keys_looks_for_itself() -> None:
 def test_one_and_one_point_zero_are_one_value_and_true_is_another(depth: int) -> None:
     channel = Channel(k=depth)
     same = [1, 1.0, np.int8(1), np.float32(1)]
-    other = [True, "1", b"1", datetime(1970, 1, 1, 0, 0, 0, 1, UTC)]
+    other = [
+        True,
+        "1",
+        b"1",
+        datetime(1970, 1, 1, hour=0, minute=0, second=0, microsecond=1, tzinfo=UTC),
+    ]
     for value in [*same, *other]:
         channel.publish(body(value))
 
@@ -187,7 +192,7 @@ def test_a_value_that_found_no_column_counts_all_the_same() -> None:
 
 
 def test_a_time_is_one_value_in_a_column_and_beside_the_columns() -> None:
-    time = datetime(2026, 1, 2, 3, 4, 5, 678, UTC)
+    time = datetime(2026, 1, 2, hour=3, minute=4, second=5, microsecond=678, tzinfo=UTC)
     row = {f"p{i}": i for i in range(300)} | {"k": time}
     channel = Channel(k=1)
     channel.publish(body_of_columns([b""], properties=[row]))

@@ -93,9 +93,9 @@ def test_gaps_between_ids_do_not_shift_what_is_said_of_them() -> None:
 
 @pytest.mark.spec("L1", "L2")
 def test_a_join_copy_keeps_its_ttl_and_its_path_grows_from_store_to_store() -> None:
-    one = for_join(body_of([Event(b"a", ttl=9), Event(b"b")]), 5, 7, "first")
+    one = for_join(body_of([Event(b"a", ttl=9), Event(b"b")]), 5, 7, store="first")
     mixed = pa.Table.from_batches([one.slice(1)]).to_batches()[0]
-    two = for_join(mixed, np.array([77]), 8, "second")
+    two = for_join(mixed, np.array([77]), 8, store="second")
     event = kept(two)[0]
 
     assert [e.ttl for e in kept(one)] == [9, 0]
@@ -112,12 +112,14 @@ def test_a_join_copy_keeps_its_ttl_and_its_path_grows_from_store_to_store() -> N
 @pytest.mark.spec("L2")
 def test_paths_of_one_batch_may_differ() -> None:
     schema = ChannelSchema.empty()
-    joined = stamp(for_join(for_join(body_of([Event(b"a")]), 0, 0, "x"), 0, 0, "y"), Span(0, 1), 0)
+    joined = stamp(
+        for_join(for_join(body_of([Event(b"a")]), 0, 0, store="x"), 0, 0, store="y"), Span(0, 1), 0
+    )
     plain = stored(Event(b"b"), first=1)
     schema = schema.grown(joined.schema).grown(plain.schema)
     both = pa.Table.from_batches([schema.conform(joined), schema.conform(plain)]).combine_chunks()
     batch = both.to_batches()[0]
-    body = for_join(batch, 0, 0, "z")
+    body = for_join(batch, 0, 0, store="z")
 
     assert path_lengths(batch).tolist() == [2, 0]
     assert path_contains(batch, "x").to_pylist() == [True, False]
@@ -200,7 +202,17 @@ def test_a_due_event_no_longer_shows_when_it_was_due() -> None:
 
 
 def test_an_origin_is_shown_in_a_line() -> None:
-    origin = Origin("orders", 7, at(0), "ttl", at(1_000_000), ("d", "e"), 2, 0, ("a", "orders"))
+    origin = Origin(
+        "orders",
+        7,
+        at(0),
+        cause="ttl",
+        at=at(1_000_000),
+        durables=("d", "e"),
+        redeliveries=2,
+        ttl=0,
+        path=("a", "orders"),
+    )
 
     assert repr(origin) == (
         "Origin(ttl from 'orders', id 7, at 1970-01-01 00:00:01 UTC, missed by d, e, "

@@ -57,7 +57,7 @@ def test_uniform_rows_need_no_encoding_columns() -> None:
         (b"\xff", pa.binary()),
         (bytearray(b"x"), pa.binary()),
         (datetime(2026, 1, 2, tzinfo=UTC), pa.timestamp("us", tz="UTC")),
-        (datetime(2026, 1, 2, 3, 4, 5, 6), pa.timestamp("us")),  # noqa: DTZ001 - naive stays so
+        (datetime(2026, 1, 2, hour=3, minute=4, second=5, microsecond=6), pa.timestamp("us")),  # noqa: DTZ001 - naive stays so
         ([1, None], pa.list_(pa.int64())),
         ({"x": [{"y": 1.5}]}, pa.struct([("x", pa.list_(pa.struct([("y", pa.float64())])))])),
         (None, pa.null()),
@@ -73,7 +73,7 @@ def test_each_supported_type_has_its_arrow_type(value: Any, kind: pa.DataType) -
 
 @pytest.mark.spec("E2")
 def test_a_timestamp_with_a_zone_is_the_same_instant_in_utc() -> None:
-    moment = datetime(2026, 1, 2, 3, tzinfo=timezone(timedelta(hours=5)))
+    moment = datetime(2026, 1, 2, hour=3, tzinfo=timezone(timedelta(hours=5)))
     found = row_properties(batch_of([{"t": moment}]), 0)["t"]
 
     assert found == moment

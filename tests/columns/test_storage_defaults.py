@@ -24,7 +24,7 @@ from tests.thorough import examples
 
 from .strategies import PROPERTIES, typed
 
-TIME = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
+TIME = datetime(2026, 1, 2, hour=3, minute=4, second=5, microsecond=6, tzinfo=UTC)
 AT_US = 1_767_323_045_000_006
 
 
@@ -33,7 +33,7 @@ def body(rows: list[dict[str, Any] | None]) -> pa.RecordBatch:
 
 
 def stamped(batch: pa.RecordBatch, first_id: int = 7) -> pa.RecordBatch:
-    return with_dictionary(batch, first_id, AT_US, "ada", "office")
+    return with_dictionary(batch, first_id, AT_US, publisher="ada", host="office")
 
 
 def read(batch: pa.RecordBatch) -> list[dict[str, Any]]:

@@ -125,7 +125,7 @@ class CallsTrimmedDamaged(EngineJournal):
         try:
             return await super().read(first, limit, bytes_max)
         except Trimmed as error:
-            return [DamagedBlock(first, "the log", str(error), 0)]
+            return [DamagedBlock(first, "the log", str(error), size=0)]
 
 
 class AppendsAgainAtTheNewTail(EngineJournal):
@@ -268,7 +268,7 @@ class ForgetsWhereItBegan(EngineJournal):
     def _frame(
         self, kind: FrameKind, block: int, part: int = 0, parts: int = 1, data: bytes = b""
     ) -> LogFrame:
-        return super()._frame(kind, 0 if kind == "epoch" else block, part, parts, data)
+        return super()._frame(kind, 0 if kind == "epoch" else block, part, parts=parts, data=data)
 
 
 class BeginsAnew(MemoryEngine):

@@ -74,5 +74,7 @@ class EngineJournalKit(ReopenedJournalContract):
         log = self._servers.log(0)
         newest = log.frames[-1]
         begun = data[:FRAME_BYTES_MAX]
-        torn = LogFrame("data", self._epoch, newest.writer, newest.block + 1, 0, 2, begun)
+        torn = LogFrame(
+            "data", self._epoch, newest.writer, block=newest.block + 1, part=0, parts=2, data=begun
+        )
         log.append(log.last, torn)

@@ -66,7 +66,11 @@ async def check_large_blocks(join: Callable[[], Awaitable[StorageEngine]]) -> No
         for part in (1, 2):
             realm.stages.put(f"query/0/{part}", ORDERS, [body([written[part]])])
         realm.commit(
-            ORDERS, ["query/0/1", "query/0/2"], "query", 0, lambda _, error: done.set_result(error)
+            ORDERS,
+            ["query/0/1", "query/0/2"],
+            "query",
+            sequence=0,
+            reply=lambda _, error: done.set_result(error),
         )
         assert await done is None
         assert len(await apart(await join())) == 1, "its bodies are beside the journal"

@@ -165,13 +165,13 @@ async def on_nodes(
 @pytest.mark.parametrize("frame_bytes", FRAMES.values(), ids=FRAMES)
 @pytest.mark.parametrize("check", checks(JournalContract))
 def test_journal(servers: NatsServers, frame_bytes: int, check: str) -> None:
-    keeps(JournalKit, servers, check, frame_bytes)
+    keeps(JournalKit, servers, check, frame_bytes=frame_bytes)
 
 
 @pytest.mark.parametrize("frame_bytes", FRAMES.values(), ids=FRAMES)
 @pytest.mark.parametrize("check", checks(ReopenedJournalContract))
 def test_journal_opened_again(servers: NatsServers, frame_bytes: int, check: str) -> None:
-    keeps(ReopenedKit, servers, check, frame_bytes)
+    keeps(ReopenedKit, servers, check, frame_bytes=frame_bytes)
 
 
 @pytest.mark.parametrize("check", checks(EngineContract))
@@ -182,12 +182,12 @@ def test_engine(servers: NatsServers, check: str) -> None:
 
 @pytest.mark.parametrize("check", checks(BlobsContract))
 def test_blobs(servers: NatsServers, check: str) -> None:
-    keeps(BlobsKit, servers, check, FRAMES["frames of 1 MiB"])
+    keeps(BlobsKit, servers, check, frame_bytes=FRAMES["frames of 1 MiB"])
 
 
 @pytest.mark.parametrize("check", checks(RegistryContract))
 def test_registry(servers: NatsServers, check: str) -> None:
-    keeps(RegistryKit, servers, check, FRAMES["frames of 1 MiB"])
+    keeps(RegistryKit, servers, check, frame_bytes=FRAMES["frames of 1 MiB"])
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def durable_play(
     play = play_of(**attributes)
     play.do(AddDurable("d", kind))
     for seat, window in enumerate(windows, start=1):
-        play.do(TakeSeat("d", seat, f"s{seat}", window, pull))
+        play.do(TakeSeat("d", seat, f"s{seat}", window=window, pull=pull))
     if events:
         play.do(publish(events))
     return play
@@ -61,4 +61,6 @@ def left(play: Play) -> list[tuple[Cause, list[int], list[int]]]:
 def reader(play: Play, name: str, kind: str, subscription: int, **more: Any) -> None:
     """A durable with one client that takes all it can get."""
     play.do(AddDurable(name, kind, **more))
-    play.do(TakeSeat(name, subscription, f"s{subscription}", 100 if kind == "shared" else None))
+    play.do(
+        TakeSeat(name, subscription, f"s{subscription}", window=100 if kind == "shared" else None)
+    )

@@ -41,7 +41,11 @@ async def test_it_is_up_when_an_event_is_acknowledged_and_its_owner_is_known() -
     traffic: Any = SimpleNamespace(ledger=SimpleNamespace(published=0), trouble="")
     display = Told()
     demo = _Demo(
-        cast("DemoProcesses", processes), cast("Traffic", traffic), display, loop, _Ending()
+        cast("DemoProcesses", processes),
+        cast("Traffic", traffic),
+        display,
+        clock=loop,
+        ending=_Ending(),
     )
     coming = loop.create_task(demo._come_up())
 

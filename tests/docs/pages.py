@@ -150,7 +150,7 @@ def blocks(page: Path) -> list[Block]:
     for fence in _FENCE.finditer(text):
         language, *marks = fence[1].split() or [""]
         line = text.count("\n", 0, fence.start()) + 2
-        found.append(Block(page, line, language, frozenset(marks), fence[2]))
+        found.append(Block(page, line, language, marks=frozenset(marks), text=fence[2]))
     return found
 
 

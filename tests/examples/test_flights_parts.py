@@ -152,8 +152,16 @@ def findings(flights: pa.Table, **changes: Any) -> Findings:
         delivered_ids=ids,
         filtered_ids=reconciliation.late_from_jfk(flights),
         workers=(
-            Acknowledged("1", half, int(ids[:half].sum()), int(chosen.sum()), 0),
-            Acknowledged("2", rows - half, int(ids[half:].sum()), 0, int(chosen.sum())),
+            Acknowledged(
+                "1", half, int(ids[:half].sum()), rolled_back=int(chosen.sum()), redelivered=0
+            ),
+            Acknowledged(
+                "2",
+                rows - half,
+                int(ids[half:].sum()),
+                rolled_back=0,
+                redelivered=int(chosen.sum()),
+            ),
         ),
         channel_delays=sums,
         table_delays=sums,

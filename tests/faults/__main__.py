@@ -86,7 +86,7 @@ def _play(asked: argparse.Namespace, seed: int) -> Loop | ClusterLoop:
         if asked.cluster:
             loop = _play_cluster(asked, seed, folder)
         else:
-            given = run.Given(seed, asked.minutes, folder, asked.cases)
+            given = run.Given(seed, asked.minutes, folder, cases=asked.cases)
             given = given._replace(kinds=asked.only or given.kinds, may_mount=not asked.no_mount)
             loop = run.play(given)
     except BaseException as error:

@@ -121,7 +121,7 @@ def check_durable(
     missed = [event_id for event_id in events if event_id not in asked]
     if missed:
         wrong.append(f"{kind}: nobody acknowledged {some(missed)}")
-    return _row(kind, lines, len(events), len(missed))
+    return _row(kind, lines, len(events), missed=len(missed))
 
 
 def check_subscription(
@@ -136,7 +136,7 @@ def check_subscription(
     backwards = [after for before, after in pairwise(ids) if after <= before]
     if backwards:
         wrong.append(f"{name}: out of order or again: {some(backwards)}")
-    return _row(name, lines, len(events), len(missed))
+    return _row(name, lines, len(events), missed=len(missed))
 
 
 def check_messages(
@@ -165,7 +165,7 @@ def check_messages(
     places = [stored[number][0] for number in firsts if number in stored]
     if any(after < before for before, after in pairwise(places)):
         wrong.append(f"{name}: out of order")
-    return _row(name, lines, len(stored), len(missed))
+    return _row(name, lines, len(stored), missed=len(missed))
 
 
 def check_queue(
@@ -202,7 +202,7 @@ def check_queue(
         twice = [number for number, ids in stored[each.name].items() if len(ids) > 1]
         if twice:
             wrong.append(f"{name}: {each.name} is there twice: {some(twice)}")
-    return _row(name, lines, len(owner_of) + len(missed), len(missed)), stored
+    return _row(name, lines, len(owner_of) + len(missed), missed=len(missed)), stored
 
 
 def check_together(
@@ -273,4 +273,6 @@ def _row(name: str, lines: Sequence[Received], events: int, missed: int) -> Cons
         elif line.what == "acked":
             confirmed.update(line.ids)
     again = received.total() - len(received)
-    return Consuming(name, events, len(received), len(confirmed), again, missed)
+    return Consuming(
+        name, events, len(received), confirmed=len(confirmed), again=again, missed=missed
+    )

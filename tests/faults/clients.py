@@ -29,9 +29,11 @@ def main(arguments: list[str]) -> int:
         player: Publisher | Consumer
         try:
             if kind in TARGETS:
-                player = Publisher(kind, url, mqtt_at, Path(folder), stop)
+                player = Publisher(kind, url, mqtt_at, folder=Path(folder), stop=stop)
             else:
-                player = Consumer(kind, int(number), url, mqtt_at, Path(folder), stop)
+                player = Consumer(
+                    kind, int(number), url, mqtt_at=mqtt_at, folder=Path(folder), stop=stop
+                )
             player.run()
         except Exception:  # noqa: BLE001  a thread's root: the run is to hear of it
             if not stop.is_set():

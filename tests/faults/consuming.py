@@ -47,7 +47,7 @@ class Consumer:
 
     def run(self) -> None:
         if self.kind in MQTT_CONSUMERS:
-            mqtt.Receiver(self._mqtt_at, self.kind, self._number, self._diary).run(self._stop)
+            mqtt.Receiver(self._mqtt_at, self.kind, self._number, diary=self._diary).run(self._stop)
             return
         # the end of a session raises what was on its way as a connection was lost
         with suppress(ConnectionLost), connected(self._url, self._stop) as session:

@@ -82,7 +82,7 @@ def spoil(
         at -= at % PAGE_BYTES
         content[at : at + PAGE_BYTES] = bytes(len(content[at : at + PAGE_BYTES]))
     path.write_bytes(content)
-    return Damage(kind, way, str(path.relative_to(directory)), at)
+    return Damage(kind, way, str(path.relative_to(directory)), at=at)
 
 
 def judge(source: Path, folder: Path, known: Content, damage: Damage, wrong: list[str]) -> None:
@@ -91,7 +91,7 @@ def judge(source: Path, folder: Path, known: Content, damage: Damage, wrong: lis
     found = _verified(folder)
     served, reported = _served(folder, known, damage)
     if not damage.refused:
-        lost = _compare(damage, known, served, wrong)
+        lost = _compare(damage, known, served, wrong=wrong)
         damage.missing = sum(map(len, lost.values()))
         places = _owners(_placed(before, found, damage))
         kept = _owners(_bytes_of(folder).values() if found else ())
@@ -109,7 +109,7 @@ def judge(source: Path, folder: Path, known: Content, damage: Damage, wrong: lis
                 wrong.append(f"{damage}: silently gone from {name}: {some(gone)}")
     findings = _mended(folder, damage, wrong)
     again, _ = _served(folder, known, None)
-    _compare(damage, known, again, wrong)
+    _compare(damage, known, again, wrong=wrong)
     if not damage.refused:
         for name, events in served.items():
             named_now = _named(findings, name)

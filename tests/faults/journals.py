@@ -159,7 +159,7 @@ class Published(Struct):
 
 def read_published(path: Path) -> Published:
     """The file of a publisher; an empty one when there is none yet."""
-    found = Published(path.stem, IdSet(), IdSet(), 0, [], None)
+    found = Published(path.stem, IdSet(), IdSet(), refused=0, answers=[], open=None)
     for words in _lines(path):
         match words:
             case ["try", first, count]:
@@ -201,9 +201,11 @@ def read_received(paths: Iterable[Path]) -> list[Received]:
             match words:
                 case ["got", at, digest, spans, *names]:
                     ids = ids_of_spans(spans)
-                    line = Received(int(at), "got", ids, digest, path.stem, _events(names))
+                    line = Received(
+                        int(at), "got", ids, digest=digest, by=path.stem, events=_events(names)
+                    )
                 case ["ack" | "acked" | "stale" as what, at, spans]:
-                    line = Received(int(at), what, ids_of_spans(spans), "", path.stem)
+                    line = Received(int(at), what, ids_of_spans(spans), digest="", by=path.stem)
                 case _:
                     continue
             found.append(line)

@@ -52,7 +52,9 @@ def schedule(random: Random, seconds: float, kinds: Sequence[str]) -> list[Fault
     while left > 0:
         (what,) = random.choices(kinds, weights)
         least, most, _ = KINDS[what]
-        fault = Fault(what, random.uniform(0.5, 3.0), random.uniform(least, most), random.random())
+        fault = Fault(
+            what, random.uniform(0.5, 3.0), random.uniform(least, most), choice=random.random()
+        )
         if what == "half" and fault.choice < 0.2 and left > 2 * SILENCE_S:
             fault = fault._replace(for_s=SILENCE_S)
         found.append(fault)

@@ -92,7 +92,7 @@ def finished(
         each.ask_to_end()
     wrong = [each.wait(patience_s) for each in publishing]
     with penstock.connect(url, reconnect_timeout=patience_s) as session:
-        left = _drained(session, diaries, cast, patience_s)
+        left = _drained(session, diaries, cast, patience_s=patience_s)
     if left:
         wrong.append(f"{patience_s:g} s after the last fault there is still {left}")
     for each in consuming:

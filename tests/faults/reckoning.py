@@ -76,7 +76,7 @@ def reckon(
             queue,
             received(kind),
             offered,
-            wrong,
+            wrong=wrong,
             tolerated=kills * IN_HAND if kind == "pop" else 0,
         )
         loop.consumers.append(row)
@@ -89,13 +89,13 @@ def reckon(
         loop.publishers.append(checking.check_publishing(published, numbers, wrong))
     for kind in DURABLES:
         if lines := received(kind):
-            loop.consumers.append(checking.check_durable(kind, lines, content[LOG], wrong))
+            loop.consumers.append(checking.check_durable(kind, lines, content[LOG], wrong=wrong))
     for role in played:
         if role.startswith("subscription"):
-            row = checking.check_subscription(role, received(role), content[LOG], wrong)
+            row = checking.check_subscription(role, received(role), content[LOG], wrong=wrong)
             loop.consumers.append(row)
     sent = stored[LOG].get("mqtt", {})
-    loop.consumers += _over_mqtt(played, received, sent, wrong, kills)
+    loop.consumers += _over_mqtt(played, received, sent, wrong=wrong, kills=kills)
     checking.check_together(stored[LOG].get("joint", {}), stored[WORK].get("joint", {}), wrong)
 
 
@@ -114,7 +114,7 @@ def _over_mqtt(
                 role,
                 received(role),
                 sent,
-                wrong,
+                wrong=wrong,
                 is_once=kind == EXACTLY_ONCE,
                 tolerated=tolerated,
             )

@@ -71,7 +71,9 @@ def play(given: Given) -> Loop:
         notes.append(f"disk full: {means}")
         kinds = [kind for kind in given.kinds if kind != "full" or all_of_it.disk.means]
         faults = schedule(random, given.minutes * 60, kinds)
-        nemesis = Nemesis(all_of_it.server, all_of_it.network, all_of_it.clients, all_of_it.disk)
+        nemesis = Nemesis(
+            all_of_it.server, all_of_it.network, all_of_it.clients, disk=all_of_it.disk
+        )
         began_s = time.monotonic_ns() / 1e9
         nemesis.play(faults, inf if given.is_whole else began_s + given.minutes * 60)
         minutes = (time.monotonic_ns() / 1e9 - began_s) / 60
@@ -79,17 +81,27 @@ def play(given: Given) -> Loop:
         nemesis.look()
         wrong += nemesis.failures
         url = all_of_it.server.url
-        wrong += finished(all_of_it.clients, url, all_of_it.diaries, given.cast)
-        loop = Loop(given.seed, minutes, 0, dict(nemesis.done), [], [], [], notes, wrong)
+        wrong += finished(all_of_it.clients, url, all_of_it.diaries, cast=given.cast)
+        loop = Loop(
+            given.seed,
+            minutes,
+            0,
+            faults=dict(nemesis.done),
+            publishers=[],
+            consumers=[],
+            damages=[],
+            notes=notes,
+            violations=wrong,
+        )
         with penstock.connect(url, reconnect_timeout=RECONNECT_S) as session:
             content = read_stores(session)
         played = [role for roles in given.cast for role in roles]
         kills = sum(each.kills for each in all_of_it.clients if "pop.1" in each.roles)
-        reckon(all_of_it.diaries, played, content, loop, kills=kills)
+        reckon(all_of_it.diaries, played, content, loop=loop, kills=kills)
         known = {name: content[name] for name in (LOG, SINGLE_FILE, PAGED)}
         _stop_server(all_of_it.server, random, wrong)
         loop.lives = all_of_it.server.lives
-        _spoil(all_of_it.data, given, random, known, loop)
+        _spoil(all_of_it.data, given, random, known=known, loop=loop)
     return loop
 
 
@@ -115,7 +127,14 @@ def _running(given: Given) -> Iterator[Loose]:
             stack.callback(clients[-1].close)
         roles_played = sum(map(len, given.cast)) - ("careless" in given.cast[0])
         arrived(server.url, roles_played)
-        yield Loose(disk, given.folder / "disk" / "realm", diaries, server, network, clients)
+        yield Loose(
+            disk,
+            given.folder / "disk" / "realm",
+            diaries,
+            server=server,
+            network=network,
+            clients=clients,
+        )
 
 
 # --- the end of it -----------------------------------------------------------------------
@@ -136,8 +155,8 @@ def _spoil(data: Path, given: Given, random: Random, known: damage.Content, loop
         folder = given.folder / "spoilt"
         copy = damage.copied(data, folder)
         kind = damage.KINDS[case % len(damage.KINDS)]
-        done = damage.spoil(copy, random, kind, random.choice(damage.WAYS))
+        done = damage.spoil(copy, random, kind, way=random.choice(damage.WAYS))
         if done is not None:
-            damage.judge(data, copy, known, done, loop.violations)
+            damage.judge(data, copy, known, damage=done, wrong=loop.violations)
             loop.damages.append(done)
         shutil.rmtree(folder)

@@ -98,7 +98,7 @@ def check_alice(realm: penstock.Realm) -> bool:
 def test_damaged_users_let_nobody_in(known: Known, way: str, tmp_path: Path) -> None:
     for seed in range(SEEDS):
         directory = copied(known, tmp_path)
-        done = spoil(directory, Random(seed), "registry", way, "access%2Fusers")
+        done = spoil(directory, Random(seed), "registry", way=way, pattern="access%2Fusers")
         assert done is not None
 
         with pytest.raises(Damaged, match="access"), penstock.Realm(directory, **QUICK):
@@ -111,7 +111,7 @@ def test_damaged_rights_are_nobodys(known: Known, way: str, tmp_path: Path) -> N
     kept = 0
     for seed in range(SEEDS):
         directory = copied(known, tmp_path)
-        done = spoil(directory, Random(seed), "registry", way, "access%2Fentries*")
+        done = spoil(directory, Random(seed), "registry", way=way, pattern="access%2Fentries*")
         assert done is not None
         findings = asyncio.run(repair_store(directory)).findings
         assert any(Path(finding.file).name == Path(done.file).name for finding in findings), done
@@ -129,7 +129,7 @@ def test_of_a_damaged_audit_log_the_rest_is_told_and_it_goes_on(
 ) -> None:
     for seed in range(SEEDS):
         directory = copied(known, tmp_path)
-        done = spoil(directory, Random(seed), ".", way, "audit.ndjson")
+        done = spoil(directory, Random(seed), ".", way=way, pattern="audit.ndjson")
         assert done is not None
         lines = (known.directory / "audit.ndjson").read_bytes()
         before = lines[: done.at].count(b"\n")

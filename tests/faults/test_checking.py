@@ -37,7 +37,7 @@ def published(name: str = "single", **told: int) -> Published:
     """Six events tried and acknowledged, in order."""
     all_six = IdSet([Span(0, 6)])
     answers = [Acknowledged(told.get("first", 0), 6, told.get("first_id", 0))]
-    return Published(name, all_six.copy(), all_six.copy(), 0, answers, None)
+    return Published(name, all_six.copy(), all_six.copy(), refused=0, answers=answers, open=None)
 
 
 def stored(*ids: int) -> dict[int, list[int]]:
@@ -47,7 +47,7 @@ def stored(*ids: int) -> dict[int, list[int]]:
 def got(at: int, *ids: int, by: str = "a", what: str = "got") -> Received:
     digest = digest_of([EVENTS.get(event_id, b"") for event_id in ids]) if what == "got" else ""
     events = tuple(("single", event_id) for event_id in ids)
-    return Received(at, what, list(ids), digest, by, events)
+    return Received(at, what, list(ids), digest=digest, by=by, events=events)
 
 
 def done(at: int, *ids: int, by: str = "a") -> list[Received]:
@@ -63,9 +63,9 @@ def test_what_is_well_is_found_well() -> None:
     lines = [*done(0, 0, 1, 2), *done(10, 3, 4, 5, by="b")]
     check_publishing(published(), owners(EVENTS, "log", wrong)["single"], wrong)
     for kind in ("exclusive", "serial", "shared"):
-        check_durable(kind, lines, EVENTS, wrong)
-    check_subscription("s", [got(0, 0, 1, 2, 3), got(1, 4, 5)], EVENTS, wrong)
-    row, _ = check_queue("work", lines, [published()], wrong)
+        check_durable(kind, lines, EVENTS, wrong=wrong)
+    check_subscription("s", [got(0, 0, 1, 2, 3), got(1, 4, 5)], EVENTS, wrong=wrong)
+    row, _ = check_queue("work", lines, [published()], wrong=wrong)
 
     assert wrong == []
     assert (row.received, row.confirmed, row.again, row.missed) == (6, 6, 0, 0)
@@ -109,7 +109,7 @@ def test_a_publisher_that_publishes_again_by_itself_may_be_there_twice() -> None
 )
 def test_harm_to_what_is_delivered_is_found(kind: str, lines: list[Received], what: str) -> None:
     wrong: list[str] = []
-    check_durable(kind, lines, EVENTS, wrong)
+    check_durable(kind, lines, EVENTS, wrong=wrong)
 
     assert any(what in each for each in wrong), wrong
 
@@ -118,7 +118,7 @@ def test_other_contents_than_were_published_are_found() -> None:
     wrong: list[str] = []
     owners({0: EVENTS[0][:-1], 1: b"nobody's"}, "log", wrong)
     lines = [line._replace(digest="0") if line.digest else line for line in done(0, *range(6))]
-    check_durable("shared", lines, EVENTS, wrong)
+    check_durable("shared", lines, EVENTS, wrong=wrong)
 
     assert "events 0, 1 are not what anybody published" in wrong[0]
     assert "other contents" in wrong[1]
@@ -133,7 +133,7 @@ def test_other_contents_than_were_published_are_found() -> None:
 )
 def test_a_gap_or_a_repetition_in_a_subscription_is_found(lines: list[Received], what: str) -> None:
     wrong: list[str] = []
-    check_subscription("s", lines, EVENTS, wrong)
+    check_subscription("s", lines, EVENTS, wrong=wrong)
 
     assert any(what in each for each in wrong), wrong
 
@@ -149,7 +149,7 @@ def test_a_gap_or_a_repetition_in_a_subscription_is_found(lines: list[Received],
 )
 def test_harm_to_messages_is_found(lines: list[Received], what: str) -> None:
     wrong: list[str] = []
-    check_messages("m", lines, stored(*range(6)), wrong, is_once=True)
+    check_messages("m", lines, stored(*range(6)), wrong=wrong, is_once=True)
 
     assert any(what in each for each in wrong), wrong
 
@@ -157,9 +157,9 @@ def test_harm_to_messages_is_found(lines: list[Received], what: str) -> None:
 def test_a_message_of_qos_1_may_come_again_and_what_a_killed_client_had_may_be_missing() -> None:
     wrong: list[str] = []
     again = [got(0, 0, 1, 2), got(1, 1, 2, 3, 4, 5)]
-    row = check_messages("m", again, stored(*range(6)), wrong, is_once=False)
+    row = check_messages("m", again, stored(*range(6)), wrong=wrong, is_once=False)
     gap = [got(0, 0, 1, 3, 4, 5)]
-    check_messages("m", gap, stored(*range(6)), wrong, is_once=True, tolerated=1)
+    check_messages("m", gap, stored(*range(6)), wrong=wrong, is_once=True, tolerated=1)
 
     assert wrong == []
     assert (row.received, row.again, row.missed) == (6, 2, 0)
@@ -168,9 +168,9 @@ def test_a_message_of_qos_1_may_come_again_and_what_a_killed_client_had_may_be_m
 def test_what_a_queue_has_lost_or_has_twice_is_found() -> None:
     wrong: list[str] = []
     twice = got(9, 0)._replace(ids=[7])
-    check_queue("work", [*done(0, 0, 1, 2, 3, 4), twice], [published()], wrong)
+    check_queue("work", [*done(0, 0, 1, 2, 3, 4), twice], [published()], wrong=wrong)
     tolerated: list[str] = []
-    check_queue("pops", [got(0, 0, 1, 2, 3, 4)], [published()], tolerated, tolerated=1)
+    check_queue("pops", [got(0, 0, 1, 2, 3, 4)], [published()], wrong=tolerated, tolerated=1)
 
     assert "no reader got single:5" in wrong[0]
     assert "single is there twice: 0" in wrong[1]

@@ -24,7 +24,7 @@ KINDS = ("kill", "term", "stop", "full", "clock", "stall", "half", "cut", "storm
 
 @pytest.mark.spec("X1", "X3", "E4", "E6", "D4", "D13", "T7", "Q2", "S1", "M7")
 def test_real_faults_lose_nothing_acknowledged_and_double_nothing(tmp_path: Path) -> None:
-    loop = play(Given(4_711, 0.2, tmp_path, 2, KINDS, CAST, is_whole=True))
+    loop = play(Given(4_711, 0.2, tmp_path, cases=2, kinds=KINDS, cast=CAST, is_whole=True))
 
     told = table([loop])
     assert loop.is_well, told

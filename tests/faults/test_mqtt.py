@@ -74,7 +74,7 @@ def test_a_message_that_was_received_is_not_sent_again_however_often_it_has_to_c
         assert isinstance(server.hears(), ConnectPacket)
         server.says(ConnackPacket(0))
         server.link.client.publish(TOPIC, b"once", qos=2)
-        assert server.hears() == PublishPacket(TOPIC, b"once", 2, 1)
+        assert server.hears() == PublishPacket(TOPIC, b"once", 2, packet_id=1)
         server.says(PubrecPacket(1))
         assert server.hears() == PubrelPacket(1)
         server.cut()
@@ -84,6 +84,6 @@ def test_a_message_that_was_received_is_not_sent_again_however_often_it_has_to_c
             server.cut()
         server.accept()
         assert isinstance(server.hears(), ConnectPacket)
-        server.says(ConnackPacket(0, True))
+        server.says(ConnackPacket(0, session_present=True))
 
         assert server.hears() == PubrelPacket(1)

@@ -119,7 +119,7 @@ async def with_peers(story: Callable[[Peer, Peer, asyncio.TaskGroup], Awaitable[
         await ready.wait()
         await realm.create_channel("orders", Definition())
         await realm.subscriptions.create_durable(
-            ChannelId(1), "d", "shared", FromEarliest(), "", persistent=None
+            ChannelId(1), "d", "shared", start=FromEarliest(), selector="", persistent=None
         )
         await publish(realm, ChannelId(1), body([b"x"] * 3))
         await story(Peer(listener, "a"), Peer(listener, "b"), group)
@@ -133,7 +133,7 @@ def settle(request: int, event_id: int) -> wire.Asked:
 @pytest.mark.spec("D11")
 def test_what_is_said_before_a_seat_is_taken_is_heard_before_what_is_said_then() -> None:
     async def story(peer: Peer, _: Peer, group: asyncio.TaskGroup) -> None:
-        peer.say(wire.Asked(1, Attach(ChannelId(1), 1, "d", 3)))
+        peer.say(wire.Asked(1, Attach(ChannelId(1), 1, "d", window=3)))
         opened = peer.connection.opening[1]
 
         async def follow() -> None:
@@ -152,7 +152,7 @@ def test_what_is_said_before_a_seat_is_taken_is_heard_before_what_is_said_then()
 @pytest.mark.spec("D13")
 def test_who_says_bye_is_answered_when_all_has_gone_back() -> None:
     async def story(peer: Peer, other: Peer, _: asyncio.TaskGroup) -> None:
-        peer.say(wire.Asked(1, Attach(ChannelId(1), 1, "d", 3)))
+        peer.say(wire.Asked(1, Attach(ChannelId(1), 1, "d", window=3)))
         await peer.answered(1)
         peer.say(settle(2, 0), wire.Bye(), settle(3, 1))
         assert not peer.wire.is_closed
@@ -173,13 +173,13 @@ def test_who_says_bye_and_is_gone_has_closed_as_well() -> None:
     """Clients of before wait for nothing, and may end the connection at once."""
 
     async def story(peer: Peer, other: Peer, _: asyncio.TaskGroup) -> None:
-        peer.say(wire.Asked(1, Attach(ChannelId(1), 1, "d", 3)))
+        peer.say(wire.Asked(1, Attach(ChannelId(1), 1, "d", window=3)))
         await peer.answered(1)
         peer.say(settle(2, 0), wire.Bye())
         peer.connection.connection_lost(ConnectionResetError())
 
         other.say(
-            wire.Asked(1, Attach(ChannelId(1), 1, "d", 3)),
+            wire.Asked(1, Attach(ChannelId(1), 1, "d", window=3)),
             wire.Asked(2, DescribeDurable(ChannelId(1), "d")),
         )
         told = {each.request: each for each in await other.told(2)}
@@ -253,7 +253,8 @@ def test_a_seat_that_was_still_being_taken_is_free_when_its_end_is_answered() ->
 def test_a_peer_that_says_much_of_what_is_not_open_is_not_read() -> None:
     async def story(peer: Peer, _: Peer, group: asyncio.TaskGroup) -> None:
         peer.say(
-            wire.Asked(1, Attach(ChannelId(1), 1, "d", 3)), *[wire.Credit(1, 1)] * REQUESTS_MAX
+            wire.Asked(1, Attach(ChannelId(1), 1, "d", window=3)),
+            *[wire.Credit(1, 1)] * REQUESTS_MAX,
         )
         assert not peer.wire.is_read
         await peer.answered(1)
@@ -269,7 +270,7 @@ def test_a_connection_that_cannot_be_written_to_ends_alone() -> None:
 
     async def story(hurt: Peer, other: Peer, group: asyncio.TaskGroup) -> None:
         for number, peer in enumerate((hurt, other), start=1):
-            peer.say(wire.Asked(1, Attach(ChannelId(1), number, "d", 1)))
+            peer.say(wire.Asked(1, Attach(ChannelId(1), number, "d", window=1)))
             assert await peer.answered(1) == [1]
         hurt.wire.error = RuntimeError("the handle is closed")
         for event_id, peer in enumerate((hurt, other)):

@@ -106,7 +106,7 @@ class Publisher(Peer):
         """In one piece, none of them confirmed."""
         first, self._asked = self._asked, self._asked + count
         buffer = bytes(self._event.buffer)
-        request = PublishEvents(self._channel, "", 0, 1, (len(buffer),))
+        request = PublishEvents(self._channel, "", 0, schema=1, sizes=(len(buffer),))
         self.say_with(*((wire.Asked(first + n, request), buffer) for n in range(count)))
 
     def _say(self, data: bytes) -> None:

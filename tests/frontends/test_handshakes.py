@@ -187,7 +187,7 @@ async def test_what_comes_with_the_end_of_a_handshake_is_for_whoever_serves(
         held.append(handshake)
         return True
 
-    server = TlsServer(context, PATIENT_S, Greeter, enter, held.remove)
+    server = TlsServer(context, PATIENT_S, Greeter, enter=enter, leave=held.remove)
     await server.listen("127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     reader, writer = await asyncio.open_connection("localhost", port, ssl=trusting)
@@ -215,7 +215,7 @@ async def test_a_connection_that_cannot_be_counted_is_told_of_and_hung_up_on_and
         return True
 
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
-    server = TlsServer(context, PATIENT_S, Greeter, enter, lambda _: None)
+    server = TlsServer(context, PATIENT_S, Greeter, enter=enter, leave=lambda _: None)
     await server.listen("127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     with pytest.raises(OSError):  # noqa: PT011  of TLS or of the connection, as it comes
@@ -234,9 +234,9 @@ async def test_a_connection_that_cannot_be_counted_is_told_of_and_hung_up_on_and
 async def test_a_port_that_is_taken_is_said_and_nothing_is_left_open(folder: Path) -> None:
     context = Tls(str(folder / "realm.pem"), str(folder / "realm.key")).context
 
-    first = TlsServer(context, PATIENT_S, Greeter, lambda _: True, lambda _: None)
+    first = TlsServer(context, PATIENT_S, Greeter, enter=lambda _: True, leave=lambda _: None)
     await first.listen("127.0.0.1", 0)
-    second = TlsServer(context, PATIENT_S, Greeter, lambda _: True, lambda _: None)
+    second = TlsServer(context, PATIENT_S, Greeter, enter=lambda _: True, leave=lambda _: None)
     with pytest.raises(OSError, match="in use"):
         await second.listen("127.0.0.1", first.sockets[0].getsockname()[1])
     assert second.sockets == []

@@ -81,7 +81,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
     async def fails(dispatch: Dispatch, round_: Any, effect: Any, outlet: Any) -> bool:
         if isinstance(outlet, tuple(victims)):
             raise KeyError(SECRET)
-        return await deliver(dispatch, round_, effect, outlet)
+        return await deliver(dispatch, round_, effect, outlet=outlet)
 
     monkeypatch.setattr(Dispatch, "_deliver", fails)
     return lambda kind: victims.__setitem__(slice(None), [kind])

@@ -99,7 +99,7 @@ async def test_a_place_to_wait_in_is_given_back_once(data: bytes) -> None:
         said.append("in")
         return True
 
-    either = ProtocolSniffer(Native, Amqp, 9.0, enter, lambda _: said.append("out"))
+    either = ProtocolSniffer(Native, Amqp, 9.0, enter=enter, leave=lambda _: said.append("out"))
     either.connection_made(Wire())
     either.data_received(data)
     either.connection_lost(None)

@@ -100,7 +100,7 @@ class OneRelay:
     async def client(self, said: bytes = b"hello") -> Wire:
         """A client that has come to the node and said something."""
         given: Any = self
-        chooser = RelayChooser(given, "amqp", lambda _: True, self._local, given)
+        chooser = RelayChooser(given, "amqp", lambda _: True, local=self._local, places=given)
         wire = Wire(chooser)
         chooser.connection_made(wire)
         chooser.data_received(said)

@@ -72,7 +72,9 @@ class Echo(asyncio.Protocol):
 
 
 def serving(port: int, process: str = "start 1", secret: bytes = SECRET) -> ServingNode:
-    return ServingNode("n1", {"amqp": f"amqp://{HOST}:{port}"}, process, secret_name(secret))
+    return ServingNode(
+        "n1", {"amqp": f"amqp://{HOST}:{port}"}, process, secret_name=secret_name(secret)
+    )
 
 
 class Waiting:
@@ -105,7 +107,7 @@ class Nodes:
         self.tls = certificate
         self.gate = RelayGate(SECRET, "start 1", SystemClock())
         self.owner: ServingNode | None = None
-        self.relays = Relays(lambda: self.owner, SECRET, "n2", SystemClock(), 10)
+        self.relays = Relays(lambda: self.owner, SECRET, "n2", clock=SystemClock(), relays_max=10)
         self.waiting = Waiting()
         """Those that wait at the owner."""
         self._servers: list[Any] = []
@@ -120,9 +122,9 @@ class Nodes:
         self.owner = serving(owner, "start 1")
         if self.tls is None:
             make: Any = partial(PrefaceSniffer, self.gate, Echo, PATIENT_S, *counts[0])
-            self._servers.append(await open_server(make, HOST, owner, self._ports))
+            self._servers.append(await open_server(make, HOST, owner, held=self._ports))
             make = partial(RelayChooser, self.relays, "amqp", lambda _: True, Echo, nobody)
-            self._servers.append(await open_server(make, HOST, other, self._ports))
+            self._servers.append(await open_server(make, HOST, other, held=self._ports))
         else:
             before: Any = self.gate.before_tls
             for port, count in zip((owner, other), counts, strict=True):

@@ -42,7 +42,7 @@ def test_an_event_counts_sixteen_bytes_however_little_it_says() -> None:
     assert body.weight == wanted
     assert body.digest(1 << 20).size == wanted
     meter = Meter()
-    piece = TailBatch(Span(0, 100_000), 0, 1, body.schema, body.buffer, home="heap")
+    piece = TailBatch(Span(0, 100_000), 0, 1, schema=body.schema, body=body.buffer, home="heap")
     meter.add_bytes(piece.home, piece.weight)
     assert meter.memory_bytes == wanted
     meter.add_bytes(piece.home, -piece.weight)

@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
     whole_s = (asked.seconds or 0.0) + 60 * asked.minutes or SECONDS
     with contextlib.ExitStack() as ends:
         corpora = asked.corpus or Path(ends.enter_context(tempfile.TemporaryDirectory()))
-        return 1 if _all(names, whole_s, asked, corpora) else 0
+        return 1 if _all(names, whole_s, asked, corpora=corpora) else 0
 
 
 def _all(names: list[str], seconds: float, asked: argparse.Namespace, corpora: Path) -> int:
@@ -63,7 +63,7 @@ def _all(names: list[str], seconds: float, asked: argparse.Namespace, corpora: P
     memory_mib = MEMORY_MIB if asked.memory_mib is None else asked.memory_mib
     if asked.atheris:
         for name in names:
-            played = guided.play(name, seconds, memory_mib, corpora / name)
+            played = guided.play(name, seconds, memory_mib, corpus=corpora / name)
             broken += len(played.broken)
             for what in played.broken:
                 sys.stdout.write(f"{what}\n")
@@ -76,7 +76,7 @@ def _all(names: list[str], seconds: float, asked: argparse.Namespace, corpora: P
     if memory_mib:
         limit_memory(memory_mib << 20)
     for name in names:
-        done, count = _random(name, asked.seed, seconds, asked.examples)
+        done, count = _random(name, asked.seed, seconds, examples=asked.examples)
         broken += count
         _report(name, done, count)
     return broken

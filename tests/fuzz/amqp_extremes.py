@@ -199,49 +199,54 @@ _LATER: Final = frames.flow(1, 5) + ENDS
 def _places() -> Iterator[tuple[int, Composite, Place]]:
     """Every composite there is, by its code."""
     whole = {
-        0x10: Place(AMQP, OPEN, _as(0x10), said(0x11, *BEGIN) + READ + ENDS),
-        0x11: Place(AMQP + said(0x10, *OPEN), BEGIN, _as(0x11), READ + ENDS),
-        0x12: Place(opened(), _attach(), _as(0x12), frames.flow(3, 5) + READ + ENDS),
+        0x10: Place(AMQP, OPEN, _as(0x10), after=said(0x11, *BEGIN) + READ + ENDS),
+        0x11: Place(AMQP + said(0x10, *OPEN), BEGIN, _as(0x11), after=READ + ENDS),
+        0x12: Place(opened(), _attach(), _as(0x12), after=frames.flow(3, 5) + READ + ENDS),
         0x13: Place(
             _HELD,
             (*[UInt(0), UInt(2_048)] * 2, UInt(1), UInt(0), UInt(5), None, False),
             _as(0x13),
-            _LATER,
+            after=_LATER,
         ),
         0x14: Place(
             _HELD,
             (UInt(0), UInt(1), b"1", UInt(0), False, False),
             _as(0x14, payload=_BODY),
-            _LATER,
+            after=_LATER,
         ),
         0x15: Place(
             _HELD,
             (True, UInt(0), UInt(0), True, Raw(frames.performative(frames.ACCEPTED))),
             _as(0x15),
-            _LATER,
+            after=_LATER,
         ),
-        0x16: Place(_HELD, (UInt(1), True), _as(0x16), said(0x17) + said(0x18)),
-        0x17: Place(_HELD, (), _as(0x17), said(0x18)),
-        0x18: Place(_HELD, (), _as(0x18), b""),
+        0x16: Place(_HELD, (UInt(1), True), _as(0x16), after=said(0x17) + said(0x18)),
+        0x17: Place(_HELD, (), _as(0x17), after=said(0x18)),
+        0x18: Place(_HELD, (), _as(0x18), after=b""),
     }
     for code, composite in PERFORMATIVES.items():
         yield code, composite, whole[code]
     source = _within(0x12, *_attach(), at=5)
-    yield 0x28, SOURCE, Place(opened(), _TERMINUS, source, frames.flow(3, 5) + READ + ENDS)
+    yield 0x28, SOURCE, Place(opened(), _TERMINUS, source, after=frames.flow(3, 5) + READ + ENDS)
     target = _within(0x12, *_attach(role=False), at=6)
     after = frames.transfer(3, 0, _BODY) + READ + ENDS
-    yield 0x29, TARGET, Place(opened(), _TERMINUS, target, after)
-    yield 0x30, COORDINATOR, Place(opened(), (), target, READ + ENDS)
+    yield 0x29, TARGET, Place(opened(), _TERMINUS, target, after=after)
+    yield 0x30, COORDINATOR, Place(opened(), (), target, after=READ + ENDS)
     yield (
         0x1D,
         ERROR,
-        Place(_HELD, (Symbol("c"), "d", {}), _within(0x16, UInt(1), True, None, at=2), said(0x18)),
+        Place(
+            _HELD,
+            (Symbol("c"), "d", {}),
+            _within(0x16, UInt(1), True, None, at=2),
+            after=said(0x18),
+        ),
     )
     state = _within(0x15, True, UInt(0), UInt(0), True, None, at=4)
     for code, composite in (*OUTCOMES, (0x34, TRANSACTIONAL)):
-        yield code, composite, Place(_HELD, (), state, _LATER)
+        yield code, composite, Place(_HELD, (), state, after=_LATER)
     for code, composite in ((0x31, DECLARE), (0x32, DISCHARGE)):
-        yield code, composite, Place(opened() + DECLARING, (), _to_coordinator, ENDS)
+        yield code, composite, Place(opened() + DECLARING, (), _to_coordinator, after=ENDS)
 
 
 def _to_coordinator(made: Raw) -> bytes:
@@ -266,12 +271,14 @@ def cases(name: str) -> Iterator[Case]:
             usual = [*place.usual, *[None] * (len(composite.fields) - len(place.usual))]
             pairs = zip(composite.fields, usual, strict=True)
             usual = [_mandatory(field) if value is None else value for field, value in pairs]
-            yield _case(f"{name} as usual", code, composite, place, usual)
-            yield from _descriptors(name, code, place, usual)
+            yield _case(f"{name} as usual", code, composite, place=place, values=usual)
+            yield from _descriptors(name, code, place, usual=usual)
             for at, field in enumerate(composite.fields):
                 for value in _fitting(composite, at, usual):
                     values = [*usual[:at], value, *usual[at + 1 :]]
-                    yield _case(f"{field.name} of {name}", code, composite, place, values)
+                    yield _case(
+                        f"{field.name} of {name}", code, composite, place=place, values=values
+                    )
 
 
 def _descriptors(name: str, code: int, place: Place, usual: Sequence[Any]) -> Iterator[Case]:

@@ -175,24 +175,34 @@ def conversations() -> Sequence[bytes]:
     batch = body_of([Event(b"abc", properties={"n": 1}), Event(b"d", properties={"n": 2})])
     schema, body = schema_bytes(batch.schema), bytes(batch_bytes(batch))
     create = wire.Asked(1, CreateChannel("orders", Definition(keys={"n": 2})))
-    publish = wire.Asked(2, PublishEvents(ChannelId(1), "p", 1, 1, (len(body),)))
+    publish = wire.Asked(2, PublishEvents(ChannelId(1), "p", 1, schema=1, sizes=(len(body),)))
     said: list[list[tuple[wire.Message, bytes]]] = [
         [(create, b""), (wire.Schema(1), schema), (publish, body)],
         [
             (wire.Schema(1), schema),
-            (wire.Asked(3, StageEvents(ChannelId(1), "s", 1, (len(body),))), body),
+            (wire.Asked(3, StageEvents(ChannelId(1), "s", 1, sizes=(len(body),))), body),
         ],
         [
             (create, b""),
-            (wire.Asked(4, Subscribe(ChannelId(1), 1, FromEarliest(), 10, "n > 1")), b""),
+            (
+                wire.Asked(
+                    4, Subscribe(ChannelId(1), 1, FromEarliest(), credit=10, selector="n > 1")
+                ),
+                b"",
+            ),
         ],
         [
-            (wire.Asked(5, Attach(ChannelId(1), 1, "d", 10, False, "n = 1")), b""),
+            (
+                wire.Asked(
+                    5, Attach(ChannelId(1), 1, "d", window=10, pull=False, selector="n = 1")
+                ),
+                b"",
+            ),
             (wire.Credit(1, 5, 0), b""),
         ],
         [(wire.Asked(6, Settle(1, (Span(0, 1),))), b""), (wire.Asked(7, ListChannels()), b"")],
         [
-            (wire.Asked(8, PurgeChannel(ChannelId(1), 0, 5, "n = 1")), b""),
+            (wire.Asked(8, PurgeChannel(ChannelId(1), 0, 5, selector="n = 1")), b""),
             (wire.Asked(9, DescribeMissing(ChannelId(1), 0, 9)), b""),
         ],
         [

@@ -115,14 +115,20 @@ def furniture() -> list[bytes]:
     said: list[list[tuple[wire.Message, bytes]]] = [
         [(wire.Asked(1, CreateChannel("orders", Definition(keys={"n": 20}))), b"")],
         [(wire.Asked(1, CreateChannel("q", Definition(kind="queue"))), b"")],
-        [(wire.Asked(1, CreateDurable(ChannelId(1), "d", "shared", FromEarliest())), b"")],
+        [(wire.Asked(1, CreateDurable(ChannelId(1), "d", "shared", start=FromEarliest())), b"")],
         [
             (wire.Schema(1), schema),
-            (wire.Asked(1, PublishEvents(ChannelId(1), "p", 1, 1, (len(body),))), body),
+            (
+                wire.Asked(1, PublishEvents(ChannelId(1), "p", 1, schema=1, sizes=(len(body),))),
+                body,
+            ),
         ],
         [
             (wire.Schema(1), schema),
-            (wire.Asked(1, PublishEvents(ChannelId(2), "p", 2, 1, (len(body),))), body),
+            (
+                wire.Asked(1, PublishEvents(ChannelId(2), "p", 2, schema=1, sizes=(len(body),))),
+                body,
+            ),
         ],
     ]
     return [_hello(f"furniture {n}") + _frames(*each) for n, each in enumerate(said)]
@@ -135,7 +141,8 @@ def conversation(header: bytes, body: bytes = b"") -> bytes:
     after: list[tuple[wire.Message, bytes]] = [
         (
             wire.Asked(
-                10 + channel, PublishEvents(ChannelId(channel), f"p{channel}", 1, 1, (len(batch),))
+                10 + channel,
+                PublishEvents(ChannelId(channel), f"p{channel}", 1, schema=1, sizes=(len(batch),)),
             ),
             batch,
         )
@@ -152,10 +159,10 @@ def conversation(header: bytes, body: bytes = b"") -> bytes:
         _hello("s")
         + _frames(
             (wire.Schema(1), schema),
-            (wire.Asked(1, Attach(ChannelId(1), 2, "d", 5)), b""),
-            (wire.Asked(2, Subscribe(ChannelId(1), 3, FromEarliest(), 2)), b""),
+            (wire.Asked(1, Attach(ChannelId(1), 2, "d", window=5)), b""),
+            (wire.Asked(2, Subscribe(ChannelId(1), 3, FromEarliest(), credit=2)), b""),
             (wire.Asked(3, BeginTransaction("tx", (ChannelId(1),))), b""),
-            (wire.Asked(4, StageEvents(ChannelId(1), "st", 1, (len(batch),))), batch),
+            (wire.Asked(4, StageEvents(ChannelId(1), "st", 1, sizes=(len(batch),))), batch),
         )
         + b"".join(frame(header, body))
         + _frames(*after)
@@ -173,10 +180,10 @@ def publishes() -> Sequence[tuple[str, bytes]]:
         sizes, body = tuple(map(len, bodies)), b"".join(bodies)
         said: list[tuple[wire.Message, bytes]] = [(wire.Schema(1), schema)]
         for channel in (1, 2):
-            message = PublishEvents(ChannelId(channel), f"p{channel}", 1, 1, sizes)
+            message = PublishEvents(ChannelId(channel), f"p{channel}", 1, schema=1, sizes=sizes)
             said.append((wire.Asked(10 + channel, message), body))
-        said.append((wire.Asked(13, StageEvents(ChannelId(1), "columns", 1, sizes)), body))
-        said.append((wire.Asked(14, Subscribe(ChannelId(1), 3, FromEarliest(), 100)), b""))
+        said.append((wire.Asked(13, StageEvents(ChannelId(1), "columns", 1, sizes=sizes)), body))
+        said.append((wire.Asked(14, Subscribe(ChannelId(1), 3, FromEarliest(), credit=100)), b""))
         said.append((wire.Asked(LATER, DescribeChannel("orders")), b""))
         found.append((f"publish: {what}", _hello("columns") + _frames(*said)))
     return tuple(found)

@@ -48,7 +48,7 @@ def play(name: str, seconds: float, memory_mib: int, corpus: Path) -> Played:
     broken: list[str] = []
     end_s = time.perf_counter() + seconds
     while (left_s := end_s - time.perf_counter()) > 0 and len(broken) < BROKEN_MAX:
-        one = _play_once(name, left_s, memory_mib, corpus)
+        one = _play_once(name, left_s, memory_mib, corpus=corpus)
         done, reached = done + one.done, max(reached, one.reached)
         broken += one.broken
         if not one.broken:

@@ -68,13 +68,13 @@ def cases(name: str) -> Iterator[Case]:
     route = routes()[name]
     usual = dict.fromkeys(_parts(route), "1") | PATHS
     body, kind = _usual_body(route)
-    yield Case("as usual", _request(route, usual, body, kind))
+    yield Case("as usual", _request(route, usual, body, kind=kind))
     for part in _parts(route):
         for text in filter(None, TEXTS):
             path = {**usual, part: text}
             refused = "" if len(text) <= PATH_CHARACTERS_MAX else "anything"
-            yield Case(f"{part} of the path", _request(route, path, body, kind), refused)
-    yield from _parameters(route, usual, body, kind)
+            yield Case(f"{part} of the path", _request(route, path, body, kind=kind), refused)
+    yield from _parameters(route, usual, body, kind=kind)
     yield from _bodies(route, usual)
 
 
@@ -120,7 +120,7 @@ def _parameters(route: Route, usual: dict[str, str], body: bytes, kind: str) -> 
             is_long = len(quote(text)) > PIECE_BYTES
             is_beyond = _is_no(wanted, {**_needed(route), **given})
             refused = "anything" if is_long else field.encode_name if is_beyond else ""
-            sent = _request(route, usual, body, kind, given)
+            sent = _request(route, usual, body, kind=kind, query=given)
             yield Case(f"{field.encode_name} of the query", sent, refused)
 
 
@@ -155,7 +155,7 @@ def _bodies(route: Route, usual: dict[str, str]) -> Iterator[Case]:
     if wanted in (None, Upload):
         for data in (b"[" * 100_000, b"\x00" * 1_024, b'{"a": 1}'):
             kind = TAR if wanted is Upload else "application/json"
-            yield Case("the body", _request(route, usual, data, kind), "anything")
+            yield Case("the body", _request(route, usual, data, kind=kind), "anything")
         return
     for one in (NewEvent, NewEvents) if wanted is Content else (wanted,):
         found = inspect.type_info(one)
@@ -169,12 +169,12 @@ def _bodies(route: Route, usual: dict[str, str]) -> Iterator[Case]:
                 refused = "anything"
             yield Case(
                 f"{field} of {one.__name__}",
-                _request(route, usual, data, "application/json"),
+                _request(route, usual, data, kind="application/json"),
                 refused,
             )
             if one is NewEvent:
                 what = f"{field} of a line"
-                yield Case(what, _request(route, usual, data, NDJSON))
+                yield Case(what, _request(route, usual, data, kind=NDJSON))
     if wanted is Content:
         yield from _streams(route, usual)
 
@@ -182,10 +182,10 @@ def _bodies(route: Route, usual: dict[str, str]) -> Iterator[Case]:
 def _streams(route: Route, usual: dict[str, str]) -> Iterator[Case]:
     """Bodies of Arrow."""
     for data in (b"", b"x" * (1 << 20), b"\xff" * 64):
-        yield Case("Arrow", _request(route, usual, data, ARROW), "anything")
+        yield Case("Arrow", _request(route, usual, data, kind=ARROW), "anything")
     for what, batch in columns_extremes.batches():
         data = columns_extremes.stream(batch)
-        yield Case(f"Arrow: {what}", _request(route, usual, data, ARROW))
+        yield Case(f"Arrow: {what}", _request(route, usual, data, kind=ARROW))
 
 
 def _is_one(data: bytes, kind: Any) -> bool:

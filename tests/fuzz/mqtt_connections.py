@@ -128,13 +128,13 @@ def said(*packets: Packet, version: int = MQTT_5) -> bytes:
 def conversations() -> Sequence[bytes]:
     """Conversations that are right, in both versions, and some that are large or too large."""
     will = Will("gone", b"x", 1, retain=True)
-    message = PublishPacket("a/b", b'{"n": 1}', 1, 1)
+    message = PublishPacket("a/b", b'{"n": 1}', 1, packet_id=1)
     subscribe = SubscribePacket(2, (TopicSubscription("a/#", 2),))
     user = PacketProperties(user_properties=(("name", "value"),) * 1_000)
     filters = tuple(TopicSubscription(f"a/{number}/+") for number in range(3_000))
     common: list[list[Packet]] = [
         [subscribe, message, PubackPacket(1), PubrecPacket(1), PubcompPacket(1)],
-        [PublishPacket("a/b", b"x", 2, 5, retain=True), PubrelPacket(5), PingreqPacket()],
+        [PublishPacket("a/b", b"x", 2, packet_id=5, retain=True), PubrelPacket(5), PingreqPacket()],
         [UnsubscribePacket(3, ("a/#", "b")), DisconnectPacket()],
         [SubscribePacket(4, (TopicSubscription("$share/g/a/#", 1),)), message],
         [SubscribePacket(5, filters), UnsubscribePacket(6, ("x" * 60_000,) * 4)],

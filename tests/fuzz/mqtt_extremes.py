@@ -294,7 +294,7 @@ def _packets(name: str, version: int) -> Iterator[tuple[str, bytes]]:
 def _opening(version: int) -> bytes:
     """A client that receives its own messages, and has one of each kind in flight."""
     wanted = SubscribePacket(1, (TopicSubscription("a/#", 2),))
-    packets = (ConnectPacket("fuzz", version), wanted, PublishPacket("a", _MESSAGE, 1, 1))
+    packets = (ConnectPacket("fuzz", version), wanted, PublishPacket("a", _MESSAGE, 1, packet_id=1))
     return b"".join(packet_bytes(packet, version) for packet in packets)
 
 

@@ -149,7 +149,11 @@ def _mqtt_packets() -> list[bytes]:
     packets: list[Packet] = [
         ConnectPacket("c", user="u", password=b"p", will=Will("w", b"gone", 1, retain=True)),
         PublishPacket(
-            "a/b", b"x", 1, 7, properties=PacketProperties(content_type="t", topic_alias=1)
+            "a/b",
+            b"x",
+            1,
+            packet_id=7,
+            properties=PacketProperties(content_type="t", topic_alias=1),
         ),
         SubscribePacket(1, (TopicSubscription("a/+/#", 1, no_local=True, retain_handling=2),)),
         SubackPacket(1, (Reason.GRANTED_QOS_1,)),
@@ -163,7 +167,7 @@ def _mqtt_packets() -> list[bytes]:
     ]
     each = [packet_bytes(packet, MQTT_5) for packet in packets]
     plain: list[Packet] = [
-        PublishPacket("a/b", b"x", 1, 7),
+        PublishPacket("a/b", b"x", 1, packet_id=7),
         SubscribePacket(1, (TopicSubscription("#"),)),
     ]
     old = [packet_bytes(packet, MQTT_3) for packet in plain]
@@ -175,7 +179,7 @@ def _asked() -> list[bytes]:
         wire.Hello("c", "s"),
         wire.Asked(1, ListChannels()),
         wire.Asked(2, CreateChannel("orders", Definition(keys={"a": 1}, ttl=5))),
-        wire.Asked(3, PublishEvents(ChannelId(1), "p", 1, 1, (100,))),
+        wire.Asked(3, PublishEvents(ChannelId(1), "p", 1, schema=1, sizes=(100,))),
     ]
     each = [b"".join(wire_frame(wire.encode(message))) for message in said]
     return [PREFACE + b"".join(each), *(PREFACE + one for one in each), *nested.native_frames()]
@@ -183,10 +187,10 @@ def _asked() -> list[bytes]:
 
 def _answered() -> list[bytes]:
     said = [
-        wire.Welcome("id", "realm", "0", 1, 2),
+        wire.Welcome("id", "realm", "0", event_bytes_max=1, frame_bytes_max=2),
         wire.Failed(1, "invalid-name", "no"),
         wire.Done(2, {"first_id": 1, "count": 2}),
-        wire.Delivery(1, 1, 2, 7, 0, ((1, (Span(7, 8),)),)),
+        wire.Delivery(1, 1, 2, first_id=7, at_us=0, redeliveries=((1, (Span(7, 8),)),)),
     ]
     framed = [b"".join(wire_frame(wire.encode(message))) for message in said]
     return [*framed, *nested.native_frames()]

@@ -220,7 +220,7 @@ DECODERS: Final[Mapping[str, tuple[Maker, Decoder]]] = {
         lambda n: b'{"inner":' * n + b"{}" + b"}" * n,
         lambda data: tree().encoded("Tree", data),
     ),
-    "settings": (toml_arrays, lambda text: loading._Reading(text, {}, {}, "").settings()),
+    "settings": (toml_arrays, lambda text: loading._Reading(text, {}, {}, file="").settings()),
     "a topology": (toml_arrays, parse),
     "a topology of tables": (toml_tables, parse),
     "the manifest of an export": (lambda n: in_a_field(n), manifest_from),

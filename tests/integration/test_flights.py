@@ -99,8 +99,8 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         # Slowly enough to be in the middle of publishing for nearly a minute.
         interrupted(directory, signal.SIGINT, "published [1-9]", rate=100),
         interrupted(directory, signal.SIGKILL, "Spark delays [1-9]", rate=100),
-        interrupted(directory, signal.SIGKILL, "Spark delays 100%", rate=1_000),
-        run(directory),
+        killed_again=interrupted(directory, signal.SIGKILL, "Spark delays 100%", rate=1_000),
+        resumed=run(directory),
     )
 
 
@@ -148,7 +148,7 @@ def interrupted(
                 process.send_signal(how)
                 break
         out, errors = process.communicate(timeout=TIMEOUT_S)
-    return subprocess.CompletedProcess(arguments, process.returncode, seen + out, errors)
+    return subprocess.CompletedProcess(arguments, process.returncode, seen + out, stderr=errors)
 
 
 def stored_before(resumed: subprocess.CompletedProcess[str]) -> int:

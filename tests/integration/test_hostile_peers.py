@@ -194,10 +194,14 @@ def test_a_publish_whose_body_is_none_is_refused_and_the_connection_lives(
     with RawPeer(url) as peer:
         peer.greet()
         peer.say(wire.Schema(1), SCHEMA)
-        peer.say(wire.Asked(1, PublishEvents(orders.number, "p", 1, schema, sizes)), body)
+        peer.say(
+            wire.Asked(1, PublishEvents(orders.number, "p", 1, schema=schema, sizes=sizes)), body
+        )
         assert peer.hear(wire.Failed).code == code
 
-        peer.say(wire.Asked(2, PublishEvents(orders.number, "p", 1, 1, (len(BODY),))), BODY)
+        peer.say(
+            wire.Asked(2, PublishEvents(orders.number, "p", 1, schema=1, sizes=(len(BODY),))), BODY
+        )
         assert peer.hear(wire.Done).answer == {"first_id": 0, "count": 2}
     assert orders.info().events == 2
 
@@ -258,7 +262,7 @@ def test_what_is_settled_while_its_seat_is_being_taken_is_settled(
     with RawPeer(url) as peer:
         peer.greet()
         settle = wire.Asked(2, Settle(1, (Span(0, 3),)))
-        attach = wire.Asked(1, Attach(orders.number, 1, "d", 3))
+        attach = wire.Asked(1, Attach(orders.number, 1, "d", window=3))
         peer.send(*frame(wire.encode(attach)), *frame(wire.encode(settle)))
         answers = peer.hear_until(2)
 

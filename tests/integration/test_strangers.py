@@ -157,7 +157,7 @@ def test_a_subscriber_that_does_not_read_costs_only_itself() -> None:
         orders = session.channels.create("orders", type="reliable")
         with RawPeer(realm.listen(), receive_bytes=4_096) as lazy:
             lazy.greet()
-            lazy.say(wire.Asked(1, Subscribe(orders.number, 1, FromLatest(), 1 << 30)))
+            lazy.say(wire.Asked(1, Subscribe(orders.number, 1, FromLatest(), credit=1 << 30)))
             lazy.hear(wire.Done)
             with orders.subscribe() as subscription:
                 received = 0
@@ -266,7 +266,7 @@ def test_what_is_lost_while_it_subscribes_again_keeps_its_place() -> None:
         orders = session.channels.create("orders", engine="jms")
         assert realm._running is not None, "it runs"
         url = realm.listen()
-        subscribe = wire.Asked(1, Subscribe(orders.number, 1, FromId(0), 100, confirms=True))
+        subscribe = wire.Asked(1, Subscribe(orders.number, 1, FromId(0), credit=100, confirms=True))
         with RawPeer(url) as first, RawPeer(url) as second, RawPeer(url) as third:
             first.greet("same")
             first.say(subscribe)
@@ -295,7 +295,7 @@ def test_a_realm_ends_in_time_though_a_peer_takes_nothing() -> None:
         realm.listen()
         lazy = RawPeer(realm.listen(), receive_bytes=4_096)
         lazy.greet()
-        lazy.say(wire.Asked(1, Subscribe(orders.number, 1, FromLatest(), 1 << 30)))
+        lazy.say(wire.Asked(1, Subscribe(orders.number, 1, FromLatest(), credit=1 << 30)))
         lazy.hear(wire.Done)
         orders.publish_many([penstock.Event(data=bytes(MIB))] * 16)
 

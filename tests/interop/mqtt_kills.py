@@ -124,7 +124,9 @@ def kills(name: str, folder: Path) -> Outcome:
 
 
 def _message(packet_id: int, *, is_duplicate: bool = False) -> PublishPacket:
-    return PublishPacket(_TOPIC, b"%d" % packet_id, 2, packet_id, False, is_duplicate)
+    return PublishPacket(
+        _TOPIC, b"%d" % packet_id, 2, packet_id=packet_id, retain=False, is_duplicate=is_duplicate
+    )
 
 
 def _delivered(sender: PacketClient, receiver: PacketClient) -> list[int]:

@@ -276,7 +276,7 @@ def test_a_transaction_moves_all_or_nothing(
     connection: BlockingConnection, amqp: str, name: str
 ) -> None:
     send(connection, name, *(Message(body=n) for n in range(5)))
-    transfer = Transfer(amqp, name, f"{name}_moved", 5)
+    transfer = Transfer(amqp, name, f"{name}_moved", count=5)
 
     Container(transfer).run()
 
@@ -371,7 +371,7 @@ def test_what_was_accepted_outlives_the_realm(tmp_path: Path) -> None:
     options = ("--amqp-port", "0")
     with ServerProcess(tmp_path / "realm", *options) as server:
         url = str(server.logged("amqp.listening")[0]["url"])
-        sender = Killer(server, url, "kept", 1_000)
+        sender = Killer(server, url, "kept", count=1_000)
         Container(sender).run()
 
     with (

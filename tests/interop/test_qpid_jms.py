@@ -102,7 +102,9 @@ def test_qpid_jms_signs_in(tmp_path: Path, failover: str, tell: Tell) -> None:
     assert isinstance(private, EllipticCurvePrivateKey)
     chain = load_pem_x509_certificate(own.read_bytes())
     store.write_bytes(
-        pkcs12.serialize_key_and_certificates(b"ann", private, chain, [trusted], secret)
+        pkcs12.serialize_key_and_certificates(
+            b"ann", private, chain, cas=[trusted], encryption_algorithm=secret
+        )
     )
 
     signer = generate_private_key(SECP256R1())

@@ -124,7 +124,7 @@ class ChannelLife(Publishing, Leasing, Seeking):
             start_event_id=start,
             storage=Storage(honour_capacity=honour),
         )
-        self.begin(definition, ChannelModel(definition), limit, event_bytes)
+        self.begin(definition, ChannelModel(definition), limit, event_bytes=event_bytes)
         self.drawn = window + len(events)
         if kind == "queue":
             self.open_queue(len(first), window)
@@ -155,7 +155,7 @@ class ChannelLife(Publishing, Leasing, Seeking):
 
     def open_queue(self, readers: int, window: int) -> None:
         lasting = self.model.type in SURVIVING
-        ledger = Ledger("queue", self.model.start, "", lasting, self.limit)
+        ledger = Ledger("queue", self.model.start, "", persistent=lasting, limit=self.limit)
         ledger.backoff = self.definition.backoff
         self.model.durables[READERS] = ledger
         for n in range(readers):
@@ -210,7 +210,7 @@ class ChannelLife(Publishing, Leasing, Seeking):
         lasting = self.model.type not in FORGETTING if persistent is None else persistent
         limit = self.limit if kind in AT_ONCE else 0
         first = self.first_id(start)
-        ledger = Ledger(kind, first, selector, lasting, limit)
+        ledger = Ledger(kind, first, selector, persistent=lasting, limit=limit)
         ledger.strict, ledger.lanes = order == "strict", order == "lanes"
         if kind in AT_ONCE:
             ledger.backoff = BACKOFFS[self.drawn % len(BACKOFFS)]
@@ -224,9 +224,9 @@ class ChannelLife(Publishing, Leasing, Seeking):
                 name,
                 kind,
                 start,
-                selector,
-                matched,
-                persistent,
+                selector=selector,
+                matched=matched,
+                persistent=persistent,
                 max_deliveries=limit,
                 strict_order=ledger.strict,
                 order_by="k" if ledger.lanes else "",
@@ -272,11 +272,11 @@ class ChannelLife(Publishing, Leasing, Seeking):
             name,
             self.subscription,
             session,
-            window if windowed else None,
-            pull,
-            "even" if selective else "",
-            _spans(even),
-            auto_ack,
+            window=window if windowed else None,
+            pull=pull,
+            selector="even" if selective else "",
+            matched=_spans(even),
+            auto_ack=auto_ack,
             ack_timeout_ms=100 if selective else 0,
         )
         if self.is_taken(name):
@@ -287,7 +287,7 @@ class ChannelLife(Publishing, Leasing, Seeking):
             name,
             session,
             window if windowed else 1_000,
-            0 if pull else None,
+            demand=0 if pull else None,
             selective=selective,
             auto_ack=auto_ack,
             timeout_ms=100 if selective else ledger.timeout_ms,
@@ -478,7 +478,7 @@ class ChannelLife(Publishing, Leasing, Seeking):
         self.subscription += 1
         stop = self.play.channel.state.next_id if browse else None
         self.model.readers[self.subscription] = Reader(start, credit, stop)
-        self.do(AddSubscriber(self.subscription, "plain", start, stop, credit))
+        self.do(AddSubscriber(self.subscription, "plain", start, stop_id=stop, credit=credit))
 
     def credit(self, random: Random) -> None:
         if not self.model.readers:

@@ -64,7 +64,9 @@ class JmsLife(ChannelLife):
             start_event_id=start,
             storage=Storage(honour_capacity=honour),
         )
-        self.begin(definition, JmsModel(definition, EVENT_TIMEOUT_MS), limit, event_bytes)
+        self.begin(
+            definition, JmsModel(definition, EVENT_TIMEOUT_MS), limit, event_bytes=event_bytes
+        )
         self.left: set[int] = set()
         for even in listeners:
             self.listen(Listener(0, 20, even=even, confirms=True))
@@ -110,7 +112,7 @@ class JmsLife(ChannelLife):
         self.subscription += 1
         stop = self.play.channel.state.next_id
         self.model.readers[self.subscription] = Reader(start, credit, stop)
-        self.do(AddSubscriber(self.subscription, "plain", start, stop, credit))
+        self.do(AddSubscriber(self.subscription, "plain", start, stop_id=stop, credit=credit))
 
     def lose(self, random: Random) -> None:
         if there := [n for n, one in self.model.readers.items() if isinstance(one, Listener)]:
@@ -169,7 +171,7 @@ class JmsLife(ChannelLife):
     def kept(
         self, offset: int, persistent: bool, own_ttl: int, transient: bool, key: int | None
     ) -> Kept:
-        one = super().kept(offset, persistent, own_ttl, transient, key)
+        one = super().kept(offset, persistent, own_ttl, transient=transient, key=key)
         one.waits_ms = own_ttl if offset % 3 == 0 else 0
         return one
 

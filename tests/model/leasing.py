@@ -27,13 +27,15 @@ class Leasing(Holding):
         self.subscription += 1
         subscription = self.subscription
         self.settle_time()
-        command = TakeLease(name, subscription, SESSION, None, pull=True, ack_timeout_ms=own_ms)
+        command = TakeLease(
+            name, subscription, SESSION, window=None, pull=True, ack_timeout_ms=own_ms
+        )
         if self.is_taken(name):
             with pytest.raises(DurableInUse):
                 self.do(command)
             return
         time_ms = min(own_ms, ledger.timeout_ms or own_ms)
-        seat = Seat(name, SESSION, 1_000, 0, timeout_ms=time_ms)
+        seat = Seat(name, SESSION, 1_000, demand=0, timeout_ms=time_ms)
         self.model.attached(subscription, seat)
         self.do(command)
         seat.demand = count

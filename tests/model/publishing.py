@@ -54,7 +54,7 @@ class Publishing(Compared):
         self.settle_time()
         count, first = len(persistent), self.play.channel.state.next_id
         kept = [
-            self.kept(i, persistent[i], own_ttl, i in passing, (keys or {}).get(i))
+            self.kept(i, persistent[i], own_ttl, transient=i in passing, key=(keys or {}).get(i))
             for i in range(count)
         ]
         superseded = self.model.superseded(first, kept)

@@ -32,7 +32,7 @@ class Seeking(Compared):
         after = self.model.outstanding_from(ledger, start)
         self.sought += 1
         matched = IdSet.of(after).spans if ledger.selector else ()
-        command = Seek(name, start, matched, is_exact, f"seek {self.sought}")
+        command = Seek(name, start, matched, is_exact=is_exact, key=f"seek {self.sought}")
         if self.definition.kind == "queue":
             with pytest.raises(IllegalState, match="is a queue"):
                 self.do(command)

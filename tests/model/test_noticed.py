@@ -92,7 +92,7 @@ def buried_for_all(patch: pytest.MonkeyPatch) -> None:
         for name in others:
             del state.durables[name]
         try:
-            return whole(state, durable, ids, cause)
+            return whole(state, durable, ids, cause=cause)
         finally:
             state.durables.update(others)
 

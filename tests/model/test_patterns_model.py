@@ -68,7 +68,7 @@ async def _do(realm: RunningRealm, model: PatternsModel, step: Step) -> None:
             await realm.delete_channel(name)
             model.channels.discard(name)
         case ("pattern", pattern, name, kind):
-            asked = CreatePatternDurable(pattern, name, kind, FromEarliest())
+            asked = CreatePatternDurable(pattern, name, kind, start=FromEarliest())
             if model.may_make(pattern, name, kind):
                 await realm.pattern_durables.create(asked)
                 model.patterns[pattern, name] = kind

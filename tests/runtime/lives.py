@@ -221,8 +221,8 @@ class Lives:
             self.number(name),
             [body],
             producer,
-            sequence,
-            _into(done),
+            sequence=sequence,
+            reply=_into(done),
             publisher=publisher,
         )
         return done
@@ -317,8 +317,8 @@ class Lives:
             self.number(name),
             durable,
             kind,
-            FromEarliest(),
-            selector,
+            start=FromEarliest(),
+            selector=selector,
             persistent=None,
             attributes=DurableAttributes(**options),
         )
@@ -330,7 +330,9 @@ class Lives:
         return await self.realm.describe_channel(name, as_kind(kind))
 
     async def purge(self, name: str, selector: str = "") -> int:
-        return await self.realm.subscriptions.purge(self.number(name), None, None, selector)
+        return await self.realm.subscriptions.purge(
+            self.number(name), None, None, selector=selector
+        )
 
     async def sealed(self, name: str) -> None:
         """Wait until everything of a channel is in files."""

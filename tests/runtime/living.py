@@ -122,7 +122,7 @@ async def publish(realm: RunningRealm, number: ChannelId, *bodies: Body) -> Span
         else:
             done.set_exception(error)
 
-    realm.publish(number, list(bodies), "", 0, reply, publisher="me@here")
+    realm.publish(number, list(bodies), "", sequence=0, reply=reply, publisher="me@here")
     return await done
 
 

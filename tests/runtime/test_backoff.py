@@ -97,7 +97,7 @@ async def test_maintenance_is_tried_rarely_and_goes_on_soon_when_there_is_room()
         await pass_time(0.5)
         before = (await realm.describe_channel("orders")).storage.sealed_bytes
         blobs.is_full = True
-        await realm.subscriptions.purge(orders, 0, 7, "")
+        await realm.subscriptions.purge(orders, 0, 7, selector="")
 
         await pass_time(HOUR_S)
         assert HOUR_S / 32 < blobs.refused < HOUR_S / 29, "twice a minute"
@@ -135,11 +135,11 @@ async def test_a_realm_ends_with_its_disk_also_while_a_file_is_rewritten() -> No
     orders = (await realm.create_channel("orders", kept)).channel
     await publish(realm, orders, body([b"x" * 1_000] * 10))
     await pass_time(0.5)
-    await realm.subscriptions.purge(orders, 0, 7, "")
+    await realm.subscriptions.purge(orders, 0, 7, selector="")
 
     journal.fails = True
     blobs.keeps = True
-    realm.publish(orders, [body([b"y"])], "", 0, lambda *_: None)
+    realm.publish(orders, [body([b"y"])], "", sequence=0, reply=lambda *_: None)
     await asyncio.wait([running], timeout=60)
 
     assert running.done()

@@ -150,7 +150,7 @@ async def test_a_browse_of_a_durable_changes_nothing_and_waits_aside() -> None:
         await lives.put("orders", *large(*range(40)))
         outlet = Outlet("browser", COSTLY)
         await lives.realm.subscriptions.browse_durable(
-            lives.number("orders"), "team", outlet, 1 << 30
+            lives.number("orders"), "team", outlet, credit=1 << 30
         )
         await gate.is_busy.wait()
         assert await lives.put("orders", *large(40)) == (40, 41)

@@ -66,7 +66,13 @@ class Shard:
 async def durable(realm: RunningRealm, name: str, **attributes: Any) -> DurableInfo:
     persistent, given = attributes.pop("persistent", None), DurableAttributes(**attributes)
     return await realm.subscriptions.create_durable(
-        ORDERS, name, "shared", FromEarliest(), "", persistent=persistent, attributes=given
+        ORDERS,
+        name,
+        "shared",
+        start=FromEarliest(),
+        selector="",
+        persistent=persistent,
+        attributes=given,
     )
 
 
@@ -171,8 +177,10 @@ async def moved(source: RunningRealm, destination: RunningRealm) -> None:
     manifest = await TarOfExport(source.exports, "me", begun).manifest("channel")
     known = await destination.imports.begin("me", "orders", manifest.encoded())
     for number in (begun.files, *range(begun.files)):
-        part = await source.exports.read("me", begun.export, number, 0)
-        await destination.imports.put("me", known, number, 0, memoryview(part.content))
+        part = await source.exports.read("me", begun.export, number, offset=0)
+        await destination.imports.put(
+            "me", known, number, offset=0, content=memoryview(part.content)
+        )
     await destination.imports.commit("me", known)
     await source.exports.end("me", begun.export)
 

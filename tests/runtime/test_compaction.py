@@ -47,7 +47,7 @@ async def test_maintenance_shrinks_the_file_and_keeps_ids(tmp_path: Path) -> Non
         await sealed(realm, "orders")
         (old,) = files(tmp_path)
         before = old.stat().st_size
-        await realm.subscriptions.purge(ChannelId(1), 5, 84, "")
+        await realm.subscriptions.purge(ChannelId(1), 5, 84, selector="")
 
         done = await realm.maintain("orders")
 
@@ -62,7 +62,7 @@ async def test_maintenance_shrinks_the_file_and_keeps_ids(tmp_path: Path) -> Non
             realm.shard,
             realm.dispatch,
             ChannelId(1),
-            realm.directory.channels[1].state.stored.spans[0],
+            span=realm.directory.channels[1].state.stored.spans[0],
         )
         assert info.sealed[0].path == str(new)
         await publish(realm, ChannelId(1), body([b"more"]))
@@ -83,7 +83,7 @@ async def test_nothing_is_left_of_a_file_without_live_events(tmp_path: Path) -> 
         await realm.create_channel("orders", SINGLE)
         await publish(realm, ChannelId(1), body([b"x"] * 10))
         await sealed(realm, "orders")
-        await realm.subscriptions.purge(ChannelId(1), None, None, "")
+        await realm.subscriptions.purge(ChannelId(1), None, None, selector="")
         done = await realm.maintain("orders")
         assert (done.events, done.bytes_after, files(tmp_path)) == (0, 0, [])
         await publish(realm, ChannelId(1), body([b"y"]))
@@ -145,7 +145,7 @@ async def test_it_starts_by_itself_and_disturbs_nobody(seed: int) -> None:
             expected |= dict(zip(range(*span), datas, strict=True))
             if random.random() < 0.6:
                 first = random.choice(list(expected))
-                await realm.subscriptions.purge(ChannelId(1), first, first + 30, "")
+                await realm.subscriptions.purge(ChannelId(1), first, first + 30, selector="")
                 for gone in range(first, first + 31):
                     expected.pop(gone, None)
             if random.random() < 0.1:
@@ -170,7 +170,7 @@ async def fill_with_dead_events(realm: RunningRealm) -> None:
     await realm.create_channel("orders", SINGLE)
     await publish(realm, ChannelId(1), body([b"x" * 1_000] * 10))
     await sealed(realm, "orders")
-    await realm.subscriptions.purge(ChannelId(1), 0, 8, "")
+    await realm.subscriptions.purge(ChannelId(1), 0, 8, selector="")
 
 
 @simulated
@@ -201,7 +201,7 @@ async def test_it_starts_after_a_restart_though_nothing_else_happens() -> None:
         await realm.create_channel("orders", BY_ITSELF)
         await publish(realm, ChannelId(1), body([b"x" * 1_000] * 10))
         await sealed(realm, "orders")
-        await realm.subscriptions.purge(ChannelId(1), 0, 8, "")
+        await realm.subscriptions.purge(ChannelId(1), 0, 8, selector="")
 
     limits = replace(EAGER, maintenance=MaintenanceLimits(dead_bytes=1, interval_s=0.01))
     async with living(journal, blobs, sealing=limits) as realm:
@@ -223,13 +223,13 @@ async def test_what_is_published_and_purged_meanwhile_is_right_afterwards(seed: 
         for number in range(4):
             await publish(realm, ChannelId(1), body([b"%d" % number] * 10))
         await sealed(realm, "orders")
-        await realm.subscriptions.purge(ChannelId(1), 0, 9, "")
+        await realm.subscriptions.purge(ChannelId(1), 0, 9, selector="")
         async with asyncio.TaskGroup() as group:
             maintaining = group.create_task(realm.maintain("orders"))
             await pass_time(0.01)
             with pytest.raises(IllegalState, match="being maintained"):
                 await realm.maintain("orders")
-            await realm.subscriptions.purge(ChannelId(1), 10, 14, "")
+            await realm.subscriptions.purge(ChannelId(1), 10, 14, selector="")
             await publish(realm, ChannelId(1), body([b"4"] * 10))
         assert maintaining.result().events >= 25
         await sealed(realm, "orders")
@@ -261,7 +261,7 @@ async def test_whoever_gives_up_a_maintenance_leaves_the_channel_its_file() -> N
         await realm.create_channel("others", Definition(type="persistent"))
         await publish(realm, ChannelId(1), body([b"x"] * 10))
         await sealed(realm, "orders")
-        await realm.subscriptions.purge(ChannelId(1), 0, 4, "")
+        await realm.subscriptions.purge(ChannelId(1), 0, 4, selector="")
         journal.is_slow = blobs.is_slow = True
         async with asyncio.TaskGroup() as group:
             given_up = group.create_task(realm.maintain("orders"))
@@ -287,7 +287,7 @@ async def test_a_damaged_file_is_not_rewritten(tmp_path: Path) -> None:
         for _ in range(3):
             await publish(realm, ChannelId(1), body([b"x" * 1_000] * 10))
         await sealed(realm, "orders")
-        await realm.subscriptions.purge(ChannelId(1), 0, 9, "")
+        await realm.subscriptions.purge(ChannelId(1), 0, 9, selector="")
         (file,) = files(tmp_path)
         hurt = bytearray(file.read_bytes())
         hurt[hurt.index(b"x" * 100)] ^= 1  # among the events that are dead
@@ -314,7 +314,7 @@ def test_a_crash_at_any_sync_of_a_maintenance_loses_nothing() -> None:
             for number in range(4):
                 await publish(realm, ChannelId(1), body([b"%d" % number] * 5))
             await sealed(realm, "orders")
-            await realm.subscriptions.purge(ChannelId(1), 3, 12, "")
+            await realm.subscriptions.purge(ChannelId(1), 3, 12, selector="")
             disk.fail_syncs_after(good_syncs)
             try:
                 await realm.maintain("orders")

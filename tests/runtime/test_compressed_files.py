@@ -217,7 +217,9 @@ async def test_a_part_of_an_export_is_as_large_as_what_is_in_it_unpacked(
         assert (len(file.index.batches), file.index.size < 100_000) == (6, True)
 
         begun = await realm.exports.begin("me", "orders", "channel")
-        parts = [(await realm.exports.read("me", begun.export, at, 0)).file for at in range(3)]
+        parts = [
+            (await realm.exports.read("me", begun.export, at, offset=0)).file for at in range(3)
+        ]
 
         assert [(part.rows, part.size < 1_100_000) for part in parts] == [(100, True)] * 3
 
@@ -258,7 +260,7 @@ async def test_files_of_either_form_lie_side_by_side_and_a_single_file_is_rewrit
             await realm.edit_channel("orders", channel(last, single=single))
             for first in range(0, 400, 100):
                 gone = first + rewrites.index(last)
-                await realm.subscriptions.purge(ChannelId(1), gone, gone, "")
+                await realm.subscriptions.purge(ChannelId(1), gone, gone, selector="")
             await realm.maintain("orders")
             left = await events(realm, ChannelId(1))
             assert len(left) == 396 - 4 * rewrites.index(last)
@@ -305,7 +307,9 @@ async def test_an_export_is_compressed_as_its_channel_is(compression: Compressio
         await publish(realm, ChannelId(1), body(ALIKE))
 
         begun = await realm.exports.begin("me", "orders", "channel")
-        files = [await realm.exports.read("me", begun.export, at, 0) for at in range(begun.files)]
+        files = [
+            await realm.exports.read("me", begun.export, at, offset=0) for at in range(begun.files)
+        ]
 
         assert sum(each.file.size for each in files) < sum(map(len, ALIKE)) / 4
         tables = [pa.ipc.open_file(each.content).read_all() for each in files]

@@ -98,7 +98,7 @@ async def test_a_slot_freed_before_a_restart_is_not_freed_again_under_its_next_b
         number = (await realm.create_channel("orders", paged)).channel
         await publish(realm, number, body([b"first" * 200], k=1))
         await publish(realm, number, body([b"short"], k=2))
-        await realm.subscriptions.purge(number, 1, 2, "")
+        await realm.subscriptions.purge(number, 1, 2, selector="")
     async with _living(disk) as realm:
         await publish(realm, number, body([text], k=key))  # where "short" was
         await publish(realm, number, body([b"other" * 1_200], k=4))  # in the next page

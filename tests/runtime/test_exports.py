@@ -28,7 +28,7 @@ async def rows_exported(realm: RunningRealm) -> int:
     begun = await realm.exports.begin("me", "orders", "channel")
     rows = 0
     for number in range(begun.files + 1):
-        rows += (await realm.exports.read("me", begun.export, number, 0)).file.rows
+        rows += (await realm.exports.read("me", begun.export, number, offset=0)).file.rows
     await realm.exports.end("me", begun.export)
     return rows
 
@@ -63,10 +63,10 @@ async def test_a_growing_file_is_exported_as_long_as_it_was() -> None:
         begun = await realm.exports.begin("me", "orders", "channel")
         await publish(realm, ChannelId(1), body([b"b"] * 10))
         await sealed(realm, "orders")
-        await realm.subscriptions.purge(ChannelId(1), 0, 14, "")
+        await realm.subscriptions.purge(ChannelId(1), 0, 14, selector="")
         await realm.maintain("orders")
 
-        first = await realm.exports.read("me", begun.export, 0, 0)
+        first = await realm.exports.read("me", begun.export, 0, offset=0)
         assert (begun.files, first.file.rows, first.file.last_id) == (1, 10, 9)
         assert len(await events(realm, ChannelId(1))) == 5
 
@@ -95,7 +95,7 @@ async def test_what_nobody_asks_for_any_more_is_forgotten() -> None:
 
         assert (len(realm.exports), len(realm.imports)) == (0, 0)
         with pytest.raises(IllegalState, match="was not read for 300 s; start again"):
-            await realm.exports.read("me", begun.export, 0, 0)
+            await realm.exports.read("me", begun.export, 0, offset=0)
         with pytest.raises(IllegalState, match="got no data for 300 s; start again"):
             await realm.imports.commit("me", known)
         assert await realm.list_channels() == ["orders"]

@@ -78,7 +78,9 @@ async def opened(realm: RunningRealm, **attributes: Any) -> int:
 async def durable(realm: RunningRealm, number: ChannelId, kind: str, **attributes: Any) -> None:
     create = realm.subscriptions.create_durable
     given = DurableAttributes(**attributes)
-    await create(number, "d", kind, FromEarliest(), "", persistent=None, attributes=given)
+    await create(
+        number, "d", kind, start=FromEarliest(), selector="", persistent=None, attributes=given
+    )
 
 
 async def goes_on(realm: RunningRealm, number: ChannelId, client: Client) -> None:
@@ -287,8 +289,12 @@ async def test_an_answer_that_cannot_be_given_costs_whoever_asked() -> None:
             if error is None:
                 raise Unforeseen
 
-        realm.publish(ChannelId(number), [body([b"a"])], "", 0, reply, publisher="me@here")
-        realm.publish(ChannelId(number), [body([b"b"])], "", 0, fail, publisher="me@here")
+        realm.publish(
+            ChannelId(number), [body([b"a"])], "", sequence=0, reply=reply, publisher="me@here"
+        )
+        realm.publish(
+            ChannelId(number), [body([b"b"])], "", sequence=0, reply=fail, publisher="me@here"
+        )
         with capture_logs() as logged:
             assert await publish(realm, ChannelId(number), body([b"c"])) == Span(2, 3)
 

@@ -85,9 +85,9 @@ async def test_nor_is_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
         looks.append("on" if gc.isenabled() else "off")
         return snapshot(state)
 
-    def encoded(*arguments: Any) -> Any:
+    def encoded(*arguments: Any, **named: Any) -> Any:
         looks.append("on" if gc.isenabled() else "off")
-        return encode_block(*arguments)
+        return encode_block(*arguments, **named)
 
     monkeypatch.setattr(RealmState, "snapshot", taken)
     monkeypatch.setattr("penstock.runtime.upkeep.snapshot_image.encode_block", encoded)

@@ -53,17 +53,19 @@ async def test_a_settled_window_is_filled_before_new_events_are_written_and_not_
         number = (await realm.create_channel("orders", definition)).channel
         subscriptions = realm.subscriptions
         start = FromEarliest()
-        await subscriptions.create_durable(number, "d", "shared", start, "", persistent=True)
+        await subscriptions.create_durable(
+            number, "d", "shared", start=start, selector="", persistent=True
+        )
         done: asyncio.Queue[object] = asyncio.Queue()
         reply: Reply = lambda answer, _: done.put_nowait(answer)  # noqa: E731
-        realm.publish(number, [body([b"0", b"1", b"2"])], "", 0, reply)
+        realm.publish(number, [body([b"0", b"1", b"2"])], "", sequence=0, reply=reply)
         await done.get()
         seat = await subscriptions.attach(number, "d", reader, window=2, pull=False)
         await pass_time(0.01)
         before: list[int] = []
         journal.look = lambda: before.extend(reader.ids)
         subscriptions.settle(seat.number, (Span(0, 2),), reply, roll_back=False, previous=False)
-        realm.publish(number, [body([b"3", b"4"])], "", 0, reply)
+        realm.publish(number, [body([b"3", b"4"])], "", sequence=0, reply=reply)
         await done.get()
         await done.get()
         journal.look = lambda: None
@@ -82,7 +84,9 @@ async def test_a_snapshot_asked_for_while_a_group_closes_early_comes_before_what
         snapshots: list[asyncio.Task[None]] = []
         journal.meanwhile = lambda: snapshots.append(group.create_task(realm.snapshot()))
         for number in (first, second, second):
-            realm.publish(number, [body([b"x"])], "", 0, lambda span, _: spans.put_nowait(span))
+            realm.publish(
+                number, [body([b"x"])], "", sequence=0, reply=lambda span, _: spans.put_nowait(span)
+            )
         stored = [await spans.get() for _ in range(3)]
         await snapshots[0]
         assert (stored, len(await blobs.list("snapshots/"))) == (

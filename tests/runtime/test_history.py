@@ -123,7 +123,7 @@ async def test_a_channel_on_which_nothing_is_done_is_not_looked_at() -> None:
         looked: list[int] = []
         look = lives.realm.history._note_store
         lives.realm.history._note_store = (  # type: ignore[method-assign]
-            lambda number, *more: looked.append(number) or look(number, *more)  # type: ignore[func-returns-value]
+            lambda number, *more, **named: looked.append(number) or look(number, *more, **named)  # type: ignore[func-returns-value]
         )
 
         for _ in range(3):

@@ -159,7 +159,7 @@ async def test_events_still_wanted_by_durables_survive(type: str, end: End) -> N
     async with lives.life(end):
         await create(lives, type)
         await lives.durable("orders", "all", "shared")
-        await lives.durable("orders", "odd", "serial", "tag = 'odd'")
+        await lives.durable("orders", "odd", "serial", selector="tag = 'odd'")
         events = [Event(str(n).encode(), tag="odd" if n % 2 else "even") for n in range(10)]
         await lives.put("orders", *events)
         worker = await lives.attach("orders", "all", window=100)
@@ -303,7 +303,7 @@ class Owed:
     async def create(self, type: str, storage: Storage) -> None:
         await create(self.lives, type, storage=storage)
         await self.lives.durable("orders", "fed", "exclusive")
-        await self.lives.durable("orders", "some", "shared", "tag = 'x'")
+        await self.lives.durable("orders", "some", "shared", selector="tag = 'x'")
 
     async def publish(self) -> None:
         tags = self.random.choices("xy", k=self.random.randint(1, 6))

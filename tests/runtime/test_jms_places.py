@@ -145,7 +145,7 @@ async def test_a_transaction_is_refused_for_what_somebody_wants_and_only_for_tha
             capacity=2,
             storage=Storage(honour_capacity=True),
         )
-        await lives.durable("orders", "d", "shared", "tag = 'a'")
+        await lives.durable("orders", "d", "shared", selector="tag = 'a'")
         await lives.put("orders", *named("0", "1", tag="a"))
 
         await lives.transact("t1", {"orders": named("2", "3", "4", tag="b")})
@@ -171,8 +171,8 @@ async def test_what_waited_for_an_absent_subscriber_alone_leaves_with_a_restart(
     lives = Lives(sealing=sealing)
     async with lives.life(end):
         await lives.create("orders", type, engine="jms")
-        await lives.durable("orders", "d", "shared", "tag = 'a'")
-        await lives.durable("orders", "idle", "shared", "tag = 'b'")
+        await lives.durable("orders", "d", "shared", selector="tag = 'a'")
+        await lives.durable("orders", "idle", "shared", selector="tag = 'b'")
         number, _ = await place(lives)
         lives.realm.subscriptions.lose(number)
         await lives.put("orders", *named("0", "1", tag="a"))

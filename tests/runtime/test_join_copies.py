@@ -47,7 +47,7 @@ async def test_copies_are_made_of_what_a_selector_matches_from_now_on(end: End, 
             await lives.create("copy", kind)
         await lives.put("orders", *named("early", properties={"n": 9}))
         await lives.put("copy", *named("own"))
-        await join(lives, "orders", "copy", "n > 1")
+        await join(lives, "orders", "copy", selector="n > 1")
         await lives.put("orders", *named("a", properties={"n": 1}))
     async with lives.life(end):
         await lives.put(
@@ -136,7 +136,7 @@ async def test_what_comes_on_two_ways_is_stored_once_but_archived_twice(end: End
             await lives.create(name)
         await lives.create("archive", kind="queue")
         for way in ("left", "right"):
-            await join(lives, "a", way, "event_id <> 1" if way == "left" else "")
+            await join(lives, "a", way, selector="event_id <> 1" if way == "left" else "")
             await join(lives, way, "end")
             await join(lives, way, "archive", archive=True)
     async with lives.life(end):
@@ -198,7 +198,7 @@ async def test_a_selector_may_speak_of_ids_and_origins(end: End) -> None:
     async with lives.life(end):
         await lives.create("a")
         await lives.create("b")
-        await join(lives, "a", "b", "event_id >= 2 AND event_id < 4")
+        await join(lives, "a", "b", selector="event_id >= 2 AND event_id < 4")
         await lives.durable("a", "even", selector="event_id IN (0, 2, 4)")
         await lives.durable("b", "late", selector="event_id = 1")
         await lives.put("a", *named("0"))
@@ -220,7 +220,7 @@ async def test_stores_and_selectors_are_checked() -> None:
         await lives.create("a")
         await lives.create("b")
         with pytest.raises(InvalidSelector):
-            await join(lives, "a", "b", "n >")
+            await join(lives, "a", "b", selector="n >")
         await join(lives, "a", "b")
         with pytest.raises(IllegalState, match="join from a"):
             await lives.realm.delete_channel("b")

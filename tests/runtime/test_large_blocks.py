@@ -112,7 +112,9 @@ async def test_a_commit_of_stages_that_is_larger_than_a_block_goes_into_a_blob()
             realm.stages.put(f"query/0/{n}", ORDERS, [body(large(n))])
         done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         stages = [f"query/0/{n}" for n in range(5)]
-        realm.commit(ORDERS, stages, "query", 0, lambda span, _: done.set_result(span))
+        realm.commit(
+            ORDERS, stages, "query", sequence=0, reply=lambda span, _: done.set_result(span)
+        )
         await done
 
         assert len(await shard.apart()) == 1

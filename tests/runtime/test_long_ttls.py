@@ -47,7 +47,7 @@ async def test_a_realm_that_stores_one_seals_snapshots_exports_and_starts() -> N
             await sealed(realm, "big")
             await realm.snapshot()
             begun = await realm.exports.begin("me", "big", "channel")
-            assert (await realm.exports.read("me", begun.export, 0, 0)).content
+            assert (await realm.exports.read("me", begun.export, 0, offset=0)).content
             await realm.exports.end("me", begun.export)
     async with living(journal, blobs) as realm:
         assert list(await events(realm, ChannelId(1))) == [0, 1, 2]

@@ -85,7 +85,7 @@ def costly(number: ChannelId) -> str:
 async def outstanding(lives: Lives, name: str, durable: str) -> list[int]:
     outlet = Outlet()
     await lives.realm.subscriptions.browse_durable(
-        ChannelId(lives.number(name)), durable, outlet, 1 << 30
+        ChannelId(lives.number(name)), durable, outlet, credit=1 << 30
     )
     await outlet.at_end.wait()
     return outlet.ids

@@ -84,7 +84,7 @@ async def test_others_are_served_while_expired_events_are_looked_at(
         assert await lives.put("orders", Event(b"200")) == (200, 201), "nor does it wait for them"
         assert await lives.stored("dead") == []
         elsewhere.paused.set()
-        await settled(lives, "dead", 201, elsewhere)
+        await settled(lives, "dead", 201, elsewhere=elsewhere)
     async with lives.life():
         await settled(lives, "dead", 201)
 
@@ -128,7 +128,7 @@ async def test_events_whose_time_has_come_are_looked_at_before_they_are_publishe
         assert await lives.stored("orders") == []
         assert await lives.put("other", Event(b"here")) == (0, 1)
         elsewhere.paused.set()
-        await settled(lives, "orders", 150, elsewhere)
+        await settled(lives, "orders", 150, elsewhere=elsewhere)
 
 
 @pytest.mark.slow
@@ -153,7 +153,7 @@ async def test_a_publish_waits_for_what_it_evicts_and_later_ones_come_behind_it(
         assert await full == (100, 200)
         assert [await each for each in behind] == [(n, n + 1) for n in range(200, 300)]
         assert (await lives.info("orders")).events == 100
-        await settled(lives, "dead", 200, elsewhere)
+        await settled(lives, "dead", 200, elsewhere=elsewhere)
 
 
 @pytest.mark.slow
@@ -168,7 +168,7 @@ async def test_a_batch_larger_than_the_capacity_is_looked_at_itself(
         elsewhere = Elsewhere(lives, monkeypatch)
         assert await lives.put("orders", *large(200)) == (0, 200)
         assert len(await lives.stored("orders")) == 50
-        await settled(lives, "dead", 150, elsewhere)
+        await settled(lives, "dead", 150, elsewhere=elsewhere)
 
 
 @pytest.mark.spec("T3", "L1")
@@ -185,7 +185,7 @@ async def test_what_copies_and_dead_events_evict_in_turn_moves_later_and_looked_
         events = large(250)
         for n in range(0, 250, 50):
             await lives.put("source", *events[n : n + 50])
-        await settled(lives, "dead", 150, elsewhere)
+        await settled(lives, "dead", 150, elsewhere=elsewhere)
         assert len(await lives.stored("orders")) == 100
         assert elsewhere.calls
 
@@ -200,7 +200,7 @@ async def test_a_lowered_capacity_waits_for_what_it_evicts(monkeypatch: pytest.M
         elsewhere = Elsewhere(lives, monkeypatch)
         mine = lives.realm.directory.channels[lives.number("orders")].state.definition
         await lives.realm.edit_channel("orders", structs.replace(mine, capacity=20))
-        await settled(lives, "dead", 180, elsewhere)
+        await settled(lives, "dead", 180, elsewhere=elsewhere)
         assert len(await lives.stored("orders")) == 20
 
 
@@ -228,7 +228,7 @@ async def test_events_rolled_back_too_often_are_looked_at_and_what_follows_waits
         elsewhere.paused.set()
         for each in (back, done, left):
             await each
-        await settled(lives, "dead", 150, elsewhere)
+        await settled(lives, "dead", 150, elsewhere=elsewhere)
         assert await outstanding(lives, "orders", "work") == [], "nothing came again"
 
 
@@ -247,7 +247,7 @@ async def test_events_that_are_brought_back_are_looked_at(monkeypatch: pytest.Mo
         elsewhere = Elsewhere(lives, monkeypatch)
         done = await lives.realm.redrive("dead", "again", "")
         assert (done.moved, done.left) == (200, 0)
-        await settled(lives, "again", 200, elsewhere)
+        await settled(lives, "again", 200, elsewhere=elsewhere)
 
 
 @pytest.mark.slow
@@ -345,5 +345,5 @@ async def test_whatever_moves_meanwhile_every_event_arrives_once(
         await worker.leave()
         await pass_time(10)
         assert await lives.stored("orders") == []
-        await settled(lives, "dead", 600, elsewhere)
+        await settled(lives, "dead", 600, elsewhere=elsewhere)
         assert elsewhere.calls

@@ -73,7 +73,7 @@ async def test_the_one_not_read_for_longest_is_closed_first(
         monkeypatch.setattr(open_files, "FILES_MAX", 4)
         await held.open(store.files[:1])
         assert open_now(realm) == 4
-        found = await realm.subscriptions.purge(ChannelId(1), None, None, "event_id >= 0")
+        found = await realm.subscriptions.purge(ChannelId(1), None, None, selector="event_id >= 0")
         assert found == 100
 
 
@@ -109,7 +109,7 @@ async def test_a_spindle_goes_when_it_is_full_and_empty_and_not_the_newest(tmp_p
         state = realm.directory.channels[1].state
 
         async def left_after_purge(first: int, last: int) -> list[int]:
-            await realm.subscriptions.purge(ChannelId(1), first, last, "")
+            await realm.subscriptions.purge(ChannelId(1), first, last, selector="")
             await realm._sealer._drop_empty([1])
             await pass_time(1.0)  # the realm's own look may be at it, too
             there = files(tmp_path)

@@ -204,7 +204,9 @@ async def test_nobody_is_answered_whose_lease_is_over_before_connections_are_cut
         realm.on_deposed(lambda: heard.append("cut"))
         lease.runs_out()
         number = ChannelId(7)
-        realm.publish(number, [body([b"a"])], "", 0, lambda *_: heard.append("answered"))
+        realm.publish(
+            number, [body([b"a"])], "", sequence=0, reply=lambda *_: heard.append("answered")
+        )
         await pass_time(60)
         assert heard == []
 

@@ -29,12 +29,12 @@ def test_the_oldest_parsed_batches_are_forgotten_and_made_again_of_their_bytes()
     first = wide_batch(0)
     schema = schema_from(schema_bytes(first.schema))
     body = memoryview(batch_bytes(first))
-    oldest = TailBatch(Span(0, 1), 0, 1, schema, body, first)
+    oldest = TailBatch(Span(0, 1), 0, 1, schema=schema, body=body, batch=first)
     known = ref(first)
     del first
 
     others = [
-        TailBatch(Span(n, n + 1), 0, 1, schema, body, wide_batch(n))
+        TailBatch(Span(n, n + 1), 0, 1, schema=schema, body=body, batch=wide_batch(n))
         for n in range(1, PARSED_BYTES_MAX // len(body) // 12 + 2)
     ]
 

@@ -13,7 +13,7 @@ from tests.runtime.lives import ENDS, End, Lives, body_from_events, clock_now, d
 
 async def commit_staged(lives: Lives, number: ChannelId) -> None:
     failed: list[BaseException | None] = []
-    lives.realm.commit(number, ["s"], "", 0, lambda _, error: failed.append(error))
+    lives.realm.commit(number, ["s"], "", sequence=0, reply=lambda _, error: failed.append(error))
     await pass_time(0.01)
     if failed[0] is not None:
         raise failed[0]

@@ -42,7 +42,7 @@ def bodies(events: Sequence[Event], *, parsed: bool) -> list[Body]:
         message, form = bytes(batch_bytes(batch)), codec_of_schema(batch.schema)
         digest = None if parsed or form is None else form.digest_of(message)
         known = batch if digest is None else None
-        found.append(Body(message, known, schema_bytes(batch.schema), digest))
+        found.append(Body(message, known, schema_bytes(batch.schema), known_digest=digest))
     return found
 
 
@@ -54,8 +54,8 @@ async def published(lives: Lives, name: str, bodies: list[Body], sequence: int) 
         ChannelId(number),
         bodies,
         "p",
-        sequence,
-        lambda *answer: answers.append(answer),
+        sequence=sequence,
+        reply=lambda *answer: answers.append(answer),
         publisher="me@here",
     )
     await lives.realm.shard.act(lambda group: None)
@@ -86,9 +86,9 @@ async def test_the_short_way_writes_what_the_long_one_writes(kind: str) -> None:
         await lives.create("short", kind)
         await lives.create("long", kind, capacity=UNREACHED)
         for sequence, events in enumerate(PUBLISHES, start=1):
-            short = await published(lives, "short", bodies(events, parsed=False), sequence)
-            long = await published(lives, "long", bodies(events, parsed=True), sequence)
-            again = await published(lives, "short", bodies(events, parsed=False), sequence)
+            short = await published(lives, "short", bodies(events, parsed=False), sequence=sequence)
+            long = await published(lives, "long", bodies(events, parsed=True), sequence=sequence)
+            again = await published(lives, "short", bodies(events, parsed=False), sequence=sequence)
             assert short == long == again
 
         assert await appended(lives, "short") == await appended(lives, "long")
@@ -104,8 +104,10 @@ async def test_the_short_way_refuses_what_is_too_large() -> None:
     async with lives.life():
         await lives.create("orders")
         with pytest.raises(EventTooLarge):
-            await published(lives, "orders", bodies([Event(bytes(200))], parsed=False), 1)
-        assert (await published(lives, "orders", bodies([Event(b"x")], parsed=False), 2)).size
+            await published(lives, "orders", bodies([Event(bytes(200))], parsed=False), sequence=1)
+        assert (
+            await published(lives, "orders", bodies([Event(b"x")], parsed=False), sequence=2)
+        ).size
 
 
 @pytest.mark.spec("X5", "X3")
@@ -114,11 +116,14 @@ async def test_while_publishing_is_paused_only_retries_are_answered() -> None:
     lives = Lives()
     async with lives.life():
         await lives.create("orders")
-        first = await published(lives, "orders", bodies([Event(b"x")], parsed=False), 1)
+        first = await published(lives, "orders", bodies([Event(b"x")], parsed=False), sequence=1)
         await lives.realm.pause(True)
 
-        assert await published(lives, "orders", bodies([Event(b"x")], parsed=False), 1) == first
-        refused = await published(lives, "orders", bodies([Event(b"y")], parsed=False), 2)
+        assert (
+            await published(lives, "orders", bodies([Event(b"x")], parsed=False), sequence=1)
+            == first
+        )
+        refused = await published(lives, "orders", bodies([Event(b"y")], parsed=False), sequence=2)
         assert isinstance(refused, PublishingPaused)
 
 
@@ -135,7 +140,7 @@ async def test_whatever_else_follows_is_not_forgotten() -> None:
         for sequence in range(1, 5):
             one = [Event(b"%d" % sequence, properties={"k": 1})]
             for name in ("orders", "two", "keyed"):
-                await published(lives, name, bodies(one, parsed=False), sequence)
+                await published(lives, name, bodies(one, parsed=False), sequence=sequence)
             if sequence == 2:
                 await lives.realm.joins.create("orders", "copied", "", archive=False)
 

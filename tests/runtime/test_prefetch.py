@@ -76,7 +76,7 @@ async def backlog(realm: RunningRealm, definition: Definition = STORED, events: 
     await realm.create_channel("orders", definition)
     subscriptions = realm.subscriptions
     await subscriptions.create_durable(
-        ChannelId(1), "d", "shared", FromEarliest(), "", persistent=None
+        ChannelId(1), "d", "shared", start=FromEarliest(), selector="", persistent=None
     )
     for first in range(0, events, 15):
         await publish(realm, ChannelId(1), body([b"%d" % n for n in range(first, first + 15)], n=1))
@@ -124,7 +124,7 @@ async def test_what_is_purged_meanwhile_is_not_delivered() -> None:
         await backlog(realm)
         client = Client()
         seat = await windows(realm, client, 2)
-        await realm.subscriptions.purge(ChannelId(1), 35, 39, "")
+        await realm.subscriptions.purge(ChannelId(1), 35, 39, selector="")
         await acknowledged(realm, seat, client.batches[-1])
         assert [*chain.from_iterable(client.got[3:])] == [*range(30, 35), *range(40, 45)]
 

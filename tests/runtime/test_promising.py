@@ -75,7 +75,11 @@ async def test_events_in_memory_among_those_of_a_file_are_kept() -> None:
         store = realm.shard.state.stores[1]
         kept = IdSet((Span(3, 5),))
         piece = store.tail[0].__class__(
-            Span(3, 5), 0, store.tail[0].number, store.tail[0].schema, store.tail[0].body
+            Span(3, 5),
+            0,
+            store.tail[0].number,
+            schema=store.tail[0].schema,
+            body=store.tail[0].body,
         )
         store.restored(piece)
         assert store.late.overlap(kept) == kept
@@ -92,8 +96,8 @@ async def test_events_that_cannot_match_are_passed_over_in_few_turns_of_the_writ
     counted: list[bool] = []
     perform = delivery.Dispatch.perform
 
-    async def counting(*given: Any) -> bool:
-        counted.append(await perform(*given))
+    async def counting(*given: Any, **named: Any) -> bool:
+        counted.append(await perform(*given, **named))
         return counted[-1]
 
     monkeypatch.setattr(delivery.Dispatch, "perform", counting)

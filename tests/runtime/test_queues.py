@@ -26,7 +26,7 @@ from tests.spindles import spindles
 async def peek(lives: Lives, name: str, selector: str = "") -> list[str]:
     outlet = Outlet("peeker", selector)
     subscriptions = lives.realm.subscriptions
-    await subscriptions.browse_durable(ChannelId(lives.number(name)), "", outlet, 1 << 30)
+    await subscriptions.browse_durable(ChannelId(lives.number(name)), "", outlet, credit=1 << 30)
     await outlet.at_end.wait()
     return datas(outlet.events)
 

@@ -42,7 +42,7 @@ async def test_what_was_rolled_back_here_and_there_comes_together_with_what_is_n
         await realm.create_channel("orders", STORED)
         subscriptions = realm.subscriptions
         await subscriptions.create_durable(
-            ChannelId(1), "d", "shared", FromEarliest(), "", persistent=None
+            ChannelId(1), "d", "shared", start=FromEarliest(), selector="", persistent=None
         )
         for first in range(0, EVENTS, 10):
             await publish(

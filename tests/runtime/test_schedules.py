@@ -135,7 +135,7 @@ async def test_what_waits_can_be_looked_at_and_cancelled(end: End) -> None:
         waiting = await lives.waiting_in(opened.channel)
         assert datas(waiting) == ["a", "b"]
         assert all(event.deliver_at is not None for event in waiting)
-        purged = lives.realm.subscriptions.purge(opened.channel, None, None, "n = 1")
+        purged = lives.realm.subscriptions.purge(opened.channel, None, None, selector="n = 1")
         assert await purged == 1
     async with lives.life(end):
         await pass_time(1)

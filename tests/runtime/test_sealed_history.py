@@ -99,7 +99,7 @@ def told(times: int, begin: int = 0) -> dict[int, bytes]:
 async def test_history_is_what_the_newest_snapshot_says_and_nothing_newer() -> None:
     cluster = Cluster()
     async with cluster.owner() as realm:
-        orders = await filled(realm, "orders", 3, KEPT)
+        orders = await filled(realm, "orders", 3, definition=KEPT)
         await realm.snapshot()
         before_us = realm.clock.now_us()
         await pass_time(30)
@@ -126,7 +126,7 @@ async def test_what_expires_meanwhile_is_not_shown_and_goes_nowhere() -> None:
             dead_event_store="dead",
             storage=Storage(events_per_spindle=2),
         )
-        orders = await filled(realm, "orders", 2, short)
+        orders = await filled(realm, "orders", 2, definition=short)
         await realm.snapshot()
     files = [info.name for info in await cluster.disk.list()]
 
@@ -143,7 +143,7 @@ async def test_what_expires_meanwhile_is_not_shown_and_goes_nowhere() -> None:
 async def test_a_store_begins_behind_a_file_that_cannot_be_read_from_here() -> None:
     cluster = Cluster()
     async with cluster.owner() as realm:
-        orders = await filled(realm, "orders", 4, KEPT)
+        orders = await filled(realm, "orders", 4, definition=KEPT)
         await realm.snapshot()
     names = [info.name for info in await cluster.disk.list("segments/")]
     await cluster.disk.delete(names[1])
@@ -161,7 +161,7 @@ async def test_a_store_begins_behind_a_file_that_cannot_be_read_from_here() -> N
 async def test_a_file_with_other_bytes_is_read_elsewhere_or_ends_what_is_shown() -> None:
     cluster = Cluster()
     async with cluster.owner() as realm:
-        orders = await filled(realm, "orders", 2, KEPT)
+        orders = await filled(realm, "orders", 2, definition=KEPT)
         await realm.snapshot()
     (name, *_) = [info.name for info in await cluster.disk.list("segments/")]
     size = len(await cluster.disk.get(name))
@@ -191,7 +191,7 @@ async def test_without_a_snapshot_there_is_no_history() -> None:
 async def test_a_node_keeps_the_two_newest_snapshots_that_it_has_written() -> None:
     cluster = Cluster()
     async with cluster.owner() as realm:
-        orders = await filled(realm, "orders", 1, KEPT)
+        orders = await filled(realm, "orders", 1, definition=KEPT)
         for _ in range(3):
             await publish(realm, orders, body([b"x"]))
             await realm.snapshot()
@@ -206,7 +206,7 @@ async def test_a_node_keeps_the_two_newest_snapshots_that_it_has_written() -> No
 async def test_nothing_is_changed_or_taken_whoever_asks() -> None:
     cluster = Cluster()
     async with cluster.owner() as realm:
-        orders = await filled(realm, "orders", 1, KEPT)
+        orders = await filled(realm, "orders", 1, definition=KEPT)
         await realm.snapshot()
 
     async with cluster.history() as history:
@@ -216,10 +216,10 @@ async def test_nothing_is_changed_or_taken_whoever_asks() -> None:
 
         caller.check(BrowseEvents(orders, FromEarliest(), 10))
         caller.check(Locate(orders, 0, 2))
-        caller.check(Subscribe(orders, 1, FromEarliest(), 10, browse=True))
+        caller.check(Subscribe(orders, 1, FromEarliest(), credit=10, browse=True))
         for request in (
-            PublishEvents(orders, "", 0, 0, ()),
-            Subscribe(orders, 1, FromEarliest(), 10),
+            PublishEvents(orders, "", 0, schema=0, sizes=()),
+            Subscribe(orders, 1, FromEarliest(), credit=10),
             Attach(orders, 1, "billing"),
             PurgeChannel(orders, None, None),
             BeginTransaction("t", ()),
@@ -234,8 +234,14 @@ async def test_nothing_is_changed_or_taken_whoever_asks() -> None:
 
 def reading_only(realm: RunningRealm) -> HistoryAccess:
     clock = realm.clock
-    tokens = Tokens(TokenRules(), lambda _: b"", clock, inline)
+    tokens = Tokens(TokenRules(), lambda _: b"", clock, offload=inline)
     accounts = Accounts(None, clock, inline)
     return HistoryAccess(
-        accounts, tokens, Audit(clock), Logins(clock), inline, AccessRules(), clock
+        accounts,
+        tokens,
+        Audit(clock),
+        logins=Logins(clock),
+        offload=inline,
+        rules=AccessRules(),
+        clock=clock,
     )

@@ -75,16 +75,19 @@ async def test_durables_and_purges_with_a_selector_look_at_everything_once() -> 
         wanted = state.durable("team").outstanding
         assert list(wanted) == list(range(40, 93))
         purge = lives.realm.subscriptions.purge
-        assert await purge(ChannelId(number), None, None, "n BETWEEN 10 AND 19 OR n = 100") == 11
-        assert await purge(ChannelId(number), 0, 15, "n < 50") == 10
+        assert (
+            await purge(ChannelId(number), None, None, selector="n BETWEEN 10 AND 19 OR n = 100")
+            == 11
+        )
+        assert await purge(ChannelId(number), 0, 15, selector="n < 50") == 10
         assert (
             await lives.realm.subscriptions.purge_durable(
-                ChannelId(number), "team", 45, None, "n > 105"
+                ChannelId(number), "team", 45, last=None, selector="n > 105"
             )
             == 4
         )
         with pytest.raises(InvalidSelector):
-            await purge(ChannelId(number), None, None, "n > > 1")
+            await purge(ChannelId(number), None, None, selector="n > > 1")
         await lives.conserved()
 
 
@@ -106,7 +109,7 @@ async def test_what_is_chosen_is_exact_however_scattered(chosen: str) -> None:
             "odd OR n < 100": {*range(100), *range(101, 400, 2)},
         }[chosen]
         assert await lives.realm.subscriptions.purge(
-            ChannelId(number), None, None, selector
+            ChannelId(number), None, None, selector=selector
         ) == len(expected)
         left = {event.event_id for event in await lives.stored("orders")}
         assert left == set(range(400)) - expected
@@ -124,11 +127,18 @@ async def test_what_is_asked_of_a_channel_that_is_gone_is_refused_and_the_realm_
         await lives.realm.delete_channel("orders")
         subscriptions = lives.realm.subscriptions
         with pytest.raises(NameDoesNotExist):
-            await subscriptions.purge(ChannelId(number), None, None, selector)
+            await subscriptions.purge(ChannelId(number), None, None, selector=selector)
         with pytest.raises(NameDoesNotExist):
-            await subscriptions.purge_durable(ChannelId(number), "team", None, None, selector)
+            await subscriptions.purge_durable(
+                ChannelId(number), "team", None, last=None, selector=selector
+            )
         with pytest.raises(NameDoesNotExist):
             await subscriptions.create_durable(
-                ChannelId(number), "team", "shared", FromEarliest(), selector, persistent=None
+                ChannelId(number),
+                "team",
+                "shared",
+                start=FromEarliest(),
+                selector=selector,
+                persistent=None,
             )
         assert await lives.realm.list_channels() == []

@@ -160,14 +160,14 @@ async def test_a_file_that_was_located_is_still_the_one_after_it_has_grown(tmp_p
         await realm.create_channel("orders", SINGLE)
         await publish(realm, ChannelId(1), body([b"x"] * 10))
         await sealed(realm, "orders")
-        (part,) = (await locate(realm.shard, realm.dispatch, ChannelId(1), Span(0, 99))).sealed
-        rows = FileRows(part.path, part.size, b"", (), ())
+        (part,) = (await locate(realm.shard, realm.dispatch, ChannelId(1), span=Span(0, 99))).sealed
+        rows = FileRows(part.path, part.size, b"", batches=(), spans=())
         await publish(realm, ChannelId(1), body([b"x"] * 10))
         await sealed(realm, "orders")
 
         assert is_here(rows)
         assert part.spans == (Span(0, 10),)
-        (part,) = (await locate(realm.shard, realm.dispatch, ChannelId(1), Span(0, 99))).sealed
+        (part,) = (await locate(realm.shard, realm.dispatch, ChannelId(1), span=Span(0, 99))).sealed
         assert part.spans == (Span(0, 20),)
     await realm.release()
 

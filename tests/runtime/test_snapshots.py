@@ -37,7 +37,7 @@ async def _publish(realm: RunningRealm, price: float, channel: int = 1) -> Span:
         assert error is None
         done.set_result(span)
 
-    realm.publish(ChannelId(channel), [_body(price)], "", 0, reply)
+    realm.publish(ChannelId(channel), [_body(price)], "", sequence=0, reply=reply)
     return await done
 
 
@@ -60,7 +60,7 @@ async def test_what_is_published_after_a_snapshot_is_there_though_its_schema_cam
     journal, blobs, clock = MemoryJournal(), MemoryBlobs(), asyncio.get_running_loop()
     assert isinstance(clock, SimLoop)
     eager = SealingLimits(journal_bytes_max=0, snapshot_tail_bytes_max=0, interval_s=0.1)
-    realm, running = await _with_one_event(journal, blobs, clock, eager)
+    realm, running = await _with_one_event(journal, blobs, clock, sealing=eager)
     while not await blobs.list("snapshots/"):
         await pass_time(0.1)
     last = await _publish(realm, 2.0)
@@ -88,7 +88,7 @@ class FreesSlowly(MemoryJournal):
 async def test_others_publish_while_files_are_deleted_that_a_snapshot_left_behind() -> None:
     journal, blobs, clock = FreesSlowly(), MemoryBlobs(), asyncio.get_running_loop()
     assert isinstance(clock, SimLoop)
-    realm, running = await _with_one_event(journal, blobs, clock, SealingLimits())
+    realm, running = await _with_one_event(journal, blobs, clock, sealing=SealingLimits())
     snapshot = clock.create_task(realm.snapshot())
     await journal.freeing.wait()
     assert await _publish(realm, 2.0) == Span(1, 2)
@@ -117,7 +117,7 @@ async def test_a_snapshot_that_was_broken_off_is_no_reason_to_fail_at_the_next()
     journal, blobs, clock = MemoryJournal(), BreaksOff(), asyncio.get_running_loop()
     assert isinstance(clock, SimLoop)
     eager = SealingLimits(journal_bytes_max=0, interval_s=0.1, retry_s=0.1)
-    realm, running = await _with_one_event(journal, blobs, clock, eager)
+    realm, running = await _with_one_event(journal, blobs, clock, sealing=eager)
     await pass_time(1.0)  # tries again, with an image made at another time
     assert blobs.broken
     await realm.close()
@@ -143,7 +143,7 @@ async def test_a_snapshot_waits_for_what_is_just_being_sealed_and_does_not_copy_
     journal, blobs, clock = MemoryJournal(), Slow(), asyncio.get_running_loop()
     assert isinstance(clock, SimLoop)
     sealing = SealingLimits(segment_bytes_max=1, snapshot_tail_bytes_max=0, interval_s=0.1)
-    realm, running = await _with_one_event(journal, blobs, clock, sealing)
+    realm, running = await _with_one_event(journal, blobs, clock, sealing=sealing)
     await pass_time(0.5)
     assert not await blobs.list("segments/"), "it is being written"
 
@@ -170,7 +170,7 @@ async def test_whoever_gives_up_a_snapshot_leaves_the_files_of_events_to_the_nex
     journal, blobs, clock = SlowJournal(), MemoryBlobs(), asyncio.get_running_loop()
     assert isinstance(clock, SimLoop)
     sealing = SealingLimits(snapshot_tail_bytes_max=0)
-    realm, running = await _with_one_event(journal, blobs, clock, sealing)
+    realm, running = await _with_one_event(journal, blobs, clock, sealing=sealing)
     await realm.create_channel("others", Definition(type="persistent"))
     journal.is_slow = True
     busy = clock.create_task(_publish(realm, 2.0, channel=2))

@@ -51,7 +51,7 @@ async def commit(
         else:
             done.set_exception(error)
 
-    lives.realm.transactions.commit_staged(parts, producer, sequence, reply)
+    lives.realm.transactions.commit_staged(parts, producer, sequence, reply=reply)
     return await done
 
 
@@ -176,7 +176,9 @@ async def test_a_channel_remembers_what_it_was_once_told_alone() -> None:
         await lives.create("a")
         body = body_from_events(named("1"))
         done: asyncio.Future[Span] = asyncio.get_running_loop().create_future()
-        lives.realm.publish(ChannelId(1), [body], "txn:q", 3, lambda span, _: done.set_result(span))
+        lives.realm.publish(
+            ChannelId(1), [body], "txn:q", sequence=3, reply=lambda span, _: done.set_result(span)
+        )
         span = await done
         assert await write(lives, 3, {"a": named("1")}) == ((1, span),)
         assert datas(await lives.stored("a")) == ["1"]

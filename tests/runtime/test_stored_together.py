@@ -16,7 +16,9 @@ from penstock.runtime.store.tail_batch import Meter, TailBatch, gathered, stored
 def piece(first: int, count: int, at_us: int) -> TailBatch:
     batch = body_of([Event(b"%d" % (first + i), properties={"n": i}) for i in range(count)])
     body = memoryview(batch_bytes(batch))
-    return TailBatch(Span(first, first + count), at_us, 0, batch.schema, body, batch)
+    return TailBatch(
+        Span(first, first + count), at_us, 0, schema=batch.schema, body=body, batch=batch
+    )
 
 
 def test_ids_and_times_are_those_of_each_piece_with_gaps_between_them() -> None:

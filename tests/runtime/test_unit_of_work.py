@@ -28,7 +28,9 @@ HONEST = Storage(honour_capacity=True)
 async def work(lives: Lives, parts: dict[str, Sequence[Event]], *acknowledged: Acknowledged) -> Any:
     publishes = [(lives.number(n), [body_from_events(events)]) for n, events in parts.items()]
     limit = lives.realm.limits.event_bytes_max
-    return await lives.realm.shard.ask(UnitOfWork(publishes, acknowledged, limit, "me@here"))
+    return await lives.realm.shard.ask(
+        UnitOfWork(publishes, acknowledged, limit, publisher="me@here")
+    )
 
 
 def acknowledged(lives: Lives, name: str, seat: int, *ids: int) -> Acknowledged:

@@ -66,7 +66,7 @@ def test_the_refusal_names_the_attribute_and_the_nodes_that_hold_the_upgrade_bac
 
 def test_where_every_node_has_the_newer_version_only_the_end_of_the_upgrade_is_missing() -> None:
     with pytest.raises(IllegalState, match="every node can read it: run penstock cluster upgrade"):
-        refuse_newer(PublishingPauseSet(True), Upgrading())
+        refuse_newer(PublishingPauseSet(paused=True), Upgrading())
 
 
 def test_attributes_within_others_count_and_those_that_are_as_they_always_were_do_not() -> None:
@@ -74,10 +74,13 @@ def test_attributes_within_others_count_and_those_that_are_as_they_always_were_d
     with pytest.raises(IllegalState, match="attribute sync_batch_time is new in format 2"):
         refuse_newer(ChannelCreated(ChannelId(1), "o", Definition(storage=storage)), Upgrading())
     with pytest.raises(IllegalState, match="attribute ack_timeout is new in format 2"):
-        refuse_newer(DurableCreated("d", "shared", True, "", ack_timeout=3_000), Upgrading())
+        refuse_newer(
+            DurableCreated("d", "shared", start_id=True, selector="", ack_timeout=3_000),
+            Upgrading(),
+        )
 
     refuse_newer(ChannelCreated(ChannelId(1), "o", Definition(ttl=5)), Upgrading("n1"))
-    refuse_newer(DurableCreated("d", "shared", True, ""), Upgrading("n1"))
+    refuse_newer(DurableCreated("d", "shared", start_id=True, selector=""), Upgrading("n1"))
 
 
 @simulated

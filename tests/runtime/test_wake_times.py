@@ -14,7 +14,7 @@ from tests.core.plays import play_of
 def channel_with_a_wait(delay_ms: int) -> Play:
     play = play_of(events=1)
     play.do(AddDurable("d", "shared"))
-    play.do(TakeSeat("d", 1, "s1", 1))
+    play.do(TakeSeat("d", 1, "s1", window=1))
     play.do(RollBack(1, (span(0),), delay_ms=delay_ms))
     return play
 

@@ -166,7 +166,7 @@ def tests_in(module: ast.Module, path: str) -> Iterator[tuple[str, Tagged]]:
     outer = [tag for node in module.body if _is_mark(node) for tag in tags_in(node)]
     for node in module.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from _of_function(node, outer, path, node.name)
+            yield from _of_function(node, outer, path, name=node.name)
         elif isinstance(node, ast.ClassDef):
             marks = [mark for mark in node.body if _is_mark(mark)]
             inner = outer + [
@@ -174,9 +174,12 @@ def tests_in(module: ast.Module, path: str) -> Iterator[tuple[str, Tagged]]:
             ]
             for item in node.body:
                 if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef):
-                    yield from _of_function(item, inner, path, f"{node.name}::{item.name}")
+                    yield from _of_function(item, inner, path, name=f"{node.name}::{item.name}")
         elif not _is_mark(node):
-            yield from ((tag, Tagged(path, "", False, 0, True)) for tag in tags_in(node))
+            yield from (
+                (tag, Tagged(path, "", is_own=False, others=0, is_heavy=True))
+                for tag in tags_in(node)
+            )
 
 
 def outline(source: str) -> str:
@@ -211,7 +214,7 @@ def _of_function(
     uses = {argument.arg for argument in node.args.args}
     is_heavy = any(mark in marks for mark in _HEAVY) or not _HEAVY_FIXTURES.isdisjoint(uses)
     for tag in dict.fromkeys((*own, *outer)):
-        yield tag, Tagged(path, name, tag in own, len(own), is_heavy)
+        yield tag, Tagged(path, name, tag in own, others=len(own), is_heavy=is_heavy)
 
 
 @cache

@@ -27,7 +27,7 @@ def jms(kind: str, *windows: int, dead: str = "dead", **more: Any) -> Play:
     play.do(AddDurable("d", kind, **more))
     for seat, window in enumerate(windows, start=1):
         windowed = window if kind in AT_ONCE else None
-        play.do(TakeSeat("d", seat, f"s{seat}", windowed))
+        play.do(TakeSeat("d", seat, f"s{seat}", window=windowed))
     return play
 
 
@@ -89,7 +89,7 @@ def test_what_waits_is_kept_and_comes_at_its_time_also_after_a_restart(kind: str
         play.restart()
     else:
         play.restart_from_snapshot()
-    play.do(TakeSeat("d", 1, "s1", 1))
+    play.do(TakeSeat("d", 1, "s1", window=1))
 
     assert play.offers() == []
     assert pass_by(play, 4 * SECOND - 1) == {}
@@ -158,7 +158,7 @@ def test_a_lease_takes_what_is_there_and_gives_it_back_in_time(kind: str) -> Non
     """To this engine it is a client that acknowledges itself: what it is owed is kept."""
     play = jms(kind)
     play.do(publish(3))
-    play.do(TakeLease("d", 1, "lease", None, pull=True, ack_timeout_ms=SECOND))
+    play.do(TakeLease("d", 1, "lease", window=None, pull=True, ack_timeout_ms=SECOND))
 
     assert delivered(play.do(SetDemand(1, 2))) == {1: [0, 1]}
     play.do(SetDemand(1, 0, at_once=True))
@@ -170,7 +170,7 @@ def test_a_lease_takes_what_is_there_and_gives_it_back_in_time(kind: str) -> Non
         play.do(Ack(1, (span(0, 1),)))
     assert live(play) == outstanding(play) == [0, 1, 2, 3]
     play.do(Detach(1))
-    play.do(TakeLease("d", 2, "lease", None, pull=True, ack_timeout_ms=SECOND))
+    play.do(TakeLease("d", 2, "lease", window=None, pull=True, ack_timeout_ms=SECOND))
     assert delivered(play.do(SetDemand(2, 9))) == {2: [0, 1, 2, 3]}
 
 
@@ -182,7 +182,7 @@ def test_a_lease_beside_a_fed_client_has_what_is_owed_kept() -> None:
     play.do(publish())
     assert list(play.channel.state.passing) == [0]
 
-    play.do(TakeLease("d", 2, "lease", None, pull=True, ack_timeout_ms=SECOND))
+    play.do(TakeLease("d", 2, "lease", window=None, pull=True, ack_timeout_ms=SECOND))
     play.sweep()
     play.restart()
 

@@ -360,7 +360,7 @@ def test_an_event_that_waits_after_a_rollback_expires_as_any_other() -> None:
 def test_the_last_rollback_that_is_allowed_does_not_wait() -> None:
     play = play_of(dead_event_store="dead", events=1)
     play.do(AddDurable("d", "shared", max_deliveries=1, backoff=Backoff(1_000)))
-    play.do(TakeSeat("d", 1, "s1", 5))
+    play.do(TakeSeat("d", 1, "s1", window=5))
     play.do(RollBack(1, (span(0),)))
 
     assert [(one.cause, events(one.dead)) for one in play.removed] == [(Cause.UNDELIVERABLE, [0])]
@@ -371,9 +371,9 @@ def test_the_last_rollback_that_is_allowed_does_not_wait() -> None:
 def test_the_client_of_a_durable_with_a_backoff_leaves_and_its_events_come_at_once() -> None:
     play = play_of(events=2)
     play.do(AddDurable("d", "shared", backoff=Backoff(1_000)))
-    play.do(TakeSeat("d", 1, "s1", 5))
+    play.do(TakeSeat("d", 1, "s1", window=5))
     play.do(Detach(1))
-    effects = play.do(TakeSeat("d", 2, "s2", 5))
+    effects = play.do(TakeSeat("d", 2, "s2", window=5))
 
     assert (delivered(effects), redelivered(effects)) == ({2: [0, 1]}, {0: 1, 1: 1})
 
@@ -382,8 +382,8 @@ def test_the_client_of_a_durable_with_a_backoff_leaves_and_its_events_come_at_on
 def test_what_was_not_acknowledged_in_time_waits_as_after_any_failure() -> None:
     play = play_of(events=1)
     play.do(AddDurable("d", "shared", backoff=Backoff(5_000), ack_timeout=1_000))
-    play.do(TakeSeat("d", 1, "s1", 1))
-    play.do(TakeSeat("d", 2, "s2", 1))
+    play.do(TakeSeat("d", 1, "s1", window=1))
+    play.do(TakeSeat("d", 2, "s2", window=1))
     play.wait(1_010)
     assert delivered(play.do(publish(1))) == {2: [1]}, "and not the other, which waits"
     play.do(Ack(2, (span(1),)))
@@ -396,7 +396,7 @@ def test_what_was_not_acknowledged_in_time_waits_as_after_any_failure() -> None:
 def test_an_event_purged_in_the_hands_of_a_late_client_does_not_go_back() -> None:
     play = play_of(events=1)
     play.do(AddDurable("d", "shared", ack_timeout=1_000))
-    play.do(TakeSeat("d", 1, "s1", 1))
+    play.do(TakeSeat("d", 1, "s1", window=1))
     play.do(PurgeEvents((span(0),)))
     play.wait(2_000)
     play.do(Ack(1, (span(0),)))
@@ -480,7 +480,7 @@ def test_what_one_durable_skips_stays_for_another() -> None:
 def test_what_waits_and_was_nearly_dead_comes_at_once_with_a_count_of_0() -> None:
     play = play_of(dead_event_store="dead", events=1)
     play.do(AddDurable("d", "shared", max_deliveries=2, backoff=Backoff(1_000)))
-    play.do(TakeSeat("d", 1, "s1", 5))
+    play.do(TakeSeat("d", 1, "s1", window=5))
     play.do(RollBack(1, (span(0),)))
     effects = play.do(Seek("d", 0))
 
@@ -493,7 +493,7 @@ def test_what_waits_and_was_nearly_dead_comes_at_once_with_a_count_of_0() -> Non
 def test_what_comes_again_has_its_whole_time() -> None:
     play = play_of(events=1)
     play.do(AddDurable("d", "shared", ack_timeout=1_000))
-    play.do(TakeSeat("d", 1, "s1", 5))
+    play.do(TakeSeat("d", 1, "s1", window=5))
     play.wait(900)
     assert play.do(Seek("d", 0)) == [Recall(1, (span(0),))]
     play.wait(200)
@@ -533,7 +533,7 @@ def test_only_the_newest_value_of_a_key_comes_again() -> None:
 def test_a_strict_durable_that_is_moved_back_goes_on_in_order() -> None:
     play = play_of(events=4, retain_consumed=True)
     play.do(AddDurable("d", "serial", strict_order=True))
-    play.do(TakeSeat("d", 1, "s1", 5))
+    play.do(TakeSeat("d", 1, "s1", window=5))
     play.do(Ack(1, (span(0, 2),)))
     assert play.do(Seek("d", 1)) == [Recall(1, (span(3),))]
 

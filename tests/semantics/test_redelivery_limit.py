@@ -61,7 +61,7 @@ def test_the_client_is_told_each_count_up_to_the_last(limit: int) -> None:
 @pytest.mark.spec("T10", "T6")
 def test_while_another_durable_wants_it_the_event_is_dead_for_the_one_alone() -> None:
     play = limited(1)
-    reader(play, "other", "shared", 2)
+    reader(play, "other", "shared", subscription=2)
     play.do(publish(2))
     play.do(RollBack(1, (span(0, 1),)))
     assert play.recorded[-1] == Buried("d", (span(0, 1),))

@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
             _rot(seed, tally, asked.lives == 1 or asked.verbose)
         else:
             world = World(seed, asked.scene)
-            if not _play(world, tally, asked.trace, asked.scene):
+            if not _play(world, tally, asked.trace, scenes=asked.scene):
                 return 1
             if asked.lives == 1 or asked.verbose:
                 _say(f"{seed} {'+'.join(world.names)}: {world.lives} lives, {world.hash}")

@@ -58,7 +58,7 @@ def forgotten_pattern(patch: pytest.MonkeyPatch) -> None:
         pages: Pages | None = None,
     ) -> None:
         if not isinstance(record.fact, PatternDurableCreated):
-            whole(state, record, bodies, pages)
+            whole(state, record, bodies, pages=pages)
 
     patch.setattr(RealmState, "apply_stored", forget)
 

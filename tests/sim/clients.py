@@ -80,7 +80,7 @@ class Outlet:
         ids = ids_of(batch).tolist()
         known = set(ids)
         counts = {i: n for n, spans in redeliveries for i in IdSet(spans) if i in known}
-        self.arrived.append(Arrived(ids, _datas(batch), counts, batch))
+        self.arrived.append(Arrived(ids, _datas(batch), counts, batch=batch))
         self.inbox.put_nowait(self.arrived[-1])
 
     @property
@@ -206,7 +206,7 @@ class Publisher:
 
     async def _next(self) -> None:
         world, sequence, store = self.world, self.sequence, self.ledger.store
-        label = label_of(world, store, self.name, ChannelId(sequence))
+        label = label_of(world, store, self.name, number=ChannelId(sequence))
         events = self._compose(Random(f"{world.seed}/{label}"), label)
         datas = [event.data for event in events]
         self.ledger.offered.update(datas)
@@ -220,7 +220,7 @@ class Publisher:
             span: Span = await world.gate.published(answer(publish), is_retry=is_retry)
         except PenstockError:
             return
-        self.ledger.confirm(self.name, sequence, span, datas, life=life)
+        self.ledger.confirm(self.name, sequence, span, datas=datas, life=life)
         world.note(f"confirmed {label.rstrip('.')} {span}")
         self.sequence += 1
 

@@ -160,7 +160,7 @@ async def _publisher(world: ClusterWorld, name: str) -> None:
     """One thing after the other under one identity. It is never told of a takeover."""
     session, promises, sequence = await connected(), world.promises, 0
     channel = await session.channels.get(ORDERS)
-    publisher = Publisher(session._connection, channel.number, name, 0)
+    publisher = Publisher(session._connection, channel.number, name, published=0)
     while not promises.end.is_set():
         count = world.random.randint(1, 4)
         datas = [f"{name}/{sequence}/{i}".encode() for i in range(count)]
@@ -212,7 +212,7 @@ async def _holder(world: ClusterWorld, name: str) -> None:
             async with durable.subscribe() as seat:
                 while not promises.end.is_set() and world.loop.time() < leaves_s:
                     if (batch := await seat.next_batch(timeout=0.5)) is not None:
-                        await _settle(world, name, opens, batch)
+                        await _settle(world, name, opens, batch=batch)
         except DurableInUse:
             await pass_time(0.3)
         except Unavailable as error:

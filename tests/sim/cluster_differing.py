@@ -39,20 +39,20 @@ class DifferingWorld(ClusterWorld):
         def spoil(machine: ClusterMachine) -> None:
             machine.other_place = MemoryBlobs(grows=False)
 
-        self._restart(machine, for_s, "without the blobs", spoil)
+        self._restart(machine, for_s, "without the blobs", spoil=spoil)
 
     def _with_other_settings(self, machine: ClusterMachine, for_s: float) -> None:
         def spoil(machine: ClusterMachine) -> None:
             machine.settings = {**SETTINGS, "access.mode": "off"}
 
-        self._restart(machine, for_s, "with other settings", spoil)
+        self._restart(machine, for_s, "with other settings", spoil=spoil)
 
     def _with_another_lease(self, machine: ClusterMachine, for_s: float) -> None:
         def spoil(machine: ClusterMachine) -> None:
             machine.lease_s = self.random.choice(_OTHER_LEASES_S)
             machine.settings = {**SETTINGS, "cluster.lease_s": f"{machine.lease_s}"}
 
-        self._restart(machine, for_s, "with another lease", spoil)
+        self._restart(machine, for_s, "with another lease", spoil=spoil)
 
     def _restart(
         self,

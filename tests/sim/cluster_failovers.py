@@ -272,7 +272,7 @@ def _sitting(kind: str) -> Client:
                 async with durable.subscribe(window=2 if is_serial else None) as seat:
                     try:
                         while not oracle.is_done and world.loop.time() < leaves_s:
-                            await _work(world, name, oracle, seat)
+                            await _work(world, name, oracle, seat=seat)
                     finally:
                         oracle.leaves(name)
             except DurableInUse:

@@ -255,7 +255,7 @@ class ClusterMachine:
             format=self.format,
             settings=self.settings,
         )
-        self.node = ClusterNode(SlowToFence(self), me, self, self.clock, lease_s=self.lease_s)
+        self.node = ClusterNode(SlowToFence(self), me, self, clock=self.clock, lease_s=self.lease_s)
         self.task = self.on_machine(self.node.run())
         self.world.note(f"{self.name} starts")
 
@@ -369,7 +369,7 @@ class ClusterMachine:
             listener.heartbeat_s = self.world.heartbeat_s
             listener.owners = lambda: Owners(0, {})
         try:
-            await serve_clients(realm, listener, [self.port, self.port + VISITS], stopping)
+            await serve_clients(realm, listener, [self.port, self.port + VISITS], stopping=stopping)
         finally:
             self._listener = None
             self.world.note(f"{self.name} serves no more")

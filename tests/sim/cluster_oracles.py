@@ -122,7 +122,7 @@ async def check_log(world: ClusterWorld) -> None:
 
 async def _state_of(engine: MemoryEngine, blobs: EngineBlobs) -> list[Any]:
     journal = await engine.journal(0, LAST_EPOCH)
-    recovered = await recover(journal, blobs, MemoryPages(), rules(), epoch=LAST_EPOCH)
+    recovered = await recover(journal, blobs, MemoryPages(), rules=rules(), epoch=LAST_EPOCH)
     assert not recovered.damage, f"recovered with damage: {recovered.damage[:3]}"
     records, bodies = recovered.state.snapshot()
     return [*map(_as_stored, at_once(records)), *map(_content, bodies)]

@@ -155,7 +155,7 @@ class ClusterStage:
     ) -> None:
         number = self._numbers[store]
         message = CreateDurable(
-            number, name, kind, FromEarliest(), strict_order=strict_order, order_by=order_by
+            number, name, kind, start=FromEarliest(), strict_order=strict_order, order_by=order_by
         )
         connection = self._session._connection
         await self._made(

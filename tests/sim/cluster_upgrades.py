@@ -92,7 +92,7 @@ class UpgradedWorld(ClusterWorld):
         """As an operator does: again until all nodes are there."""
         while True:
             state = await upgrade_state(
-                MemoryInspector(self.servers), self.loop, LEASE_S, "simulated"
+                MemoryInspector(self.servers), self.loop, LEASE_S, cluster="simulated"
             )
             try:
                 written = await finish_upgrade(self.servers.records, state)

@@ -61,7 +61,7 @@ def one_channel_forgotten(patch: pytest.MonkeyPatch) -> None:
         if part.of_channel.endswith("/1"):
             part.done[asked.how].add_all(fresh)
         else:
-            settle_events(group, part, asked, fresh, held)
+            settle_events(group, part, asked, fresh=fresh, held=held)
 
     patch.setattr(pattern_leases, "settle_events", settle)
 

@@ -134,7 +134,7 @@ class WideOwner:
                 lease=Owning(self.epoch),
             )
             names = ClusterWideNames(
-                await engine.registry(), self.epoch, realm.directory, dict[str, str]
+                await engine.registry(), self.epoch, realm.directory, doors=dict[str, str]
             )
             await names.begin()
             realm.name_with(names)

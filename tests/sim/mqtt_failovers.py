@@ -57,7 +57,7 @@ class DevicesOfACluster:
         return next((each for each in self._machines if each.serves), None)
 
     async def prepare(self) -> None:
-        owner, others = await owner_and_others(self._servers, NODES, self._ask, SECRET)
+        owner, others = await owner_and_others(self._servers, NODES, self._ask, secret=SECRET)
         self._machines = [owner, *others]
         for each in self._machines:
             each.relays._relays_max = RELAYED_MAX
@@ -110,7 +110,10 @@ class DevicesOfACluster:
                     self.happened["handed over"] += 1
                 case "moved by force":
                     orders = ClusterOrders(
-                        MemoryInspector(self._servers), self._servers.records, self.loop, LEASE_S
+                        MemoryInspector(self._servers),
+                        self._servers.records,
+                        self.loop,
+                        lease_s=LEASE_S,
                     )
                     try:
                         await orders.move(self.random.choice(beside).name, by_force=True)

@@ -65,7 +65,7 @@ class Line(Thermometer):
         payload = json.dumps({"text": text, "value": number + 0.5}).encode()
         if self._fleet.has_topics:
             self._begun_in[text] = self._fleet.edits
-        return PublishPacket(f"j/{self.name}/{qos}", payload, qos, packet_id)
+        return PublishPacket(f"j/{self.name}/{qos}", payload, qos, packet_id=packet_id)
 
     def hears(self, packet: Packet) -> None:
         if isinstance(packet, PubackPacket | PubrecPacket) and not packet.reason.is_failure:
@@ -113,7 +113,7 @@ class Stater(Device):
     def _say(self) -> None:
         payload = str(self.said).encode() if self.said % GONE else b""
         packet_id = 1 + self.said % 7
-        self.say(PublishPacket(f"s/{self.name}", payload, 1, packet_id, True))
+        self.say(PublishPacket(f"s/{self.name}", payload, 1, packet_id=packet_id, retain=True))
 
     def hears(self, packet: Packet) -> None:
         if isinstance(packet, PubackPacket) and packet.packet_id == 1 + self.said % 7:
@@ -179,7 +179,7 @@ class Teller(Passing):
 
     def act(self) -> None:
         self.said += 1
-        self.say(PublishPacket("w/x", str(self.said).encode(), 1, 1 + self.said % 99))
+        self.say(PublishPacket("w/x", str(self.said).encode(), 1, packet_id=1 + self.said % 99))
 
 
 class Watched(Passing):
@@ -353,19 +353,19 @@ class FleetWorld(MqttWorld):
         realm = await super().open_realm(store)
         access = realm.access = AccessControl(
             Accounts(self._records, self.clock, inline),
-            Tokens(TokenRules(), lambda _: b"", self.clock, inline),
+            Tokens(TokenRules(), lambda _: b"", self.clock, offload=inline),
             Audit(self.clock),
-            Logins(self.clock),
-            inline,
-            AccessRules("optional"),
-            self.clock,
+            logins=Logins(self.clock),
+            offload=inline,
+            rules=AccessRules("optional"),
+            clock=self.clock,
         )
         access.definition_of = realm.definition_of
         await access.begin()
-        await access.accounts.grant("realm", "", ANYBODY, ["access"])
+        await access.accounts.grant("realm", "", ANYBODY, rights=["access"])
         for topic in ("j/#", "s/#"):
-            await access.accounts.grant("topic", topic, ANYBODY, ["full"])
-        await access.accounts.grant("topic", "w/#", ANYBODY, ["publish"])
+            await access.accounts.grant("topic", topic, ANYBODY, rights=["full"])
+        await access.accounts.grant("topic", "w/#", ANYBODY, rights=["publish"])
         return realm
 
     async def events(self, name: str) -> list[Any]:

@@ -153,7 +153,14 @@ class Device(asyncio.Protocol):
         own = PacketProperties(session_expiry_s=self.expiry_s, receive_maximum=4)
         self.greets()
         self.say(
-            ConnectPacket(self.name, MQTT_5, False, KEEP_ALIVE_S, will=self.will, properties=own)
+            ConnectPacket(
+                self.name,
+                MQTT_5,
+                clean_start=False,
+                keep_alive_s=KEEP_ALIVE_S,
+                will=self.will,
+                properties=own,
+            )
         )
 
     def greets(self) -> None:
@@ -216,12 +223,12 @@ class Thermometer(Device):
         while self._last_id in self._in_flight:
             self._last_id = self._last_id % 9 + 1
         text = f"{self.name}/{qos}/{number}"
-        packet = self.message(qos, number, text, self._last_id)
+        packet = self.message(qos, number, text, packet_id=self._last_id)
         self._in_flight[self._last_id] = packet
         self.say(packet)
 
     def message(self, qos: int, number: int, text: str, packet_id: int) -> PublishPacket:
-        return PublishPacket(f"t/{qos}/{self.name}", text.encode(), qos, packet_id)
+        return PublishPacket(f"t/{qos}/{self.name}", text.encode(), qos, packet_id=packet_id)
 
     def welcomed(self, *, present: bool) -> None:
         assert present or self.connections == 1 or not self.was_welcome, "its session is lost"
@@ -231,7 +238,14 @@ class Thermometer(Device):
                 self.say(PubrelPacket(packet_id))
             else:
                 self.say(
-                    PublishPacket(packet.topic, packet.payload, packet.qos, packet_id, False, True)
+                    PublishPacket(
+                        packet.topic,
+                        packet.payload,
+                        packet.qos,
+                        packet_id=packet_id,
+                        retain=False,
+                        is_duplicate=True,
+                    )
                 )
 
     was_welcome = False

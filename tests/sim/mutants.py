@@ -104,7 +104,7 @@ def forgotten_gap(patch: pytest.MonkeyPatch) -> None:
     whole = Durable.settled_by
 
     def floor(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -> IdSet:
-        mine = whole(durable, seat, spans, stored).copy()
+        mine = whole(durable, seat, spans, stored=stored).copy()
         if mine:
             mine.add_all(durable.outstanding.within(Span(0, max(span.end for span in mine.spans))))
         return mine
@@ -117,7 +117,7 @@ def covered_rollback(patch: pytest.MonkeyPatch) -> None:
     whole = Durable.below
 
     def covers(durable: Durable, seat: Seat, event_id: int, stored: IdSet) -> IdSet:
-        settled = whole(durable, seat, event_id, stored)
+        settled = whole(durable, seat, event_id, stored=stored)
         settled.add_all(durable.rolled_back.within(Span(0, event_id + 1)))
         return settled
 

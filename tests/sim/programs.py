@@ -168,12 +168,15 @@ class Steady:
         """Its identity, as it was written down: so many publishes were confirmed."""
         number = await self.world.number_of(self.ledger.store)
         return Publisher(
-            session._connection, ChannelId(number), f"{self._name}-identity", self.confirmed
+            session._connection,
+            ChannelId(number),
+            f"{self._name}-identity",
+            published=self.confirmed,
         )
 
     async def _next(self, publisher: Publisher) -> None:
         world, store, n = self.world, self.ledger.store, self.confirmed
-        label = label_of(world, store, self._name, ChannelId(n))
+        label = label_of(world, store, self._name, number=ChannelId(n))
         events = self._compose(Random(f"{world.seed}/{label}"), label)
         datas = [event.data for event in events]
         self.ledger.offered.update(datas)
@@ -185,7 +188,7 @@ class Steady:
         )
         self.confirmed += 1
         del self.ledger.doubtful[label]
-        self.ledger.confirm(self._name, n, Span(ids.start, ids.stop), datas, life=life)
+        self.ledger.confirm(self._name, n, Span(ids.start, ids.stop), datas=datas, life=life)
         if is_retry or world.lives != life:
             self.ledger.unsure_lives.update(ids)
         world.note(f"confirmed {label.rstrip('.')} {ids}")
@@ -226,7 +229,7 @@ class Pipelined:
     async def _begin(self, publisher: Publisher) -> asyncio.Future[range]:
         world, ledger, n = self.world, self.ledger, self._n
         self._n += 1
-        label = label_of(world, ledger.store, self._name, ChannelId(n))
+        label = label_of(world, ledger.store, self._name, number=ChannelId(n))
         events = self._compose(Random(f"{world.seed}/{label}"), label)
         datas = [event.data for event in events]
         ledger.offered.update(datas)
@@ -242,7 +245,7 @@ class Pipelined:
                 self._last = ids.stop - 1
                 world.gate.accepted(before)
                 del ledger.doubtful[label]
-                ledger.confirm(label, 0, Span(ids.start, ids.stop), datas, life=life)
+                ledger.confirm(label, 0, Span(ids.start, ids.stop), datas=datas, life=life)
                 ledger.unsure_lives.update(ids if world.lives != life else ())
                 world.note(f"confirmed {label.rstrip('.')} {ids}")
             elif isinstance(error, Refused):

@@ -105,7 +105,7 @@ def rot_of(seed: int, directory: Path, part: str = "") -> Rotten:
     damage = _drawn(world.disk, Random(f"rot/{seed}"), part)
     damage.do(world.disk)
     try:
-        return Rotten(damage, _judged(world, damage, whole, directory))
+        return Rotten(damage, _judged(world, damage, whole, directory=directory))
     except BaseException as error:
         error.add_note(f"{damage}")
         raise
@@ -119,7 +119,9 @@ def _judged(world: World, damage: Damage, whole: Served, directory: Path) -> str
     except PenstockError as error:
         refusal = error
     else:
-        return _compared(world, damage, whole, served, found, spoilt, directory)
+        return _compared(
+            world, damage, whole, served=served, found=found, spoilt=spoilt, directory=directory
+        )
     assert str(refusal), "a realm that does not start says why"
     assert damage.part == "registry" or found, f"verify found nothing, but {refusal}"
     return type(refusal).__name__
@@ -139,8 +141,8 @@ def _compared(
         assert served.reports, f"{lost} are lost, and nothing is said of it"
         assert found is not None, f"a realm opens, and verify does not; {lost} are lost"
         assert found.findings, f"{lost} are lost, and verify finds nothing"
-        _check_confined(damage, whole, lost, found)
-        _check_kept(damage, lost, whole.content, world.disk, spoilt)
+        _check_confined(damage, whole, lost, found=found)
+        _check_kept(damage, lost, whole.content, before=world.disk, after=spoilt)
     findings, repaired = _repaired(world, directory / "repaired")
     for name, gone in _lost(served.content, repaired).items():
         gone.discard_all(_named(findings, name))

@@ -35,7 +35,7 @@ def test_a_node_that_claims_what_a_newer_one_has_written_is_noticed(
     def may_claim(claims: Claims, shard: int, claim: ClaimRecord | None, now_us: int) -> bool:
         claims.format = 0
         known = None if claim is None else ClaimRecord(*_older(claim, claims.me.format))
-        return whole(claims, shard, known, now_us)
+        return whole(claims, shard, known, now_us=now_us)
 
     monkeypatch.setattr(Claims, "_may_claim", may_claim)
     monkeypatch.setattr(ClusterNode, "_refuse_newer", lambda *_: None)

@@ -73,7 +73,7 @@ def repeated_wills(patch: pytest.MonkeyPatch) -> None:
     say = MqttSessions._say
 
     async def apart(sessions: MqttSessions, session: Any, will: Any, entries: Any) -> None:
-        await say(sessions, session, will, ())
+        await say(sessions, session, will, entries=())
         try:
             await sessions._put(entries)
         except PenstockError:

@@ -53,7 +53,7 @@ def from_its_end(patch: pytest.MonkeyPatch) -> None:
     make = durable_feed.make_durable
 
     async def later(realm: Any, channel: Any, name: str, text: str, topics: Any, _: Any) -> None:
-        await make(realm, channel, name, text, topics, FromLatest())
+        await make(realm, channel, name, text=text, topics=topics, start=FromLatest())
 
     patch.setattr(sessions, "make_durable", later)
 
@@ -98,7 +98,7 @@ def retained_apart(patch: pytest.MonkeyPatch) -> None:
 
 def _publish(own: MqttHub, number: Any, bodies: Any) -> None:
     try:
-        own.realm.publish(number, bodies, "", 0, lambda *_: None)
+        own.realm.publish(number, bodies, "", sequence=0, reply=lambda *_: None)
     except PenstockError:
         return
 

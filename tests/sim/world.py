@@ -470,8 +470,8 @@ class World:
                 ChannelId(number),
                 name,
                 kind,
-                FromEarliest(),
-                selector,
+                start=FromEarliest(),
+                selector=selector,
                 persistent=None,
                 attributes=DurableAttributes(
                     strict_order=strict_order,

@@ -80,7 +80,7 @@ def healed(spark: SparkSession, url: str, checkpoint: Path, *bad: int) -> Verdic
     def attempt(table: DataFrame) -> None:
         checked(table, *bad).write.format("noop").mode("overwrite").save()
 
-    return bury_poison(spark, source(url), checkpoint, attempt)
+    return bury_poison(spark, source(url), checkpoint, attempt=attempt)
 
 
 def numbers(channel: Channel) -> list[int]:

@@ -64,10 +64,10 @@ def seen(rows: list[Row]) -> dict[str, list[int]]:
 
 @pytest.mark.spec("C2")
 def test_names_with_signs_of_lists_are_read_escaped(url: str, client: Session) -> None:
-    published(client, "a,b", 0, 2)
-    published(client, "a*", 2, 4)
-    published(client, "größe/100%", 4, 5)
-    published(client, "größe", 5, 6)
+    published(client, "a,b", 0, end=2)
+    published(client, "a*", 2, end=4)
+    published(client, "größe/100%", 4, end=5)
+    published(client, "größe", 5, end=6)
 
     assert seen(read(url, "a%2Cb, größe/*, a%2A")) == {
         "a,b": [0, 1],
@@ -82,9 +82,9 @@ def test_names_with_signs_of_lists_are_read_escaped(url: str, client: Session) -
 def test_a_list_and_a_pattern_are_read_with_the_name_of_the_channel(
     url: str, client: Session
 ) -> None:
-    published(client, "orders/eu", 0, 3)
-    published(client, "orders/us", 3, 5)
-    published(client, "trades", 5, 6)
+    published(client, "orders/eu", 0, end=3)
+    published(client, "orders/us", 3, end=5)
+    published(client, "trades", 5, end=6)
 
     assert seen(read(url, "trades, orders/eu")) == {"orders/eu": [0, 1, 2], "trades": [5]}
     assert seen(read(url, "orders/*")) == {"orders/eu": [0, 1, 2], "orders/us": [3, 4]}
@@ -92,7 +92,7 @@ def test_a_list_and_a_pattern_are_read_with_the_name_of_the_channel(
 
 
 def test_the_column_channel_comes_where_it_is_asked_for(url: str, client: Session) -> None:
-    published(client, "orders", 0, 1)
+    published(client, "orders", 0, end=1)
 
     assert "channel" not in source(url, "orders").schema().names
     assert read(url, "orders", includeChannel="true")[0]["channel"] == "orders"
@@ -110,7 +110,7 @@ def test_a_property_called_channel_keeps_a_name(url: str, client: Session) -> No
 
 
 def test_no_channel_that_fits_is_said_with_those_there_are(url: str, client: Session) -> None:
-    published(client, "trades", 0, 1)
+    published(client, "trades", 0, end=1)
 
     with pytest.raises(NameDoesNotExist, match=r"no channel fits orders/\*; there are trades"):
         source(url, "orders/*").schema()
@@ -174,8 +174,8 @@ def test_types_of_ones_own_hold_for_every_channel(url: str, client: Session) -> 
 
 
 def test_a_micro_batch_is_shared_fairly(url: str, client: Session) -> None:
-    published(client, "big", 0, 1_000)
-    published(client, "small", 0, 5)
+    published(client, "big", 0, end=1_000)
+    published(client, "small", 0, end=5)
     reader = stream(url, "big,small", maxEventsPerTrigger="100")
     start = reader.initialOffset()
 
@@ -187,13 +187,13 @@ def test_a_micro_batch_is_shared_fairly(url: str, client: Session) -> None:
 
 
 def test_a_channel_that_comes_later_is_read_from_its_first_event(url: str, client: Session) -> None:
-    published(client, "day/1", 0, 3)
+    published(client, "day/1", 0, end=3)
     reader = stream(url, "day/*", startingOffsets="latest")
     start = reader.initialOffset()
     assert ends(start) == {"day/1": 3}
     client.channels.create("day/2")
     assert reader.latestOffset(start, EVERYTHING) == start  # without events it changes nothing
-    published(client, "day/2", 0, 2)
+    published(client, "day/2", 0, end=2)
 
     end = reader.latestOffset(start, EVERYTHING)
 
@@ -203,13 +203,13 @@ def test_a_channel_that_comes_later_is_read_from_its_first_event(url: str, clien
 
 
 def test_what_is_there_is_fixed_for_all_channels_at_once(url: str, client: Session) -> None:
-    published(client, "a", 0, 3)
-    published(client, "b", 0, 3)
+    published(client, "a", 0, end=3)
+    published(client, "b", 0, end=3)
     reader = stream(url, "*", maxEventsPerTrigger="4")
     start = reader.initialOffset()
     reader.prepareForTriggerAvailableNow()
     for name in ("a", "b", "c"):
-        published(client, name, 3, 6)
+        published(client, name, 3, end=6)
 
     first = reader.latestOffset(start, reader.getDefaultReadLimit())
     last = reader.latestOffset(first, reader.getDefaultReadLimit())
@@ -219,7 +219,7 @@ def test_what_is_there_is_fixed_for_all_channels_at_once(url: str, client: Sessi
 
 
 def test_a_query_waits_for_all_its_channels_at_once(url: str, client: Session) -> None:
-    a, b = published(client, "a", 0, 1), published(client, "b", 0, 1)
+    a, b = published(client, "a", 0, end=1), published(client, "b", 0, end=1)
     queue = client.queues.create("work")
 
     assert not client.wait_for_events({a: 1, b: 1, queue: 0}, 0.01)
@@ -231,10 +231,10 @@ def test_a_query_waits_for_all_its_channels_at_once(url: str, client: Session) -
 
 
 def test_starts_are_given_by_channel(url: str, client: Session) -> None:
-    published(client, "a", 0, 5)
-    published(client, "b", 0, 5)
-    published(client, "c", 0, 5)
-    published(client, "a", 5, 9)
+    published(client, "a", 0, end=5)
+    published(client, "b", 0, end=5)
+    published(client, "c", 0, end=5)
+    published(client, "a", 5, end=9)
     fifth = client.channels.get("a").read().column("published")[5].as_py()
 
     offsets = json.dumps({"a": 2, "b": "earliest"})
@@ -261,7 +261,7 @@ def test_starts_are_given_by_channel(url: str, client: Session) -> None:
 
 
 def test_a_stream_has_no_end_of_its_own(url: str, client: Session) -> None:
-    published(client, "orders", 0, 1)
+    published(client, "orders", 0, end=1)
 
     for option in ("endingOffsets", "endingTimestamp"):
         with pytest.raises(InvalidArgument, match="are for a batch; for a stream that ends"):
@@ -269,8 +269,8 @@ def test_a_stream_has_no_end_of_its_own(url: str, client: Session) -> None:
 
 
 def test_positions_of_equal_meaning_are_equal_text(url: str, client: Session) -> None:
-    published(client, "b", 0, 1)
-    published(client, "a", 0, 1)
+    published(client, "b", 0, end=1)
+    published(client, "a", 0, end=1)
 
     one, two = stream(url, "b,a").initialOffset(), stream(url, "*").initialOffset()
 
@@ -279,8 +279,8 @@ def test_positions_of_equal_meaning_are_equal_text(url: str, client: Session) ->
 
 
 def test_a_channel_that_is_no_more_is_said(url: str, client: Session) -> None:
-    published(client, "day/1", 0, 3)
-    published(client, "day/2", 0, 3)
+    published(client, "day/1", 0, end=3)
+    published(client, "day/2", 0, end=3)
     reader = stream(url, "day/*")
     start = reader.initialOffset()
     client.channels.delete("day/1")
@@ -290,8 +290,8 @@ def test_a_channel_that_is_no_more_is_said(url: str, client: Session) -> None:
 
 
 def test_a_checkpoint_of_other_channels_is_refused(url: str, client: Session) -> None:
-    published(client, "a", 0, 3)
-    published(client, "b", 0, 3)
+    published(client, "a", 0, end=3)
+    published(client, "b", 0, end=3)
     start = stream(url, "a,b").initialOffset()
 
     with pytest.raises(InvalidArgument, match="is for channel a, b, the query reads b"):
@@ -326,7 +326,7 @@ def test_a_stream_of_a_queue_goes_on_with_what_is_pushed(url: str, client: Sessi
 
 
 def test_a_queue_is_not_a_channel_and_a_channel_no_queue(url: str, client: Session) -> None:
-    published(client, "orders", 0, 1)
+    published(client, "orders", 0, end=1)
 
     with pytest.raises(NameDoesNotExist, match="no queue 'orders'"):
         _queue(url, "orders")

@@ -25,7 +25,9 @@ def test_it_is_damage_to_those_who_read_files_without_the_realm(
     file, index = with_a_batch_that_cannot_be_unpacked(compression)
     (tmp_path / "orders").write_bytes(file)
     spans = tuple(each.span for each in index.batches)
-    part = FileRows(f"{tmp_path}/orders", len(file), index.schema, index.batches, spans)
+    part = FileRows(
+        f"{tmp_path}/orders", len(file), index.schema, batches=index.batches, spans=spans
+    )
     read = stored_batches(part)
 
     assert next(read)[0].equals(rows(0, 100))

@@ -263,7 +263,9 @@ def _nameless(part: FileRows | WireRows) -> FileRows | WireRows:
 
 def batches(*spans: tuple[int, int]) -> list[SegmentBatch]:
     return [
-        SegmentBatch(number, number + 1, 1, offset, end - offset, 0, b"")
+        SegmentBatch(
+            number, number + 1, 1, offset=offset, length=end - offset, checksum=0, summary=b""
+        )
         for number, (offset, end) in enumerate(spans)
     ]
 

@@ -78,7 +78,7 @@ def test_a_start_is_a_word_an_id_or_json(text: str, starting: str | int) -> None
 
 def test_each_channel_may_have_a_start_of_its_own() -> None:
     several = HERE | {"channel": "orders, day/*"}
-    noon = datetime(2013, 1, 31, 12, tzinfo=UTC)
+    noon = datetime(2013, 1, 31, hour=12, tzinfo=UTC)
     offsets = source_options(several | {"startingoffsets": '{"orders": 7, "/day/1": "latest"}'})
     times = source_options(several | {"startingtimestamp": '{"orders": "2013-01-31T12:00:00Z"}'})
 
@@ -96,7 +96,7 @@ def test_each_channel_may_have_a_start_of_its_own() -> None:
 def test_a_start_may_be_a_time(text: str) -> None:
     options = source_options(HERE | {"startingtimestamp": text})
 
-    assert options.starting.of("orders") == datetime(2013, 1, 31, 9, 30, tzinfo=UTC)
+    assert options.starting.of("orders") == datetime(2013, 1, 31, hour=9, minute=30, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(

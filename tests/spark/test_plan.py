@@ -30,13 +30,22 @@ ROWS_PER_BATCH = 10
 def sealed_part(wanted: IdSet, there: Span, path: str) -> SealedPart:
     """A file of all ids of ``there``, of which ``wanted`` are left."""
     batches = tuple(
-        SegmentBatch(first, min(first + ROWS_PER_BATCH, there.end), size, 0, size * 100, 0)
+        SegmentBatch(
+            first,
+            min(first + ROWS_PER_BATCH, there.end),
+            size,
+            offset=0,
+            length=size * 100,
+            checksum=0,
+        )
         for first in range(there.first, there.end, ROWS_PER_BATCH)
         for size in (min(ROWS_PER_BATCH, there.end - first),)
     )
-    index = SegmentIndex(there.first, there.end, there.size, 1, 0, SCHEMA, batches)
+    index = SegmentIndex(
+        there.first, there.end, there.size, size=1, checksum=0, schema=SCHEMA, batches=batches
+    )
     spans = tuple(wanted.within(there).spans)
-    return SealedPart(path, 1, spans, msgspec.msgpack.encode(index))
+    return SealedPart(path, 1, spans, index=msgspec.msgpack.encode(index))
 
 
 def ids_of(parts: tuple[FileRows | WireRows, ...]) -> list[int]:

@@ -32,7 +32,7 @@ from penstock.spark.projection import (
     spark_schema,
 )
 
-NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
+NOON = datetime(2013, 1, 1, hour=12, tzinfo=UTC)
 
 
 def stored(*properties: dict[str, Any] | None, first: int = 0, **event: Any) -> pa.RecordBatch:
@@ -91,7 +91,7 @@ def test_every_kind_of_property_is_a_column_of_its_type() -> None:
         "text": "é",
         "raw": b"\x00",
         "at": NOON,
-        "wall": datetime(2013, 1, 1, 12),  # noqa: DTZ001  a time without a zone is meant
+        "wall": datetime(2013, 1, 1, hour=12),  # noqa: DTZ001  a time without a zone is meant
         "never": None,
         "tags": ["a", None],
         "lines": [{"sku": "a", "pieces": 2, "note": None}],

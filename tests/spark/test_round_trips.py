@@ -59,7 +59,9 @@ def test_spark_reads_and_writes_what_the_guide_says(spark: SparkSession, tmp_pat
         url = realm.listen()
         for source in HERE:
             SOURCES[source](everybody)
-        reader = spark.read.format("penstock").option("url", url).option("includeHeaders", True)
+        reader = (
+            spark.read.format("penstock").option("url", url).option("includeHeaders", value=True)
+        )
         rows = [event_of(row) for row in reader.load(CHANNEL).orderBy("event_id").collect()]
         assert len(rows) == 2 * len(HERE)
         for at, source in enumerate(HERE):

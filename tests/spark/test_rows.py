@@ -38,13 +38,13 @@ def options(**given: str) -> SinkOptions:
 def rows(first: int = 0, partition: int = 2, **columns: Any) -> ChannelRows:
     table = pa.table(columns)
     numbers = np.arange(first, first + table.num_rows, dtype=np.int64)
-    return ChannelRows("out", table, numbers, partition)
+    return ChannelRows("out", table, numbers, partition=partition)
 
 
 def test_rows_go_where_their_column_says_each_channel_in_the_order_of_the_rows() -> None:
     table = pa.table({"to": ["b", "a", None, "b", "a"], "n": [0, 1, 2, 3, 4]})
 
-    found = list(routed(table, 10, 1, options(channelColumn="to", channel="rest")))
+    found = list(routed(table, 10, 1, options=options(channelColumn="to", channel="rest")))
 
     assert [(r.channel, r.table.column("n").to_pylist(), r.numbers.tolist()) for r in found] == [
         ("b", [0, 3], [10, 13]),
@@ -55,7 +55,7 @@ def test_rows_go_where_their_column_says_each_channel_in_the_order_of_the_rows()
 
 
 def test_without_a_column_all_rows_go_to_the_channel_of_the_write() -> None:
-    (found,) = routed(pa.table({"n": [1, 2]}), 0, 0, options(channel="out"))
+    (found,) = routed(pa.table({"n": [1, 2]}), 0, 0, options=options(channel="out"))
 
     assert (found.channel, found.table.num_rows) == ("out", 2)
 
@@ -64,7 +64,7 @@ def test_a_row_without_a_channel_is_named() -> None:
     table = pa.table({"to": ["b", None, "a", None], "n": [0, 1, 2, 3]})
 
     with pytest.raises(InvalidEvent, match=r"row 101 of partition 4 names no channel"):
-        list(routed(table, 100, 4, options(channelColumn="to")))
+        list(routed(table, 100, 4, options=options(channelColumn="to")))
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,11 @@ def test_a_type_that_fits_by_its_values_is_taken() -> None:
 def test_lists_of_nothing_but_nulls_are_taken_also_empty_ones() -> None:
     """As ``array()`` and ``array(null)`` are in SQL."""
     void = StructField("void", NullType(), nullable=False)
-    kinds: list[DataType] = [NullType(), StructType([void]), ArrayType(NullType(), False)]
+    kinds: list[DataType] = [
+        NullType(),
+        StructType([void]),
+        ArrayType(NullType(), containsNull=False),
+    ]
     for kind in kinds:
         schema = StructType().add("n", LongType()).add("odd", ArrayType(kind, containsNull=False))
         check_writable(schema, options(channel="out"), overwrite=False)

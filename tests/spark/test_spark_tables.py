@@ -30,7 +30,7 @@ def test_a_dataframe_is_appended_once_and_read_again(
     assert not table.append(frame, "app", 0)
     assert table.append(frame.selectExpr("event_id + 10 as event_id", "day", "1 as more"), "app", 1)
     assert table.merge(
-        frame.where("event_id = 3").selectExpr("event_id", "day"), "event_id", "m", 0
+        frame.where("event_id = 3").selectExpr("event_id", "day"), "event_id", "m", version=0
     )
 
     found = {row.event_id: row for row in table.read(spark).collect()}

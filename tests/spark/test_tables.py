@@ -15,7 +15,7 @@ import penstock
 from penstock.client.sync.sync import Channel, Session
 from penstock.spark import register
 
-NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
+NOON = datetime(2013, 1, 1, hour=12, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_a_table_is_appended_in_the_order_of_its_partitions(
     spark: SparkSession, url: str, client: Session
 ) -> None:
     out = client.channels.create("out", type="persistent")
-    table = spark.range(0, 1_000, 1, 4).selectExpr(
+    table = spark.range(0, 1_000, 1, numPartitions=4).selectExpr(
         "concat('row ', id) AS data",
         "if(id % 2 = 0, 'even', null) AS tag",
         "id AS n",
@@ -241,7 +241,7 @@ def test_a_task_tried_again_is_stored_once(spark: SparkSession, url: str, client
             raise ValueError("the first try of the last partition")
         return n
 
-    table = spark.range(0, 1_000, 1, 2).select(second_try("id").alias("n"))
+    table = spark.range(0, 1_000, 1, numPartitions=2).select(second_try("id").alias("n"))
     table.write.format("penstock").options(url=url, channel="out").mode("append").save()
 
     assert out.read().column("n").to_pylist() == list(range(1_000))

@@ -53,7 +53,7 @@ class LinkedClient(AskingClient):
         """Answer the newest question, as the parser hands over what came for it."""
         asked = self.line.written[-1] if self.line.written else self.queued[-1]
         inbox = asked.split(b" ")[2]
-        await self._process_msg(self._inbox_sid, inbox, b"", data, headers)
+        await self._process_msg(self._inbox_sid, inbox, b"", data=data, headers=headers)
 
 
 async def linked() -> tuple[LinkedClient, NatsConnection]:

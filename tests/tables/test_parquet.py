@@ -127,11 +127,11 @@ def test_a_merge_that_is_cut_is_there_or_not_and_done_once(tmp_path: Path) -> No
         Table.open(str(path), "parquet", ["day"]).append(rows(0), "app", 0)
         table, _ = cutting(path, cut)
         try:
-            table.merge(new, "event_id", "latest", 0)
+            table.merge(new, "event_id", "latest", version=0)
             steps = cut
         except PowerCut:
             assert ids(path) in ([0, 1, 2], [0, 1, 2, 99])
-        Table.open(str(path), "parquet").merge(new, "event_id", "latest", 0)
+        Table.open(str(path), "parquet").merge(new, "event_id", "latest", version=0)
         found = Table.open(str(path), "parquet").to_arrow()
         versions = dict(
             zip(found["event_id"].to_pylist(), found["version"].to_pylist(), strict=True)

@@ -59,17 +59,17 @@ def test_a_version_is_stored_once(tmp_path: Path, format: Format) -> None:
 def test_a_version_with_other_content_is_refused(tmp_path: Path, format: Format) -> None:
     table = Table.open(str(tmp_path / "t"), format)
     table.append(rows(0, 1), "app", 0)  # by a version that kept no contents
-    assert not table.append(rows(0, 1), "app", 0, "0-1")
+    assert not table.append(rows(0, 1), "app", 0, content="0-1")
     for n in range(1, 60):
-        assert table.append(rows(n, n + 1), "app", n, f"{n}-{n + 1}")
-    assert table.append(rows(60, 61), "another app", 7, "60-61")
+        assert table.append(rows(n, n + 1), "app", n, content=f"{n}-{n + 1}")
+    assert table.append(rows(60, 61), "another app", 7, content="60-61")
 
     again = Table.open(str(tmp_path / "t"), format)
-    assert not again.append(rows(0, 1), "app", 57, "57-58")
+    assert not again.append(rows(0, 1), "app", 57, content="57-58")
     assert not again.append(rows(0, 1), "app", 58)
     for version, content in ((59, "59-90"), (40, "40-90"), (0, "0-1")):
         with pytest.raises(DifferentContent, match=f"has version {version} of app with the"):
-            again.append(rows(59, 90), "app", version, content)
+            again.append(rows(59, 90), "app", version, content=content)
     assert ids(again) == list(range(61))
 
 
@@ -77,11 +77,11 @@ def test_contents_are_remembered_of_the_last_versions_only(tmp_path: Path) -> No
     log = ParquetLog(str(tmp_path / "t"))
     table = Table(log, "parquet", ())
     for n in range(2 * CONTENTS_MAX):
-        table.append(rows(n, n + 1), "app", n, str(n))
+        table.append(rows(n, n + 1), "app", n, content=str(n))
 
     assert list(log.contents("app")) == list(range(CONTENTS_MAX, 2 * CONTENTS_MAX))
     with pytest.raises(DifferentContent, match="of an earlier time"):
-        table.append(rows(3, 4), "app", 3, "3")
+        table.append(rows(3, 4), "app", 3, content="3")
 
 
 def test_a_batch_of_no_rows_is_stored_too(tmp_path: Path, format: Format) -> None:
@@ -162,7 +162,7 @@ def test_an_empty_text_is_no_partition_of_a_delta_table(tmp_path: Path) -> None:
 
     kept = Table.open(str(tmp_path / "parquet"), "parquet", ["kind"])
     kept.append(given, "app", 0)
-    assert kept.merge(pa.table({"kind": [""], "n": [3]}), "kind", "app", 1)
+    assert kept.merge(pa.table({"kind": [""], "n": [3]}), "kind", "app", version=1)
     assert sorted(kept.to_arrow(["kind", "n"]).to_pylist(), key=str) == [
         {"kind": "", "n": 3},
         {"kind": "a", "n": 2},
@@ -188,7 +188,7 @@ def test_partitions_are_folders_and_columns_again(tmp_path: Path, format: Format
 
     assert found.dataset().to_table(filter=ds.field("kind") == "é").num_rows == 1
     new = pa.table({"event_id": [1], "day": [None], "kind": ["é"], "sku": ["new"]})
-    assert found.merge(new, "event_id", "latest", 0)
+    assert found.merge(new, "event_id", "latest", version=0)
     assert found.to_arrow().num_rows == 4
     with pytest.raises(InvalidArgument, match="partitioned by day, kind, not by sku"):
         Table.open(str(path), format, ["sku"]).append(rows(9, 10), "app", 9)
@@ -201,24 +201,26 @@ def test_rows_take_the_place_of_those_with_their_key(tmp_path: Path, format: For
     table.append(rows(3, 6), "app", 1)
     new = pa.table({"event_id": [1, 7], "sku": ["new", "seven"]})
 
-    assert table.merge(new, "event_id", "latest", 0)
-    assert not table.merge(new, "event_id", "latest", 0)
+    assert table.merge(new, "event_id", "latest", version=0)
+    assert not table.merge(new, "event_id", "latest", version=0)
 
     found = {row["event_id"]: row["sku"] for row in table.to_arrow().to_pylist()}
     assert found == {0: "s0", 1: "new", 2: "s2", 3: "s3", 4: "s4", 5: "s5", 7: "seven"}
     assert table.to_arrow().num_rows == len(found)
-    assert table.merge(pa.table({"event_id": [0], "sku": ["s4"]}), ["event_id", "sku"], "two", 0)
+    assert table.merge(
+        pa.table({"event_id": [0], "sku": ["s4"]}), ["event_id", "sku"], "two", version=0
+    )
     assert table.to_arrow().num_rows == len(found) + 1
 
 
 def test_a_key_is_of_one_row_and_not_null(tmp_path: Path, format: Format) -> None:
     table = Table.open(str(tmp_path / "t"), format)
     with pytest.raises(InvalidArgument, match=r"the first is \{'k': 'a'\}"):
-        table.merge(pa.table({"k": ["a", "b", "a"]}), "k", "app", 0)
+        table.merge(pa.table({"k": ["a", "b", "a"]}), "k", "app", version=0)
     with pytest.raises(InvalidArgument, match="'k' is null in 1 rows"):
-        table.merge(pa.table({"k": ["a", None]}), "k", "app", 0)
+        table.merge(pa.table({"k": ["a", None]}), "k", "app", version=0)
     with pytest.raises(InvalidArgument, match="key names x"):
-        table.merge(pa.table({"k": ["a"]}), "x", "app", 0)
+        table.merge(pa.table({"k": ["a"]}), "x", "app", version=0)
 
 
 @pytest.mark.slow

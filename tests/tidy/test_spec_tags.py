@@ -208,7 +208,8 @@ RULES = """# Rules
 
 def test_a_renamed_test_gives_its_place_to_another_and_the_rest_of_the_page_stays() -> None:
     here, other = (
-        Tagged(f"tests/core/test_{name}.py", "test_here", True, 1, False) for name in ("a", "b")
+        Tagged(f"tests/core/test_{name}.py", "test_here", is_own=True, others=1, is_heavy=False)
+        for name in ("a", "b")
     )
 
     after = renewed(RULES, {"D1": [here, other], "D2": []})
@@ -223,11 +224,13 @@ def test_a_renamed_test_gives_its_place_to_another_and_the_rest_of_the_page_stay
 
 def test_light_tests_of_the_rule_itself_are_shown_first_and_from_several_files() -> None:
     tests = [
-        Tagged("tests/core/test_a.py", "test_heavy", True, 1, True),
-        Tagged("tests/core/test_a.py", "test_of_the_module", False, 0, False),
-        Tagged("tests/core/test_a.py", "test_one", True, 1, False),
-        Tagged("tests/core/test_a.py", "test_two", True, 1, False),
-        Tagged("tests/client/test_b.py", "test_three", True, 2, False),
+        Tagged("tests/core/test_a.py", "test_heavy", is_own=True, others=1, is_heavy=True),
+        Tagged(
+            "tests/core/test_a.py", "test_of_the_module", is_own=False, others=0, is_heavy=False
+        ),
+        Tagged("tests/core/test_a.py", "test_one", is_own=True, others=1, is_heavy=False),
+        Tagged("tests/core/test_a.py", "test_two", is_own=True, others=1, is_heavy=False),
+        Tagged("tests/client/test_b.py", "test_three", is_own=True, others=2, is_heavy=False),
     ]
 
     assert shown_for([], tests) == [

@@ -66,7 +66,9 @@ def topologies(draw: st.DrawFn) -> Topology:
     attributes fit the type."""
     names = draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=4))
     stores = [
-        _store(draw(st.sampled_from(["channel", "channel", "queue"])), name, sorted(names), draw)
+        _store(
+            draw(st.sampled_from(["channel", "channel", "queue"])), name, sorted(names), draw=draw
+        )
         for name in names
     ]
     channels = [each.name for each in stores if each.kind == "channel"]

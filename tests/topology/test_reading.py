@@ -73,7 +73,7 @@ def test_times_of_a_durable_and_a_queue_are_texts() -> None:
     )
 
     calm = shop.stores[0].durables[0].attributes
-    assert (calm.ack_timeout, calm.backoff) == (30_000, Backoff(1_000, 3.0, 60_000, 0.5))
+    assert (calm.ack_timeout, calm.backoff) == (30_000, Backoff(1_000, 3.0, 60_000, jitter=0.5))
     assert shop.stores[1].definition.backoff == Backoff(250)
     assert parse(to_toml(shop)).stores[0].durables[0].attributes == calm
     assert 'backoff = { first = "250ms" }' in to_toml(shop)

@@ -57,7 +57,7 @@ def lying(
     read = Exports.read
 
     async def lied(self: Exports, session: str, name: str, file: int, offset: int) -> Any:
-        return lie(await read(self, session, name, file, offset), offset)
+        return lie(await read(self, session, name, file=file, offset=offset), offset)
 
     monkeypatch.setattr(Exports, "read", lied)
 

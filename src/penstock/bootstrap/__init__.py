@@ -78,7 +78,7 @@ async def open_realm(
         if directory is not None and isinstance(stores, Embedded):
             realm.backups.capture = Capture(absolute(directory), RealDisk(), stores.journal)
             realm.disk_space = partial(_disk_space, directory)
-        realm.access = access(stores.registry, directory, settings, clock, shared)
+        realm.access = access(stores.registry, directory, settings, clock=clock, shared=shared)
         realm.access.definition_of = realm.definition_of
         await realm.access.begin()
     except BaseException:
@@ -139,24 +139,24 @@ def access(
             length_min=wanted.password_length_min,
             shared=shared,
         ),
-        Tokens(rules, fetched, clock, asyncio.to_thread),
+        Tokens(rules, fetched, clock, offload=asyncio.to_thread),
         Audit(clock, files),
-        Logins(
+        logins=Logins(
             clock,
             idle_s=wanted.login_idle_s,
             total_s=wanted.login_total_s,
             of_user_max=wanted.logins_per_user_max,
             registry=kept,
         ),
-        asyncio.to_thread,
-        AccessRules(
+        offload=asyncio.to_thread,
+        rules=AccessRules(
             wanted.mode,
             wanted.failure_delay_s,
             wanted.lockout,
-            wanted.cleartext_passwords,
-            _apart(wanted),
+            cleartext_passwords=wanted.cleartext_passwords,
+            apart=_apart(wanted),
         ),
-        clock,
+        clock=clock,
     )
 
 
@@ -288,7 +288,7 @@ def native_listener(
                 settings.limits.subscriptions_per_connection_max,
             ),
         ),
-        certificate or tls(settings),
+        tls=certificate or tls(settings),
     )
 
 
@@ -337,7 +337,7 @@ async def reset_administrator(
     check_exists(RealDisk(), absolute(directory))
     clock = SystemClock()
     stores = await _stores(directory, clock)
-    given = access(stores.registry, directory, settings, clock)
+    given = access(stores.registry, directory, settings, clock=clock)
     try:
         return await given.reset(user, password)
     finally:

@@ -379,7 +379,7 @@ async def open_shard(
     )
     realm.dispatch.files_at = files_at(settings.cluster)
     try:
-        realm.access = access(registry, directory, settings, clock)
+        realm.access = access(registry, directory, settings, clock=clock)
         realm.access.definition_of = realm.definition_of
         await realm.access.begin()
     except BaseException:
@@ -428,7 +428,7 @@ async def open_history(
             await copy.cas(key, 0, value)
         folder = directory / HISTORY_FOLDER
         folder.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
-        allowed = access(copy, folder, settings, clock, control=HistoryAccess)
+        allowed = access(copy, folder, settings, clock=clock, control=HistoryAccess)
         assert isinstance(allowed, HistoryAccess), "that was asked for"
         allowed.shown = realm.name
         realm.access = allowed

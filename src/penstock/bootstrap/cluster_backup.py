@@ -86,7 +86,7 @@ async def back_up_cluster(
         blobs = BackupBlobs(stores.blobs, folder, before)
         try:
             target = TargetStores(stores.journal, blobs, stores.registry)
-            moved = await write_realm(engine, records, target, clock, told=told)
+            moved = await write_realm(engine, records, target, clock=clock, told=told)
         finally:
             await stores.pages.close()
             await stores.journal.close()

@@ -112,7 +112,9 @@ class EngineDirectory:
             )
         check_ports(host, own)
         password = engine_password(secret)
-        written = configuration(self.engine, cluster, own, peers, host, password, tls)
+        written = configuration(
+            self.engine, cluster, own, peers=peers, host=host, password=password, tls=tls
+        )
         self._write(self.engine / CONFIGURATION, written)
         return EngineProcess(PROGRAM, self.engine / CONFIGURATION, self.engine / LOG)
 
@@ -150,7 +152,7 @@ def check_ports(host: str, own: Peer) -> None:
                     held.enter_context(listening_socket(family, address))
             except OSError as error:
                 what = ", of the engine here: --peers names the first of its three, and --listen "
-                raise refused(error, host, port, f"{what}the address") from error
+                raise refused(error, host, port, remedy=f"{what}the address") from error
 
 
 def leader_at(monitor: str, tls: ssl.SSLContext | None) -> str:

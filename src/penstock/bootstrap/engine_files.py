@@ -32,7 +32,9 @@ LOG_BYTES: Final = 16 << 20
 LOGS: Final = 4
 _KEY_BYTES: Final = 32
 _BEGINS: Final = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
-_NEVER_ENDS: Final = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)
+_NEVER_ENDS: Final = datetime.datetime(
+    9999, 12, 31, hour=23, minute=59, second=59, tzinfo=datetime.UTC
+)
 """Certificates are only shown to machines that have the same secret; a new secret ends them."""
 _AUTHORITY_NUMBER: Final = 1
 
@@ -115,7 +117,7 @@ def configuration(
 
 
 def _derived(secret: bytes, purpose: str) -> bytes:
-    made = HKDF(hashes.SHA256(), _KEY_BYTES, None, f"penstock {purpose}".encode())
+    made = HKDF(hashes.SHA256(), _KEY_BYTES, None, info=f"penstock {purpose}".encode())
     return made.derive(secret)
 
 
@@ -129,7 +131,7 @@ def _authority(signer: Ed25519PrivateKey) -> x509.Certificate:
     )  # fmt: skip
     identifier = x509.SubjectKeyIdentifier.from_public_key(signer.public_key())
     return (
-        x509.CertificateBuilder(name, name, signer.public_key(), _AUTHORITY_NUMBER)
+        x509.CertificateBuilder(name, name, signer.public_key(), serial_number=_AUTHORITY_NUMBER)
         .not_valid_before(_BEGINS)
         .not_valid_after(_NEVER_ENDS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -154,7 +156,7 @@ def _certificate(signer: Ed25519PrivateKey, own: Ed25519PrivateKey, peer: Peer) 
             _named("Penstock cluster"),
             _named(peer.name),
             own.public_key(),
-            x509.random_serial_number(),
+            serial_number=x509.random_serial_number(),
         )
         .not_valid_before(_BEGINS)
         .not_valid_after(_NEVER_ENDS)

@@ -104,7 +104,7 @@ def ask_peer(peer: Peer, cluster: str, password: str, tls: ssl.SSLContext | None
     """Look whether the engine's server at a peer's address belongs to this cluster, as one of its
     clients would. It takes some seconds where nobody answers."""
     try:
-        return _asked(peer, cluster, password, tls)
+        return _asked(peer, cluster, password, tls=tls)
     except ssl.SSLError:
         return _another_secret(peer)
     except OSError as error:

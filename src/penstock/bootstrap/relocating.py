@@ -104,11 +104,11 @@ async def source_realm(directory: Path, disk: Disk | None = None) -> AsyncIterat
             f"`penstock cluster import BACKUP --ahead`; then stop it, and import {directory}"
         ) from None
     try:
-        recovered = await recover(stores.journal, stores.blobs, stores.pages, rules())
+        recovered = await recover(stores.journal, stores.blobs, stores.pages, rules=rules())
         identity = await stores.registry.get(IDENTITY_KEY)
         if identity is None:
             raise InvalidArgument(f"{directory} has no realm yet: it was never served")
-        found = SourceRealm(recovered, stores, identity.value.decode(), {})
+        found = SourceRealm(recovered, stores, identity.value.decode(), access={})
         found.access = await _values(stores.registry, ACCESS)
         yield found
     finally:
@@ -194,7 +194,7 @@ async def import_realm(
     journal = await engine.journal(SHARD, arriving.epoch, begins=begins)
     try:
         names = FileNames(arriving.epoch)
-        await relocation.finish(blobs, journal, names, clock.now_us(), told)
+        await relocation.finish(blobs, journal, names, now_us=clock.now_us(), told=told)
         for key in await registry.list(ACCESS):
             await _set(registry, key, None)
         for key, value in source.access.items():
@@ -230,7 +230,7 @@ def _relocation(source: SourceRealm) -> Relocation:
         source.recovered,
         source.stores.blobs,
         replace(rules(), is_cluster=True),
-        asyncio.to_thread,
+        offload=asyncio.to_thread,
     )
 
 
@@ -251,7 +251,7 @@ async def _announce(registry: Registry, realm: str, clock: Clock) -> tuple[Arriv
     epoch = 1 if before is None else before.epoch + 1
     nonce = secrets.token_hex(8)
     arriving = ArrivingRealm(realm=realm, nonce=nonce, epoch=epoch, at_us=clock.now_us())
-    released = ClaimRecord("", nonce, epoch, FORMAT, 0)
+    released = ClaimRecord("", nonce, epoch, format=FORMAT, confirmed=0)
     try:
         version = 0 if record is None else record.version
         version = await registry.cas(ARRIVING_KEY, version, msgspec.json.encode(arriving))
@@ -314,7 +314,7 @@ async def export_realm(
     stores = opened(absolute(partial), RealDisk(), offload=asyncio.to_thread)
     try:
         target = TargetStores(stores.journal, stores.blobs, stores.registry)
-        moved = await write_realm(engine, records, target, clock, told=told)
+        moved = await write_realm(engine, records, target, clock=clock, told=told)
     finally:
         await stores.pages.close()
         await stores.journal.close()
@@ -347,7 +347,7 @@ async def write_realm(
     told: Told = lambda _: None,
 ) -> RealmMoved:
     """Write the realm of a cluster into new stores of one machine."""
-    plan = await _copied(engine, stores, clock, told)
+    plan = await _copied(engine, stores, clock, told=told)
     access = {key: each.value for key, each in records.items() if key.startswith(ACCESS)}
     for key, value in access.items():
         await _set(stores.registry, key, value)
@@ -365,7 +365,7 @@ async def _copied(
             relocation = await _seen(engine, blobs)
             plan = relocation.plan()
             names, now_us = FileNames(), clock.now_us()
-            await relocation.finish(stores.blobs, stores.journal, names, now_us, told)
+            await relocation.finish(stores.blobs, stores.journal, names, now_us=now_us, told=told)
         except (Trimmed, NameDoesNotExist) as error:
             if attempt == ATTEMPTS_MAX:
                 raise Unavailable(
@@ -382,10 +382,10 @@ async def _seen(engine: StorageEngine, blobs: Blobs) -> Relocation:
     if journal is None:
         raise Damaged("the register names a realm, and the engine has no journal of it")
     try:
-        recovered = await recover(journal, blobs, MemoryPages(), rules(), epoch=1)
+        recovered = await recover(journal, blobs, MemoryPages(), rules=rules(), epoch=1)
     finally:
         await journal.close()
-    return Relocation(recovered, blobs, rules(), asyncio.to_thread)
+    return Relocation(recovered, blobs, rules(), offload=asyncio.to_thread)
 
 
 def _check_empty(directory: Path) -> None:

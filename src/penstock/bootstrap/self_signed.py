@@ -41,9 +41,9 @@ def own_certificate(directory: Path, names: str, now_us: int) -> tuple[str, str]
     certificate, key = folder / "realm.pem", folder / "realm.key"
     now = _EPOCH + datetime.timedelta(microseconds=now_us)
     alternatives = [_name(each) for each in wanted]
-    if not _will_do(certificate, key, alternatives, now):
+    if not _will_do(certificate, key, alternatives, now=now):
         folder.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
-        _make(certificate, key, alternatives, now)
+        _make(certificate, key, alternatives, now=now)
         _log.info("tls.certificate_made", file=str(certificate), names=wanted, days=DAYS)
     return str(certificate), str(key)
 

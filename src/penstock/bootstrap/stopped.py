@@ -49,8 +49,8 @@ async def verify_store(directory: Path) -> StoreReport:
         report.findings.append(Finding("registry", str(error)))
         return report  # the rest cannot be read without it
     try:
-        recovered = await recover(store.journal, store.blobs, store.pages, rules())
-        await check_all(recovered, store.journal, store.blobs, report)
+        recovered = await recover(store.journal, store.blobs, store.pages, rules=rules())
+        await check_all(recovered, store.journal, store.blobs, report=report)
     finally:
         await store.pages.close()
         await store.journal.close()
@@ -97,7 +97,7 @@ async def repair_store(directory: Path) -> Repaired:
             asyncio.to_thread,
             identity="",
         )
-        await repair(realm, store.journal, quarantine.keep, repaired)
+        await repair(realm, store.journal, quarantine.keep, repaired=repaired)
         remove_damaged_records(disk, root)
         repaired.kept = sorted(set(in_quarantine(disk, root)) - before)
         written = msgspec.json.format(msgspec.json.encode(repaired), indent=2)

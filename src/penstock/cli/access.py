@@ -142,7 +142,7 @@ def reset_admin(
     wanted = chosen(settings, {"access.mode": "mandatory"})
     given = os.environ.get(NEW_PASSWORD_VARIABLE, "")
     with capture_logs():  # standard output is for the password
-        password = asyncio.run(bootstrap.reset_administrator(data, wanted, user, given))
+        password = asyncio.run(bootstrap.reset_administrator(data, wanted, user, password=given))
     shown = "the password in PENSTOCK_NEW_PASSWORD" if given else f"password {password}"
     write(f"user {user} has {shown}, and every right; it counts from the next start on")
 

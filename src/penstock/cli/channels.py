@@ -145,7 +145,7 @@ def edit(name: Name, *, url: Url = DEFAULT_URL, **wanted: Any) -> None:
     Example:
       penstock channel edit orders --ttl 1h --capacity 0
     """
-    destinations.edit("channel", name, wanted, url)
+    destinations.edit("channel", name, wanted, url=url)
 
 
 @commands.command()
@@ -162,7 +162,7 @@ def missing(
     Example:
       penstock channel missing orders --from 100 --to 199
     """
-    destinations.missing("channel", name, first, last, format, url)
+    destinations.missing("channel", name, first, last=last, format=format, url=url)
 
 
 @commands.command()
@@ -181,7 +181,7 @@ def purge(
       penstock channel purge orders --from 3 --to 5 --yes
       penstock channel purge orders --selector "price < 1" --yes
     """
-    destinations.purge("channel", name, first, last, selector, yes=yes, url=url)
+    destinations.purge("channel", name, first, last=last, selector=selector, yes=yes, url=url)
 
 
 @commands.command()

@@ -62,14 +62,14 @@ def installation() -> Iterator[Check]:
     if missing:
         again = f"{sys.executable} -m pip install --force-reinstall penstock-realm"
         remedy = f"install it again: {again}"
-        yield Check("packages", "failed", f"not there: {', '.join(missing)}", remedy)
+        yield Check("packages", "failed", f"not there: {', '.join(missing)}", remedy=remedy)
     else:
         known = (*_NEEDED, *_EXTRAS)
         listed = [f"{name} {found}" for name in known if (found := _version(name)) is not None]
         yield Check("packages", "ok", ", ".join(listed))
     if _version("uvloop") is None:
         yield Check(
-            "event loop", "warning", "asyncio's own", "uvloop is faster: pip install uvloop"
+            "event loop", "warning", "asyncio's own", remedy="uvloop is faster: pip install uvloop"
         )
     yield amqp(_version(AMQP_ENGINE))
 
@@ -96,11 +96,11 @@ def data_directory(directory: Path) -> Iterator[Check]:
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     if not existing.is_dir():
-        yield Check("data", "failed", f"{existing} is a file", "name a directory")
+        yield Check("data", "failed", f"{existing} is a file", remedy="name a directory")
         return
     if not os.access(existing, os.R_OK | os.W_OK | os.X_OK):
         remedy = "let the user of the realm write there, or name another directory"
-        yield Check("data", "failed", f"{existing} cannot be written", remedy)
+        yield Check("data", "failed", f"{existing} cannot be written", remedy=remedy)
         return
     yield _space(existing)
     if existing != directory:
@@ -109,7 +109,7 @@ def data_directory(directory: Path) -> Iterator[Check]:
     try:
         look = inspect_directory(directory)
     except PenstockError as error:
-        yield Check("data", "failed", str(error), "check its owner and its disk")
+        yield Check("data", "failed", str(error), remedy="check its owner and its disk")
         return
     if look.others:
         shown = ", ".join(look.others[:5])
@@ -118,7 +118,7 @@ def data_directory(directory: Path) -> Iterator[Check]:
             "data",
             "failed",
             f"{directory} is not empty and is not the data directory of a realm: {shown}",
-            remedy,
+            remedy=remedy,
         )
         return
     if not look.is_realm:
@@ -136,7 +136,9 @@ def _openness(directory: Path) -> Check:
     mode = f"{directory.stat().st_mode & 0o777:04o}"
     if found:
         remedy = f"take it from them: chmod g-w,o= {directory}"
-        return Check("permissions", "warning", f"{directory} has mode {mode}: {found}", remedy)
+        return Check(
+            "permissions", "warning", f"{directory} has mode {mode}: {found}", remedy=remedy
+        )
     return Check("permissions", "ok", f"mode {mode}")
 
 
@@ -144,22 +146,26 @@ def _space(directory: Path) -> Check:
     free = shutil.disk_usage(directory).free
     found = f"{size(free)} free at {directory}"
     if free < DISK_FAILED:
-        return Check("disk", "failed", found, "make room: a realm refuses events on a full disk")
+        return Check(
+            "disk", "failed", found, remedy="make room: a realm refuses events on a full disk"
+        )
     if free < DISK_WARNING:
-        return Check("disk", "warning", found, "make room, or lower limits.unsealed_bytes")
+        return Check("disk", "warning", found, remedy="make room, or lower limits.unsealed_bytes")
     return Check("disk", "ok", found)
 
 
 def format_of(directory: Path, found: int | None, newest: int) -> Check:
     if found is None:
         remedy = f"see `penstock store verify {directory}`; restore registry/ from a backup"
-        return Check("format", "failed", "the record of the format cannot be read", remedy)
+        return Check("format", "failed", "the record of the format cannot be read", remedy=remedy)
     if found > newest:
         remedy = "run the newer version that wrote it"
-        return Check("format", "failed", f"{found}; this version reads up to {newest}", remedy)
+        return Check(
+            "format", "failed", f"{found}; this version reads up to {newest}", remedy=remedy
+        )
     if found < newest:
         remedy = "back it up first: from its first start on, older versions cannot read it"
-        return Check("format", "warning", f"{found}; this version makes it {newest}", remedy)
+        return Check("format", "warning", f"{found}; this version makes it {newest}", remedy=remedy)
     return Check("format", "ok", str(found))
 
 
@@ -175,7 +181,11 @@ def ports(settings: Settings) -> Iterator[Check]:
     secure = bool(listen.tls_certificate or listen.tls_self_signed)
     scheme = "penstocks" if secure else "penstock"
     yield _port(
-        "port", listen.host, listen.port, "--port", lambda: _realm(scheme, listen.host, listen.port)
+        "port",
+        listen.host,
+        listen.port,
+        option="--port",
+        answers=lambda: _realm(scheme, listen.host, listen.port),
     )
     if http_.enabled:
         from penstock.settings import HTTP_PORT
@@ -183,7 +193,11 @@ def ports(settings: Settings) -> Iterator[Check]:
         host = http_.host or listen.host
         port = HTTP_PORT if http_.port is None else http_.port
         yield _port(
-            "http port", host, port, "--http-port", lambda: _health(host, port, secure=secure)
+            "http port",
+            host,
+            port,
+            option="--http-port",
+            answers=lambda: _health(host, port, secure=secure),
         )
 
 
@@ -201,7 +215,7 @@ def _port(name: str, host: str, port: int, option: str, answers: Callable[[], st
         if who:
             return Check(name, "ok", f"{host}:{port}: {who}")
         remedy = f"end what has it, or take another one: penstock serve {option} N"
-        return Check(name, "failed", f"{host}:{port}: {error.strerror or error}", remedy)
+        return Check(name, "failed", f"{host}:{port}: {error.strerror or error}", remedy=remedy)
     return Check(name, "ok", f"{host}:{port} is free")
 
 
@@ -237,7 +251,9 @@ def file_limit(settings: Settings) -> Iterator[Check]:
         yield Check("open files", "ok", f"{shown}, and {wanted:,} are wanted")
         return
     remedy = f"raise it (LimitNOFILE={wanted} in a unit), or lower listen.connections_max"
-    yield Check("open files", "warning", f"{hard:,} are allowed, {wanted:,} are wanted", remedy)
+    yield Check(
+        "open files", "warning", f"{hard:,} are allowed, {wanted:,} are wanted", remedy=remedy
+    )
 
 
 def clock(directory: Path | None) -> Iterator[Check]:
@@ -248,12 +264,12 @@ def clock(directory: Path | None) -> Iterator[Check]:
     found = f"{now:%Y-%m-%d %H:%M:%S} UTC"
     remedy = "set it, and keep it right (chrony, systemd-timesyncd)"
     if now < _BUILT:
-        yield Check("clock", "failed", found, remedy)
+        yield Check("clock", "failed", found, remedy=remedy)
         return
     newest = max(_changed(directory), default=now) if directory is not None else now
     if newest > now + timedelta(minutes=1):
         written = f"{found}; the data directory was written at {newest:%Y-%m-%d %H:%M:%S}"
-        yield Check("clock", "failed", written, remedy)
+        yield Check("clock", "failed", written, remedy=remedy)
         return
     yield Check("clock", "ok", found)
 
@@ -275,9 +291,13 @@ def eavesdroppers(settings: Settings) -> Iterator[Check]:
     what = f"{open_} without TLS: events can be read on the way"
     remedy = "name listen.tls_certificate and listen.tls_key, or listen.tls_self_signed"
     if access.cleartext_passwords:
-        yield Check("network", "warning", f"{what}, and passwords and tokens as well", remedy)
+        yield Check(
+            "network", "warning", f"{what}, and passwords and tokens as well", remedy=remedy
+        )
     else:
-        yield Check("network", "warning", f"{what}; passwords and tokens are refused there", remedy)
+        yield Check(
+            "network", "warning", f"{what}; passwords and tokens are refused there", remedy=remedy
+        )
 
 
 def certificates(settings: Settings) -> Iterator[Check]:
@@ -296,7 +316,9 @@ def certificates(settings: Settings) -> Iterator[Check]:
             client_revoked=listen.tls_client_revoked,
         )
     except PenstockError as error:
-        yield Check("tls", "failed", str(error), "mend the file, or its path in the settings")
+        yield Check(
+            "tls", "failed", str(error), remedy="mend the file, or its path in the settings"
+        )
         return
     yield _expiry("tls certificate", Path(listen.tls_certificate), first_only=True)
     if listen.tls_client_ca:
@@ -314,18 +336,18 @@ def _expiry(name: str, file: Path, *, first_only: bool) -> Check:
     begins = max(each.not_valid_before_utc for each in (found[:1] if first_only else found))
     remedy = "renew it; SIGHUP makes a running realm read it again"
     if ends <= now:
-        return Check(name, "failed", f"{file} ended {ends:%Y-%m-%d}", remedy)
+        return Check(name, "failed", f"{file} ended {ends:%Y-%m-%d}", remedy=remedy)
     if begins > now:
-        return Check(name, "failed", f"{file} begins {begins:%Y-%m-%d}", "check the clock")
+        return Check(name, "failed", f"{file} begins {begins:%Y-%m-%d}", remedy="check the clock")
     until = f"{file}, good until {ends:%Y-%m-%d}"
-    return Check(name, "warning" if ends < now + EXPIRES_SOON else "ok", until, remedy)
+    return Check(name, "warning" if ends < now + EXPIRES_SOON else "ok", until, remedy=remedy)
 
 
 def spark() -> Iterator[Check]:
     """Whether a Spark session starts here; takes some seconds."""
     if _version("pyspark") is None:
         remedy = "pip install 'penstock-realm[spark]'"
-        yield Check("spark", "failed", "PySpark is not installed", remedy)
+        yield Check("spark", "failed", "PySpark is not installed", remedy=remedy)
         return
     from penstock.spark.jvm import find_jvm
     from penstock.spark.session import session
@@ -333,7 +355,9 @@ def spark() -> Iterator[Check]:
     try:
         jvm = find_jvm()
     except PenstockError as error:
-        yield Check("jvm", "failed", str(error), "pip install 'penstock-realm[spark]' brings one")
+        yield Check(
+            "jvm", "failed", str(error), remedy="pip install 'penstock-realm[spark]' brings one"
+        )
         return
     yield Check("jvm", "ok", f"Java {jvm.version}, {jvm.java} ({jvm.origin})")
     try:
@@ -341,7 +365,9 @@ def spark() -> Iterator[Check]:
             count = opened.range(3).count()
     except Exception as error:  # noqa: BLE001  whatever Spark says is the finding
         first = (str(error).splitlines() or [type(error).__name__])[0]
-        yield Check("spark", "failed", first, "run it with JAVA_HOME set to a JVM of 17 or newer")
+        yield Check(
+            "spark", "failed", first, remedy="run it with JAVA_HOME set to a JVM of 17 or newer"
+        )
         return
     assert count == 3, "Spark counts"
     yield Check("spark", "ok", f"a session of Spark {_version('pyspark')} starts and counts")

@@ -35,7 +35,7 @@ def checks_of(name: str, found: ClusterExamined) -> Iterator[Check]:
         remedy = "name another by cluster.name (PENSTOCK_CLUSTER_NAME), or start a node"
         others = f"; it has {', '.join(found.clusters)}" if found.clusters else ""
         told = f"there is no cluster {name!r} on the engine{others}"
-        yield Check("register", "failed", told, remedy)
+        yield Check("register", "failed", told, remedy=remedy)
         return
     yield _owner(seen)
     yield _nodes(seen)
@@ -64,11 +64,13 @@ def _engine_check(check: EngineCheck) -> Check:
     if check.is_ok and check.not_checked:
         silent = f"not checked: {', '.join(check.not_checked)}"
         found = f"{check.found}; {silent}" if check.found else silent
-        return Check(name, "warning", found, "start what is down, or let this machine reach it")
+        return Check(
+            name, "warning", found, remedy="start what is down, or let this machine reach it"
+        )
     if check.is_ok:
         return Check(name, "ok", check.found)
     found, _, remedy = check.found.partition(_CHANGE)
-    return Check(name, "failed", found, remedy)
+    return Check(name, "failed", found, remedy=remedy)
 
 
 def _owner(seen: ClusterSeen) -> Check:
@@ -77,9 +79,9 @@ def _owner(seen: ClusterSeen) -> Check:
         return Check("owner", "ok", f"{owner.node}, epoch {seen.epoch}")
     remedy = "start a node; when one runs, its log says why it does not claim the realm"
     if not seen.owner:
-        return Check("owner", "failed", "no node owns the realm", remedy)
+        return Check("owner", "failed", "no node owns the realm", remedy=remedy)
     found = f"{seen.owner} owns the realm in epoch {seen.epoch}, and does not renew its lease"
-    return Check("owner", "failed", found, remedy)
+    return Check("owner", "failed", found, remedy=remedy)
 
 
 def _nodes(seen: ClusterSeen) -> Check:
@@ -88,14 +90,16 @@ def _nodes(seen: ClusterSeen) -> Check:
     away += [f"{each.node} is drained" for each in seen.members if each.condition == "drained"]
     found = f"{', '.join(alive) or 'none'} there{''.join(f'; {each}' for each in away)}"
     if not alive:
-        return Check("nodes", "failed", found, "start the nodes")
+        return Check("nodes", "failed", found, remedy="start the nodes")
     if len(alive) == 1:
-        return Check("nodes", "warning", found, "start a second node: nobody could take over")
+        return Check(
+            "nodes", "warning", found, remedy="start a second node: nobody could take over"
+        )
     return Check(
         "nodes",
         "ok" if not away else "warning",
         found,
-        _AWAY if away else "",
+        remedy=_AWAY if away else "",
     )
 
 
@@ -105,9 +109,11 @@ def _versions(seen: ClusterSeen) -> Check:
     found = ", ".join(f"{each.node} {each.version}" for each in alive) or "no node is there"
     if old:
         what = f"{', '.join(old)} does not know format {seen.format}, which the cluster writes"
-        return Check("versions", "failed", f"{what}: {found}", "install a newer version there")
+        return Check(
+            "versions", "failed", f"{what}: {found}", remedy="install a newer version there"
+        )
     if len({each.version for each in alive}) > 1:
-        return Check("versions", "warning", found, "finish the upgrade of the others")
+        return Check("versions", "warning", found, remedy="finish the upgrade of the others")
     return Check("versions", "ok", f"{found}; format {seen.format}")
 
 
@@ -123,17 +129,17 @@ def _settings(seen: ClusterSeen) -> Iterator[Check]:
     ]
     if differ:
         remedy = "give all nodes the same settings, and start those anew that you change"
-        yield Check("settings", "failed", "; ".join(differ), remedy)
+        yield Check("settings", "failed", "; ".join(differ), remedy=remedy)
     elif silent or not seen.settings:
         told = f"not checked: {', '.join(silent) or 'the owner'} does not tell its settings"
-        yield Check("settings", "warning", told, "finish the upgrade of the nodes")
+        yield Check("settings", "warning", told, remedy="finish the upgrade of the nodes")
     else:
         yield Check("settings", "ok", f"{len(seen.settings)} settings are alike on all nodes")
     secrets = {each.secret_name: each.node for each in alive if each.secret_name}
     if len(secrets) > 1:
         found = f"{' and '.join(sorted(secrets.values()))} have different secrets"
         remedy = "give all nodes one secret (cluster.secret_file): what they relay is dropped"
-        yield Check("secret", "failed", found, remedy)
+        yield Check("secret", "failed", found, remedy=remedy)
 
 
 def _fitness(seen: ClusterSeen) -> Iterator[Check]:
@@ -141,7 +147,7 @@ def _fitness(seen: ClusterSeen) -> Iterator[Check]:
     for each in seen.members:
         if each.is_alive and each.unfit and not differing(each.settings, seen.settings):
             remedy = "its log says more (node.unfit); it takes part again by itself"
-            yield Check(f"node {each.node}", "failed", each.unfit, remedy)
+            yield Check(f"node {each.node}", "failed", each.unfit, remedy=remedy)
 
 
 def _damage(seen: ClusterSeen) -> Check:
@@ -151,7 +157,7 @@ def _damage(seen: ClusterSeen) -> Check:
     if owner.damages:
         found = f"{owner.node} found {owner.damages:,} pieces of damage when it recovered the realm"
         remedy = "penstock info and realm.damage in its log say what is damaged"
-        return Check("damage", "failed", found, remedy)
+        return Check("damage", "failed", found, remedy=remedy)
     return Check("damage", "ok", f"{owner.node} found none when it recovered the realm")
 
 
@@ -173,14 +179,14 @@ def _room(servers: Sequence[EngineServer]) -> Iterator[Check]:
     where = f"on the disk of {', '.join(full)}, or raise max_file_store in nats-server.conf there"
     if room is None:
         told = f"not checked: {len(rooms)} of {len(servers)} servers tell their room: {found}"
-        yield Check("engine room", "warning", told, "start the others")
+        yield Check("engine room", "warning", told, remedy="start the others")
     elif room < DISK_WARNING:
         status: Status = "failed" if room < DISK_FAILED else "warning"
         told = f"a majority of the servers has room for {size(room)}: {found}"
-        yield Check("engine room", status, told, f"make room {where}")
+        yield Check("engine room", status, told, remedy=f"make room {where}")
     elif full:
         told = f"little room at {', '.join(full)}, which the others can do without: {found}"
-        yield Check("engine room", "warning", told, f"make room {where}")
+        yield Check("engine room", "warning", told, remedy=f"make room {where}")
     else:
         yield Check("engine room", "ok", found)
 
@@ -198,10 +204,10 @@ def _clocks(seen: ClusterSeen) -> Check:
     wrong = [node for node, each in off.items() if abs(each) > APART_S_MAX]
     if wrong:
         remedy = f"set the clock of {', '.join(wrong)}, with NTP or chrony"
-        return Check("clocks", "failed", found, remedy)
+        return Check("clocks", "failed", found, remedy=remedy)
     if abs(middle) > APART_S_MAX:
         found = f"{found}; this machine is {-middle:+.1f} s off the nodes"
-        return Check("clocks", "warning", found, "set the clock of this machine")
+        return Check("clocks", "warning", found, remedy="set the clock of this machine")
     return Check("clocks", "ok", found)
 
 
@@ -210,4 +216,4 @@ def _port(port: PortReached) -> Check:
     if not port.failure:
         return Check(name, "ok", port.url)
     remedy = "open the port in firewalls, or name another address by cluster.advertise there"
-    return Check(name, "failed", f"{port.url}: {port.failure}", remedy)
+    return Check(name, "failed", f"{port.url}: {port.failure}", remedy=remedy)

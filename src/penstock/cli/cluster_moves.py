@@ -87,7 +87,12 @@ def import_(
                     plan = relocating.planned(source).plan
                     with progress("copying", plan.bytes + plan.unsealed_bytes) as bar:
                         return await relocating.import_realm(
-                            source, engine, clock, wanted.name, ahead=ahead, told=bar.reached
+                            source,
+                            engine,
+                            clock,
+                            cluster=wanted.name,
+                            ahead=ahead,
+                            told=bar.reached,
                         )
 
             moved = on_engine(wanted, done)
@@ -120,7 +125,9 @@ def export(
 
     async def done(engine: StorageEngine, clock: Clock) -> RealmMoved:
         records = await _records(wanted)
-        return await relocating.export_realm(engine, records, target, clock, wanted.name)
+        return await relocating.export_realm(
+            engine, records, target, clock=clock, cluster=wanted.name
+        )
 
     moved = on_engine(wanted, done)
     _show(moved, format, f"`penstock serve --data {directory}` serves it on one machine")
@@ -152,7 +159,9 @@ def backup(
     target = folder.expanduser().absolute()
 
     async def done(engine: StorageEngine, clock: Clock) -> ClusterBackup:
-        return await back_up_cluster(engine, await _records(wanted), target, clock, wanted.name)
+        return await back_up_cluster(
+            engine, await _records(wanted), target, clock=clock, cluster=wanted.name
+        )
 
     made = on_engine(wanted, done)
     if format == "json":
@@ -185,7 +194,7 @@ def restore(
 
     if not (folder.is_file() or (folder / MANIFEST).is_file()):
         raise InvalidArgument(f"{folder} is not a backup: it has no {MANIFEST}")
-    import_(folder, cluster, settings, dry_run, format=format)
+    import_(folder, cluster, settings, dry_run=dry_run, format=format)
 
 
 async def _records(settings: ClusterSettings) -> Mapping[str, VersionedRecord]:

@@ -104,7 +104,7 @@ def node(
         "log.format": log_format,
     }
     try:
-        _run(data.expanduser(), name, peers, listen, settings, flags)
+        _run(data.expanduser(), name, peers, listen=listen, file=settings, flags=flags)
     except Exception as error:  # noqa: BLE001  whatever ends it is said where the rest is said
         log_failure(error)
         raise typer.Exit(FAILED) from None
@@ -121,7 +121,7 @@ def _run(
     from penstock import logs
 
     try:
-        wanted, host = _chosen(name, peers, listen, file, flags)
+        wanted, host = _chosen(name, peers, listen, file=file, flags=flags)
     except PenstockError:
         logs.configure("info", format_wanted(flags))
         raise
@@ -130,7 +130,7 @@ def _run(
     from penstock.bootstrap.engine_peers import peers_of
     from penstock.serving.beside_engine import plan_of, serve_beside_engine
 
-    plan = plan_of(peers_of(peers), name, host, wanted.cluster.secret_file)
+    plan = plan_of(peers_of(peers), name, host, secret_file=wanted.cluster.secret_file)
     serve_beside_engine(data, wanted, plan)
 
 

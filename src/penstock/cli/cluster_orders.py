@@ -173,7 +173,9 @@ def _ordered(
             engine = await cluster.open_engine(wanted, clock)
             try:
                 registry = await engine.registry()
-                return await order(ClusterOrders(inspector, registry, clock, wanted.lease_s))
+                return await order(
+                    ClusterOrders(inspector, registry, clock, lease_s=wanted.lease_s)
+                )
             finally:
                 await engine.close()
         finally:

@@ -52,7 +52,7 @@ def upgrade(
         clock = SystemClock()
         inspector = adapters.open_inspector(wanted, clock)
         try:
-            return await upgrade_state(inspector, clock, wanted.lease_s, wanted.name)
+            return await upgrade_state(inspector, clock, wanted.lease_s, cluster=wanted.name)
         finally:
             await inspector.close()
 

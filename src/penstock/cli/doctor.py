@@ -75,7 +75,7 @@ def _checks(data: Path | None, file: Path | None, *, spark: bool) -> Iterator[Ch
         chosen = choosing.chosen(file)
     except PenstockError as error:
         remedy = "see `penstock settings` for the options"
-        yield checks.Check("settings", "failed", str(error), remedy)
+        yield checks.Check("settings", "failed", str(error), remedy=remedy)
     else:
         if file is not None:
             yield checks.Check("settings", "ok", str(file))

@@ -356,7 +356,7 @@ def seek(
     with session(url) as realm:
         durable = realm.channels.get(channel).durables.get(name)
         if preview:
-            _told(name, durable.seek(place, preview=True), format, "would go on")
+            _told(name, durable.seek(place, preview=True), format, verb="would go on")
             return
         if not yes:
             would = durable.seek(place, preview=True)
@@ -366,7 +366,7 @@ def seek(
                 "clients?",
                 yes=yes,
             )
-        _told(name, durable.seek(place), format, "goes on")
+        _told(name, durable.seek(place), format, verb="goes on")
 
 
 def _told(name: str, outcome: SeekOutcome, format: str, verb: str) -> None:

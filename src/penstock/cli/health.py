@@ -94,20 +94,22 @@ def _asked(
 
     listen, own = wanted.listen, wanted.http
     host = probing.near(listen.host)
-    place = _place(wanted, host, listen.port, "listen.port")
+    place = _place(wanted, host, listen.port, option="listen.port")
     yield "native", place, probing.native(place, timeout_s)
     if own.enabled:
         number = HTTP_PORT if own.port is None else own.port
-        place = _place(wanted, probing.near(own.host) if own.host else host, number, "http.port")
+        place = _place(
+            wanted, probing.near(own.host) if own.host else host, number, option="http.port"
+        )
         answer = probing.over_http(place, path, timeout_s)
         # If no HTTP port was named, a realm does without HTTP when the default port is taken.
         if answer.is_good or own.port is not None:
             yield "http", place, answer
     if listen.amqp_port is not None:
-        place = _place(wanted, host, listen.amqp_port, "listen.amqp_port")
+        place = _place(wanted, host, listen.amqp_port, option="listen.amqp_port")
         yield "amqp", place, probing.amqp(place, timeout_s)
     if listen.mqtt_port is not None:
-        place = _place(wanted, host, listen.mqtt_port, "listen.mqtt_port")
+        place = _place(wanted, host, listen.mqtt_port, option="listen.mqtt_port")
         yield "mqtt", place, probing.mqtt(place, timeout_s)
 
 
@@ -120,4 +122,4 @@ def _place(wanted: Settings, host: str, port: int, option: str) -> Endpoint:
             f"--{option.removeprefix('listen.').replace('.', '-').replace('_', '-')} N)"
         )
     secure = bool(wanted.listen.tls_certificate or wanted.listen.tls_self_signed)
-    return Endpoint(host, port, secure, wanted.listen.tls_client_required)
+    return Endpoint(host, port, secure, wants_certificate=wanted.listen.tls_client_required)

@@ -137,7 +137,7 @@ def _run(plan: LoadPlan, setup: LoadSetup) -> LoadReport:
         for number in _ENDS:
             loop.add_signal_handler(number, ending.ask)
         try:
-            running = LoadRun(plan, setup, SystemClock(), ending)
+            running = LoadRun(plan, setup, SystemClock(), ending=ending)
             return await running.run(_draw if is_seen() else None)
         finally:
             for number in _ENDS:

@@ -461,4 +461,4 @@ def _first_of(failures: BaseExceptionGroup[PenstockError]) -> PenstockError:
 
 def _line(times: Latencies) -> LatencyLine:
     p50, p90, p99, p999 = (times.percentile(percent) / 1_000 for percent in (50, 90, 99, 99.9))
-    return LatencyLine(times.count, p50, p90, p99, p999, times.max_us / 1_000)
+    return LatencyLine(times.count, p50, p90, p99_ms=p99, p999_ms=p999, max_ms=times.max_us / 1_000)

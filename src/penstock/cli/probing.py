@@ -63,7 +63,7 @@ def native(place: Endpoint, timeout_s: float) -> PortAnswer:
                     return PortAnswer(pong.is_good, pong.said)
     except (OSError, PenstockError) as error:
         return _failed(place, error)
-    return PortAnswer(False, "speaks another protocol")
+    return PortAnswer(is_good=False, said="speaks another protocol")
 
 
 def over_http(place: Endpoint, path: str, timeout_s: float) -> PortAnswer:
@@ -78,7 +78,7 @@ def over_http(place: Endpoint, path: str, timeout_s: float) -> PortAnswer:
     except (OSError, http.client.HTTPException) as error:
         return _failed(place, error)
     if '"status"' not in said:
-        return PortAnswer(False, f"is not a realm's answer: status {reply.status}")
+        return PortAnswer(is_good=False, said=f"is not a realm's answer: status {reply.status}")
     return PortAnswer(reply.status == http.client.OK, said)
 
 
@@ -126,8 +126,8 @@ def _hung_up(place: Endpoint) -> PortAnswer:
     """The answer of a port that closed: one that asks for a certificate has answered by its
     handshake."""
     if place.secure and place.wants_certificate:
-        return PortAnswer(True, "speaks TLS, and wants a client certificate")
-    return PortAnswer(False, "hung up without an answer")
+        return PortAnswer(is_good=True, said="speaks TLS, and wants a client certificate")
+    return PortAnswer(is_good=False, said="hung up without an answer")
 
 
 def _failed(place: Endpoint, error: Exception) -> PortAnswer:
@@ -135,4 +135,4 @@ def _failed(place: Endpoint, error: Exception) -> PortAnswer:
         met = _hung_up(place)
         if met.is_good:
             return met
-    return PortAnswer(False, str(error) or type(error).__name__)
+    return PortAnswer(is_good=False, said=str(error) or type(error).__name__)

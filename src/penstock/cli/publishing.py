@@ -147,7 +147,16 @@ def publish(
       penstock publish orders --file orders.parquet
       penstock publish orders --message shop.Order '{"sku": "a", "count": 2}'
     """
-    send("channel", name, data, file, parts_of(written), url, message=message, delta=delta)
+    send(
+        "channel",
+        name,
+        data,
+        file=file,
+        parts=parts_of(written),
+        url=url,
+        message=message,
+        delta=delta,
+    )
 
 
 def parts_of(written: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,7 +190,7 @@ def send(
     if file is not None:
         if data is not None or parts:
             raise typer.BadParameter("--file contains whole events; leave out DATA and its options")
-        _publish_file(kind, name, file, url, message=message, delta=delta)
+        _publish_file(kind, name, file, url=url, message=message, delta=delta)
         return
     if data is None and (message is not None or not parts):
         wanted = "the message as DATA" if message is not None else "DATA, a --property"
@@ -219,7 +228,7 @@ class Target(NamedTuple):
 def _target(realm: Session, kind: Kind, name: str, *, delta: bool = False) -> Target:
     if kind == "queue":
         queue = realm.queues.get(name)
-        return Target(queue, queue.push, queue.push_many, queue.push_table, "pushed to")
+        return Target(queue, queue.push, queue.push_many, table=queue.push_table, done="pushed to")
     channel = realm.channels.get(name)
     if delta:
         return _deltas_to(channel)
@@ -227,8 +236,8 @@ def _target(realm: Session, kind: Kind, name: str, *, delta: bool = False) -> Ta
         channel,
         channel.publish,
         channel.publish_many,
-        channel.publish_table,
-        "published on",
+        table=channel.publish_table,
+        done="published on",
     )
 
 
@@ -258,7 +267,7 @@ def _deltas_to(channel: Channel) -> Target:
     def table(rows: Any) -> range:
         return channel.publish_table(rows, delta=True)
 
-    return Target(channel, one, many, table, "published on")
+    return Target(channel, one, many, table=table, done="published on")
 
 
 # --- files --------------------------------------------------------------------------------

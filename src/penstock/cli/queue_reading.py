@@ -55,7 +55,7 @@ def pop(
         queue = realm.queues.get(name)
         with queue.reader(transactional=True, window=1) as reader:
             say_waiting(queue.name, timeout)
-            parts = _settled(reader, _arriving(reader, 1, 1, timeout), "")
+            parts = _settled(reader, _arriving(reader, 1, 1, timeout=timeout), "")
             printed = print_events(chain.from_iterable(parts), format, messages=known_to(queue))
     if not printed and format == "table":
         note(f"no event came on {queue.name}")
@@ -179,7 +179,7 @@ def read(
             transactional=True, window=most, selector=selector, ack_timeout=longest_s
         ) as reader:
             say_waiting(queue.name, timeout)
-            parts = _arriving(reader, most, limit, timeout)
+            parts = _arriving(reader, most, limit, timeout=timeout)
             if not rolls_back:
                 parts = _settled(reader, parts, reject)
             printed = print_events(chain.from_iterable(parts), format, messages=known_to(queue))

@@ -100,7 +100,7 @@ def edit(name: QueueName, *, url: Url = DEFAULT_URL, **given: Any) -> None:
     Example:
       penstock queue edit work --capacity 1000 --honour-capacity
     """
-    destinations.edit("queue", name, given, url)
+    destinations.edit("queue", name, given, url=url)
 
 
 @commands.command()
@@ -128,7 +128,7 @@ def missing(
     Example:
       penstock queue missing work --from 100 --to 199
     """
-    destinations.missing("queue", name, first, last, format, url)
+    destinations.missing("queue", name, first, last=last, format=format, url=url)
 
 
 @commands.command()
@@ -146,7 +146,7 @@ def purge(
     Example:
       penstock queue purge work --from 3 --to 5 --yes
     """
-    destinations.purge("queue", name, first, last, selector, yes=yes, url=url)
+    destinations.purge("queue", name, first, last=last, selector=selector, yes=yes, url=url)
 
 
 @commands.command()
@@ -183,4 +183,4 @@ def push(
       penstock queue push work --file work.ndjson
     """
     parts = publishing.parts_of(written)
-    publishing.send("queue", name, data, file, parts, url, message=message)
+    publishing.send("queue", name, data, file=file, parts=parts, url=url, message=message)

@@ -100,7 +100,9 @@ class Sampler:
                     durables[name, durable.name] = durable
         self._forget(set(channels) | set(queues))
         left_out = max(0, len(named) - STORES_MAX)
-        return Sample(self._clock.now_us(), session.info(), stores, durables, left_out)
+        return Sample(
+            self._clock.now_us(), session.info(), stores, durables=durables, left_out=left_out
+        )
 
     def _open(self, name: str, *, is_channel: bool) -> Channel | Queue:
         known = self._opened.get(name)

@@ -149,7 +149,7 @@ def subscribe(
       penstock subscribe orders --durable billing --count 1 --rollback --delay 5m
     """
     if durable is not None:
-        _check_for_durable(start, selector, archive, format, merged=merged)
+        _check_for_durable(start, selector, archive, format=format, merged=merged)
     settling = _settling(durable, reject, delay, rolls_back=rollback)
     if rollback:
         limit = _held_at_once(limit)
@@ -159,7 +159,16 @@ def subscribe(
             if archive is not None:
                 raise typer.BadParameter("a pattern reads no archives; leave out --archive")
             printed = _subscribe_all(
-                realm, name, begin, selector, limit, timeout, durable, merged, format, settling
+                realm,
+                name,
+                begin,
+                selector=selector,
+                limit=limit,
+                timeout=timeout,
+                durable=durable,
+                merged=merged,
+                format=format,
+                settling=settling,
             )
             if not printed and format == "table":
                 note("no events came")
@@ -167,7 +176,9 @@ def subscribe(
         channel = realm.channels.get(name)
         if durable is not None:
             out = printer(format, known_to(channel))
-            printed = _consume(channel.durables.get(durable), out, limit, timeout, settling)
+            printed = _consume(
+                channel.durables.get(durable), out, limit, timeout=timeout, settling=settling
+            )
         else:
             wanted = channel.subscribe(
                 start=begin, selector=selector, merged=merged, archive=archive
@@ -228,7 +239,9 @@ def _subscribe_all(
     if durable is not None:
         seats = FetchedInTurn(realm, pattern, durable)
         say_waiting(pattern, timeout)
-        return _consume(seats, printer(format, of_channel=known), limit, timeout, settling)
+        return _consume(
+            seats, printer(format, of_channel=known), limit, timeout=timeout, settling=settling
+        )
     reading = realm.subscribe(pattern, start=begin, selector=selector, merged=merged)
     with reading:
         say_waiting(pattern, timeout)

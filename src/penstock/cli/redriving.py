@@ -58,7 +58,7 @@ def redrive(
       penstock redrive dead/orders --to orders --selector "price > 5"
     """
     with session(url) as realm:
-        done = redriven(realm, store, to, selector, dry_run=dry_run)
+        done = redriven(realm, store, to, selector=selector, dry_run=dry_run)
     if format == "json":
         write_json(done)
         return

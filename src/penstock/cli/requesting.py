@@ -131,7 +131,7 @@ def reply(
     with session(url) as realm:
         store = _store(realm, name)
         say_waiting(store.name, timeout)
-        for asked, settle in _requests(store, durable, selector, limit, timeout):
+        for asked, settle in _requests(store, durable, selector, limit=limit, timeout=timeout):
             answer = constant if arguments is None else _output_of(arguments, asked)
             was_replied = answer is not None and _replied(asked, answer)
             settle(answer is not None)

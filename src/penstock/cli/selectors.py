@@ -67,7 +67,7 @@ def check(
             raise typer.Exit(1) from None
         raise
     if not channel:
-        _show(selector, checked(selector.expression), None, format)
+        _show(selector, checked(selector.expression), None, format=format)
         return
     with session(url) as realm:
         found = realm.channels.get(channel)
@@ -75,7 +75,7 @@ def check(
         if messages is not None:
             columns = messages.seen_in(columns)
         names = checked(selector.expression, columns)
-        _show(selector, names, _chosen(found, selector), format)
+        _show(selector, names, _chosen(found, selector), format=format)
 
 
 def _chosen(channel: Channel, selector: Selector) -> dict[str, Any]:

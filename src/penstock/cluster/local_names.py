@@ -53,7 +53,7 @@ async def change_local_names(
     registry: Registry, change: Callable[[LocalNames], LocalNames]
 ) -> LocalNames:
     """Write the record on top of what is there. Raises ``Damaged``, and what ``change`` raises."""
-    return await change_record(registry, LOCAL_NAMES_KEY, local_names_of, change)
+    return await change_record(registry, LOCAL_NAMES_KEY, local_names_of, change=change)
 
 
 class ClusterWideNames(StoreNames):
@@ -89,7 +89,9 @@ class ClusterWideNames(StoreNames):
 
     async def run(self, incidents: Incidents) -> None:
         """Rule until cancelled. Raises ``Deposed`` when a later owner does."""
-        await look_forever(self._registry, LOCAL_NAMES_KEY, self._look, incidents, "local names")
+        await look_forever(
+            self._registry, LOCAL_NAMES_KEY, self._look, incidents=incidents, task="local names"
+        )
 
     async def _look(self) -> None:
         if self._unreadable:
@@ -149,8 +151,8 @@ class LocalStoreNames(StoreNames):
             self._registry,
             LOCAL_NAMES_KEY,
             self._look,
-            incidents,
-            "local names",
+            incidents=incidents,
+            task="local names",
             changed=self._changed,
         )
 

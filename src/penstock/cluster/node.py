@@ -209,7 +209,11 @@ class ClusterNode:
             self._engine, registry, self.claims.me.settings.get(BLOBS_SETTING, "")
         )
         self._fitness = NodeFitness(
-            self.claims, self._places, self._shards, self.has_quorum, self.incidents
+            self.claims,
+            self._places,
+            self._shards,
+            has_quorum=self.has_quorum,
+            incidents=self.incidents,
         )
         door = await self._open_door() if self._opens_door else None
         try:
@@ -350,7 +354,15 @@ class ClusterNode:
         format, orders = await _format_in(registry), await orders_in(registry)
         ended_us, wall_us = self._clock.steady_us(), self._clock.now_us()
         self.claims.looked(
-            RegisterLook(claims, members, began_us, ended_us, wall_us, format, orders)
+            RegisterLook(
+                claims,
+                members,
+                began_us,
+                ended_us=ended_us,
+                wall_us=wall_us,
+                format=format,
+                orders=orders,
+            )
         )
 
     def _compare_clocks(self) -> None:

@@ -154,10 +154,10 @@ def _look(records: Mapping[str, VersionedRecord], began_us: int, clock: Clock) -
             if key.startswith(MEMBERS)
         },
         began_us,
-        clock.steady_us(),
-        clock.now_us(),
-        0 if format is None else int(format.value),
-        orders_of(records.get(ORDERS_KEY)),
+        ended_us=clock.steady_us(),
+        wall_us=clock.now_us(),
+        format=0 if format is None else int(format.value),
+        orders=orders_of(records.get(ORDERS_KEY)),
     )
 
 

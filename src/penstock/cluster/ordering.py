@@ -41,7 +41,7 @@ class OrderDone(Struct, frozen=True):
 
 async def change_orders(registry: Registry, change: Callable[[Orders], Orders]) -> Orders:
     """Write orders on top of those there are. Raises ``Damaged``."""
-    return await change_record(registry, ORDERS_KEY, orders_of, change)
+    return await change_record(registry, ORDERS_KEY, orders_of, change=change)
 
 
 class ClusterOrders:
@@ -95,7 +95,7 @@ class ClusterOrders:
                 f"{seen.owner or 'nobody'} owns the realm and does not renew its lease: there is "
                 f"nobody to hand it over; take it over by force, or wait for the end of the lease"
             )
-        move = MoveOrder(member.node, member.nonce, seen.epoch, by_force)
+        move = MoveOrder(member.node, member.nonce, seen.epoch, by_force=by_force)
         await change_orders(self._registry, lambda orders: orders.with_move(SHARD, move))
         return await self._until(lambda _, epoch: epoch > seen.epoch)
 

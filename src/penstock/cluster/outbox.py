@@ -60,7 +60,7 @@ class OutboxSender:
 
     async def check(self, join: Join, target: str) -> str:
         """See :class:`~penstock.runtime.writer.outboxes.Onward`."""
-        taken = await self._door.copy_in(join, target, "", NOTHING)
+        taken = await self._door.copy_in(join, target, "", copies=NOTHING)
         return taken.name
 
     def waits_for(self, outbox: int) -> str:
@@ -124,7 +124,7 @@ class OutboxSender:
     async def _bring(self, outbox: OutboxState, copies: Outgoing) -> None:
         producer = f"{LASTING_PREFIX}out:{outbox.join.outbox}"
         try:
-            taken = await self._door.copy_in(outbox.join, outbox.target, producer, copies)
+            taken = await self._door.copy_in(outbox.join, outbox.target, producer, copies=copies)
         except RealmStopping as error:  # that of the cluster; another node serves it soon
             raise Unavailable(str(error)) from error
         newest = copies.ids.highest

@@ -164,7 +164,7 @@ class OwnerDoor:
         self, join: Join, target: str, producer: str, copies: Outgoing
     ) -> CopiesTaken:
         """See :class:`~penstock.cluster.outbox.ClusterDoor`."""
-        request = CopyIn(target, join.archive, producer, copies.parts)
+        request = CopyIn(target, join.archive, producer, parts=copies.parts)
         async with self._turn:
             owner = self._owner()
             if owner is None:
@@ -197,7 +197,7 @@ class OwnerDoor:
 
         def introduce(transport: asyncio.Transport) -> bytes:
             here, there = place_of(transport, "sockname"), place_of(transport, "peername")
-            origin = RelayOrigin(here, there, self._node, principal)
+            origin = RelayOrigin(here, there, self._node, speaks_for=principal)
             now_s = self._clock.now_us() // 1_000_000
             return relay_preface(origin, self._secret, process=owner.process, now_s=now_s)
 

@@ -116,7 +116,7 @@ def owning_node(node: ClusterNode) -> ServingNode | None:
     owner = node.owner(SHARD)
     if owner is None:
         return None
-    return ServingNode(owner.node, owner.serves, owner.nonce, owner.secret_name)
+    return ServingNode(owner.node, owner.serves, owner.nonce, secret_name=owner.secret_name)
 
 
 def owners_in(node: ClusterNode) -> wire.Owners:

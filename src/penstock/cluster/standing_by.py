@@ -60,7 +60,7 @@ class StandbyListener:
         where to go. ``has_quorum`` says whether the node reaches the engine, ``unfit`` why
         it could not take the realm over, ``incidents`` what its background tasks could not do."""
         self.is_open = False
-        self._arrivals = Arrivals(owner, PATIENCE_S, CONNECTIONS_MAX, has_quorum)
+        self._arrivals = Arrivals(owner, PATIENCE_S, CONNECTIONS_MAX, has_quorum=has_quorum)
         self._followers = OwnerFollowers(owners)
         self._places = places
         self._name = name
@@ -81,9 +81,9 @@ class StandbyListener:
         self.is_open = True
         amqp, http = self._places.amqp, self._places.http
         make: Make = self._native if amqp is None else self._sniffed
-        await self._listen("native", self._places.native, make, native_standby.wants_relay)
+        await self._listen("native", self._places.native, make, wants=native_standby.wants_relay)
         if amqp is not None:
-            await self._listen("amqp", amqp, self._amqp, amqp_standby.wants_relay)
+            await self._listen("amqp", amqp, self._amqp, wants=amqp_standby.wants_relay)
         if http is not None:
             make = partial(
                 StandbyHttpConnection,
@@ -92,10 +92,10 @@ class StandbyListener:
                 self._unfit,
                 self._incidents.open,
             )
-            await self._listen("http", http, make, http_standby.wants_relay)
+            await self._listen("http", http, make, wants=http_standby.wants_relay)
         if self._places.mqtt is not None:
             make = partial(StandbyMqttConnection, self._arrivals)
-            await self._listen("mqtt", self._places.mqtt, make, mqtt_standby.wants_relay)
+            await self._listen("mqtt", self._places.mqtt, make, wants=mqtt_standby.wants_relay)
 
     def close(self) -> None:
         """Leave the ports to somebody else."""
@@ -127,7 +127,9 @@ class StandbyListener:
             self._servers.append(await open_server(make, *place, self._ports))
             return
         before = None if relays is None else partial(relay_before_tls, relays, front_end)
-        server = TlsServer(self._tls.context, PATIENCE_S, make, self.enter, self.leave, before)
+        server = TlsServer(
+            self._tls.context, PATIENCE_S, make, enter=self.enter, leave=self.leave, before=before
+        )
         await server.listen(*place, self._ports)
         self._servers.append(server)
 
@@ -141,7 +143,9 @@ class StandbyListener:
         return StandbyConnection(self._arrivals, self._followers)
 
     def _sniffed(self) -> ProtocolSniffer:
-        return ProtocolSniffer(self._native, self._amqp, PATIENCE_S, self.enter, self.leave)
+        return ProtocolSniffer(
+            self._native, self._amqp, PATIENCE_S, enter=self.enter, leave=self.leave
+        )
 
     # --- WaitingPlaces -------------------------------------------------------------------
 

@@ -146,7 +146,7 @@ class DemoProcesses:
                 number,
                 folder / "nodes",
                 (ports[number - 1], ports[MEMBERS + number - 1]),
-                self._environment(number),
+                settings=self._environment(number),
             )
             for number in range(1, MEMBERS + 1)
         ]

@@ -55,7 +55,7 @@ def run_demo(
     cluster does not come up.
     """
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
-        return asyncio.run(_run(Path(folder), display, script, seconds))
+        return asyncio.run(_run(Path(folder), display, script, seconds=seconds))
 
 
 async def _run(
@@ -68,7 +68,9 @@ async def _run(
     try:
         with demo_processes(folder) as processes:
             clock = SystemClock()
-            demo = _Demo(processes, Traffic(processes.url, clock), display, clock, ending)
+            demo = _Demo(
+                processes, Traffic(processes.url, clock), display, clock=clock, ending=ending
+            )
             async with asyncio.TaskGroup() as tasks:
                 others = [
                     tasks.create_task(demo.traffic.run(), name="traffic"),

@@ -121,22 +121,22 @@ class RunningRealm:
             self._state,
             journal,
             clock,
-            self.dispatch,
+            dispatch=self.dispatch,
             placing=self.placing,
             limits=limits.memory,
             offload=offload,
         )
         if lease.epoch:
             self.shard.large_blocks = LargeBlocks(
-                blobs, self._state.file_names, offload, limits.block_bytes_max
+                blobs, self._state.file_names, offload, bytes_max=limits.block_bytes_max
             )
         self._sealer = Sealer(
             self.shard,
             journal,
             blobs,
-            self.dispatch,
-            offload,
-            sealing,
+            dispatch=self.dispatch,
+            offload=offload,
+            limits=sealing,
             snapshot=recovered.snapshot,
             unsealed_bytes_max=limits.tail_bytes_max,
             keeps_journal=recovered.has_gaps,
@@ -144,19 +144,24 @@ class RunningRealm:
         self._journal_bytes_max = sealing.journal_bytes_max
         self.stages = Stages(clock, limits.stage_bytes_max)
         self.subscriptions = Subscriptions(self.shard, self.dispatch, clock)
-        self.leases = Leases(self.shard, self.subscriptions, clock, limits.leases)
-        self.exports = Exports(self.shard, blobs, clock, offload, realm=identity)
-        self.backups = Backups(self.shard, blobs, clock, offload, realm=identity, name=name)
+        self.leases = Leases(self.shard, self.subscriptions, clock, limits=limits.leases)
+        self.exports = Exports(self.shard, blobs, clock, offload=offload, realm=identity)
+        self.backups = Backups(self.shard, blobs, clock, offload=offload, realm=identity, name=name)
         self.imports = Imports(
-            self.shard, blobs, clock, offload, self.directory.rules, limits.memory
+            self.shard,
+            blobs,
+            clock,
+            offload=offload,
+            rules=self.directory.rules,
+            limits=limits.memory,
         )
         self.transactions = TransactionOperations(self.shard, self.stages, limits.event_bytes_max)
-        self.joins = JoinOperations(self.shard, self.dispatch, blobs, clock)
+        self.joins = JoinOperations(self.shard, self.dispatch, blobs, clock=clock)
         self.pattern_durables = PatternDurableOperations(
             self.shard, self.subscriptions, self.dispatch.choosing
         )
         self._redriving = Redriving(self.shard, self.dispatch)
-        self._alarm = Alarm(self._state, self.shard.wake, clock, self.incidents)
+        self._alarm = Alarm(self._state, self.shard.wake, clock, incidents=self.incidents)
         self.reply_queues = ReplyQueues(
             self._state,
             StoreOperations(self.create_channel, self.open_channel, self.delete_channel),
@@ -184,8 +189,8 @@ class RunningRealm:
             self._state,
             self.dispatch.latencies,
             lambda: self.journal_info.syncs,
-            clock,
-            self.incidents,
+            clock=clock,
+            incidents=self.incidents,
         )
         self.disk_space: Callable[[], tuple[int, int]] | None = None
         """Tells the free bytes and all bytes of its disk; None: it has none of its own."""
@@ -220,7 +225,7 @@ class RunningRealm:
                 "a realm on a storage engine needs blobs that do not grow: a deposed owner would "
                 "write into a file of its successor"
             )
-        recovered = await recover(journal, blobs, pages, rules, epoch=lease.epoch)
+        recovered = await recover(journal, blobs, pages, rules=rules, epoch=lease.epoch)
         recovered.state.agreed = lease
         check_all(recovered.state.directory)
         if recovered.has_gaps:
@@ -235,9 +240,9 @@ class RunningRealm:
             recovered,
             journal,
             blobs,
-            pages,
-            clock,
-            offload,
+            pages=pages,
+            clock=clock,
+            offload=offload,
             identity=identity,
             name=name,
             limits=limits or Limits(),
@@ -306,7 +311,11 @@ class RunningRealm:
         return {
             "sealing": self._sealer.run,
             "regular work": RegularWork(
-                self.shard, self.clock, self.incidents, self.limits.sweep_interval_s, regular
+                self.shard,
+                self.clock,
+                self.incidents,
+                interval_s=self.limits.sweep_interval_s,
+                steps=regular,
             ).run,
             "schedules": self._alarm.run,
             "files of imports": self.imports.run,
@@ -462,7 +471,7 @@ class RunningRealm:
         # A new capacity may move what is in files (SEM T7).
         channel_id = await self.shard.act(number)
         opened: ChannelOpened = await with_open_files(
-            self.shard, self.dispatch.files, channel_id, edit
+            self.shard, self.dispatch.files, channel_id, action=edit
         )
         warn_if_not_kept(self.directory, opened)
         return opened
@@ -561,8 +570,8 @@ class RunningRealm:
             channel_id,
             self.digest(bodies),
             bodies,
-            producer,
-            sequence,
+            producer=producer,
+            sequence=sequence,
             reply=reply,
             publisher=publisher,
         )
@@ -588,11 +597,11 @@ class RunningRealm:
                 channel_id,
                 self.stages,
                 stages,
-                producer,
-                sequence,
-                self.limits.event_bytes_max,
-                reply,
-                publisher,
+                producer=producer,
+                sequence=sequence,
+                event_bytes_max=self.limits.event_bytes_max,
+                reply=reply,
+                publisher=publisher,
             )
         )
 

@@ -114,7 +114,7 @@ async def _serve_alone(directory: Path, settings: Settings, stopping: asyncio.Ev
             signal.SIGHUP, lambda: reload(realm, listener)
         )
         http = http_server(realm, listener, settings) if settings.http.enabled else None
-        await run(realm, listener, settings, stopping, http)
+        await run(realm, listener, settings, stopping=stopping, http=http)
     finally:
         await realm.release()
 

@@ -72,7 +72,7 @@ def plan_of(peers: Sequence[Peer], name: str, listen: str | None, secret_file: s
             "machines of the cluster know each other; make one with: openssl rand -hex 32, and "
             "copy it to all of them"
         )
-    return EnginePlan(peers, own, host, read_secret(secret_file))
+    return EnginePlan(peers, own, host, secret=read_secret(secret_file))
 
 
 def serve_beside_engine(directory: Path, settings: Settings, plan: EnginePlan) -> None:
@@ -92,7 +92,7 @@ def serve_beside_engine(directory: Path, settings: Settings, plan: EnginePlan) -
         home.configure(told)
         arguments = cluster.name, plan.own, plan.peers, plan.host, plan.secret, tls
         with _ended_by_signals(), home.start(*arguments) as server:
-            _wait(server, plan, cluster, context)
+            _wait(server, plan, cluster, tls=context)
             _serve(home.node, replace(settings, cluster=cluster))
 
 

@@ -123,7 +123,9 @@ async def serve_node(directory: Path, settings: Settings, stopping: asyncio.Even
                 lease_s=cluster.lease_s,
             )
             secret = await cluster_secret(registry, cluster)
-            node = NodeProcess(home, settings, engine, registry, secret, clock, ports)
+            node = NodeProcess(
+                home, settings, engine, registry=registry, secret=secret, clock=clock, ports=ports
+            )
             if cluster.local_port is not None:
                 await node.open_local()
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, node.reload)
@@ -258,20 +260,22 @@ class NodeProcess:
         self._clock = clock
         self._ports = ports
         self._tls: Tls | None = tls(settings)
-        self._me: MemberRecord = member(home.record.node, secrets.token_hex(8), settings, secret)
+        self._me: MemberRecord = member(
+            home.record.node, secrets.token_hex(8), settings, secret=secret
+        )
         self._roles = NodeRoles(self._open, self._serve)
         self._relays = Relays(
             lambda: serving_node(self._node),
             secret,
             self._me.node,
-            clock,
-            settings.cluster.relays_max,
+            clock=clock,
+            relays_max=settings.cluster.relays_max,
         )
         self._node = ClusterNode(
             engine,
             self._me,
             self._roles,
-            clock,
+            clock=clock,
             lease_s=settings.cluster.lease_s,
             opens_door=False,
             figures=self._figures,
@@ -293,7 +297,7 @@ class NodeProcess:
                 lambda: owning_node(self._node),
                 self._secret,
                 self._me.node,
-                self._clock,
+                clock=self._clock,
                 answer_s=self._settings.cluster.lease_s + ANSWER_S,
                 has_quorum=self._node.has_quorum,
                 tls=lambda: owner_tls(self._settings),
@@ -306,13 +310,13 @@ class NodeProcess:
             lambda: serving_node(self._node),
             lambda: owners_in(self._node),
             self._places,
-            self._me.node,
-            self._ports,
-            self._tls,
-            self._relays,
-            self._node.has_quorum,
-            lambda: unfit_in(self._node),
-            self._node.incidents,
+            name=self._me.node,
+            ports=self._ports,
+            tls=self._tls,
+            relays=self._relays,
+            has_quorum=self._node.has_quorum,
+            unfit=lambda: unfit_in(self._node),
+            incidents=self._node.incidents,
         )
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -350,10 +354,10 @@ class NodeProcess:
             self._home.path,
             self._settings,
             lambda: self._home.record.realm,
-            self._registry,
-            self._node.has_quorum,
-            self._tls,
-            self._node.incidents,
+            registry=self._registry,
+            has_quorum=self._node.has_quorum,
+            certificate=self._tls,
+            incidents=self._node.incidents,
         )
 
     @property
@@ -364,7 +368,7 @@ class NodeProcess:
             web = (http.host or listen.host, http.port)
         amqp = None if listen.amqp_port is None else (listen.host, listen.amqp_port)
         mqtt = None if listen.mqtt_port is None else (listen.host, listen.mqtt_port)
-        return FrontEndPlaces((listen.host, listen.port), web, amqp, mqtt)
+        return FrontEndPlaces((listen.host, listen.port), web, amqp, mqtt=mqtt)
 
     def _stands_by(self, owner: str) -> None:
         serves = self._node.claims.members[owner].serves if owner else {}
@@ -387,14 +391,14 @@ class NodeProcess:
             journal,
             blobs,
             lease,
-            self._registry,
-            self._settings,
-            self._clock,
-            self._home.path,
-            identity,
+            registry=self._registry,
+            settings=self._settings,
+            clock=self._clock,
+            directory=self._home.path,
+            identity=identity,
         )
         names = ClusterWideNames(
-            self._registry, lease.epoch, realm.directory, lambda: local_doors(self._node)
+            self._registry, lease.epoch, realm.directory, doors=lambda: local_doors(self._node)
         )
         try:
             await names.begin()
@@ -404,7 +408,7 @@ class NodeProcess:
         realm.name_with(names)
         self._names = names
         realm.cluster = lambda: cluster_info(
-            self._node, realm, self._clock.steady_us(), names.local
+            self._node, realm, self._clock.steady_us(), local=names.local
         )
         realm.tenures = self._node.tenures
         log_recovery(realm)
@@ -414,7 +418,7 @@ class NodeProcess:
         assert self._names is not None, "it was opened with them"
         settings = self._settings
         show_first_password(realm, as_json=settings.log.format == "json")
-        listener = native_listener(realm, settings, __version__, self._tls)
+        listener = native_listener(realm, settings, __version__, certificate=self._tls)
         listener.ports = self._ports
         listener.heartbeat_s = settings.cluster.lease_s / 3
         listener.owners = lambda: owners_in(self._node)
@@ -432,7 +436,7 @@ class NodeProcess:
                         watch_engine(self._engine, self._node.tenures, realm.incidents)
                     ),
                 ]
-                await run(realm, listener, settings, stopping, http)
+                await run(realm, listener, settings, stopping=stopping, http=http)
                 for each in aside:
                     each.cancel()
         except* PenstockError as failures:

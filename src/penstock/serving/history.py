@@ -60,8 +60,8 @@ class LastKnownRights:
             self._registry,
             ACCESS_PREFIX,
             self.look,
-            incidents,
-            "history rights",
+            incidents=incidents,
+            task="history rights",
             every_s=RIGHTS_EVERY_S,
         )
 
@@ -123,12 +123,16 @@ class HistoryServer:
         """Show history until the quorum is back, or a file cannot be read any more."""
         broken = asyncio.Event()
         history = await open_history(
-            self._settings, self._directory, self._identity(), self._rights.records, broken.set
+            self._settings,
+            self._directory,
+            self._identity(),
+            rights=self._rights.records,
+            broken=broken.set,
         )
         realm = history.realm
         realm.cluster = lambda: ClusterInfo(history_us=history.as_of_us)
         own = history_settings(self._settings)
-        listener = native_listener(realm, own, __version__, self._certificate)
+        listener = native_listener(realm, own, __version__, certificate=self._certificate)
         http = http_server(realm, listener, own) if own.http.enabled else None
         try:
             async with asyncio.TaskGroup() as tasks:

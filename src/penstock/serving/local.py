@@ -66,7 +66,9 @@ class LocalRealm:
         self._registry = registry
         self._settings = own = local_settings(settings, realm.directory.rules.local_to)
         self._lease_s = settings.cluster.lease_s
-        self.listener: NativeListener = native_listener(realm, own, __version__, certificate)
+        self.listener: NativeListener = native_listener(
+            realm, own, __version__, certificate=certificate
+        )
         self.listener.ports = ports
         self._http: HttpServer | None = None
         if own.http.enabled:
@@ -95,7 +97,16 @@ class LocalRealm:
         names = LocalStoreNames(registry, node)
         names.directory = realm.directory
         realm.name_with(names)
-        return cls(realm, names, shared, registry, settings, ports, certificate, door)
+        return cls(
+            realm,
+            names,
+            shared,
+            registry=registry,
+            settings=settings,
+            ports=ports,
+            certificate=certificate,
+            door=door,
+        )
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve until ``stopping`` is set. What ends it is said, and leaves the node as it is."""
@@ -170,8 +181,8 @@ class LocalRealm:
             self._registry,
             ACCESS_PREFIX,
             look,
-            self.realm.incidents,
-            "local users",
+            incidents=self.realm.incidents,
+            task="local users",
             every_s=self._lease_s / 3,
         )
 

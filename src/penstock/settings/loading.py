@@ -81,7 +81,7 @@ def load(
     of its folder. Raises ``InvalidArgument`` naming the option, or the variable, that is none or
     has a bad value.
     """
-    return _Reading(document, environment or {}, overrides or {}, file).settings()
+    return _Reading(document, environment or {}, overrides or {}, file=file).settings()
 
 
 def in_force(
@@ -96,7 +96,7 @@ def in_force(
 
     Raises ``InvalidArgument`` as :func:`load` does.
     """
-    reading = _Reading(document, environment or {}, overrides or {}, file)
+    reading = _Reading(document, environment or {}, overrides or {}, file=file)
     settings = reading.settings()
     return [
         InForce(

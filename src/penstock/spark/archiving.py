@@ -106,7 +106,7 @@ def commit(
         by_channel.setdefault(each.channel, []).append(each)
     for channel, parts in by_channel.items():
         table = lake.table_of(channel)
-        _check_same(table, lake, channel, parts[0].epoch)
+        _check_same(table, lake, channel, epoch=parts[0].epoch)
         check(table)
         columns = parts[0].columns
         for part in parts[1:]:
@@ -124,8 +124,8 @@ def written_in(frame: DataFrame) -> list[Written]:
             row.channel,
             row.epoch,
             row.events,
-            msgspec.json.decode(bytes(row.files), type=tuple[DataFile, ...]),
-            schema_from(bytes(row.columns)),
+            files=msgspec.json.decode(bytes(row.files), type=tuple[DataFile, ...]),
+            columns=schema_from(bytes(row.columns)),
         )
         for row in frame.collect()
     ]
@@ -233,7 +233,7 @@ def written_by(
 ) -> Iterator[pa.RecordBatch]:
     """Write the events of a partition to files; gives one row about them. Runs in a task."""
     table = lake.table_of(partition.channel)
-    _check_same(table, lake, partition.channel, partition.epoch)
+    _check_same(table, lake, partition.channel, epoch=partition.epoch)
     layout = ArchiveLayout(
         schema_from(partition.stored),
         table.schema if table.exists else None,

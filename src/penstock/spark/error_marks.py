@@ -57,7 +57,7 @@ def carried(error: PenstockError) -> CarriedError:
     if known is not None:
         return known
     text = str(error.__dict__.get("_message") or error)  # without the condition that Spark adds
-    return CarriedError(error.code, error.retryable, blame_of(error), text[:_MARK_TEXT_MAX])
+    return CarriedError(error.code, error.retryable, blame_of(error), text=text[:_MARK_TEXT_MAX])
 
 
 def blame_of(error: PenstockError) -> Blame:

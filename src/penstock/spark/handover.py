@@ -50,7 +50,7 @@ def _linked(python: str, folder: str, here: int) -> socket.socket:
     try:
         link.connect(name)
     except (FileNotFoundError, ConnectionRefusedError):
-        _begin(python, folder, name, spark, here)
+        _begin(python, folder, name, spark=spark, here=here)
         link.connect(name)
     return link
 

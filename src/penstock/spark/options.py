@@ -161,7 +161,12 @@ class SourceOptions(Struct, frozen=True):
 
     def where_is(self, name: str) -> Where:
         """The location of one of the channels."""
-        return Where(self.url, name, "queue" if self.choice.queues else "either", self.reconnect_s)
+        return Where(
+            self.url,
+            name,
+            "queue" if self.choice.queues else "either",
+            reconnect_s=self.reconnect_s,
+        )
 
 
 class SinkOptions(Struct, frozen=True):
@@ -209,22 +214,22 @@ def source_options(given: Mapping[str, str], default_url: str = "") -> SourceOpt
         url,
         choice,
         places("starting", texts, choice),
-        places("ending", texts, choice),
-        _count("maxEventsPerTrigger", texts) or READ_LIMIT_EVENTS,
-        _count("maxBytesPerTrigger", texts),
-        _count("minPartitions", texts),
-        selector,
-        tuple(filter(None, map(str.strip, texts.get("columns", "").split(",")))),
-        _flag("includeHeaders", texts),
-        _flag("includeChannel", texts, otherwise=not choice.is_one),
-        _flag("includeOrigin", texts),
-        _flag("failOnDataLoss", texts) if "failOnDataLoss" in texts else None,
-        _one_of("access", texts, _ACCESS),
-        _durable(texts, choice),
-        _flag("includeNulls", texts),
-        _files(texts),
-        _seconds("reconnectTimeout", texts),
-        secret_in(given),
+        ending=places("ending", texts, choice),
+        events_per_trigger=_count("maxEventsPerTrigger", texts) or READ_LIMIT_EVENTS,
+        bytes_per_trigger=_count("maxBytesPerTrigger", texts),
+        partitions_min=_count("minPartitions", texts),
+        selector=selector,
+        columns=tuple(filter(None, map(str.strip, texts.get("columns", "").split(",")))),
+        include_headers=_flag("includeHeaders", texts),
+        include_channel=_flag("includeChannel", texts, otherwise=not choice.is_one),
+        include_origin=_flag("includeOrigin", texts),
+        fail_on_data_loss=_flag("failOnDataLoss", texts) if "failOnDataLoss" in texts else None,
+        access=_one_of("access", texts, _ACCESS),
+        durable=_durable(texts, choice),
+        include_nulls=_flag("includeNulls", texts),
+        files=_files(texts),
+        reconnect_s=_seconds("reconnectTimeout", texts),
+        error_secret=secret_in(given),
     )
 
 
@@ -243,15 +248,17 @@ def sink_options(given: Mapping[str, str], default_url: str = "") -> SinkOptions
         _target(given, texts, default_url),
         app,
         None if version is None else int(version),
-        texts.get("channelColumn", "").strip(),
-        delta,
-        delta_column,
-        _one_of("nulls", texts, ("keep", "absent")) == "absent",
-        _value(texts),
-        _restarts(texts),
-        _content(texts),
-        next((text for key, text in given.items() if key.lower() == "checkpointlocation"), ""),
-        secret_in(given),
+        channel_column=texts.get("channelColumn", "").strip(),
+        delta=delta,
+        delta_column=delta_column,
+        nulls_are_absent=_one_of("nulls", texts, ("keep", "absent")) == "absent",
+        value=_value(texts),
+        realm_restarts=_restarts(texts),
+        content=_content(texts),
+        checkpoint=next(
+            (text for key, text in given.items() if key.lower() == "checkpointlocation"), ""
+        ),
+        error_secret=secret_in(given),
     )
 
 

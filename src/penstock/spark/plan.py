@@ -132,7 +132,7 @@ class Sizes:
     def __init__(self, location: Location, event_bytes: float) -> None:
         """``event_bytes`` is for events that are in no file yet."""
         self._units = [
-            unit if unit.file is not None else _of_unit(unit, unit.spans, unit.rows, size)
+            unit if unit.file is not None else _of_unit(unit, unit.spans, unit.rows, size=size)
             for unit in _units(location, "auto", lambda summary: True)
             for size in (int(unit.rows * event_bytes),)
         ]
@@ -185,7 +185,14 @@ def _of_file(part: SealedPart) -> Iterator[_Unit]:
             spans.append(span.clipped(batch.span))
         if spans:
             rows = sum(span.size for span in spans)
-            yield _Unit(tuple(spans), rows, batch.length * rows // batch.rows, part, index, batch)
+            yield _Unit(
+                tuple(spans),
+                rows,
+                batch.length * rows // batch.rows,
+                file=part,
+                index=index,
+                batch=batch,
+            )
 
 
 def _of_wire(spans: Sequence[Span], files: Sequence[_Unit]) -> Iterator[_Unit]:
@@ -246,8 +253,8 @@ def _split(unit: _Unit, rows: int) -> tuple[_Unit, _Unit | None]:
                 head.append(Span(span.first, span.first + left))
             size = unit.size * rows // unit.rows
             return (
-                _of_unit(unit, tuple(head), rows, size),
-                _of_unit(unit, rest, unit.rows - rows, unit.size - size),
+                _of_unit(unit, tuple(head), rows, size=size),
+                _of_unit(unit, rest, unit.rows - rows, size=unit.size - size),
             )
         head.append(span)
         left -= span.size
@@ -279,8 +286,8 @@ def _part(group: list[_Unit]) -> FileRows | WireRows:
         first.file.path,
         first.file.size,
         first.index.schema,
-        tuple(unit.batch for unit in group if unit.batch is not None),
-        tuple(span for unit in group for span in unit.spans),
-        first.file.publishers,
-        first.file.name,
+        batches=tuple(unit.batch for unit in group if unit.batch is not None),
+        spans=tuple(span for unit in group for span in unit.spans),
+        publishers=first.file.publishers,
+        name=first.file.name,
     )

@@ -100,7 +100,7 @@ def bury_poison(
     try:
         failed = last_begun(spark, checkpoint, given)
         owed = ask_realm(given.realm, lambda session: _owed(session, given, *failed))
-        fails = _failing(spark, options, sorted(failed[1]), attempt, runs, watch)
+        fails = _failing(spark, options, sorted(failed[1]), attempt=attempt, runs=runs, watch=watch)
         found = isolated(owed, fails, limit)
         _bury(given, found)
     except (NotPoison, PenstockError) as error:
@@ -159,7 +159,7 @@ def _owed(
 ) -> list[EventKey]:
     """The events of the micro-batch, all of which can be buried."""
     links = links_of(session, options)
-    spans = spans_between(options, links, start, end)
+    spans = spans_between(options, links, start, end=end)
     owed = outstanding(options, links, spans) or {}
     _check_graves(links, [name for name, ids in owed.items() if ids])
     return [(name, event_id) for name in sorted(owed) for event_id in owed[name]]

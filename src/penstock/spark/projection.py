@@ -91,7 +91,7 @@ def extras_of(options: SourceOptions) -> Extras:
         options.include_headers,
         options.include_channel,
         options.include_origin,
-        options.include_nulls,
+        nulls=options.include_nulls,
     )
 
 
@@ -365,7 +365,7 @@ class Projection:
     def _plan(self, schema: pa.Schema) -> list[_ColumnSource | None]:
         properties = schema.get_field_index(_PROPERTIES)
         shape = StructShape() if properties < 0 else struct_shape(schema.field(properties).type)
-        return [self._step(name, schema, properties, shape) for name in self._wanted.names]
+        return [self._step(name, schema, properties, shape=shape) for name in self._wanted.names]
 
     def _step(
         self, name: str, schema: pa.Schema, properties: int, shape: StructShape

@@ -82,7 +82,7 @@ class ChannelReader(DataSourceReader):
                 for name, link in links.items()
             }
             owed = outstanding(self._options, links, spans)
-            return [*planned(self._options, links, spans, owed, known=set(spans))]
+            return [*planned(self._options, links, spans, owed=owed, known=set(spans))]
 
         return ask_realm(self._options.realm, plan)
 
@@ -143,7 +143,7 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for name, at in self._reached.items()
                 if name in ends and ends[name].event_id > at.event_id
             }
-            return reported(encode(ends), self._reached, waiting, self._growth.later)
+            return reported(encode(ends), self._reached, waiting, later=self._growth.later)
 
         now = datetime.now(UTC)
         return ask_realm(self._options.realm, newest, patient=True)
@@ -152,11 +152,11 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         def plan(session: Session) -> list[InputPartition]:
             links = links_of(session, self._options)
             known = decode(start)
-            spans = spans_between(self._options, links, known, decode(end))
+            spans = spans_between(self._options, links, known, end=decode(end))
             # It was planned before, or this is the first call of a restarted query.
             self._binding.acknowledge(session, links, known)
             owed = self._binding.take(session, links, spans)
-            found = planned(self._options, links, spans, owed, known=set(known))
+            found = planned(self._options, links, spans, owed=owed, known=set(known))
             for part in found:
                 self._growth.saw(part.channel, part.stored)
             return [*found]
@@ -267,7 +267,13 @@ def planned(
         )
         for parts in cut:
             part = EventRange(
-                name, parts, stored, links[name].epoch, now_us, descriptors, location.files
+                name,
+                parts,
+                stored,
+                epoch=links[name].epoch,
+                now_us=now_us,
+                descriptors=descriptors,
+                files=location.files,
             )
             found.append(part if owed is None else restricted(part, owed[name]))
     return found
@@ -343,7 +349,9 @@ def _stored(options: SourceOptions, partition: EventRange, selector: Selector | 
                     "it can be read"
                 )
             if not isinstance(found, Absent) and part.publishers is not None:
-                yield from _from_file(options, partition, part, found, selector, tally)
+                yield from _from_file(
+                    options, partition, part, found=found, selector=selector, tally=tally
+                )
             else:
                 why = found.why if isinstance(found, Absent) else "its publishers are too many"
                 span = Span(part.spans[0].first, part.spans[-1].end)
@@ -383,7 +391,9 @@ def _from_wire(options: SourceOptions, partition: EventRange, span: Span) -> _Fo
         return
     where = options.where_is(partition.channel)
     found = span.end
-    for batch in ask(where, lambda link: _browse(link, options.selector, partition.epoch, span)):
+    for batch in ask(
+        where, lambda link: _browse(link, options.selector, partition.epoch, span=span)
+    ):
         rows = batch.to_arrow()
         found = min(found, rows.column("event_id")[0].as_py())
         mask = None if partition.owed is None else mask_of(partition.owed, rows)

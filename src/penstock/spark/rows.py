@@ -91,8 +91,8 @@ def check_writable(schema: StructType, options: SinkOptions, *, overwrite: bool)
     schema = _with_nullable_nulls(schema)
     _check_types(schema)
     kinds = arrow_schema(schema)
-    _check_column(kinds, "channelColumn", options.channel_column, pa.string(), "STRING")
-    _check_column(kinds, "deltaColumn", options.delta_column, pa.bool_(), "BOOLEAN")
+    _check_column(kinds, "channelColumn", options.channel_column, kind=pa.string(), spoken="STRING")
+    _check_column(kinds, "deltaColumn", options.delta_column, kind=pa.bool_(), spoken="BOOLEAN")
     taken = (options.channel_column, options.delta_column)
     left = [field for field in kinds if field.name not in taken]
     if not left:
@@ -219,13 +219,13 @@ def routed(
     numbers = np.arange(first_row, first_row + table.num_rows, dtype=np.int64)
     default = options.where.channel
     if not options.channel_column:
-        yield ChannelRows(default, table, numbers, partition)
+        yield ChannelRows(default, table, numbers, partition=partition)
         return
     names = table.column(options.channel_column)
     if names.null_count:
         if not default:
             row = int(np.argmax(names.is_null().to_numpy()))
-            whole = ChannelRows("", table, numbers, partition)
+            whole = ChannelRows("", table, numbers, partition=partition)
             reason = (
                 f"names no channel: {options.channel_column} is null; give it a value, or give "
                 f"the write the option channel"
@@ -237,12 +237,12 @@ def routed(
     codes = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
     channels = encoded.dictionary.to_pylist()
     if len(channels) == 1:
-        yield ChannelRows(channels[0], table, numbers, partition)
+        yield ChannelRows(channels[0], table, numbers, partition=partition)
         return
     order = np.argsort(codes, kind="stable")
     table, numbers = table.take(pa.array(order)), numbers[order]
     edges = np.concatenate(([0], np.cumsum(np.bincount(codes, minlength=len(channels)))))
-    whole = ChannelRows("", table, numbers, partition)
+    whole = ChannelRows("", table, numbers, partition=partition)
     for channel, first, end in zip(channels, edges[:-1], edges[1:], strict=True):
         yield whole.part(int(first), int(end - first))._replace(channel=channel)
 

@@ -51,7 +51,7 @@ def _places(option: str, text: str | None, choice: Choice) -> StartPositions:
     if text is None:
         return StartPositions()
     if not text.strip().startswith("{"):
-        return StartPositions(_place(option, text.strip(), text, choice))
+        return StartPositions(_place(option, text.strip(), text, choice=choice))
     try:
         given = json.loads(text)
     except ValueError as error:
@@ -61,7 +61,7 @@ def _places(option: str, text: str | None, choice: Choice) -> StartPositions:
         name = destination_name(key)
         if not choice.takes(name):
             raise InvalidArgument(f"{option} names {key}; this reads {choice.text}")
-        named[name] = _place(option, value, text, choice)
+        named[name] = _place(option, value, text, choice=choice)
     return StartPositions(None, named)
 
 

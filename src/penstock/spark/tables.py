@@ -31,12 +31,12 @@ class Table(ArrowTable):
         ``rows`` are a DataFrame, or what :meth:`penstock.tables.Table.append` takes.
         """
         if not isinstance(rows, DataFrame):
-            return super().append(rows, app, version, content)
+            return super().append(rows, app, version, content=content)
         if self.is_stored(app, version, content):
             return False
         known = self.state.schema or pa.schema([])
         partition_by, secret = self.partition_by, active_secret()
-        write = _TaskWriter(self.uri, self.format, partition_by, known, secret)
+        write = _TaskWriter(self.uri, self.format, partition_by, columns=known, error_secret=secret)
         results = rows.mapInArrow(write, _RESULT).collect()
         # The columns of the rows, also where no task has any.
         schema = self.with_columns(pa.schema([]), to_arrow_schema(rows.schema, timezone="UTC"))
@@ -56,7 +56,7 @@ class Table(ArrowTable):
             if self.is_stored(app, version, content):
                 return False
             rows = rows.toArrow()
-        return super().merge(rows, key, app, version, content)
+        return super().merge(rows, key, app, version=version, content=content)
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The table as it is now, by Spark's own Parquet reader: exactly its committed files.

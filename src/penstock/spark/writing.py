@@ -108,7 +108,7 @@ class ChannelWriter(DataSourceArrowWriter):
         else:
             app = f"{LASTING_PREFIX}{app}"
         with explaining(f"query {app.removeprefix(LASTING_PREFIX)}", version):
-            publish(self._options, messages, app, version, self._options.content)
+            publish(self._options, messages, app, sequence=version, content=self._options.content)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         forget(self._options, messages)
@@ -133,7 +133,9 @@ class ChannelStreamWriter(DataSourceStreamArrowWriter):
         app = self._options.app or "".join(queries)
         content = content_of(self._options.checkpoint, batchId)
         with explaining(f"query {app}", batchId):
-            publish(self._options, messages, f"{LASTING_PREFIX}{app}", batchId, content)
+            publish(
+                self._options, messages, f"{LASTING_PREFIX}{app}", sequence=batchId, content=content
+            )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         forget(self._options, messages)
@@ -152,13 +154,13 @@ def staged(options: SinkOptions, batches: Iterator[pa.RecordBatch], work: str = 
     task = _Task(options, group, carries=not work)
     try:
         for first_row, table in _portions(batches, options):
-            for rows in routed(table, first_row, partition, options):
+            for rows in routed(table, first_row, partition, options=options):
                 task.put_aside(rows)
     except BaseException:
         _drop(options, task.stages)
         raise
     realm = ask_realm(options.where.realm, lambda session: session.realm_id)
-    return Staged(partition, query, realm, task.parts, group)
+    return Staged(partition, query, realm, parts=task.parts, group=group)
 
 
 class _Task:
@@ -185,7 +187,7 @@ class _Task:
                 name,
                 self._channels[name].number,
                 tuple(stages),
-                None if self._carried is None else tuple(self._carried[name]),
+                rows=None if self._carried is None else tuple(self._carried[name]),
             )
             for name, stages in self._stages.items()
         )
@@ -306,7 +308,7 @@ def publish(
         return
     for attempt in range(options.realm_restarts + 1):
         try:
-            return _commit(options, found, producer, sequence, content)
+            return _commit(options, found, producer, sequence=sequence, content=content)
         except NoSuchStage as error:
             if attempt == options.realm_restarts or not _is_carried(found):
                 raise NoSuchStage(
@@ -338,7 +340,9 @@ def _commit(
                 "nothing was published: start the query again"
             )
         if of_channel:
-            _commit_to_channel(session, names, stages, producer, sequence, content)
+            _commit_to_channel(
+                session, names, stages, producer=producer, sequence=sequence, content=content
+            )
         else:
             session.commit_stages(
                 list(stages.items()), producer=producer, sequence=sequence, content=content

@@ -116,7 +116,7 @@ class FileSystemBlobs:
             except FileNotFoundError:
                 raise NameDoesNotExist(f"there is no blob {name} at {self._shown}") from None
             with opened as file:
-                end = end_of_range(name, file.size(), offset, length)
+                end = end_of_range(name, file.size(), offset, length=length)
                 return bytes(file.read_at(end - offset, offset)) if end > offset else b""
 
     def _list(self, prefix: str) -> Sequence[BlobInfo]:

@@ -56,7 +56,7 @@ class HistoryBlobs:
         except PenstockError as failure:
             self.on_failure(failure)
             raise
-        return data[offset : end_of_range(name, len(data), offset, length)]
+        return data[offset : end_of_range(name, len(data), offset, length=length)]
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
         """What can be read. Raises ``Unavailable``."""

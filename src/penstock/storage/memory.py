@@ -101,7 +101,7 @@ class MemoryJournal:
     def info(self) -> JournalInfo:
         size = sum(map(len, self._blocks))
         tail = self._floor + len(self._blocks)
-        return JournalInfo(self._floor, tail, size, 0, durability="memory")
+        return JournalInfo(self._floor, tail, size, cut=0, durability="memory")
 
     async def close(self) -> None:
         self._closed = True
@@ -144,7 +144,7 @@ class MemoryBlobs:
         if name not in self._blobs:
             raise NameDoesNotExist(f"there is no blob {name}")
         whole = memoryview(self._blobs[name])
-        return whole[offset : end_of_range(name, len(whole), offset, length)]
+        return whole[offset : end_of_range(name, len(whole), offset, length=length)]
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
         """Blobs whose name starts with ``prefix``, ordered by name."""
@@ -180,7 +180,7 @@ class MemoryPages:
         self._check_open()
         size, offset = memoryview(body).nbytes, self._ends.get(channel, 0)
         self._ends[channel] = offset + (size // 8 + 1) * 8
-        place = PageSlot(1, offset, size, xxh3_64_intdigest(body))
+        place = PageSlot(1, offset, size, checksum=xxh3_64_intdigest(body))
         self._pending.append((channel, place, body))
         return place
 

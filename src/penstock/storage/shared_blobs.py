@@ -148,7 +148,7 @@ class CachedBlobs:
                     return await self._remote.get(name, offset, length)
                 data = await self._remote.get(name)
                 if not (await self._is_expected(name, data) and await self._keep(name, [data])):
-                    return data[offset : end_of_range(name, len(data), offset, length)]
+                    return data[offset : end_of_range(name, len(data), offset, length=length)]
             self._held.move_to_end(name)
             try:
                 return await self._cache.get(name, offset, length)

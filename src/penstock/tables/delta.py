@@ -115,7 +115,7 @@ class DeltaLog:
         names = [name for name in _WANTED if name in actions.column_names]
         rows = actions.select([*names, *(f"partition.{each}" for each in partition_by)])
         files = [_file(row, partition_by) for row in rows.to_pylist()]
-        return State(table.version(), schema, partition_by, tuple(reversed(files)))
+        return State(table.version(), schema, partition_by, files=tuple(reversed(files)))
 
     def last_of(self, app: str) -> int | None:
         return None if self._table is None else self._table.transaction_version(app)
@@ -210,7 +210,13 @@ class DeltaLog:
         self._grow(table, commit.schema)
         now_ms = time.time_ns() // 1_000_000
         removals = [
-            RemoveAction(file.path, commit.changes_data, now_ms, file.size, dict(file.partition))
+            RemoveAction(
+                file.path,
+                commit.changes_data,
+                now_ms,
+                size=file.size,
+                partition_values=dict(file.partition),
+            )
             for file in commit.remove
         ]
         table.create_write_transaction(
@@ -249,9 +255,9 @@ class DeltaLog:
             file.path,
             file.size,
             dict(file.partition),
-            now_ms,
-            commit.changes_data,
-            json.dumps(statistics),
+            modification_time=now_ms,
+            data_change=commit.changes_data,
+            stats=json.dumps(statistics),
         )
 
     def _settle_log(self) -> None:
@@ -299,8 +305,8 @@ def _file(row: dict[str, Any], partition_by: tuple[str, ...]) -> DataFile:
         unquote(row["path"]),
         row["num_records"] or 0,
         row["size_bytes"],
-        {name: _text(row[f"partition.{name}"]) for name in partition_by},
-        None if first is None or last is None else (first, last),
+        partition={name: _text(row[f"partition.{name}"]) for name in partition_by},
+        ids=None if first is None or last is None else (first, last),
     )
 
 

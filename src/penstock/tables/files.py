@@ -144,7 +144,7 @@ class _Growing:
             self._write()
             self._writer.close()
         file = self._file
-        return DataFile(file.path, self._rows, file.size, self._partition, self._ids)
+        return DataFile(file.path, self._rows, file.size, partition=self._partition, ids=self._ids)
 
     def abandon(self) -> None:
         with suppress(_Abandoned, OSError), self._stack:

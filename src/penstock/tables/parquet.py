@@ -166,7 +166,14 @@ class ParquetLog:
         name = f"{number:020}.state"
         whole: _Whole = self._read(name, _Whole)
         columns = self._schema(name, whole.columns)
-        return State(number, columns, whole.partition_by, whole.files, whole.apps, whole.contents)
+        return State(
+            number,
+            columns,
+            whole.partition_by,
+            files=whole.files,
+            apps=whole.apps,
+            contents=whole.contents,
+        )
 
     def _after(self, state: State, number: int, record: _Record) -> State:
         gone = frozenset(record.remove)
@@ -177,9 +184,9 @@ class ParquetLog:
             number,
             self._schema(f"{number:020}.json", record.columns) if record.columns else state.schema,
             state.partition_by if record.partition_by is None else record.partition_by,
-            (*files, *(each.file for each in record.add)),
-            apps,
-            _with_content(state.contents, record),
+            files=(*files, *(each.file for each in record.add)),
+            apps=apps,
+            contents=_with_content(state.contents, record),
         )
 
     def last_of(self, app: str) -> int | None:
@@ -223,7 +230,9 @@ class ParquetLog:
     def commit(self, based_on: State, commit: Commit) -> None:
         self._finish(based_on)
         number = based_on.version + 1
-        added = tuple(_named(commit, each, count, number) for count, each in enumerate(commit.add))
+        added = tuple(
+            _named(commit, each, count, number=number) for count, each in enumerate(commit.add)
+        )
         same = based_on.schema is not None and commit.schema.equals(
             based_on.schema, check_metadata=True
         )
@@ -231,11 +240,11 @@ class ParquetLog:
             FORMAT_VERSION,
             added,
             tuple(file.path for file in commit.remove),
-            commit.app,
-            commit.version,
-            "" if same else _text(commit.schema),
-            commit.partition_by if number == 0 else None,
-            commit.content,
+            app=commit.app,
+            version=commit.version,
+            columns="" if same else _text(commit.schema),
+            partition_by=commit.partition_by if number == 0 else None,
+            content=commit.content,
         )
         if added:
             self._folder.settle(self._folder.path / ASIDE)
@@ -282,9 +291,9 @@ class ParquetLog:
             FORMAT_VERSION,
             _text(state.schema),
             state.partition_by,
-            state.files,
-            dict(state.apps),
-            {app: dict(contents) for app, contents in state.contents.items()},
+            files=state.files,
+            apps=dict(state.apps),
+            contents={app: dict(contents) for app, contents in state.contents.items()},
         )
         self._publish(f"{state.version:020}.state", msgspec.json.encode(whole))
         # Readers that are reading older commits start again from this state.

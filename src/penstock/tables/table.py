@@ -219,7 +219,7 @@ class Table:
             if self.is_stored(app, version, content):
                 return False
             try:
-                self._commit(schema, files, (), app, version, content)
+                self._commit(schema, files, (), app=app, version=version, content=content)
             except CommitConflict:
                 continue
             return True
@@ -239,7 +239,16 @@ class Table:
         wanted = united(state.schema or pa.schema([]), schema)
         check_partitions(wanted, self.partition_by)
         changes = bool(app)
-        commit = Commit(wanted, self.partition_by, add, remove, app, version, changes, content)
+        commit = Commit(
+            wanted,
+            self.partition_by,
+            add,
+            remove=remove,
+            app=app,
+            version=version,
+            changes_data=changes,
+            content=content,
+        )
         with storing(self.uri):
             self._log.commit(state, commit)
         self.refresh()
@@ -270,7 +279,9 @@ class Table:
             writer = self.writer()
             try:
                 gone = self._rewrite(writer, given, keys)
-                self._commit(writer.schema, writer.close(), gone, app, version, content)
+                self._commit(
+                    writer.schema, writer.close(), gone, app=app, version=version, content=content
+                )
             except (CommitConflict, FileNotFoundError):
                 continue  # the table has changed since
             finally:

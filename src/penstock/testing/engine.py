@@ -355,7 +355,9 @@ class EngineJournal:
         try:
             for part in range(parts):
                 chunk = data[part * size : (part + 1) * size]
-                await self._publish(self._frame("data", expected + 1, part, parts, chunk))
+                await self._publish(
+                    self._frame("data", expected + 1, part, parts=parts, data=chunk)
+                )
         except Deposed as error:
             self._deposed = str(error)
             raise
@@ -426,7 +428,7 @@ class EngineJournal:
             self._floor,
             self._tail,
             size,
-            0,
+            cut=0,
             durability="quorum",
             waiting_us=waiting_us,
             appends=self._appends,
@@ -438,7 +440,9 @@ class EngineJournal:
     def _frame(
         self, kind: FrameKind, block: int, part: int = 0, parts: int = 1, data: bytes = b""
     ) -> LogFrame:
-        return LogFrame(kind, self._epoch, self._writer, block, part, parts, data)
+        return LogFrame(
+            kind, self._epoch, self._writer, block=block, part=part, parts=parts, data=data
+        )
 
     async def _publish(self, frame: LogFrame) -> None:
         """Append one frame after the newest this handle knows; comes back when that is known."""

@@ -348,8 +348,8 @@ class SimNetwork:
     def _connected(self, machine: str, door: Door) -> SimTransport:
         """The listening side's end of a new connection; gives the other end."""
         host, own = (self.hosts.get(each, "127.0.0.1") for each in (door.machine, machine))
-        near = SimTransport(self, host, own, _context_on(machine))
-        far = SimTransport(self, own, host, door.context.copy())
+        near = SimTransport(self, host, own, context=_context_on(machine))
+        far = SimTransport(self, own, host, context=door.context.copy())
         near.peer, far.peer = far, near
         self.ends |= {near: None, far: None}
         door.context.copy().run(self._accepted, door, far)

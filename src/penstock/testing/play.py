@@ -92,7 +92,7 @@ class Play:
             ids += lane
             ends.append(len(ids))
         through = wanted.spans[-1].end
-        command = AssignLanes(wanted.durable, through, list(lanes), ends, array("q", ids))
+        command = AssignLanes(wanted.durable, through, list(lanes), ends=ends, ids=array("q", ids))
         self.channel.attend(command, self.now_us)
 
     def restart(self) -> None:

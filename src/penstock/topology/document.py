@@ -137,7 +137,7 @@ class Topology(Struct, frozen=True, kw_only=True):
         try:
             yield
         except Refused as error:
-            raise InvalidArgument(located(self.origin, place, what, str(error))) from error
+            raise InvalidArgument(located(self.origin, place, what, said=str(error))) from error
 
 
 def located(origin: TextOrigin | None, place: Place, what: str, said: str) -> str:

@@ -229,7 +229,7 @@ class _TopologyReading:
         return tuple(found)
 
     def _refusal(self, place: Place, what: str, said: str) -> _LocatedRefusal:
-        return _LocatedRefusal(located(self._lines, place, what, said))
+        return _LocatedRefusal(located(self._lines, place, what, said=said))
 
     def _refuse_twice(self, found: Sequence[T], named: Callable[[T], str]) -> None:
         seen: set[str] = set()

@@ -63,9 +63,9 @@ class Rehearsal:
                     over.pattern,
                     over.name,
                     over.type,
-                    over.selector,
-                    over.persistent,
-                    durable_attributes(over),
+                    selector=over.selector,
+                    persistent=over.persistent,
+                    attributes=durable_attributes(over),
                 )
             )
         for source, destination in found.joins:
@@ -122,7 +122,7 @@ class Rehearsal:
         directory = self._directory
         made = directory.decide_create(store.name, store.definition)
         over = directory.patterns.of(made.name, made.definition.kind)
-        rehearsed(over, made.name, made.definition, directory.rules)
+        rehearsed(over, made.name, made.definition, rules=directory.rules)
         directory.apply(made)
         for each in over:
             self._give(directory.channels[made.number], each)
@@ -172,21 +172,21 @@ class Rehearsal:
                 durable.pattern,
                 durable.name,
                 durable.type,
-                durable.selector,
-                durable.persistent,
-                durable.attributes,
+                selector=durable.selector,
+                persistent=durable.persistent,
+                attributes=durable.attributes,
             )
         )
         for machine in self._directory.channels.values():
             state = machine.state
             if not wanted.takes(state.name, state.definition.kind):
                 continue
-            would = rehearsed([wanted], state.name, state.definition, rules_)[wanted.name]
+            would = rehearsed([wanted], state.name, state.definition, rules=rules_)[wanted.name]
             there = state.durables.get(wanted.name)
             if there is None:
                 self._give(machine, wanted)
             else:
-                refuse_difference(wanted, state.name, terms_of(there), terms_of(would))
+                refuse_difference(wanted, state.name, terms_of(there), would=terms_of(would))
         patterns.add(wanted)
 
     def _give(self, machine: ChannelMachine, made: PatternDurable) -> None:
@@ -211,5 +211,5 @@ class Rehearsal:
 def _as_created(info: DurableInfo) -> DurableCreated:
     attributes = asdict(durable_attributes(info))
     return DurableCreated(
-        info.name, info.type, 0, info.selector, persistent=info.persistent, **attributes
+        info.name, info.type, 0, selector=info.selector, persistent=info.persistent, **attributes
     )

@@ -81,7 +81,7 @@ def _join(join: WantedJoin) -> list[str]:
     ]
     if join.selector:
         lines.append(_pair("selector", join.selector))
-    return [*lines, _pair("archive", True)] if join.archive else lines
+    return [*lines, _pair("archive", value=True)] if join.archive else lines
 
 
 def _grant(grant: WantedGrant) -> list[str]:

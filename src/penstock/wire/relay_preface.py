@@ -137,7 +137,7 @@ def read_preface(data: bytes, secret: bytes, *, process: str, now_s: int) -> Rel
         principal = None if said is None else msgspec.json.decode(said, type=Principal)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RemoteProtocolViolation(f"a preface names no user: {error}") from error
-    return RelayOrigin(client, reached, fields.get(_BY_NODE, b"").decode(), principal)
+    return RelayOrigin(client, reached, fields.get(_BY_NODE, b"").decode(), speaks_for=principal)
 
 
 def _said(principal: Principal) -> bytes:

@@ -43,7 +43,7 @@ def salted(password: str, salt: bytes, rounds: int) -> bytes:
 
     Raises ``InvalidArgument`` for a password with characters that are not allowed.
     """
-    return hashlib.pbkdf2_hmac("sha256", prepared(password).encode(), salt, rounds)
+    return hashlib.pbkdf2_hmac("sha256", prepared(password).encode(), salt, iterations=rounds)
 
 
 def verifier(password: str, salt: bytes, rounds: int) -> Verifier:
@@ -51,7 +51,9 @@ def verifier(password: str, salt: bytes, rounds: int) -> Verifier:
     if not password:
         raise InvalidArgument("the password is empty; choose one")
     key = salted(password, salt, rounds)
-    return Verifier(salt, rounds, _digest(_hmac(key, b"Client Key")), _hmac(key, b"Server Key"))
+    return Verifier(
+        salt, rounds, _digest(_hmac(key, b"Client Key")), server_key=_hmac(key, b"Server Key")
+    )
 
 
 def check_length(password: str, length_min: int) -> None:

@@ -78,7 +78,7 @@ class Interpreter:
         if reference is None:
             return self.predicate(node)
         start, steps = self.start(reference.steps)
-        return self.search(reference.steps, start, steps, node)
+        return self.search(reference.steps, start, steps, node=node)
 
     def search(
         self, name: tuple[Step, ...], start: Any, steps: tuple[Step, ...], node: Expression
@@ -91,7 +91,7 @@ class Interpreter:
         answers = []
         for element in elements:
             if Each() in rest:
-                answers.append(self.search(name, element, rest, node))
+                answers.append(self.search(name, element, rest, node=node))
             else:
                 outer = dict(self.chosen)
                 self.chosen[name] = follow(element, rest)

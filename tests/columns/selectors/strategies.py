@@ -221,7 +221,7 @@ TYPED: st.SearchStrategy[Expression] = st.one_of(
     st.builds(In, st.one_of(NUMBERS, WORDS), UNIFORM_OPTIONS, st.booleans()),
     st.builds(Matches, WORDS, FILTERS, st.booleans()),
     st.builds(
-        lambda subject, pattern, negated: Like(subject, pattern[0], pattern[1], negated),
+        lambda subject, pattern, negated: Like(subject, pattern[0], pattern[1], negated=negated),
         WORDS,
         _patterns(),
         st.booleans(),
@@ -233,7 +233,7 @@ ANY: st.SearchStrategy[Expression] = st.one_of(
     st.builds(Between, subjects(), values(), values(), st.booleans()),
     st.builds(In, subjects(), UNIFORM_OPTIONS, st.booleans()),
     st.builds(
-        lambda subject, pattern, negated: Like(subject, pattern[0], pattern[1], negated),
+        lambda subject, pattern, negated: Like(subject, pattern[0], pattern[1], negated=negated),
         subjects(),
         _patterns(),
         st.booleans(),

@@ -205,7 +205,9 @@ def test_headers(text: str, expected: list[bool]) -> None:
     events = [
         {
             "event_id": 7,
-            "published": datetime(2023, 11, 14, 22, 13, 20, 123_456, tzinfo=UTC),
+            "published": datetime(
+                2023, 11, 14, hour=22, minute=13, second=20, microsecond=123_456, tzinfo=UTC
+            ),
             "tag": "a",
         },
         {

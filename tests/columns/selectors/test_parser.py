@@ -58,15 +58,18 @@ def equal(name: str, value: int) -> Compare:
         ("a AND (b AND c)", And((A, B, C))),
         ("not not a", Not(Not(A))),
         ("a Is Not nUlL", IsNull(A, negated=True)),
-        ("a NOT BETWEEN 1 AND 2 AND b", And((Between(A, Integer(1), Integer(2), True), B))),
-        ("a IN ('x', -1, TRUE, .5)", In(A, (Text("x"), Integer(-1), Truth(True), Float(0.5)))),
+        ("a NOT BETWEEN 1 AND 2 AND b", And((Between(A, Integer(1), Integer(2), negated=True), B))),
+        (
+            "a IN ('x', -1, TRUE, .5)",
+            In(A, (Text("x"), Integer(-1), Truth(value=True), Float(0.5))),
+        ),
         ("a MATCHES 'x/+/y'", Matches(A, "x/+/y")),
         ("a not matches '#'", Matches(A, "#", negated=True)),
         ("a NOT LIKE '!_%' ESCAPE '!'", Like(A, "!_%", "!", negated=True)),
         ("a = 'it''s'", Compare(Comparison.EQUAL, A, Text("it's"))),
         ("a = ''", Compare(Comparison.EQUAL, A, Text(""))),
         ("$a = _b1", Compare(Comparison.EQUAL, Reference(("$a",)), Reference(("_b1",)))),
-        ("TRUE", Truth(True)),
+        ("TRUE", Truth(value=True)),
     ],
 )
 def test_conditions(text: str, expected: Expression) -> None:

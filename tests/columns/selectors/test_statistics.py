@@ -20,10 +20,10 @@ from tests.columns.selectors.strategies import EXPRESSIONS, batches
 from tests.thorough import examples
 
 KNOWN = {
-    "properties.carrier": ColumnStatistics("AA", "WN", 0, ["AA", "DL", "WN"]),
+    "properties.carrier": ColumnStatistics("AA", "WN", 0, distinct=["AA", "DL", "WN"]),
     "properties.delay": ColumnStatistics(-20, 55, 3),
     "properties.price": ColumnStatistics(1.5, 9.5, 0),
-    "properties.flag": ColumnStatistics(True, True, 0),
+    "properties.flag": ColumnStatistics(minimum=True, maximum=True, null_count=0),
     "properties.a.b": ColumnStatistics(5, 5, 0),
     "properties.odd": ColumnStatistics(None, None),
     "published": ColumnStatistics(
@@ -128,7 +128,7 @@ def statistics_of(batch: pa.RecordBatch) -> dict[str, ColumnStatistics]:
         if len(columns) == 1 and path not in elsewhere and _has_bounds(columns[0].type):
             least, most = pc.min_max(columns[0]).as_py().values()
             distinct = pc.unique(columns[0]).drop_null().to_pylist()
-            known[path] = ColumnStatistics(least, most, columns[0].null_count, distinct)
+            known[path] = ColumnStatistics(least, most, columns[0].null_count, distinct=distinct)
     return known
 
 

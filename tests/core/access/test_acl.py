@@ -94,15 +94,15 @@ def test_folders_and_stars_cover_what_lies_below() -> None:
 
 def test_granting_adds_and_revoking_takes_away() -> None:
     held = acl(alice=("publish",))
-    granted = held.granted("channel", "orders", "alice@*", ("subscribe",))
+    granted = held.granted("channel", "orders", "alice@*", rights=("subscribe",))
     held.put("channel", "orders", granted)
 
     assert held.entries("channel", "orders") == [Entry("alice@*", ("subscribe", "publish"))]
 
-    held.put("channel", "orders", held.revoked("channel", "orders", "alice@*", ("publish",)))
+    held.put("channel", "orders", held.revoked("channel", "orders", "alice@*", rights=("publish",)))
 
     assert held.entries("channel", "orders") == [Entry("alice@*", ("subscribe",))]
-    assert held.revoked("channel", "orders", "alice@*", RIGHTS["channel"]) == []
+    assert held.revoked("channel", "orders", "alice@*", rights=RIGHTS["channel"]) == []
 
     held.put("channel", "orders", [])
 

@@ -58,12 +58,12 @@ def test_each_lock_is_twice_as_long_up_to_the_most() -> None:
     subject = lockout()
     lasted, now_s = [], 0.0
     for _ in range(4):
-        [locked] = fail(subject, "alice", HERE, now_s)
+        [locked] = fail(subject, "alice", HERE, now_s=now_s)
         lasted.append(locked.seconds)
         now_s += locked.seconds
 
     assert lasted == [10.0, 20.0, 30.0, 30.0]
-    [after_a_while] = fail(subject, "alice", HERE, now_s + 61)
+    [after_a_while] = fail(subject, "alice", HERE, now_s=now_s + 61)
     assert after_a_while.seconds == 10.0
 
 
@@ -71,15 +71,15 @@ def test_failures_during_a_lock_do_not_prolong_it() -> None:
     subject = lockout()
     fail(subject, "alice", FAR)
 
-    assert fail(subject, "alice", FAR, 5, times=20) == []
+    assert fail(subject, "alice", FAR, now_s=5, times=20) == []
     assert subject.wait_s("alice", FAR, 5 * S) == 5.0
 
 
 def test_failures_far_apart_do_not_lock() -> None:
     subject = lockout()
 
-    assert fail(subject, "alice", FAR, 0, times=2) == []
-    assert fail(subject, "alice", FAR, 61, times=2) == []
+    assert fail(subject, "alice", FAR, now_s=0, times=2) == []
+    assert fail(subject, "alice", FAR, now_s=61, times=2) == []
 
 
 @pytest.mark.spec("A4")
@@ -128,7 +128,7 @@ def test_a_host_that_many_share_takes_many_more_failures_than_a_user() -> None:
     assert guessed == [Locked("user", "bob", 30.0)], "what comes during a lock does not count"
     assert subject.wait_s("alice", FAR, 0) == 0
 
-    begun = [each for n in range(200) for each in fail(subject, f"user{n}", FAR, 60, times=1)]
+    begun = [each for n in range(200) for each in fail(subject, f"user{n}", FAR, now_s=60, times=1)]
     assert begun == [Locked("host", FAR, 30.0)]
     assert subject.wait_s("alice", FAR, 60 * S) == 30.0
 

@@ -106,7 +106,7 @@ def test_an_event_in_a_clients_hands_that_makes_room_does_not_come_twice(kind: s
 def test_an_event_that_waits_after_a_rollback_and_makes_room_does_not_come_sooner() -> None:
     play = play_of(capacity=2)
     play.do(AddDurable("d", "shared"))
-    play.do(TakeSeat("d", 1, "s1", 1))
+    play.do(TakeSeat("d", 1, "s1", window=1))
     play.step(publish(1))
     assert delivered(list(play.channel.offer(below=1))) == {1: [0]}
     play.step(RollBack(1, (span(0),), delay_ms=1_000))
@@ -132,8 +132,8 @@ def test_lanes_are_known_of_what_has_made_room() -> None:
     play = play_of(capacity=2)
     play.lane_of = lambda event_id: event_id % 2
     play.do(AddDurable("d", "serial", order_by="k"))
-    play.do(TakeSeat("d", 1, "s1", 3))
-    play.do(TakeSeat("d", 2, "s2", 3))
+    play.do(TakeSeat("d", 1, "s1", window=3))
+    play.do(TakeSeat("d", 2, "s2", window=3))
 
     assert pipelined(play, 8) == {1: [0, 2, 4], 2: [1, 3, 5]}
     assert outstanding(play) == [6, 7]
@@ -144,8 +144,8 @@ def test_lanes_are_known_of_what_has_made_room() -> None:
 @pytest.mark.spec("T3", "Q1")
 def test_readers_of_a_queue_get_what_they_want_of_it() -> None:
     play = play_of(kind="queue", capacity=2)
-    play.do(TakeSeat("", 1, "s1", 10, selector="even"))
-    play.do(TakeSeat("", 2, "s2", 10, pull=True))
+    play.do(TakeSeat("", 1, "s1", window=10, selector="even"))
+    play.do(TakeSeat("", 2, "s2", window=10, pull=True))
     play.do(SetDemand(2, 2))
     for _ in range(4):
         play.step(publish(2, matched={"even": (span(0),)}))
@@ -157,7 +157,7 @@ def test_readers_of_a_queue_get_what_they_want_of_it() -> None:
 def test_what_goes_by_is_dead_or_evicted_all_the_same() -> None:
     play = dying(capacity=2)
     play.do(AddDurable("d", "shared"))
-    play.do(TakeSeat("d", 1, "s1", 10))
+    play.do(TakeSeat("d", 1, "s1", window=10))
 
     assert pipelined(play, 5) == {1: [0, 1, 2, 3, 4]}
     assert left(play)[:3] == [(Cause.EVICTED, [n], [n]) for n in range(3)]

@@ -17,7 +17,7 @@ def test_a_selector_is_in_use_as_long_as_anybody_asks_it() -> None:
     asked = SelectorsInUse()
     one, other = durable("one", "n = 1"), durable("other", "n = 1")
     reader = Seat(5, "s", 10, pull=False, selector="n = 1")
-    subscriber = Subscriber(6, "s", 0, None, 10, selector="n = 2")
+    subscriber = Subscriber(6, "s", 0, stop_id=None, credit=10, selector="n = 2")
     for asker in (one, other, reader, subscriber):
         asked.add(asker)
 

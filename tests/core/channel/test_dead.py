@@ -104,7 +104,7 @@ def test_what_is_refused_is_never_dead() -> None:
 @pytest.mark.spec("T5")
 def test_what_every_interested_durable_has_consumed_is_never_dead() -> None:
     play = dying(ttl=100, retain_consumed=True)
-    reader(play, "d", "shared", 1)
+    reader(play, "d", "shared", subscription=1)
     play.do(publish(3))
     play.do(Ack(1, (span(0, 1),)))
     play.wait(100)
@@ -117,7 +117,7 @@ def test_what_every_interested_durable_has_consumed_is_never_dead() -> None:
 @pytest.mark.spec("T5", "D6")
 def test_what_leaves_because_all_have_consumed_it_is_never_dead() -> None:
     play = dying()
-    reader(play, "d", "shared", 1)
+    reader(play, "d", "shared", subscription=1)
     play.do(publish(2))
     play.do(Ack(1, (span(0, 1),)))
 
@@ -135,7 +135,7 @@ def test_without_a_dead_event_store_nothing_is_dead() -> None:
 @pytest.mark.spec("T5", "Q5")
 def test_what_no_reader_of_a_queue_has_committed_is_dead() -> None:
     play = dying(kind="queue", ttl=100, retain_consumed=True)
-    play.do(TakeSeat("", 1, "s", 2))
+    play.do(TakeSeat("", 1, "s", window=2))
     play.do(publish(3))
     play.do(Ack(1, (span(0),)))
     play.wait(100)
@@ -167,7 +167,7 @@ def test_with_no_durable_every_event_is_unconsumed_though_a_subscriber_saw_it() 
 @pytest.mark.parametrize("kind", ["exclusive", "shared"])
 def test_with_one_durable_what_it_has_not_acknowledged_is_dead(kind: str) -> None:
     play = dying(ttl=1_000, retain_consumed=True)
-    reader(play, "d", kind, 1)
+    reader(play, "d", kind, subscription=1)
     play.do(publish(4))
     play.do(Ack(1, (span(1),)))
 
@@ -195,9 +195,9 @@ def test_a_durable_that_began_later_does_not_count_for_what_came_before() -> Non
 @pytest.mark.spec("T6")
 def test_in_a_mix_one_durable_that_misses_an_event_is_enough() -> None:
     play = dying(ttl=1_000)
-    reader(play, "exclusive", "exclusive", 1)
-    reader(play, "shared", "shared", 2)
-    reader(play, "odd", "shared", 3, selector="odd")
+    reader(play, "exclusive", "exclusive", subscription=1)
+    reader(play, "shared", "shared", subscription=2)
+    reader(play, "odd", "shared", subscription=3, selector="odd")
     play.do(publish(6, matched={"odd": (Span(1, 2), Span(3, 4), Span(5, 6))}))
     play.do(Ack(1, (span(3),)))
     play.do(Ack(2, (span(0, 2), span(4))))
@@ -210,7 +210,7 @@ def test_in_a_mix_one_durable_that_misses_an_event_is_enough() -> None:
 @pytest.mark.spec("T6", "T3")
 def test_the_same_holds_for_what_is_evicted() -> None:
     play = dying(capacity=4, retain_consumed=True)
-    reader(play, "shared", "shared", 1)
+    reader(play, "shared", "shared", subscription=1)
     play.do(AddDurable("odd", "shared", selector="odd"))
     odd = {"odd": (Span(1, 2), Span(3, 4))}
     play.do(publish(4, matched=odd))
@@ -233,8 +233,8 @@ def test_of_a_batch_larger_than_the_channel_what_nobody_wants_is_not_dead() -> N
 @pytest.mark.spec("T6")
 def test_who_missed_it_and_how_often_it_was_delivered_again_is_told() -> None:
     play = dying(ttl=1_000)
-    reader(play, "a", "shared", 1)
-    reader(play, "b", "shared", 2)
+    reader(play, "a", "shared", subscription=1)
+    reader(play, "b", "shared", subscription=2)
     play.do(publish(5))
     play.do(Ack(1, (span(0), span(3))))
     play.do(Ack(2, (span(3, 4),)))
@@ -356,11 +356,11 @@ def test_copies_in_a_dead_event_store_are_counted_by_durable_and_cause(
     play = dying(capacity=4)
     for name in ("d", "e"):
         play.do(AddDurable(name, "shared", max_deliveries=1))
-    play.do(TakeSeat("d", 1, "s1", 10))
+    play.do(TakeSeat("d", 1, "s1", window=10))
     play.do(publish(4))
     play.do(RollBack(1, (span(0, 1),)))
     play.do(BuryEvents(1, (span(2),)))
-    play.do(TakeSeat("e", 2, "s2", 10))
+    play.do(TakeSeat("e", 2, "s2", window=10))
     play.do(Ack(2, (span(0),)))
     play.do(RollBack(2, (span(1),)))
     play.do(publish(4))
@@ -381,7 +381,7 @@ def test_copies_in_a_dead_event_store_are_counted_by_durable_and_cause(
 @pytest.mark.spec("T10", "Q1")
 def test_what_readers_of_a_queue_bring_back_too_often_is_counted_as_theirs() -> None:
     play = dying(kind="queue", max_deliveries=1)
-    play.do(TakeSeat("", 1, "s1", 10))
+    play.do(TakeSeat("", 1, "s1", window=10))
     play.do(publish(3))
     play.do(RollBack(1, (span(0, 1),)))
 
@@ -439,7 +439,7 @@ def test_on_the_jms_engine_a_durable_that_does_not_want_an_event_changes_nothing
 @pytest.mark.spec("T6", "J5")
 def test_on_the_jms_engine_what_an_absent_subscriber_missed_is_dead_beside_a_durable() -> None:
     play = dying(engine="jms", ttl=100)
-    reader(play, "d", "shared", 2)
+    reader(play, "d", "shared", subscription=2)
     play.do(AddSubscriber(1, "s", 0, credit=100))
     play.do(Disconnect(1))
     play.do(publish(2))
@@ -453,7 +453,7 @@ def test_on_the_jms_engine_what_an_absent_subscriber_missed_is_dead_beside_a_dur
 @pytest.mark.spec("T6", "J2")
 def test_on_the_jms_engine_an_event_that_a_durable_has_not_acknowledged_is_dead() -> None:
     play = dying(engine="jms", capacity=10)
-    reader(play, "d", "shared", 2)
+    reader(play, "d", "shared", subscription=2)
     play.do(AddSubscriber(1, "s", 0, credit=100))
 
     assert delivered(play.do(publish(12)))[1] == list(range(12))

@@ -39,7 +39,7 @@ def due(play: Play) -> dict[int, list[int]]:
 def backoff_play(kind: str, backoff: Backoff, *, events: int = 1, **more: Any) -> Play:
     play = play_of(events=events)
     play.do(AddDurable("d", kind, backoff=backoff, **more))
-    play.do(TakeSeat("d", 1, "s1", 10))
+    play.do(TakeSeat("d", 1, "s1", window=10))
     return play
 
 
@@ -64,7 +64,7 @@ def test_an_event_waits_while_the_others_go_on(kind: str) -> None:
 @pytest.mark.spec("D18", "Q3")
 def test_an_event_of_a_queue_waits_while_the_others_go_on() -> None:
     play = play_of(kind="queue", events=3)
-    play.do(TakeSeat("", 1, "s1", 1))
+    play.do(TakeSeat("", 1, "s1", window=1))
 
     assert delivered(play.do(RollBack(1, (span(0),), delay_ms=SECOND))) == {1: [1]}
     play.wait(SECOND)
@@ -76,7 +76,7 @@ def test_an_event_of_a_queue_waits_while_the_others_go_on() -> None:
 @pytest.mark.spec("D18", "Q1")
 def test_a_reader_with_a_selector_gets_it_when_its_time_has_come() -> None:
     play = play_of(kind="queue", events=3)
-    play.do(TakeSeat("", 1, "s1", 2, selector="x", matched=(span(0), span(2))))
+    play.do(TakeSeat("", 1, "s1", window=2, selector="x", matched=(span(0), span(2))))
     play.do(RollBack(1, (span(0),), delay_ms=SECOND))
 
     assert due(play) == {}
@@ -111,13 +111,13 @@ def test_on_a_serial_durable_what_comes_before_it_goes_on() -> None:
 def test_strict_order_holds_over_a_wait() -> None:
     play = play_of(events=4)
     play.do(AddDurable("d", "serial", strict_order=True))
-    play.do(TakeSeat("d", 1, "s1", 2))
+    play.do(TakeSeat("d", 1, "s1", window=2))
     play.do(RollBack(1, (span(0),), delay_ms=SECOND))
 
     assert due(play) == {}
     play.wait(SECOND)
     play.do(Detach(1))
-    assert delivered(play.do(TakeSeat("d", 2, "s2", 3))) == {2: [0, 1, 2]}
+    assert delivered(play.do(TakeSeat("d", 2, "s2", window=3))) == {2: [0, 1, 2]}
 
 
 @pytest.mark.spec("D18", "D11")
@@ -125,7 +125,7 @@ def test_a_lane_waits_and_the_others_go_on() -> None:
     play = play_of(events=6)
     play.lane_of = lambda event_id: event_id % 2
     play.do(AddDurable("d", "serial", order_by="k"))
-    play.do(TakeSeat("d", 1, "s1", 1))
+    play.do(TakeSeat("d", 1, "s1", window=1))
 
     assert delivered(play.do(RollBack(1, (span(0),), delay_ms=SECOND))) == {1: [1]}
     assert delivered(play.do(Ack(1, (span(1),)))) == {1: [3]}
@@ -142,7 +142,7 @@ def test_a_lane_goes_on_when_what_it_waited_for_is_gone(gone: Command) -> None:
     play = play_of(events=4)
     play.lane_of = lambda event_id: event_id % 2
     play.do(AddDurable("d", "serial", order_by="k"))
-    play.do(TakeSeat("d", 1, "s1", 1))
+    play.do(TakeSeat("d", 1, "s1", window=1))
     play.do(RollBack(1, (span(0),), delay_ms=SECOND))
     play.do(Ack(1, (span(1),)))
     play.do(Ack(1, (span(3),)))
@@ -156,11 +156,11 @@ def test_a_lane_waits_after_a_restart_too(how: str) -> None:
     play = play_of(events=4)
     play.lane_of = lambda event_id: event_id % 2
     play.do(AddDurable("d", "serial", order_by="k"))
-    play.do(TakeSeat("d", 1, "s1", 1))
+    play.do(TakeSeat("d", 1, "s1", window=1))
     play.do(RollBack(1, (span(0),), delay_ms=SECOND))
     getattr(play, how)()
 
-    assert delivered(play.do(TakeSeat("d", 2, "s2", 4))) == {2: [1, 3]}
+    assert delivered(play.do(TakeSeat("d", 2, "s2", window=4))) == {2: [1, 3]}
     play.wait(SECOND)
     assert due(play) == {2: [0, 2]}
 
@@ -219,7 +219,9 @@ def test_it_is_in_nobodys_hands_and_cannot_be_settled() -> None:
 
     with pytest.raises(IllegalState, match="has been given back"):
         play.do(Ack(1, (span(0),)))
-    assert delivered(play.do(TakeSeat("d", 2, "s2", 5))) == {}, "it waits for whoever comes, too"
+    assert delivered(play.do(TakeSeat("d", 2, "s2", window=5))) == {}, (
+        "it waits for whoever comes, too"
+    )
 
 
 @pytest.mark.spec("D18", "D13")
@@ -228,7 +230,7 @@ def test_a_client_that_leaves_changes_no_time() -> None:
     play.do(RollBack(1, (span(0),), delay_ms=SECOND))
     play.do(Detach(1))
 
-    assert delivered(play.do(TakeSeat("d", 2, "s2", 5))) == {2: [1]}
+    assert delivered(play.do(TakeSeat("d", 2, "s2", window=5))) == {2: [1]}
     play.wait(SECOND)
     assert due(play) == {2: [0]}
 
@@ -258,7 +260,7 @@ def test_what_it_took_waits_again_if_it_leaves_before_the_time() -> None:
     play.do(HoldEvents(2, span(0, 1)))
     play.do(Detach(2))
 
-    assert delivered(play.do(TakeSeat("d", 3, "s3", 5))) == {3: [1]}
+    assert delivered(play.do(TakeSeat("d", 3, "s3", window=5))) == {3: [1]}
     play.wait(SECOND)
     assert due(play) == {3: [0]}
 
@@ -288,7 +290,7 @@ def test_a_wait_that_ended_while_the_realm_was_stopped_is_over() -> None:
     play.wait(SECOND)
     play.restart()
 
-    assert delivered(play.do(TakeSeat("d", 2, "s2", 3))) == {2: [0, 1]}
+    assert delivered(play.do(TakeSeat("d", 2, "s2", window=3))) == {2: [0, 1]}
 
 
 HOUR = 3_600 * SECOND
@@ -407,13 +409,13 @@ def test_with_a_backoff_each_failure_waits_longer(kind: str) -> None:
 @pytest.mark.spec("D18", "Q5")
 def test_a_queue_has_a_backoff_and_it_can_be_edited() -> None:
     play = play_of(kind="queue", backoff=Backoff(100), events=1)
-    play.do(TakeSeat("", 1, "s1", 1))
+    play.do(TakeSeat("", 1, "s1", window=1))
     play.do(RollBack(1, (span(0),)))
     play.wait(100)
     assert due(play) == {1: [0]}
     play.do(Edit(Definition(type="persistent", kind="queue")))
     play.restart()
-    play.do(TakeSeat("", 2, "s2", 1))
+    play.do(TakeSeat("", 2, "s2", window=1))
 
     assert delivered(play.do(RollBack(2, (span(0),)))) == {2: [0]}
 
@@ -437,7 +439,7 @@ def test_what_a_lost_client_held_does_not_wait() -> None:
     play = backoff_play("shared", Backoff(100))
     play.do(Detach(1))
 
-    effects = play.do(TakeSeat("d", 2, "s2", 10))
+    effects = play.do(TakeSeat("d", 2, "s2", window=10))
     assert (delivered(effects), redelivered(effects)) == ({2: [0]}, {0: 1})
 
 
@@ -468,7 +470,7 @@ def test_jitter_spreads_events_that_failed_together_over_a_few_times() -> None:
 def test_many_events_with_jitter_are_a_few_facts() -> None:
     play = play_of(events=5_000)
     play.do(AddDurable("d", "shared", backoff=Backoff(1_000, jitter=0.5)))
-    play.do(TakeSeat("d", 1, "s1", 5_000))
+    play.do(TakeSeat("d", 1, "s1", window=5_000))
     play.do(RollBack(1, (span(0, 4_999),)))
     facts = [fact for fact in play.recorded if isinstance(fact, Postponed)]
 
@@ -480,7 +482,7 @@ def test_many_events_with_jitter_are_a_few_facts() -> None:
 def test_an_event_that_failed_too_often_is_dead_at_once() -> None:
     play = dying(events=1)
     play.do(AddDurable("d", "shared", max_deliveries=2, backoff=Backoff(100)))
-    play.do(TakeSeat("d", 1, "s1", 10))
+    play.do(TakeSeat("d", 1, "s1", window=10))
     play.do(RollBack(1, (span(0),)))
     play.wait(100)
     assert due(play) == {1: [0]}
@@ -498,7 +500,7 @@ def test_a_restart_forgets_neither_the_backoff_nor_the_count(how: str) -> None:
     play.wait(100)
     play.sweep()
     getattr(play, how)()
-    play.do(TakeSeat("d", 2, "s2", 10))
+    play.do(TakeSeat("d", 2, "s2", window=10))
     play.do(RollBack(2, (span(0),)))
 
     play.wait(100)

@@ -161,7 +161,7 @@ def test_a_buried_event_is_dead_and_the_others_stay(kind: str) -> None:
 @pytest.mark.spec("T6", "T10")
 def test_an_event_buried_for_one_durable_stays_for_the_others() -> None:
     play = held_play("serial", dead=True)
-    reader(play, "other", "shared", 2)
+    reader(play, "other", "shared", subscription=2)
     play.do(BuryEvents(9, (span(3),)))
 
     assert play.recorded[-1] == Buried("d", (span(3),), Cause.REJECTED)
@@ -175,8 +175,8 @@ def test_an_event_buried_for_one_durable_stays_for_the_others() -> None:
 def test_a_client_that_is_not_alone_buries_what_it_holds() -> None:
     play = dying()
     play.do(AddDurable("d", "shared"))
-    play.do(TakeSeat("d", 1, "s1", 2))
-    play.do(TakeSeat("d", 2, "s2", 2))
+    play.do(TakeSeat("d", 1, "s1", window=2))
+    play.do(TakeSeat("d", 2, "s2", window=2))
     play.do(publish(4))
     mine = list(play.channel.state.seats[1][1].in_flight)
     theirs = list(play.channel.state.seats[2][1].in_flight)

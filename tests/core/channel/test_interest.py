@@ -30,12 +30,14 @@ def test_what_a_durable_has_not_acknowledged_and_what_lies_at_a_cursor_is_wanted
     owed.outstanding = IdSet((span(2),))
     matching = durable(9, selector="x")
     matching.outstanding = IdSet((span(3, 4),))
-    browse = Subscriber(1, "b", 0, 9, 5)
+    browse = Subscriber(1, "b", 0, stop_id=9, credit=5)
     ids = IdSet((span(0, 8),))
 
     assert unwanted(ids, [owed], [browse]) == IdSet((span(0, 1), span(3, 5)))
     assert unwanted(ids, [matching], []) == IdSet((span(0, 2), span(5, 8)))
-    assert unwanted(ids, [], [Subscriber(2, "s", 5, None, 0)]) == IdSet((span(0, 4),))
+    assert unwanted(ids, [], [Subscriber(2, "s", 5, stop_id=None, credit=0)]) == IdSet(
+        (span(0, 4),)
+    )
     assert unwanted(ids, [], []) == ids
 
 

@@ -19,7 +19,7 @@ def test_a_session_that_cannot_take_more_gets_nothing_and_costs_nobody(durable: 
     play = durable_play("shared")
     for subscription, session in ((1, "slow"), (2, "quick")):
         if durable:
-            play.do(TakeSeat("d", subscription, session, 5))
+            play.do(TakeSeat("d", subscription, session, window=5))
         else:
             play.do(AddSubscriber(subscription, session, 0, credit=9))
     play.channel.attend(StallSession("slow", stalled=True), play.now_us)
@@ -53,7 +53,7 @@ def test_who_has_everything_is_not_looked_at_again(credit: int) -> None:
 def test_a_durable_remembers_when_it_was_last_read() -> None:
     play = durable_play("shared")
     play.wait(5)
-    play.do(TakeSeat("d", 1, "s", 5))
+    play.do(TakeSeat("d", 1, "s", window=5))
     durable = play.channel.state.durables["d"]
 
     assert durable.read_us == play.now_us
@@ -65,7 +65,7 @@ def test_a_durable_remembers_when_it_was_last_read() -> None:
 def test_while_a_block_is_written_only_events_stored_before_it_go_out() -> None:
     play = durable_play("shared")
     play.do(publish(3))
-    for command in (TakeSeat("d", 1, "s", 10), AddSubscriber(2, "t", 0), GrantCredit(2, 10)):
+    for command in (TakeSeat("d", 1, "s", window=10), AddSubscriber(2, "t", 0), GrantCredit(2, 10)):
         play.channel.attend(command, play.now_us)
     for fact in play.channel.decide(publish(2), play.now_us).facts:
         play.channel.apply(fact)
@@ -79,7 +79,7 @@ def test_a_filtered_durable_waits_for_the_block_too() -> None:
     play.do(AddDurable("d", "shared", selector="n > 1"))
     every = {"n > 1": (Span(0, 2),)}
     play.do(publish(2, matched=every))
-    play.channel.attend(TakeSeat("d", 1, "s", 10), play.now_us)
+    play.channel.attend(TakeSeat("d", 1, "s", window=10), play.now_us)
     for fact in play.channel.decide(publish(2, matched=every), play.now_us).facts:
         play.channel.apply(fact)
 

@@ -51,10 +51,10 @@ def test_producers_and_sequences_are_told_apart() -> None:
 
 def test_a_lower_number_that_was_never_stored_is_stored() -> None:
     producers = Producers()
-    producers.stored("p", 5, Span(0, 1), 0)
+    producers.stored("p", 5, Span(0, 1), at_us=0)
 
     assert producers.stored_as("p", 3) is None
-    producers.stored("p", 3, Span(1, 2), 0)
+    producers.stored("p", 3, Span(1, 2), at_us=0)
     assert producers.stored_as("p", 3) == Span(1, 2)
     assert producers.stored_as("p", 5) == Span(0, 1)
 
@@ -62,7 +62,7 @@ def test_a_lower_number_that_was_never_stored_is_stored() -> None:
 def test_what_is_too_old_to_tell_is_refused_not_guessed() -> None:
     producers = Producers()
     for sequence in range(2 * REMEMBERED_MAX):
-        producers.stored("p", sequence, Span(sequence, sequence + 1), 0)
+        producers.stored("p", sequence, Span(sequence, sequence + 1), at_us=0)
 
     assert producers.stored_as("p", REMEMBERED_MAX) == Span(REMEMBERED_MAX, REMEMBERED_MAX + 1)
     with pytest.raises(SequenceTooOld, match="use a new producer"):
@@ -71,9 +71,9 @@ def test_what_is_too_old_to_tell_is_refused_not_guessed() -> None:
 
 def test_a_producer_silent_for_a_day_is_forgotten_a_transaction_is_not() -> None:
     producers = Producers()
-    producers.stored("p", 1, Span(0, 1), 0)
-    producers.stored("txn:q", 1, Span(1, 2), 0)
-    producers.stored("r", 1, Span(2, 3), FORGET_AFTER_US + 1)
+    producers.stored("p", 1, Span(0, 1), at_us=0)
+    producers.stored("txn:q", 1, Span(1, 2), at_us=0)
+    producers.stored("r", 1, Span(2, 3), at_us=FORGET_AFTER_US + 1)
 
     assert producers.stored_as("p", 1) is None
     assert producers.stored_as("txn:q", 1) == Span(1, 2)
@@ -83,11 +83,11 @@ def test_a_producer_silent_for_a_day_is_forgotten_a_transaction_is_not() -> None
 @pytest.mark.spec("X3")
 def test_after_a_clock_that_was_ahead_a_producer_is_forgotten_after_a_day_of_silence() -> None:
     producers = Producers()
-    producers.stored("p", 1, Span(0, 1), 9 * FORGET_AFTER_US)
+    producers.stored("p", 1, Span(0, 1), at_us=9 * FORGET_AFTER_US)
     producers.lower(0)
-    producers.stored("q", 1, Span(1, 2), FORGET_AFTER_US)
+    producers.stored("q", 1, Span(1, 2), at_us=FORGET_AFTER_US)
     assert producers.stored_as("p", 1) == Span(0, 1)
-    producers.stored("q", 2, Span(2, 3), FORGET_AFTER_US + FORGET_AFTER_US // 24)
+    producers.stored("q", 2, Span(2, 3), at_us=FORGET_AFTER_US + FORGET_AFTER_US // 24)
 
     assert producers.stored_as("p", 1) is None
 
@@ -103,12 +103,12 @@ def test_a_refused_publish_leaves_no_memory() -> None:
 
 def test_what_was_stored_before_the_realm_knew_its_users_is_found_and_not_taken_up() -> None:
     producers = Producers()
-    producers.stored("txn:job", 5, Span(0, 1), 0)
+    producers.stored("txn:job", 5, Span(0, 1), at_us=0)
     mine = owned("txn:job", "alice")
 
     assert producers.stored_as(mine, 5) == Span(0, 1)
     assert producers.stored_as(mine, 6) is None
-    producers.stored(mine, 6, Span(1, 2), 0)
+    producers.stored(mine, 6, Span(1, 2), at_us=0)
     assert producers.stored_as(owned("txn:job", "bob"), 6) is None
     assert producers.stored_as(mine, 6) == Span(1, 2)
     assert producers.stored_as(mine, 5) == Span(0, 1)
@@ -117,9 +117,9 @@ def test_what_was_stored_before_the_realm_knew_its_users_is_found_and_not_taken_
 @pytest.mark.slow
 def test_pipelines_of_one_user_have_an_end_and_are_not_those_of_another() -> None:
     producers = Producers()
-    producers.stored(owned("txn:theirs", "bob"), 1, Span(0, 1), 0)
+    producers.stored(owned("txn:theirs", "bob"), 1, Span(0, 1), at_us=0)
     for n in range(LASTING_NAMES_MAX + 5):
-        producers.stored(owned(f"txn:{n}", "alice"), 1, Span(n + 1, n + 2), n)
+        producers.stored(owned(f"txn:{n}", "alice"), 1, Span(n + 1, n + 2), at_us=n)
 
     assert producers.stored_as(owned("txn:theirs", "bob"), 1) == Span(0, 1)
     assert producers.stored_as(owned("txn:4", "alice"), 1) is None
@@ -129,20 +129,20 @@ def test_pipelines_of_one_user_have_an_end_and_are_not_those_of_another() -> Non
 
 def test_a_pipeline_is_remembered_for_longer_than_a_year() -> None:
     producers = Producers()
-    producers.stored("txn:job", 1, Span(0, 1), 0)
-    producers.stored("x", 1, Span(1, 2), LASTING_FORGET_AFTER_US - 1)
+    producers.stored("txn:job", 1, Span(0, 1), at_us=0)
+    producers.stored("x", 1, Span(1, 2), at_us=LASTING_FORGET_AFTER_US - 1)
     assert producers.stored_as("txn:job", 1) == Span(0, 1)
 
-    producers.stored("x", 2, Span(2, 3), LASTING_FORGET_AFTER_US + FORGET_AFTER_US)
+    producers.stored("x", 2, Span(2, 3), at_us=LASTING_FORGET_AFTER_US + FORGET_AFTER_US)
     assert producers.stored_as("txn:job", 1) is None
 
 
 @pytest.mark.slow
 def test_made_up_producers_push_out_the_silent_ones_and_no_pipeline() -> None:
     producers = Producers()
-    producers.stored("txn:job", 1, Span(0, 1), 0)
+    producers.stored("txn:job", 1, Span(0, 1), at_us=0)
     for n in range(NAMES_MAX + 1):
-        producers.stored(f"p{n}", 1, Span(n + 1, n + 2), n)
+        producers.stored(f"p{n}", 1, Span(n + 1, n + 2), at_us=n)
 
     assert len(producers) == 1 + NAMES_MAX + 1 - NAMES_MAX // 10
     assert producers.stored_as("p0", 1) is None
@@ -177,7 +177,7 @@ def test_the_same_number_with_other_content_is_refused(how: str, user: str) -> N
 def test_contents_are_forgotten_with_their_publishes() -> None:
     producers = Producers()
     for n in range(10 * LASTING_REMEMBERED_MAX):
-        producers.stored(with_content("txn:query", f"c{n}"), n, Span(n, n + 1), n)
+        producers.stored(with_content("txn:query", f"c{n}"), n, Span(n, n + 1), at_us=n)
     restored = Producers()
     restored.restore(producers.state())
 

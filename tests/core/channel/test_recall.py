@@ -20,7 +20,7 @@ def strict_play(*windows: int | None, stored: int = 0, pull: bool = False) -> Pl
     play = play_of()
     play.do(AddDurable("d", "serial", strict_order=True))
     for seat, window in enumerate(windows, start=1):
-        play.do(TakeSeat("d", seat, f"s{seat}", window, pull))
+        play.do(TakeSeat("d", seat, f"s{seat}", window=window, pull=pull))
     if stored:
         play.do(publish(stored))
     return play
@@ -169,7 +169,7 @@ def test_strict_order_and_counts_survive_a_restart(how: str) -> None:
         play.restart()
     else:
         play.restart_from_snapshot()
-    again = play.do(TakeSeat("d", 9, "s9", 3))
+    again = play.do(TakeSeat("d", 9, "s9", window=3))
 
     assert delivered(again) == {9: [0, 1, 2]}
     assert redelivered(again) == {0: 1}

@@ -149,7 +149,7 @@ def test_a_snapshot_and_later_facts_are_as_good_as_all_facts() -> None:
     play.restart()
 
     assert isinstance(play.recorded[0], Restored)
-    assert delivered(play.do(TakeSeat("d", 9, "s", 20))) == {9: [1, 2, 4, 5, 6, 7]}
+    assert delivered(play.do(TakeSeat("d", 9, "s", window=20))) == {9: [1, 2, 4, 5, 6, 7]}
 
 
 @pytest.mark.spec("S1")

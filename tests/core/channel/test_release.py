@@ -21,7 +21,7 @@ from tests.core.plays import durable_play, play_of
 @pytest.mark.parametrize("kind", ["shared", "serial"])
 def test_what_is_released_comes_again_and_is_not_counted(kind: str) -> None:
     play = durable_play(kind)
-    play.do(TakeSeat("d", 1, "s1", 2))
+    play.do(TakeSeat("d", 1, "s1", window=2))
     play.do(publish(2))
 
     effects = play.do(Release(1, (Span(0, 1),)))
@@ -45,9 +45,9 @@ def test_what_is_released_goes_to_another_client() -> None:
 @pytest.mark.spec("D15")
 def test_only_what_a_client_holds_can_be_released() -> None:
     play = durable_play("shared")
-    play.do(TakeSeat("d", 1, "s1", 1))
+    play.do(TakeSeat("d", 1, "s1", window=1))
     play.do(publish(1))
-    play.do(TakeSeat("d", 2, "s2", 1))
+    play.do(TakeSeat("d", 2, "s2", window=1))
 
     with pytest.raises(IllegalState, match="was not delivered to this subscription"):
         play.do(Release(2, (Span(0, 1),)))
@@ -77,7 +77,7 @@ def test_what_a_client_leaves_to_others_is_not_for_itself(kind: str, back: Comma
 
     assert delivered(effects) == {}
     assert len(play.channel.state.durables["d"].ready) == 1, "it is in nobody's hands"
-    effects = play.do(TakeSeat("d", 2, "s2", 5))
+    effects = play.do(TakeSeat("d", 2, "s2", window=5))
     assert delivered(effects) == {2: [0]}
     assert redelivered(effects) == ({0: 1} if isinstance(back, RollBack) else {})
 
@@ -101,13 +101,13 @@ def test_a_turn_passes_to_who_takes_what_its_holder_has_left() -> None:
 
 def test_a_reader_of_a_queue_leaves_events_to_those_whose_selectors_want_them() -> None:
     play = play_of(kind="queue")
-    play.do(TakeSeat(READERS, 1, "s1", 5))
+    play.do(TakeSeat(READERS, 1, "s1", window=5))
     play.do(publish(2))
-    play.do(TakeSeat(READERS, 2, "s2", 5, selector="n = 1", matched=(Span(1, 2),)))
+    play.do(TakeSeat(READERS, 2, "s2", window=5, selector="n = 1", matched=(Span(1, 2),)))
     play.do(Release(1, (Span(0, 2),), elsewhere=True))
     assert delivered(play.do(Detach(2))) == {}
 
-    assert delivered(play.do(TakeSeat(READERS, 3, "s3", 5))) == {3: [0, 1]}
+    assert delivered(play.do(TakeSeat(READERS, 3, "s3", window=5))) == {3: [0, 1]}
 
 
 def test_what_has_left_is_not_remembered_as_left_to_others() -> None:
@@ -126,8 +126,8 @@ def test_a_lane_that_begins_with_what_its_client_does_not_want_is_anothers() -> 
     play = play_of()
     play.do(AddDurable("d", "serial", order_by="lane"))
     play.lane_of = "aab".__getitem__
-    play.do(TakeSeat("d", 1, "s1", 1))
+    play.do(TakeSeat("d", 1, "s1", window=1))
     assert delivered(play.do(publish(3))) == {1: [0]}
 
     assert delivered(play.do(ELSEWHERE[0])) == {1: [2]}
-    assert delivered(play.do(TakeSeat("d", 2, "s2", 5))) == {2: [0, 1]}
+    assert delivered(play.do(TakeSeat("d", 2, "s2", window=5))) == {2: [0, 1]}

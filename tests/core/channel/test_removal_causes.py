@@ -35,7 +35,7 @@ def test_each_missing_id_has_the_cause_it_left_by(left: list[Step], first: int, 
 
     again = Departures()
     kept = as_kept(departures.kept(GIVEN.end, stored))
-    again.restore(departures.known_from, kept, GIVEN.end, stored)
+    again.restore(departures.known_from, kept, GIVEN.end, stored=stored)
     for asked in (departures, again):
         found = asked.missing(Span(first, end), GIVEN, stored)
         assert {event_id: cause for cause, ids in found.items() for event_id in ids} == {
@@ -71,7 +71,7 @@ def test_with_publish_keys_each_missing_id_has_the_cause_it_left_by(
         elif what == "restart":
             kept = as_kept(departures.kept(next_id, stored))
             known_from, departures = departures.known_from, Departures(keyed=True)
-            departures.restore(known_from, kept, next_id, stored)
+            departures.restore(known_from, kept, next_id, stored=stored)
         else:
             gone = stored.remove(span)
             departures.left_late(gone, Cause(what), gone)

@@ -139,7 +139,7 @@ def test_events_that_end_close_together_end_with_the_first_of_them() -> None:
     ends = [ends_us for ends_us, _ in ages.state()[1]]
     assert len(ends) <= 2
     assert 3_600_000_000 * 0.999 <= ends[0] <= 3_600_000_000
-    assert ages.expired(0, 1_000, stored, ends[-1]) == stored
+    assert ages.expired(0, 1_000, stored, now_us=ends[-1]) == stored
 
 
 @pytest.mark.spec("X4")
@@ -148,9 +148,9 @@ def test_what_waits_for_its_time_ends_exactly_then() -> None:
     ages.own_ttl(77, ((3_600_000, (span(0),)),), exact=True)
     ages.own_ttl(78, ((3_600_000, (span(1),)),), exact=True)
 
-    assert not ages.expired(0, 2, stored, 3_600_000_076)
-    assert list(ages.expired(0, 2, stored, 3_600_000_077)) == [0]
-    assert list(ages.expired(0, 2, stored, 3_600_000_078)) == [0, 1]
+    assert not ages.expired(0, 2, stored, now_us=3_600_000_076)
+    assert list(ages.expired(0, 2, stored, now_us=3_600_000_077)) == [0]
+    assert list(ages.expired(0, 2, stored, now_us=3_600_000_078)) == [0, 1]
 
 
 def test_what_has_ended_and_cannot_leave_yet_is_kept_together() -> None:
@@ -160,8 +160,8 @@ def test_what_has_ended_and_cannot_leave_yet_is_kept_together() -> None:
     ages.gather(stored, 20_000)
 
     assert [list(ids) for _, ids in ages.state()[1]] == [[1, 4, 5], [7]]
-    assert list(ages.expired(0, 9, stored, 20_000)) == [1, 4, 5]
-    assert list(ages.expired(0, 9, stored, 30_000)) == [1, 4, 5, 7]
+    assert list(ages.expired(0, 9, stored, now_us=20_000)) == [1, 4, 5]
+    assert list(ages.expired(0, 9, stored, now_us=30_000)) == [1, 4, 5, 7]
     ages.left(stored)
     ages.gather(IdSet(), 30_000)
     assert ages.due_us(0) is None
@@ -187,11 +187,13 @@ def test_what_leaves_is_not_among_what_was_taken_together() -> None:
     ((_, together),) = ages.state()[1]
     ages.left(stored.remove(span(1)))
 
-    assert list(ages.expired(0, 9, stored, 25_000)) == [3, 5]
+    assert list(ages.expired(0, 9, stored, now_us=25_000)) == [3, 5]
     assert list(together) == [1, 3, 5], "a snapshot that has it reads it as it was"
     assert not ages.own_of(IdSet([span(1)]))
     ages.own_ttl(10_000, ((10, (span(2), span(9))),))
-    assert list(ages.expired(0, 10, stored, 25_000)) == [2, 3, 5], "nothing is stored under 9"
+    assert list(ages.expired(0, 10, stored, now_us=25_000)) == [2, 3, 5], (
+        "nothing is stored under 9"
+    )
     ages.gather(stored, 25_000)
     assert [list(ids) for _, ids in ages.state()[1]] == [[2, 3, 5]]
 
@@ -204,9 +206,9 @@ def test_own_ttls_are_kept_over_a_restart() -> None:
 
     assert again.state() == ages.state()
     assert again.due_us(0) == 10_000
-    assert list(again.expired(0, 9, stored, 10_000)) == [1, 5]
+    assert list(again.expired(0, 9, stored, now_us=10_000)) == [1, 5]
     again.forget(0, 10_000)
-    assert list(again.expired(15, 9, stored, 20_000)) == [3]
+    assert list(again.expired(15, 9, stored, now_us=20_000)) == [3]
 
 
 def test_ages_of_what_has_left_are_forgotten() -> None:

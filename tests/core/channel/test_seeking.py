@@ -36,7 +36,7 @@ def seek_play(kind: str, events: int = 6, window: int | None = 3, **more: Any) -
     """A durable ``d`` with one client, on a channel that keeps what was consumed."""
     play = play_of(events=events, retain_consumed=True)
     play.do(AddDurable("d", kind, **more))
-    play.do(TakeSeat("d", 1, "s1", window if kind in WINDOWED else None))
+    play.do(TakeSeat("d", 1, "s1", window=window if kind in WINDOWED else None))
     return play
 
 
@@ -96,7 +96,7 @@ def test_forward_what_lies_between_is_skipped_and_leaves_if_nobody_else_wants_it
     assert outstanding(play) == [3]
     assert outstanding(play, "other") == [0, 1, 2, 3]
 
-    play.do(TakeSeat("other", 9, "s9", 2))
+    play.do(TakeSeat("other", 9, "s9", window=2))
     play.do(Ack(9, (span(0, 1),)))
 
     assert list(play.channel.state.stored) == [2, 3]
@@ -162,7 +162,7 @@ def test_asked_for_again_under_its_key_it_is_not_done_again(restart: Any) -> Non
     play.do(Seek("d", 0, key="k"))
     if restart is not None:
         restart(play)
-        play.do(TakeSeat("d", 1, "s1", 3))
+        play.do(TakeSeat("d", 1, "s1", window=3))
     else:
         play.do(ConfirmRecall(1))
     play.do(Ack(1, (span(0),)))
@@ -215,7 +215,7 @@ def test_counts_begin_anew() -> None:
     """Whoever goes back has mended what made deliveries fail; what was tried counts no more."""
     play = dying(events=2, retain_consumed=True)
     play.do(AddDurable("d", "shared", max_deliveries=2))
-    play.do(TakeSeat("d", 1, "s1", 2))
+    play.do(TakeSeat("d", 1, "s1", window=2))
     assert redelivered(play.do(RollBack(1, (span(0, 1),)))) == {0: 1, 1: 1}
 
     effects = play.do(Seek("d", 0))
@@ -231,7 +231,7 @@ def test_nothing_waits_any_more() -> None:
 
     assert delivered(play.do(Seek("d", 0))) == {1: [0]}
     play.restart()
-    assert delivered(play.do(TakeSeat("d", 1, "s1", 3))) == {1: [0]}
+    assert delivered(play.do(TakeSeat("d", 1, "s1", window=3))) == {1: [0]}
 
 
 def test_what_was_rolled_back_on_an_exclusive_durable_comes_at_once() -> None:
@@ -246,7 +246,7 @@ def test_what_was_rolled_back_on_an_exclusive_durable_comes_at_once() -> None:
 def test_with_a_selector_only_what_matches_comes_again() -> None:
     play = play_of(retain_consumed=True)
     play.do(AddDurable("d", "shared", selector="odd = 1"))
-    play.do(TakeSeat("d", 1, "s1", 10))
+    play.do(TakeSeat("d", 1, "s1", window=10))
     for number in range(6):
         matched = {"odd = 1": (span(0),)} if number % 2 else {}
         play.do(publish(1, matched=matched))
@@ -275,7 +275,7 @@ def test_lanes_and_order_begin_anew(more: dict[str, Any]) -> None:
     play = seek_play("serial", window=6, **more)
     play.lane_of = lambda event_id: event_id % 2
     play.do(Detach(1))
-    got = delivered(play.do(TakeSeat("d", 2, "s2", 6)))
+    got = delivered(play.do(TakeSeat("d", 2, "s2", window=6)))
     assert sorted(got[2]) == [0, 1, 2, 3, 4, 5]
     play.do(Ack(2, (span(0, 3),)))
 
@@ -301,7 +301,7 @@ def test_who_pulls_keeps_its_demand() -> None:
 def test_an_id_that_is_gone_is_refused_with_the_cause() -> None:
     play = play_of(events=6)
     play.do(AddDurable("d", "shared"))
-    play.do(TakeSeat("d", 1, "s1", 1))
+    play.do(TakeSeat("d", 1, "s1", window=1))
     play.do(Ack(1, (span(0),)))
     play.do(PurgeEvents((span(3),)))
 
@@ -383,7 +383,7 @@ def test_what_only_passes_and_comes_to_a_durable_by_a_seek_survives_a_restart() 
     play = play_of(engine="jms")
     play.do(AddSubscriber(9, "plain", 0, credit=12, confirms=True))
     play.do(publish(6))
-    play.do(AddDurable("d", "shared", 6, "even"))
+    play.do(AddDurable("d", "shared", 6, selector="even"))
     assert play.channel.state.passing
 
     play.do(Seek("d", 4, (span(4, 4),)))

@@ -27,7 +27,7 @@ def timed_play(kind: str, *windows: int, stored: int = 1, **more: Any) -> Play:
     play = play_of(events=stored)
     play.do(AddDurable("d", kind, ack_timeout=SECOND, **more))
     for seat, window in enumerate(windows, start=1):
-        play.do(TakeSeat("d", seat, f"s{seat}", window))
+        play.do(TakeSeat("d", seat, f"s{seat}", window=window))
     return play
 
 
@@ -141,7 +141,7 @@ def test_time_is_given_for_what_is_in_hand_only() -> None:
 def test_without_a_timeout_there_is_none_to_extend() -> None:
     play = play_of(events=1)
     play.do(AddDurable("d", "shared"))
-    play.do(TakeSeat("d", 1, "s1", 1))
+    play.do(TakeSeat("d", 1, "s1", window=1))
 
     with pytest.raises(IllegalState, match="there is no ack_timeout to extend"):
         play.do(ExtendTime(1, (span(0),), SECOND))
@@ -162,7 +162,7 @@ def test_a_failure_by_silence_waits_as_the_backoff_says() -> None:
 def test_silence_once_too_often_is_death() -> None:
     play = dying(events=2)
     play.do(AddDurable("d", "shared", max_deliveries=2, ack_timeout=SECOND))
-    play.do(TakeSeat("d", 1, "s1", 1))
+    play.do(TakeSeat("d", 1, "s1", window=1))
     assert pass_by(play, SECOND + GRAIN) == ({1: [0]}, {0: 1})
 
     assert pass_by(play, SECOND + GRAIN) == ({1: [1]}, {})
@@ -173,7 +173,7 @@ def test_silence_once_too_often_is_death() -> None:
 def test_what_expires_at_the_same_time_dies_once() -> None:
     play = dying(ttl=SECOND, events=1)
     play.do(AddDurable("d", "shared", max_deliveries=1, ack_timeout=SECOND))
-    play.do(TakeSeat("d", 1, "s1", 1))
+    play.do(TakeSeat("d", 1, "s1", window=1))
 
     assert pass_by(play, SECOND + GRAIN) == ({}, {})
     assert [(one.cause, events(one.dead)) for one in play.removed] == [(Cause.EXPIRED, [0])]
@@ -198,8 +198,8 @@ def test_a_lane_goes_to_another_client_when_its_owner_is_silent() -> None:
     play = play_of(events=4)
     play.lane_of = lambda event_id: event_id % 2
     play.do(AddDurable("d", "serial", order_by="k", ack_timeout=SECOND))
-    play.do(TakeSeat("d", 1, "s1", 1))
-    play.do(TakeSeat("d", 2, "s2", 1))
+    play.do(TakeSeat("d", 1, "s1", window=1))
+    play.do(TakeSeat("d", 2, "s2", window=1))
     play.wait(SECOND // 2)
     play.do(Ack(2, (span(1),)))
 
@@ -221,8 +221,8 @@ def test_a_client_that_leaves_in_time_is_counted_once() -> None:
 @pytest.mark.spec("D19", "Q2")
 def test_a_queues_reader_has_a_timeout_of_its_own() -> None:
     play = play_of(kind="queue", events=2)
-    play.do(TakeSeat("", 1, "s1", 1, ack_timeout_ms=SECOND))
-    play.do(TakeSeat("", 2, "s2", 1))
+    play.do(TakeSeat("", 1, "s1", window=1, ack_timeout_ms=SECOND))
+    play.do(TakeSeat("", 2, "s2", window=1))
 
     assert pass_by(play, 10 * SECOND) == ({1: [0]}, {0: 1}), "the other takes as long as it likes"
     with pytest.raises(IllegalState, match="no ack_timeout to extend"):
@@ -243,7 +243,7 @@ def test_a_restart_keeps_the_timeout_and_the_counts(how: str) -> None:
     play = timed_play("shared", 1)
     pass_by(play, SECOND + GRAIN)
     getattr(play, how)()
-    effects = play.do(TakeSeat("d", 2, "s2", 1))
+    effects = play.do(TakeSeat("d", 2, "s2", window=1))
 
     assert (delivered(effects), redelivered(effects)) == ({2: [0]}, {0: 1})
     assert pass_by(play, SECOND + GRAIN) == ({2: [0]}, {0: 2})
@@ -273,7 +273,7 @@ def test_a_client_of_a_durable_brings_none_of_its_own() -> None:
     play = timed_play("shared")
 
     with pytest.raises(InvalidArgument, match="does not take an ack_timeout for each client; only"):
-        play.do(TakeSeat("d", 1, "s1", 1, ack_timeout_ms=SECOND))
+        play.do(TakeSeat("d", 1, "s1", window=1, ack_timeout_ms=SECOND))
 
 
 # --- leases -------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ def test_its_durables_start_over(how: str, selector: str) -> None:
     play = play_of(type="simple", start_event_id=5)
     every = {"even": (Span(0, 4),)}
     play.do(AddDurable("usual", "shared"))
-    play.do(AddDurable("d", "shared", 7, selector, persistent=True))
+    play.do(AddDurable("d", "shared", 7, selector=selector, persistent=True))
     play.do(publish(4, matched=every))
     play.do(TakeSeat("d", 1, "s"))
     play.do(Ack(1, (span(7),)))

@@ -241,8 +241,8 @@ def test_rolling_back_what_was_relayed_frees_the_window_and_nothing_comes_again(
 def test_a_transient_queue_relays_to_one_reader_each() -> None:
     play = play_of(type="transient", kind="queue")
     play.do(publish(2))
-    play.do(TakeSeat("", 1, "a", 10))
-    play.do(TakeSeat("", 2, "b", 10, selector="n > 1"))
+    play.do(TakeSeat("", 1, "a", window=10))
+    play.do(TakeSeat("", 2, "b", window=10, selector="n > 1"))
     got = delivered(play.do(publish(4, matched={"n > 1": (Span(0, 2),)})))
 
     assert sorted(got[1] + got[2]) == [2, 3, 4, 5]

@@ -80,7 +80,7 @@ def test_a_seat_goes_with_its_durable() -> None:
 def test_a_durable_begins_where_it_was_told(start: int, first: int, selector: str) -> None:
     play = play_of(events=4)
     everything = (span(start, 3),) if selector and start < 4 else ()
-    play.do(AddDurable("d", "shared", start, selector, everything))
+    play.do(AddDurable("d", "shared", start, selector=selector, matched=everything))
     play.do(publish(4, matched={"even": (Span(0, 4),)}))
 
     assert outstanding(play) == list(range(first, 8))
@@ -126,7 +126,7 @@ def test_a_durable_whose_events_end_with_the_realm_goes_on_behind_them(
     assert first >= 8
     assert play.channel.state.durables["d"].position(first) == first
     assert outstanding(play) == []
-    play.do(TakeSeat("d", 9, "s", None))
+    play.do(TakeSeat("d", 9, "s", window=None))
     assert delivered(play.do(publish(2)))[9][0] == first
 
 
@@ -139,7 +139,7 @@ def test_position_acks_and_counts_survive_a_restart(how: str) -> None:
     play.do(Ack(1, (span(0), span(2), span(4))))
     getattr(play, how)()
 
-    effects = play.do(TakeSeat("d", 9, "s", 10))
+    effects = play.do(TakeSeat("d", 9, "s", window=10))
     assert delivered(effects) == {9: [1, 3, 5, 6, 7]}
     assert redelivered(effects) == {1: 1, 3: 2}
 
@@ -157,7 +157,7 @@ def test_a_fetch_gets_what_it_demands_whatever_the_window() -> None:
 @pytest.mark.spec("D5")
 def test_a_demand_is_met_once_though_it_takes_several_deliveries() -> None:
     play = durable_play("shared", 1, events=20, pull=True)
-    play.do(TakeSeat("d", 2, "s2", 1, pull=True))
+    play.do(TakeSeat("d", 2, "s2", window=1, pull=True))
     play.channel.attend(StallSession("s1", stalled=True), play.now_us)
     play.do(SetDemand(1, 10))
     play.do(SetDemand(2, 0))
@@ -219,7 +219,7 @@ def test_an_event_stays_while_a_connected_subscriber_has_not_got_it() -> None:
 def test_what_no_durable_was_ever_due_stays() -> None:
     play = play_of(events=2)
     play.do(AddDurable("d", "shared", 2))
-    play.do(AddDurable("f", "shared", 0, "even", ()))
+    play.do(AddDurable("f", "shared", 0, selector="even", matched=()))
     play.do(publish(2, matched={"even": ()}))
     play.do(TakeSeat("d", 1, "s"))
     play.do(Ack(1, (span(2),)))
@@ -332,7 +332,9 @@ def test_counts_are_exact_and_asking_changes_nothing(kind: str) -> None:
 
     assert durable.outstanding_count(state.stored) == 5
     assert durable.in_flight_count == 2
-    browse = AddSubscriber(9, "b", 0, 5, 10, durable.outstanding_spans(state.stored))
+    browse = AddSubscriber(
+        9, "b", 0, stop_id=5, credit=10, only=durable.outstanding_spans(state.stored)
+    )
     effects = play.do(browse)
     assert delivered(effects) == {9: [0, 1, 2, 3, 4]}
     assert finished(effects) == [9]
@@ -402,7 +404,7 @@ def test_a_demand_is_as_large_as_before_and_ends_once_its_events_are_chosen() ->
     play = durable_play("exclusive", None)
     play.do(Detach(1))
     play.do(publish(3))
-    play.do(TakeSeat("d", 2, "s2", None, pull=True))
+    play.do(TakeSeat("d", 2, "s2", window=None, pull=True))
     assert delivered(play.do(SetDemand(2, 2))) == {2: [0, 1]}
     play.do(SetDemand(2, 2))
     play.do(Withhold(2, (span(2),), is_full=False, is_choosing=True))
@@ -418,7 +420,7 @@ def test_a_demand_is_as_large_as_before_and_ends_once_its_events_are_chosen() ->
 def test_what_one_client_has_no_room_for_goes_to_another_that_has() -> None:
     play = durable_play("shared", 10)
     assert delivered(play.do(publish(4))) == {1: [0, 1, 2, 3]}
-    play.do(TakeSeat("d", 2, "s2", 10))
+    play.do(TakeSeat("d", 2, "s2", window=10))
 
     effects = play.do(Withhold(1, (span(1, 3),), is_full=True))
 
@@ -433,7 +435,7 @@ def test_what_was_withheld_is_not_counted_when_its_client_goes() -> None:
     play.do(Withhold(1, (span(1, 2),), is_full=True))
     play.do(Detach(1))
 
-    effects = play.do(TakeSeat("d", 2, "s2", 10))
+    effects = play.do(TakeSeat("d", 2, "s2", window=10))
 
     assert delivered(effects) == {2: [0, 1, 2]}
     assert redelivered(effects) == {0: 1}

@@ -23,7 +23,7 @@ def lanes_play(values: str, *windows: int, pull: bool = False, play: Play | None
     play.lane_of = dict(enumerate(None if v == "-" else v for v in values)).__getitem__
     play.do(AddDurable("d", "serial", order_by="sku"))
     for seat, window in enumerate(windows, start=1):
-        play.do(TakeSeat("d", seat, f"s{seat}", window, pull))
+        play.do(TakeSeat("d", seat, f"s{seat}", window=window, pull=pull))
     return play
 
 
@@ -59,7 +59,7 @@ def test_where_nobody_can_look_which_lanes_events_are_in_nothing_goes_out_blindl
     effects = list(play.channel.offer())  # and no lanes are assigned
 
     assert [type(effect) for effect in effects] == [FindLanes]
-    assert served_now(play.do(TakeSeat("d", 2, "s2", 10))) == {0, 1}
+    assert served_now(play.do(TakeSeat("d", 2, "s2", window=10))) == {0, 1}
 
 
 @pytest.mark.spec("D11")
@@ -96,9 +96,9 @@ def test_what_lies_far_behind_a_blocked_lane_is_found() -> None:
     play.lane_of = lambda event_id: "b" if event_id == count - 1 else "a"
     play.do(AddDurable("d", "serial", order_by="sku"))
     play.do(publish(count))
-    play.do(TakeSeat("d", 1, "s1", 1))
+    play.do(TakeSeat("d", 1, "s1", window=1))
 
-    assert delivered(play.do(TakeSeat("d", 2, "s2", 1))) == {2: [count - 1]}
+    assert delivered(play.do(TakeSeat("d", 2, "s2", window=1))) == {2: [count - 1]}
 
 
 @pytest.mark.spec("D11")
@@ -193,8 +193,8 @@ def test_a_dead_event_frees_its_lane() -> None:
     play = dying()
     play.lane_of = "aab".__getitem__
     play.do(AddDurable("d", "serial", order_by="sku", max_deliveries=1))
-    play.do(TakeSeat("d", 1, "s1", 1))
-    play.do(TakeSeat("d", 2, "s2", 1))
+    play.do(TakeSeat("d", 1, "s1", window=1))
+    play.do(TakeSeat("d", 2, "s2", window=1))
     play.do(publish(3))
     effects = play.do(RollBack(1, (span(0),)))
 
@@ -222,7 +222,7 @@ def test_a_purge_of_what_waits_behind_a_blocked_lane_leaves_nothing_behind() -> 
     play.lane_of = lambda event_id: event_id % 2
     play.do(AddDurable("d", "serial", order_by="sku"))
     for seat in (1, 2, 3):
-        play.do(TakeSeat("d", seat, f"s{seat}", 1))
+        play.do(TakeSeat("d", seat, f"s{seat}", window=1))
     play.do(publish(6_000))
     play.do(PurgeOutstanding("d", (span(2, 5_990),)))
     lanes = play.channel.state.durables["d"].lanes
@@ -263,7 +263,7 @@ def test_lanes_are_there_after_a_restart(how: str) -> None:
     play.do(ConfirmRecall(1))
     play.do(Ack(1, (span(1),)))
     play.restart() if how == "cut" else play.restart_from_snapshot()
-    first = play.do(TakeSeat("d", 1, "s1", 10))
+    first = play.do(TakeSeat("d", 1, "s1", window=10))
     effects = play.do(RollBack(1, (span(0),)))
 
     assert delivered(first) == {1: [0, 2, 3]}

@@ -28,7 +28,7 @@ def queue(*windows: int | None, events: int = 0, **attributes: Any) -> Play:
     """A queue with a reader (1, 2, …) for each window; ``events`` come last."""
     play = play_of(kind="queue", **attributes)
     for reader, window in enumerate(windows, start=1):
-        play.do(TakeSeat(READERS, reader, f"s{reader}", window))
+        play.do(TakeSeat(READERS, reader, f"s{reader}", window=window))
     if events:
         play.do(publish(events))
     return play
@@ -166,7 +166,9 @@ def test_a_reader_that_is_gone_has_rolled_back() -> None:
 def test_a_reader_with_a_selector_gets_what_it_matches_of_what_waits_and_what_comes() -> None:
     play = queue(events=4)
     even = {"even": matching(2, 4)}
-    effects = play.do(TakeSeat(READERS, 1, "s", 10, selector="even", matched=(span(0), span(2))))
+    effects = play.do(
+        TakeSeat(READERS, 1, "s", window=10, selector="even", matched=(span(0), span(2)))
+    )
     assert delivered(effects) == {1: [0, 2]}
     effects = play.do(publish(4, matched=even))
 
@@ -177,17 +179,17 @@ def test_a_reader_with_a_selector_gets_what_it_matches_of_what_waits_and_what_co
 @pytest.mark.spec("Q1", "F5")
 def test_what_one_reader_does_not_want_waits_for_one_that_does() -> None:
     play = queue()
-    play.do(TakeSeat(READERS, 1, "s1", 10, selector="even"))
+    play.do(TakeSeat(READERS, 1, "s1", window=10, selector="even"))
     play.do(publish(4, matched={"even": matching(2, 4)}))
 
-    assert delivered(play.do(TakeSeat(READERS, 2, "s2", 10))) == {2: [1, 3]}
+    assert delivered(play.do(TakeSeat(READERS, 2, "s2", window=10))) == {2: [1, 3]}
 
 
 @pytest.mark.spec("Q1", "F5")
 def test_readers_with_different_selectors_each_get_their_own() -> None:
     play = queue()
-    play.do(TakeSeat(READERS, 1, "s1", 10, selector="even"))
-    play.do(TakeSeat(READERS, 2, "s2", 10, selector="third"))
+    play.do(TakeSeat(READERS, 1, "s1", window=10, selector="even"))
+    play.do(TakeSeat(READERS, 2, "s2", window=10, selector="third"))
     matched = {"even": matching(2, 7), "third": matching(3, 7)}
     got = delivered(play.do(publish(7, matched=matched)))
 
@@ -199,7 +201,7 @@ def test_readers_with_different_selectors_each_get_their_own() -> None:
 @pytest.mark.spec("Q3", "F5")
 def test_what_a_selective_reader_rolls_back_is_still_what_it_wants() -> None:
     play = queue()
-    play.do(TakeSeat(READERS, 1, "s1", 1, selector="even"))
+    play.do(TakeSeat(READERS, 1, "s1", window=1, selector="even"))
     play.do(publish(4, matched={"even": matching(2, 4)}))
     effects = play.do(RollBack(1, (span(0),)))
 
@@ -220,7 +222,7 @@ def test_the_selectors_of_readers_are_asked_of_each_event_while_they_are_there()
 @pytest.mark.spec("X3", "F5")
 def test_a_retried_publish_does_not_change_what_a_reader_wants() -> None:
     play = queue()
-    play.do(TakeSeat(READERS, 1, "s1", 10, selector="even"))
+    play.do(TakeSeat(READERS, 1, "s1", window=10, selector="even"))
     first = publish(2, matched={"even": (Span(0, 1),)})
     retried = type(first)(first.digest, "p", 1)
     play.do(retried)
@@ -234,7 +236,7 @@ def test_a_peek_takes_nothing_away() -> None:
     play = queue(2, events=5)
     state = play.channel.state
     everything = state.durables[READERS].outstanding_spans(state.stored)
-    effects = play.do(AddSubscriber(9, "p", 0, 5, 10, everything))
+    effects = play.do(AddSubscriber(9, "p", 0, stop_id=5, credit=10, only=everything))
 
     assert delivered(effects) == {9: [0, 1, 2, 3, 4]}
     assert finished(effects) == [9]

@@ -77,7 +77,7 @@ def test_a_purge_leaves_a_gap() -> None:
 
 def test_a_browse_ends_where_the_channel_ended_when_it_began() -> None:
     play = play_of(events=3)
-    effects = play.do(AddSubscriber(1, "s", 0, 3, 2))
+    effects = play.do(AddSubscriber(1, "s", 0, stop_id=3, credit=2))
     assert (delivered(effects), finished(effects)) == ({1: [0, 1]}, [])
     assert not play.do(publish(1))
     effects = play.do(GrantCredit(1, 5))
@@ -87,7 +87,7 @@ def test_a_browse_ends_where_the_channel_ended_when_it_began() -> None:
 
 
 def test_a_browse_of_nothing_ends_at_once() -> None:
-    assert finished(play_of().do(AddSubscriber(1, "s", 0, 0))) == [1]
+    assert finished(play_of().do(AddSubscriber(1, "s", 0, stop_id=0))) == [1]
 
 
 def test_a_subscriber_that_left_gets_nothing() -> None:

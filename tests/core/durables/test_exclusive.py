@@ -179,10 +179,10 @@ def test_it_takes_no_window() -> None:
     play = durable_play("exclusive")
 
     with pytest.raises(InvalidArgument, match="does not take a window"):
-        play.do(TakeSeat("d", 1, "s", 5))
+        play.do(TakeSeat("d", 1, "s", window=5))
 
 
 @pytest.mark.spec("D3")
 def test_it_keeps_no_selector() -> None:
     with pytest.raises(InvalidArgument, match="does not keep a selector"):
-        play_of().do(AddDurable("d", "exclusive", 0, "price > 3"))
+        play_of().do(AddDurable("d", "exclusive", 0, selector="price > 3"))

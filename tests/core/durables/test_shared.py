@@ -91,7 +91,7 @@ def test_a_window_out_of_bounds_is_refused(window: int) -> None:
     play = durable_play("shared")
 
     with pytest.raises(InvalidArgument, match=f"window is {window}; allowed are 1 to"):
-        play.do(TakeSeat("d", 1, "s", window))
+        play.do(TakeSeat("d", 1, "s", window=window))
 
 
 @pytest.mark.spec("E9")
@@ -117,7 +117,7 @@ def test_what_a_lost_client_held_comes_first_in_order_and_counted() -> None:
     play = durable_play("shared", 3)
     play.do(publish(6))
     play.do(Detach(1))
-    effects = play.do(TakeSeat("d", 2, "s2", 5))
+    effects = play.do(TakeSeat("d", 2, "s2", window=5))
 
     assert delivered(effects) == {2: [0, 1, 2, 3, 4]}
     assert redelivered(effects) == {0: 1, 1: 1, 2: 1}
@@ -128,7 +128,7 @@ def test_what_was_granted_and_never_sent_is_not_counted() -> None:
     play = durable_play("shared", 3, events=2)
     play.channel.attend(Skip(1, (span(0, 1),)), play.now_us)
     play.do(Detach(1))
-    effects = play.do(TakeSeat("d", 2, "s2", 5))
+    effects = play.do(TakeSeat("d", 2, "s2", window=5))
 
     assert delivered(effects) == {2: [0, 1]}
     assert redelivered(effects) == {}

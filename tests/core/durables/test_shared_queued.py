@@ -29,7 +29,7 @@ def test_windows_go_round_and_are_not_worked_on_at_the_same_time() -> None:
 def test_the_window_of_a_client_that_is_alone_is_topped_up() -> None:
     play = durable_play("shared_queued", 3, events=6)
     assert delivered(play.do(Ack(1, (span(1),)))) == {1: [3]}
-    play.do(TakeSeat("d", 2, "s2", 2))
+    play.do(TakeSeat("d", 2, "s2", window=2))
     assert delivered(play.do(Ack(1, (span(0), span(2))))) == {}
     assert delivered(play.do(Ack(1, (span(3),)))) == {2: [4, 5]}
 
@@ -39,8 +39,8 @@ def test_the_window_of_a_client_that_is_alone_is_topped_up() -> None:
 def test_who_comes_is_served_before_who_was_served_just_now(kind: str) -> None:
     play = durable_play(kind, 1)
     assert delivered(play.do(publish(1))) == {1: [0]}
-    play.do(TakeSeat("d", 2, "s2", 1))
-    play.do(TakeSeat("d", 3, "s3", 1))
+    play.do(TakeSeat("d", 2, "s2", window=1))
+    play.do(TakeSeat("d", 3, "s3", window=1))
     play.do(Ack(1, (span(0),)))
     turns = []
     for event_id in range(1, 7):
@@ -56,7 +56,7 @@ def test_who_comes_goes_behind_those_who_wait_longer() -> None:
     play = durable_play("serial", 1, 1)
     assert delivered(play.do(publish(1))) == {1: [0]}
     play.do(Ack(1, (span(0),)))
-    play.do(TakeSeat("d", 3, "s3", 1))
+    play.do(TakeSeat("d", 3, "s3", window=1))
     turns = []
     for event_id in range(1, 4):
         ((seat, _),) = delivered(play.do(publish(1))).items()

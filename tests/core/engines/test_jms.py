@@ -283,7 +283,7 @@ def test_a_durable_starts_after_the_last_id_whatever_it_asks_for(selector: str) 
     play.do(publish(5))
     matched = (span(0, 4),) if selector else ()
 
-    play.do(AddDurable("late", "shared", 0, selector, matched))
+    play.do(AddDurable("late", "shared", 0, selector=selector, matched=matched))
 
     assert outstanding(play, "late") == []
     play.do(publish(2, matched={"x": (span(1),)}))

@@ -90,7 +90,7 @@ def test_time_and_purges_take_a_state_that_was_acknowledged_and_it_is_not_dead()
 def test_a_state_that_is_dead_for_a_durable_stays_for_everybody_else() -> None:
     play = dying(engine="merge", keys={"k": 1})
     play.do(AddDurable("d", "shared", max_deliveries=1))
-    play.do(TakeSeat("d", 1, "s1", 10))
+    play.do(TakeSeat("d", 1, "s1", window=10))
     play.do(publish(2))
     play.do(RollBack(1, (span(0),)))
 

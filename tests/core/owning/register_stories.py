@@ -94,10 +94,10 @@ class Cluster:
             register.claims(),
             register.members(),
             self.now_us,
-            self.now_us,
-            self.wall_us(name),
-            self.format,
-            self.orders,
+            ended_us=self.now_us,
+            wall_us=self.wall_us(name),
+            format=self.format,
+            orders=self.orders,
         )
         self.nodes[name].looked(look)
 

@@ -100,7 +100,7 @@ def test_a_node_alone_may_change_its_settings() -> None:
 
 
 def test_nodes_that_people_have_removed_do_not_count() -> None:
-    claim = ClaimRecord("ann", "first", 1, 1, 1, settings=USERS)
+    claim = ClaimRecord("ann", "first", 1, format=1, confirmed=1, settings=USERS)
     ann, bob, cem = (MemberRecord(name, "first", settings=USERS) for name in ("ann", "bob", "cem"))
     changed = msgspec.structs.replace(cem, settings=NOBODY)
     gone = [msgspec.structs.replace(each, removed=True) for each in (ann, bob)]

@@ -374,7 +374,7 @@ class World:
     def end(self, n: int) -> None:
         if n in self.looking:
             claims, began_us = self.looking.pop(n)
-            look = RegisterLook(claims, self.register.members(), began_us, self.time_of(n))
+            look = RegisterLook(claims, self.register.members(), began_us, ended_us=self.time_of(n))
             self.nodes[n].looked(look)
 
     def ask(self, n: int) -> None:

@@ -130,9 +130,9 @@ def test_a_clock_is_off_by_what_lies_between_it_and_the_middle(ahead: list[int],
 def test_what_a_process_does_not_tell_is_not_compared() -> None:
     clocks = MemberClocks()
 
-    clocks.compared(("ann", "1"), 0, 100, 5)
-    clocks.compared(("bob", "1"), 100, 0, 5)
-    clocks.compared(("cem", "1"), 100, 120, 5)
+    clocks.compared(("ann", "1"), 0, 100, age_us=5)
+    clocks.compared(("bob", "1"), 100, 0, age_us=5)
+    clocks.compared(("cem", "1"), 100, 120, age_us=5)
 
     assert clocks.of([("ann", "1"), ("bob", "1"), ("cem", "1"), ("dan", "1")]) == [-15]
     assert farthest([]) == 0

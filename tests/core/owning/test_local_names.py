@@ -98,7 +98,7 @@ def test_a_node_that_will_not_come_back_leaves_its_names_to_others() -> None:
 
 
 def test_there_is_a_limit_which_a_refused_name_may_still_ask_under() -> None:
-    one = LocalName("n2", "channel", "first", "granted")
+    one = LocalName("n2", "channel", "first", ruling="granted")
     names = LocalNames({str(number): one for number in range(LOCAL_NAMES_MAX - 1)})
     names = names.asking("orders", LocalName("n2", "channel", "last"))
 

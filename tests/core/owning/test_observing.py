@@ -31,15 +31,15 @@ def member(node: str, counter: int, *, wall_s: float = 0.0, **more: object) -> M
 
 def look(at_s: float, *members: MemberRecord, owner: str = "", epoch: int = 3) -> RegisterLook:
     """A look that takes no time, where the clock on the wall shows a thousand seconds more."""
-    claim = ClaimRecord(owner, f"{owner}!", epoch, 1, 1)
+    claim = ClaimRecord(owner, f"{owner}!", epoch, format=1, confirmed=1)
     at_us = int(at_s * SECOND_US)
     return RegisterLook(
         {0: record(claim)},
         {each.node: record(each) for each in members},
         at_us,
-        at_us,
-        at_us + 1_000 * SECOND_US,
-        1,
+        ended_us=at_us,
+        wall_us=at_us + 1_000 * SECOND_US,
+        format=1,
     )
 
 
@@ -122,7 +122,7 @@ def test_a_clock_is_compared_when_its_node_renews() -> None:
 
 def test_what_is_no_record_of_a_cluster_is_named() -> None:
     observer = Observer(LEASE_S)
-    wrong = RegisterLook({}, {"n1": VersionedRecord(1, b"[]")}, 0, 0)
+    wrong = RegisterLook({}, {"n1": VersionedRecord(1, b"[]")}, 0, ended_us=0)
 
     with pytest.raises(Damaged, match="node/n1 in the register is no record of a cluster"):
         observer.looked(wrong)

@@ -545,7 +545,7 @@ def test_a_join_ends_where_it_is_deleted_or_its_source_is() -> None:
 def test_publishing_pauses_until_it_is_resumed() -> None:
     found = directory("a")
     assert not found.publishing_paused
-    found.apply(PublishingPauseSet(True))
+    found.apply(PublishingPauseSet(paused=True))
     assert found.publishing_paused
     found.apply(PublishingPauseSet(False))
 

@@ -52,7 +52,7 @@ def test_ids_durables_and_counts_go_on_where_they_were() -> None:
     assert other.channel.state.counters == play.channel.state.counters
     other.do(publish(1))
     assert other.answer == Span(10, 11)
-    effects = other.do(TakeSeat("d", 1, "s", 20))
+    effects = other.do(TakeSeat("d", 1, "s", window=20))
     assert delivered(effects) == {1: [0, 2, 4, 5, 6, 7, 8, 9, 10]}
     assert [deliver.redeliveries for deliver in effects if deliver.redeliveries] == [  # type: ignore[attr-defined]  # they are deliveries
         ((2, (span(2),)),)
@@ -78,14 +78,14 @@ def test_what_lives_in_memory_goes_along_and_is_still_in_memory_there() -> None:
 
 def test_a_queue_keeps_its_readers_and_what_they_rolled_back() -> None:
     play = play_of(kind="queue", events=3)
-    play.do(TakeSeat("", 1, "s", 1))
+    play.do(TakeSeat("", 1, "s", window=1))
     play.do(RollBack(1, (span(0),)))
     play.do(Detach(1))
     other = moved(play)
 
     assert outstanding(other, "") == [0, 1, 2]
-    (deliver,) = other.do(TakeSeat("", 1, "s", 1))
-    assert deliver.redeliveries == play.do(TakeSeat("", 2, "s", 1))[0].redeliveries  # type: ignore[attr-defined]  # they are deliveries
+    (deliver,) = other.do(TakeSeat("", 1, "s", window=1))
+    assert deliver.redeliveries == play.do(TakeSeat("", 2, "s", window=1))[0].redeliveries  # type: ignore[attr-defined]  # they are deliveries
 
 
 def test_a_publish_repeated_in_the_new_realm_is_stored_once() -> None:
@@ -169,15 +169,15 @@ WRONG = {
         "10 events are not in memory, on a reliable channel",
     ),
     "publishes out of order": (
-        altered(producers=(ProducerState("p", -1, 0, ((2, span(0)), (1, span(1)))),)),
+        altered(producers=(ProducerState("p", -1, 0, recent=((2, span(0)), (1, span(1)))),)),
         "not in order",
     ),
     "publishes of ids never given": (
-        altered(producers=(ProducerState("p", -1, 0, ((1, span(90)),)),)),
+        altered(producers=(ProducerState("p", -1, 0, recent=((1, span(90)),)),)),
         "never given",
     ),
     "publishes of no ids": (
-        altered(producers=(ProducerState("p", -1, 0, ((1, Span(2, 2)),)),)),
+        altered(producers=(ProducerState("p", -1, 0, recent=((1, Span(2, 2)),)),)),
         "producer p: the ranges of ids are not in ascending order",
     ),
 }

@@ -66,7 +66,7 @@ def out(found: Directory, source: str, target: str, selector: str = "") -> int:
 def test_a_join_out_of_a_node_has_an_outbox_that_nobody_finds_by_its_name() -> None:
     found = at_a_node()
     create(found, "readings")
-    outbox = out(found, "readings", "/orders", "n > 1")
+    outbox = out(found, "readings", "/orders", selector="n > 1")
 
     assert found.find("orders") is None
     assert found.names("channel") == ["readings"]
@@ -95,7 +95,7 @@ def test_an_outbox_ends_once_its_join_or_channel_is_deleted_and_may_be_taken_up_
         found.apply(found.decide_unjoin("readings", "orders"))
         with pytest.raises(NameDoesNotExist, match="what it copied before waits"):
             found.decide_unjoin("readings", "orders")
-        assert out(found, "readings", "orders", "n > 2") == outbox
+        assert out(found, "readings", "orders", selector="n > 2") == outbox
         assert [each.selector for each in found.joins.of(1)] == ["n > 2"]
         found.apply(found.decide_unjoin("readings", "orders"))
     else:

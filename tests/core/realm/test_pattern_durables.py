@@ -92,18 +92,18 @@ def test_what_cannot_be_on_a_channel_is_said_with_the_pattern() -> None:
     limited = PatternDurable("a/*", "d", "shared", attributes=DurableAttributes(max_deliveries=3))
 
     with pytest.raises(InvalidArgument, match=r"durable d of the pattern a/\* cannot be on a/1"):
-        rehearsed([limited], "a/1", Definition(), rules())
-    made = rehearsed([limited], "a/1", Definition(dead_event_store="dead"), rules())
+        rehearsed([limited], "a/1", Definition(), rules=rules())
+    made = rehearsed([limited], "a/1", Definition(dead_event_store="dead"), rules=rules())
     assert made["d"].attributes.max_deliveries == 3
 
 
 def test_another_durable_of_the_name_is_told_by_what_differs() -> None:
     definition = Definition()
     (there,) = rehearsed(
-        [PatternDurable("a", "billing", "shared")], "a", definition, rules()
+        [PatternDurable("a", "billing", "shared")], "a", definition, rules=rules()
     ).values()
-    (would,) = rehearsed([BILLING], "a", definition, rules()).values()
+    (would,) = rehearsed([BILLING], "a", definition, rules=rules()).values()
 
     with pytest.raises(NameAlreadyBound, match="type is 'shared', not 'serial'; delete it there"):
-        refuse_difference(BILLING, "a", terms_of(there), terms_of(would))
-    refuse_difference(BILLING, "a", terms_of(would), terms_of(would))
+        refuse_difference(BILLING, "a", terms_of(there), would=terms_of(would))
+    refuse_difference(BILLING, "a", terms_of(would), would=terms_of(would))

@@ -74,7 +74,7 @@ def test_without_a_cluster_nothing_is_wide() -> None:
 @pytest.mark.spec("N1")
 def test_durables_exist_where_their_store_does() -> None:
     durables = tuple(
-        DurableState(name, kind, "", True, 0, (), ())
+        DurableState(name, kind, "", persistent=True, head=0, outstanding=(), redelivered=())
         for name, kind in (("d", "shared"), ("", "queue"))
     )
 

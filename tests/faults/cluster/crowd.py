@@ -86,7 +86,7 @@ async def _hold(url: str, diary: Path, count: int) -> None:
     opening = asyncio.Semaphore(OPENING)
     async with asyncio.TaskGroup() as sessions:
         for _ in range(count):
-            sessions.create_task(_visit(url, heard, opening, over))
+            sessions.create_task(_visit(url, heard, opening, over=over))
 
 
 async def _visit(

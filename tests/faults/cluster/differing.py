@@ -70,7 +70,7 @@ class DifferingNodes:
         node.kill()
         self._nodes.unmount(node)
         node.start()
-        self._watch(node, "without its blobs", BLOBS, "node.unfit", fault)
+        self._watch(node, "without its blobs", BLOBS, event="node.unfit", fault=fault)
         self._nodes.mount(node)
         if not node.waits_for("node.fit", s=FIT_AGAIN_S):
             self._note_harm(f"it is not fit {FIT_AGAIN_S:g} s after its blobs are there again")
@@ -91,7 +91,7 @@ class DifferingNodes:
         node.kill()
         node.start({setting.variable: setting.value})
         how = f"with {setting.name} = {setting.value}"
-        self._watch(node, how, setting.name, "node.settings_differ", fault)
+        self._watch(node, how, setting.name, event="node.settings_differ", fault=fault)
         node.kill()
         node.start()
         return f"{node.name} {how}"
@@ -105,7 +105,16 @@ class DifferingNodes:
         self._nodes.owner()
         self._pause.wait(fault.for_s)
         has_claimed = bool(node.logged("shard.claimed"))
-        self.seen.append(Differing(node.name, how, named, is_told, is_examined, has_claimed))
+        self.seen.append(
+            Differing(
+                node.name,
+                how,
+                named,
+                is_told=is_told,
+                is_examined=is_examined,
+                has_claimed=has_claimed,
+            )
+        )
         owner.start()
 
     def _know_another_format(self, fault: Fault) -> str:
@@ -122,7 +131,14 @@ class DifferingNodes:
             reason = _refusal(node)
             # the doctor sees a node that is not there
             is_examined = f"{node.name} is gone" in self._commands.complaints()
-            found = Differing(node.name, how, named, named in reason, is_examined, not reason)
+            found = Differing(
+                node.name,
+                how,
+                named,
+                is_told=named in reason,
+                is_examined=is_examined,
+                has_claimed=not reason,
+            )
             self.seen.append(found)
             node.close()
         else:
@@ -150,7 +166,14 @@ class DifferingNodes:
         said = node.look()
         harmed = f"the first process ended: {said}" if said else ""
         # the doctor sees one node of this name, which is well
-        found = Differing(node.name, "a second one", named, named in reason, True, has_claimed)
+        found = Differing(
+            node.name,
+            "a second one",
+            named,
+            is_told=named in reason,
+            is_examined=True,
+            has_claimed=has_claimed,
+        )
         self.seen.append(found._replace(harmed=harmed))
         return f"{node.name}, {'the owner' if is_owner else 'a standby'}"
 

@@ -128,7 +128,7 @@ class ClusterNemesis:
             if self._connections:
                 self._wait_for_connections()
             ended_ns = time.monotonic_ns()
-            self.played.append(Played(fault.what, began_ns, ended_ns, detail))
+            self.played.append(Played(fault.what, began_ns, ended_ns, detail=detail))
             self._tell(f"{(ended_ns - began_ns) / 1e9:6.1f} s  {fault.what}: {detail}")
             if self.failures:
                 return
@@ -369,7 +369,7 @@ class ClusterNemesis:
         self._purge_ballast()
         names = tuple(f"n{number}" for number in full)
         is_examined = any(all(name in line for name in names) for line in room)
-        self.filled.append(Filled(names, is_majority, is_examined, refused))
+        self.filled.append(Filled(names, is_majority, is_examined, refused=refused))
         return f"{', '.join(names)}: {refused or 'nothing refused'}"
 
     def _until_refused(self) -> str:
@@ -413,7 +413,7 @@ class ClusterNemesis:
         owner.start()
         self._nodes.owner()
         told = self._nodes.told("engine.copy_damaged", server=server, stream=SHARD) > before
-        self.spoilt.append(Spoilt(server, SHARD, path.name, told, is_gone))
+        self.spoilt.append(Spoilt(server, SHARD, path.name, told=told, is_gone=is_gone))
         engine.replace_copy(victim)
         self._purge_ballast()
         return f"{path.name} on {server}, {'told' if told else 'gone' if is_gone else 'UNTOLD'}"

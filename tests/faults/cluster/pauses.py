@@ -64,10 +64,10 @@ def pauses(
                 what,
                 wanted,
                 len(those),
-                median(nobody or [0.0]),
-                max(nobody, default=0.0),
-                median(client or [0.0]),
-                max(client, default=0.0),
+                median_s=median(nobody or [0.0]),
+                worst_s=max(nobody, default=0.0),
+                client_median_s=median(client or [0.0]),
+                client_worst_s=max(client, default=0.0),
             )
         )
     return rows

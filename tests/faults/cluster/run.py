@@ -108,7 +108,18 @@ def play(given: ClusterGiven) -> ClusterLoop:
     random = Random(given.seed)
     given, notes = _possible(given)
     loop = ClusterLoop(
-        given.seed, given.engine, 0.0, 0.0, given.lease_s, 0, [], [], [], [], notes, []
+        given.seed,
+        given.engine,
+        0.0,
+        load=0.0,
+        lease_s=given.lease_s,
+        takeovers=0,
+        pauses=[],
+        publishers=[],
+        consumers=[],
+        damages=[],
+        notes=notes,
+        violations=[],
     )
     with _running(given) as running:
         roles = [role for part in given.cast for role in part]
@@ -119,11 +130,11 @@ def play(given: ClusterGiven) -> ClusterLoop:
             running.nodes,
             running.engine,
             running.links,
-            running.clients,
-            publishers,
-            random,
-            given.folder / "played.log",
-            given.patience_s,
+            clients=running.clients,
+            diaries=publishers,
+            random=random,
+            told=given.folder / "played.log",
+            patience_s=given.patience_s,
             connections=sum(map(len, given.cast)) + given.sessions if given.sessions else 0,
         )
         drawn, least = _drawn(given, random)
@@ -133,13 +144,17 @@ def play(given: ClusterGiven) -> ClusterLoop:
         loop.load = os.getloadavg()[1]
         loop.violations += nemesis.failures
         loop.violations += finished(
-            running.clients, running.nodes.url, running.diaries, given.cast, given.patience_s
+            running.clients,
+            running.nodes.url,
+            running.diaries,
+            cast=given.cast,
+            patience_s=given.patience_s,
         )
         running.nodes.owner().kill()
         running.nodes.owner()  # what is stored is enough for another node
         with penstock.connect(running.nodes.url, reconnect_timeout=given.patience_s) as session:
             content = read_stores(session)
-        reckon(running.diaries, roles, content, loop, kills=0)
+        reckon(running.diaries, roles, content, loop=loop, kills=0)
         _stop(running.nodes, loop.violations)
         loop.takeovers = oracles.check_owners(running.nodes.logs, loop.violations)
     acknowledged = {name: acknowledged_at(path) for name, path in publishers.items()}
@@ -163,7 +178,7 @@ def _drawn(given: ClusterGiven, random: Random) -> tuple[Iterator[Fault], dict[s
     if given.pauses:
         return measured(given.pauses, given.lease_s), dict.fromkeys(MEASURED, given.pauses)
     least = least_times(given.minutes, given.kinds, given.times)
-    return faults(random, given.minutes, given.kinds, given.times), least
+    return faults(random, given.minutes, given.kinds, times_each=given.times), least
 
 
 def _sessions_back(given: ClusterGiven, diary: Path, played: Sequence[Played]) -> list[str]:
@@ -233,15 +248,17 @@ def _running(given: ClusterGiven) -> Iterator[_Running]:
         program, mqtt_at = _clients_of(nodes, links)
         clients: list[Clients] = []
         for roles in given.cast:
-            clients.append(Clients(nodes.url, folders["diaries"], roles, program, mqtt_at))
+            clients.append(
+                Clients(nodes.url, folders["diaries"], roles, program=program, mqtt_at=mqtt_at)
+            )
             stack.callback(clients[-1].close)
         if given.sessions:
             who = (f"sessions.{given.sessions}",)
-            clients.append(Clients(nodes.url, folders["diaries"], who, crowd.PROGRAM))
+            clients.append(Clients(nodes.url, folders["diaries"], who, program=crowd.PROGRAM))
             stack.callback(clients[-1].close)
         players = sum(map(len, given.cast)) - ("careless" in given.cast[0])
         arrived(nodes.url, players + given.sessions)
-        yield _Running(engine, links, nodes, clients, folders["diaries"])
+        yield _Running(engine, links, nodes, clients=clients, diaries=folders["diaries"])
 
 
 def _clients_of(nodes: Nodes, links: DemoLinks | None) -> tuple[Sequence[str], str]:

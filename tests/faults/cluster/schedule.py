@@ -96,4 +96,4 @@ def measured(times: int, lease_s: float) -> Iterator[Fault]:
 def _fault(random: Random, what: str) -> Fault:
     kind = KINDS[what]
     lasts_s = random.uniform(kind.least_s, kind.most_s)
-    return Fault(what, random.uniform(0.2, 1.2), lasts_s, random.random())
+    return Fault(what, random.uniform(0.2, 1.2), lasts_s, choice=random.random())

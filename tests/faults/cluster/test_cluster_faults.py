@@ -28,7 +28,7 @@ CAST = (
 
 @pytest.mark.spec("X1", "X3", "D4", "D13", "M7", "M13")
 def test_a_cluster_under_real_faults_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
-    loop = play(ClusterGiven(4_711, 0.1, tmp_path, KINDS, CAST, LEASE_S))
+    loop = play(ClusterGiven(4_711, 0.1, tmp_path, kinds=KINDS, cast=CAST, lease_s=LEASE_S))
 
     told = table(loop)
     assert loop.is_well, told
@@ -44,7 +44,11 @@ def test_a_cluster_under_real_faults_loses_nothing_and_doubles_nothing(tmp_path:
 @pytest.mark.spec("X3", "N3")
 def test_a_node_that_differs_never_owns_and_says_why(tmp_path: Path) -> None:
     """An even seed: the files are in a folder."""
-    loop = play(ClusterGiven(4_712, 0.0, tmp_path, DIFFERING_KINDS, unfenced.CAST, LEASE_S))
+    loop = play(
+        ClusterGiven(
+            4_712, 0.0, tmp_path, kinds=DIFFERING_KINDS, cast=unfenced.CAST, lease_s=LEASE_S
+        )
+    )
 
     told = table(loop)
     assert loop.is_well, told

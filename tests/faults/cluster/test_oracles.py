@@ -35,7 +35,9 @@ def claimed(epoch: int) -> Mapping[str, Any]:
 
 
 def row(times: int) -> Pauses:
-    return Pauses("owner-killed", 2, times, 1.0, 2.0, 1.5, 2.5)
+    return Pauses(
+        "owner-killed", 2, times, median_s=1.0, worst_s=2.0, client_median_s=1.5, client_worst_s=2.5
+    )
 
 
 def test_what_is_well_is_found_well() -> None:
@@ -67,7 +69,12 @@ def test_a_publisher_that_is_told_that_the_realm_stops_is_found(tmp_path: Path) 
 
 
 DIFFERING = Differing(
-    "n2", "with access.mode = mandatory", "access.mode", True, True, has_claimed=False
+    "n2",
+    "with access.mode = mandatory",
+    "access.mode",
+    is_told=True,
+    is_examined=True,
+    has_claimed=False,
 )
 REFUSED = "the engine has room for 40 bytes"
 
@@ -97,7 +104,10 @@ def test_a_node_that_differs_and_owns_or_is_not_told_of_is_found() -> None:
 
 def test_a_full_engine_that_refuses_too_little_or_too_much_or_is_not_told_of_is_found() -> None:
     wrong: list[str] = []
-    one, two = Filled(("n0",), False, True, ""), Filled(("n0", "n1"), True, True, REFUSED)
+    one, two = (
+        Filled(("n0",), is_majority=False, is_examined=True, refused=""),
+        Filled(("n0", "n1"), is_majority=True, is_examined=True, refused=REFUSED),
+    )
     check_filled([one, two], wrong)
     assert wrong == []
 
@@ -192,12 +202,25 @@ def test_a_run_with_fewer_faults_or_without_work_shows_nothing_and_is_found() ->
 def test_a_doctored_history_of_a_cluster_is_a_violation_in_its_report() -> None:
     """An acknowledged event is gone, another one is there twice, and one that was confirmed came
     to somebody else."""
-    loop = ClusterLoop(4_711, "jetstream", 10.0, 1.5, 6.0, 3, [row(2)], [], [], [], [], [])
+    loop = ClusterLoop(
+        4_711,
+        "jetstream",
+        10.0,
+        load=1.5,
+        lease_s=6.0,
+        takeovers=3,
+        pauses=[row(2)],
+        publishers=[],
+        consumers=[],
+        damages=[],
+        notes=[],
+        violations=[],
+    )
     wrong = loop.violations
     kept = {**stored(0, 1, 2, 3, 4), 2: [2, 9]}
     loop.publishers.append(check_publishing(published(), kept, wrong))
     lines = [*done(0, *range(6)), got(9, 3, by="b")]
-    loop.consumers.append(check_durable("shared", lines, EVENTS, wrong))
+    loop.consumers.append(check_durable("shared", lines, EVENTS, wrong=wrong))
     check_confirmed("shared", lines, wrong)
     told = table(loop)
 

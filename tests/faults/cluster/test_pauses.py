@@ -36,9 +36,13 @@ def test_median_and_worst_are_of_a_kind_and_the_slowest_publisher_is_told_apart(
     rows = pauses(acknowledged, played, {"owner-killed": 2, "owner-frozen": 3, "other": 1})
 
     assert rows == [
-        Pauses("owner-killed", 2, 2, 3.0, 3.0, 7.0, 8.0),
-        Pauses("owner-frozen", 3, 1, 1.0, 1.0, 2.0, 2.0),
-        Pauses("other", 1, 0, 0.0, 0.0, 0.0, 0.0),
+        Pauses(
+            "owner-killed", 2, 2, median_s=3.0, worst_s=3.0, client_median_s=7.0, client_worst_s=8.0
+        ),
+        Pauses(
+            "owner-frozen", 3, 1, median_s=1.0, worst_s=1.0, client_median_s=2.0, client_worst_s=2.0
+        ),
+        Pauses("other", 1, 0, median_s=0.0, worst_s=0.0, client_median_s=0.0, client_worst_s=0.0),
     ]
 
 

@@ -42,7 +42,7 @@ def test_fewer_minutes_have_fewer_faults_and_one_of_each_kind_at_least(minutes: 
 def test_so_many_of_each_kind_are_played_where_that_is_asked_for() -> None:
     kinds = ("postmaster-killed", "server-frozen")
     least = least_times(0, kinds, 50)
-    played = Counter(each.what for each in islice(faults(Random(5), 0, kinds, 50), 100))
+    played = Counter(each.what for each in islice(faults(Random(5), 0, kinds, times_each=50), 100))
 
     assert least == played == {"postmaster-killed": 50, "server-frozen": 50}
 

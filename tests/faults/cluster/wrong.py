@@ -46,7 +46,7 @@ def refusal(what: str, folder: Path, lease_s: float) -> str:
         engine = EngineServers(servers)
         if what in STREAMS:
             engine.make(SHARD, STREAMS[what])
-        node = Node(1, folder / "nodes", free_ports(2), engine, lease_s)
+        node = Node(1, folder / "nodes", free_ports(2), engine=engine, lease_s=lease_s)
         try:
             node.start()
             return "" if node.serves() else _reason(node.running.log)

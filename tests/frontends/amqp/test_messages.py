@@ -233,7 +233,7 @@ def test_application_properties_are_properties_of_their_types() -> None:
         "string": "s",
         "symbol": "s",
         "null": None,
-        "time": datetime(2027, 1, 15, 8, tzinfo=UTC),
+        "time": datetime(2027, 1, 15, hour=8, tzinfo=UTC),
     }
     kinds = stored(message(application={"i": Int(1), "f": Float32(1.0)})).schema.field("properties")
     assert str(kinds.type) == "struct<i: int32, f: float>"
@@ -251,8 +251,8 @@ def test_properties_of_a_message_are_headers() -> None:
         "reply_to": "reply",
         "type": "subject",
         "user": "user",
-        "expiration": datetime(2027, 1, 15, 8, 0, 9, tzinfo=UTC),
-        "timestamp": datetime(2027, 1, 15, 8, tzinfo=UTC),
+        "expiration": datetime(2027, 1, 15, hour=8, minute=0, second=9, tzinfo=UTC),
+        "timestamp": datetime(2027, 1, 15, hour=8, tzinfo=UTC),
     }
     assert (found.priority, found.persistent, found.ttl) == (7, True, 9_000)
     assert found.properties == {"JMSXGroupID": "group", "JMSXGroupSeq": 7}
@@ -327,7 +327,7 @@ NATIVE = {
     "t": datetime(2026, 1, 1, tzinfo=UTC),
 }
 NESTED = {
-    "exact": datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=UTC),
+    "exact": datetime(2026, 1, 1, hour=0, minute=0, second=0, microsecond=1, tzinfo=UTC),
     "naive": datetime(2026, 1, 1),  # noqa: DTZ001  the very thing
     "list": [1, 2],
     "nested": {"a": {"b": [{"c": 1.5}, {"c": None}]}},

@@ -148,7 +148,7 @@ def no_outcome_time() -> None:
 
 
 def exact_time() -> None:
-    at = datetime(2030, 1, 1, 0, 0, 0, 1_500, tzinfo=UTC)
+    at = datetime(2030, 1, 1, hour=0, minute=0, second=0, microsecond=1_500, tzinfo=UTC)
     found = said(properties={"at": at, "local": at.replace(tzinfo=None)})
     assert found.application["at"] == found.application["local"] == int(at.timestamp() * 1_000)
     assert set(found.annotations[EXACT]) == {"at", "local"}

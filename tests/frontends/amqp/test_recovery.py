@@ -76,7 +76,7 @@ def news(session: penstock.Session) -> penstock.Channel:
 
 def subscribed(dial: Dial, container: str = "me", name: str = "sub", credit: int = 10) -> Peer:
     peer = dial()
-    peer.say(opened(container) + receiver(name, 0, NEWS, credit))
+    peer.say(opened(container) + receiver(name, 0, NEWS, credit=credit))
     peer.next(ATTACH)
     return peer
 

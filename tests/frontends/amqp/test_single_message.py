@@ -164,7 +164,7 @@ same_texts = st.text(min_size=1, max_size=2)
 programs = st.fixed_dictionaries(
     {},
     optional={
-        "durable": st.just(True),
+        "durable": st.just(value=True),
         "ttl": st.just(5_000),
         "annotations": st.just({TAG: "t", Symbol("x-opt-jms-msg-type"): Byte(5)}),
         "application": st.just({"a": 1}) | st.just({"a": 2}) | st.just({"a": None}),

@@ -144,7 +144,7 @@ def test_a_link_remembers_no_data_of_its_last_message() -> None:
 # --- what was to wait -----------------------------------------------------------------------
 
 TIME, DELAY = Symbol("x-opt-delivery-time"), Symbol("x-opt-delivery-delay")
-YEAR_9999 = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
+YEAR_9999 = datetime(9999, 12, 31, hour=23, minute=59, second=59, microsecond=999_000, tzinfo=UTC)
 LONG_MAX = (1 << 63) - 1
 
 

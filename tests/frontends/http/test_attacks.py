@@ -282,7 +282,7 @@ def test_who_waits_for_an_event_gets_none_after_losing_the_right(
     admin.send("POST", "queues", {"name": "jobs"})
     grant(admin, "queue", "jobs", "pop")
     with ThreadPoolExecutor(1) as pool, realm.connect() as session:
-        popped = pool.submit(ann.ask, "POST", "queues/jobs/pop", {"timeout": 30})
+        popped = pool.submit(ann.ask, "POST", "queues/jobs/pop", body={"timeout": 30})
         waits = b'penstock_durable_clients{channel="jobs",durable=""} 1.0'
         while waits not in admin.ask("GET", "/metrics").data:
             assert not popped.done()

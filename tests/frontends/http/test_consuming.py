@@ -78,9 +78,9 @@ def test_a_queue_is_consumed_with_acknowledgements(web: Web, session: penstock.S
 
     told = fetch(web, "queues/work", selector="n >= 1")
     assert ids(told) == [1, 2]
-    done = settle(web, told["lease"], "ack", "queues/work", ids=[2])
+    done = settle(web, told["lease"], "ack", where="queues/work", ids=[2])
     assert (done.document["count"], done.document["left"]) == (1, 1)
-    assert settle(web, told["lease"], "rollback", "queues/work", all=True).status == 200
+    assert settle(web, told["lease"], "rollback", where="queues/work", all=True).status == 200
     assert work.info().events == 2
     again = fetch(web, "queues/work")
     assert [each.get("redelivery_count", 0) for each in again["items"]] == [0, 1]
@@ -281,7 +281,7 @@ def test_what_is_asked_wrongly_is_said(web: Web, orders: penstock.Channel) -> No
     assert settle(web, lease, "ack", ids=[5]).code == "illegal-state"
     assert settle(web, lease, "reject", ids=[0]).code == "invalid-argument", "for what reason?"
     assert settle(web, "nobodys", "ack", all=True).code == "lease-ended"
-    assert settle(web, lease, "ack", "channels/orders/durables/other", all=True).status == 409
+    assert settle(web, lease, "ack", where="channels/orders/durables/other", all=True).status == 409
     assert web.ask("POST", f"{TEAM}/fetch", {"lease_ms": 1}).code == "invalid-argument"
     assert web.ask("POST", "channels/orders/durables/none/fetch", {}).status == 404
 
@@ -291,7 +291,7 @@ def test_who_hangs_up_while_waiting_leaves_nothing_behind(
     web: Web, orders: penstock.Channel, realm: penstock.Realm
 ) -> None:
     team = orders.durables.create("team", type="exclusive")
-    peer = ask(web, "POST", f"{TEAM}/fetch", {"wait_ms": 30_000})
+    peer = ask(web, "POST", f"{TEAM}/fetch", body={"wait_ms": 30_000})
     until(lambda: team.info().clients)
 
     hang_up(peer)
@@ -321,7 +321,7 @@ def test_who_is_gone_before_the_answer_has_fetched_nothing(
         return told
 
     monkeypatch.setattr(Leases, "_fetched", late)
-    peers.append(ask(web, "POST", f"{TEAM}/fetch", {"lease_ms": LONG_MS}))
+    peers.append(ask(web, "POST", f"{TEAM}/fetch", body={"lease_ms": LONG_MS}))
     is_sent.set()
 
     again = fetch(web, wait_ms=30_000)
@@ -373,7 +373,7 @@ def test_a_wait_ends_with_the_realm() -> None:
         team = session.channels.create("orders").durables.create("team")
         web = Web(realm.listen_http())
         with ThreadPoolExecutor(1) as pool:
-            waits = pool.submit(web.ask, "POST", f"{TEAM}/fetch", {"wait_ms": 30_000})
+            waits = pool.submit(web.ask, "POST", f"{TEAM}/fetch", body={"wait_ms": 30_000})
             until(lambda: team.info().clients)
             closing = threading.Thread(target=realm.close)
             closing.start()

@@ -42,7 +42,7 @@ def of(told: Any) -> dict[str, list[int]]:
 
 
 def settled(web: Web, lease: str, how: str, **body: Any) -> Reply:
-    return settle(web, lease, how, TEAM, **body)
+    return settle(web, lease, how, where=TEAM, **body)
 
 
 def outstanding(channel: penstock.Channel) -> int:
@@ -206,7 +206,7 @@ def test_a_killed_client_leaves_its_events_to_others(
     web: Web, shops: dict[str, penstock.Channel]
 ) -> None:
     """One hangs up while it waits, one is gone with its lease."""
-    peer = ask(web, "POST", f"{TEAM}/fetch", {"wait_ms": 30_000})
+    peer = ask(web, "POST", f"{TEAM}/fetch", body={"wait_ms": 30_000})
     until(lambda: all(shops[n].durables.get("team").info().clients for n in (NORTH, SOUTH)))
     hang_up(peer)
     until(lambda: not any(shops[n].durables.get("team").info().clients for n in (NORTH, SOUTH)))
@@ -309,9 +309,10 @@ def test_what_is_asked_wrongly_over_a_pattern_is_said(
     assert settled(web, lease, "ack", ids={"a\0b": [0]}).status == 400
     assert settled(web, "nobodys", "ack", all=True).code == "lease-ended"
     other = f"durables/{part('shop/**')}/team"
-    assert settle(web, lease, "ack", other, all=True).code == "lease-ended"
+    assert settle(web, lease, "ack", where=other, all=True).code == "lease-ended"
     assert (
-        settle(web, lease, "ack", f"channels/{part(NORTH)}/durables/team", all=True).status == 409
+        settle(web, lease, "ack", where=f"channels/{part(NORTH)}/durables/team", all=True).status
+        == 409
     )
     assert web.ask("POST", f"{other}/fetch", {}).code == "name-does-not-exist"
     refused = web.ask("POST", f"durables/{part('shop/*')}/none/fetch", {})
@@ -358,7 +359,7 @@ def test_a_fetch_ends_with_its_durable(
     publish(shops[NORTH], 1)
     lease = fetch(web, TEAM)["lease"]
     with ThreadPoolExecutor(1) as pool:
-        waits = pool.submit(web.ask, "POST", f"{TEAM}/fetch", {"wait_ms": 30_000})
+        waits = pool.submit(web.ask, "POST", f"{TEAM}/fetch", body={"wait_ms": 30_000})
         until(lambda: shops[SOUTH].durables.get("team").info().clients)
         session.durables.delete("shop/*", "team")
         assert waits.result(20).status == 404

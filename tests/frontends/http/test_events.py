@@ -339,7 +339,7 @@ def test_an_event_that_is_read_can_be_published_again_with_its_types(
     session: penstock.Session, web: Web
 ) -> None:
     source, copy = session.channels.create("source"), session.channels.create("copy")
-    at = datetime(2030, 5, 4, 12, tzinfo=UTC)
+    at = datetime(2030, 5, 4, hour=12, tzinfo=UTC)
     properties = {"at": at, "raw": b"\x00\xff", "x": math.inf, "lines": [{"v": -math.inf}]}
     source.publish(b"a", properties=properties, headers={"timestamp": at, "expiration": at})
 

@@ -97,7 +97,7 @@ def test_what_only_reads_ends_with_its_client(
 ) -> None:
     endless = Endless()
     monkeypatch.setattr(owner, name, endless.__call__)
-    peer = ask(web, method, path, body)
+    peer = ask(web, method, path, body=body)
     assert endless.began.wait(TIMEOUT_S), "it works for its client"
     assert not endless.ended.is_set()
     hang_up(peer)
@@ -136,7 +136,7 @@ def test_a_purge_whose_client_is_gone_has_not_happened(
 ) -> None:
     endless = Endless(looks=True)
     monkeypatch.setattr(Choosing, "mask", endless.__call__)
-    peer = ask(web, "POST", "channels/orders/purge", {"selector": "s LIKE '%a%b%'"})
+    peer = ask(web, "POST", "channels/orders/purge", body={"selector": "s LIKE '%a%b%'"})
     assert endless.began.wait(TIMEOUT_S)
     hang_up(peer)
     assert endless.ended.wait(TIMEOUT_S)

@@ -21,7 +21,7 @@ def test_a_request_is_answered_with_its_reply(
     taking = _taking(session, kind)
     with ThreadPoolExecutor(1) as pool:
         body = {"data": "EUR", "properties": {"n": 1}}
-        asked = pool.submit(web.send, "POST", f"{kind}/rates/requests" + QUERY, body)
+        asked = pool.submit(web.send, "POST", f"{kind}/rates/requests" + QUERY, body=body)
         request = taking()
         assert (request.data, request.properties) == (b"EUR", {"n": 1})
         request.reply(b"1.25", properties={"valid": True})

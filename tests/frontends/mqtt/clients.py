@@ -100,7 +100,7 @@ class PacketClient:
     def publish(self, topic: str, payload: bytes = b"", **fields: Any) -> Any:
         """Publish with QoS 1, and give the answer."""
         self._last_id += 1
-        self.send(PublishPacket(topic, payload, 1, self._last_id, **fields))
+        self.send(PublishPacket(topic, payload, 1, packet_id=self._last_id, **fields))
         return self.receive()
 
 

@@ -60,7 +60,7 @@ async def put(
         done.set_result(None) if error is None else done.set_exception(error)
 
     bodies = [body_from(body_of(events))]
-    realm.publish(number_of(realm, name), bodies, "", 0, reply, publisher=publisher)
+    realm.publish(number_of(realm, name), bodies, "", sequence=0, reply=reply, publisher=publisher)
     await done
 
 

@@ -162,12 +162,12 @@ def test_what_comes_together_is_stored_in_its_order(
     realm: penstock.Realm, url: str, version: int
 ) -> None:
     topic = f"together/{version}"
-    plain = [PublishPacket(topic, b"%d" % each, 1, each) for each in (1, 3)]
+    plain = [PublishPacket(topic, b"%d" % each, 1, packet_id=each) for each in (1, 3)]
     first, last = PublishPacket(topic, b"0"), PublishPacket(topic, b"4")
     other = PublishPacket(topic, b"2", retain=True)
     with connected(url, version=version) as client:
         client.send(first, plain[0], other, plain[1], last)
-        client.send(PublishPacket(topic, b"5", 1, 5))
+        client.send(PublishPacket(topic, b"5", 1, packet_id=5))
 
         assert [client.receive().packet_id for _ in range(3)] == [1, 3, 5]
     events = stored(realm, topic)
@@ -182,7 +182,7 @@ def test_more_messages_than_it_may_end_a_connection_and_the_others_are_stored(
     monkeypatch.setattr("penstock.frontends.mqtt.incoming.RECEIVE_MAXIMUM", 2)
     topic = f"hasty/{version}"
     with connected(url, version=version) as client:
-        client.send(*(PublishPacket(topic, b"%d" % each, 1, each) for each in (1, 2, 3)))
+        client.send(*(PublishPacket(topic, b"%d" % each, 1, packet_id=each) for each in (1, 2, 3)))
         why = Reason.RECEIVE_MAXIMUM_EXCEEDED if version == MQTT_5 else None
         assert ended(client) == why
 
@@ -316,7 +316,9 @@ def test_what_is_refused_is_refused_by_itself() -> None:
     with penstock.Realm(limits__max_event_bytes=1_024) as realm:
         with connected(realm.listen_mqtt()) as client:
             payloads = (b"a", b"b" * 2_000, b"c")
-            client.send(*(PublishPacket("a", each, 1, n + 1) for n, each in enumerate(payloads)))
+            client.send(
+                *(PublishPacket("a", each, 1, packet_id=n + 1) for n, each in enumerate(payloads))
+            )
             answers = [client.receive() for _ in payloads]
 
         failed = {each.packet_id: each.reason.is_failure for each in answers}

@@ -31,12 +31,12 @@ pytestmark = pytest.mark.spec("M7")
 
 def publish(client: PacketClient, topic: str, payload: bytes, packet_id: int = 1) -> Any:
     """Publish with QoS 2, and give the first answer."""
-    client.send(PublishPacket(topic, payload, 2, packet_id))
+    client.send(PublishPacket(topic, payload, 2, packet_id=packet_id))
     return client.receive()
 
 
 def publish_wholly(client: PacketClient, topic: str, payload: bytes, **fields: Any) -> None:
-    client.send(PublishPacket(topic, payload, 2, 1, **fields))
+    client.send(PublishPacket(topic, payload, 2, packet_id=1, **fields))
     assert client.receive() == PubrecPacket(1)
     client.send(PubrelPacket(1))
     assert client.receive() == PubcompPacket(1)
@@ -60,7 +60,7 @@ def test_a_message_that_is_sent_again_is_stored_once(
     topic = f"once/{version}"
     with connected(url, version=version) as client:
         assert publish(client, topic, b"1") == PubrecPacket(1)
-        again = PublishPacket(topic, b"1", 2, 1, is_duplicate=True)
+        again = PublishPacket(topic, b"1", 2, packet_id=1, is_duplicate=True)
         client.send(again, again)
         assert [client.receive(), client.receive()] == [PubrecPacket(1), PubrecPacket(1)]
         client.send(PubrelPacket(1))
@@ -78,7 +78,7 @@ def test_what_was_sent_by_an_earlier_connection_is_stored_once(
     with back(url, name, version, present=False) as client:
         assert publish(client, name, b"1") == PubrecPacket(1)
     with back(url, name, version) as client:
-        client.send(PublishPacket(name, b"1", 2, 1, is_duplicate=True))
+        client.send(PublishPacket(name, b"1", 2, packet_id=1, is_duplicate=True))
         assert client.receive() == PubrecPacket(1)
     with back(url, name, version) as client:
         client.send(PubrelPacket(1))
@@ -101,7 +101,7 @@ def test_a_message_that_is_refused_has_a_reason_and_its_id_is_free(
 ) -> None:
     with connected(url) as client:
         own = PacketProperties(payload_format=1)
-        client.send(PublishPacket("refused", b"\xff", 2, 1, properties=own))
+        client.send(PublishPacket("refused", b"\xff", 2, packet_id=1, properties=own))
         answer = client.receive()
         assert isinstance(answer, PubrecPacket)
         assert answer.reason == Reason.PAYLOAD_FORMAT_INVALID
@@ -153,8 +153,8 @@ def test_too_many_messages_that_are_not_released_end_the_connection(
     monkeypatch.setattr("penstock.frontends.mqtt.incoming.RECEIVE_MAXIMUM", 2)
     with connected(url) as client:
         for number in (1, 2):
-            assert publish(client, "many", b"", number) == PubrecPacket(number)
-        assert publish(client, "many", b"", 3).reason == Reason.RECEIVE_MAXIMUM_EXCEEDED
+            assert publish(client, "many", b"", packet_id=number) == PubrecPacket(number)
+        assert publish(client, "many", b"", packet_id=3).reason == Reason.RECEIVE_MAXIMUM_EXCEEDED
 
 
 @pytest.fixture(params=["connection", "server"])
@@ -195,15 +195,15 @@ def test_a_message_to_a_client_is_the_same_one_until_it_is_released(
         first, second = client.receive(), client.receive()
     with back(realms.come_back(), "c", version) as client:
         assert [client.receive(), client.receive()] == [
-            PublishPacket("a", b"1", 2, first.packet_id, is_duplicate=True),
-            PublishPacket("a", b"2", 2, second.packet_id, is_duplicate=True),
+            PublishPacket("a", b"1", 2, packet_id=first.packet_id, is_duplicate=True),
+            PublishPacket("a", b"2", 2, packet_id=second.packet_id, is_duplicate=True),
         ]
         client.send(PubrecPacket(first.packet_id))
         assert client.receive() == PubrelPacket(first.packet_id)
     with back(realms.come_back(), "c", version) as client:
         got = [client.receive(), client.receive()]
         assert sorted(got, key=lambda each: type(each).__name__) == [
-            PublishPacket("a", b"2", 2, second.packet_id, is_duplicate=True),
+            PublishPacket("a", b"2", 2, packet_id=second.packet_id, is_duplicate=True),
             PubrelPacket(first.packet_id),
         ]
         client.send(PubcompPacket(first.packet_id), PubrecPacket(second.packet_id))
@@ -220,7 +220,7 @@ def test_a_message_from_a_client_is_the_same_one_until_it_is_released(realms: Ag
     with back(realms.url, "c", present=False) as client:
         assert publish(client, "a", b"1") == PubrecPacket(1)
     with back(realms.come_back(), "c") as client:
-        client.send(PublishPacket("a", b"1", 2, 1, is_duplicate=True))
+        client.send(PublishPacket("a", b"1", 2, packet_id=1, is_duplicate=True))
         assert client.receive() == PubrecPacket(1)
         client.send(PubrelPacket(1))
         assert client.receive() == PubcompPacket(1)

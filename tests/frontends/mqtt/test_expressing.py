@@ -172,9 +172,9 @@ async def test_the_log_has_a_line_a_minute_of_parts_that_are_left_out() -> None:
 
     with capture_logs() as lines:
         for _ in range(3):
-            leave_out(counts, "a", "property 'nul'", "a reason")
+            leave_out(counts, "a", "property 'nul'", reason="a reason")
         await pass_time(EVERY_S + 1)
-        leave_out(counts, "a", "property 'nul'", "a reason")
+        leave_out(counts, "a", "property 'nul'", reason="a reason")
 
     assert [(line["event"], line["count"]) for line in lines] == [
         ("mqtt.left_out", 1),

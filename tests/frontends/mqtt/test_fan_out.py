@@ -44,7 +44,9 @@ class Client:
 
 
 def message(topic: str, payload: bytes, qos: int = 0, client_id: str = "") -> TopicMessage:
-    return TopicMessage(topic, payload, qos, client_id, 0, NO_PROPERTIES)
+    return TopicMessage(
+        topic, payload, qos, client_id=client_id, ends_us=0, properties=NO_PROPERTIES
+    )
 
 
 def test_all_who_want_the_same_are_written_the_same_bytes() -> None:

@@ -60,7 +60,14 @@ def test_bytes_are_counted_as_long_as_messages_are_kept(seed: int) -> None:
             published += 1
             line.qos(chance.choice((1, 2)))
             outbox.in_flight_max = chance.choice((1, 3, 50))
-            message = TopicMessage("a", KIB * chance.randrange(30), 2, "", 0, NO_PROPERTIES)
+            message = TopicMessage(
+                "a",
+                KIB * chance.randrange(30),
+                2,
+                client_id="",
+                ends_us=0,
+                properties=NO_PROPERTIES,
+            )
             source = MessageSource("a", published) if chance.random() < 0.7 else None
             outbox.give(message, line._filters, source=source)
         elif step == 4 and outbox.in_flight:
@@ -121,8 +128,8 @@ def test_of_a_users_clients_the_one_with_most_is_disconnected(
 
 def test_the_size_of_a_message_includes_its_properties() -> None:
     own = PacketProperties(user_properties=(("n", "v" * 100),), correlation_data=b"c" * 50)
-    message = TopicMessage("a", b"x" * 10, 1, "", 0, NO_PROPERTIES)
-    larger = TopicMessage("a", b"x" * 10, 1, "", 0, own)
+    message = TopicMessage("a", b"x" * 10, 1, client_id="", ends_us=0, properties=NO_PROPERTIES)
+    larger = TopicMessage("a", b"x" * 10, 1, client_id="", ends_us=0, properties=own)
 
     assert size_of(larger) - size_of(message) == 151
 

@@ -86,12 +86,15 @@ def test_no_right_opens_an_internal_store_by_its_number(settings: dict[str, Any]
         caller = Caller(running, Principal("root", "here", trusted=True))
         for name in OWN:
             number = number_of(running, name)
-            for request in (PublishEvents(number, "", 0, 0, ()), PurgeChannel(number, None, None)):
+            for request in (
+                PublishEvents(number, "", 0, schema=0, sizes=()),
+                PurgeChannel(number, None, None),
+            ):
                 with pytest.raises(NameDoesNotExist, match="an internal store"):
                     caller.check(request)
         with pytest.raises(NameDoesNotExist, match="an internal store"):
-            caller.check(Subscribe(number_of(running, "mqtt-sessions"), 1, FromId(0), 1))
-        caller.check(Subscribe(number_of(running, "mqtt-retained"), 1, FromId(0), 1))
+            caller.check(Subscribe(number_of(running, "mqtt-sessions"), 1, FromId(0), credit=1))
+        caller.check(Subscribe(number_of(running, "mqtt-retained"), 1, FromId(0), credit=1))
 
 
 @pytest.mark.spec("A6")
@@ -175,7 +178,7 @@ def test_entries_of_other_users_are_not_believed_though_the_store_looks_like_the
     tmp_path: Path,
 ) -> None:
     """Older versions let users make it before MQTT was served, and publish to it."""
-    will = packet_bytes(PublishPacket("forged", b"bye", 1, 1), MQTT_5)
+    will = packet_bytes(PublishPacket("forged", b"bye", 1, packet_id=1), MQTT_5)
     record = {
         "client_id": "x",
         "principal": {"user": "admin", "host": "h"},
@@ -220,7 +223,7 @@ def test_a_session_that_was_stored_with_its_will_goes_on(tmp_path: Path) -> None
 
 @pytest.mark.spec("A6", "M8")
 def test_a_stored_principal_has_the_rights_that_its_user_has_now(tmp_path: Path) -> None:
-    will = packet_bytes(PublishPacket("forged", b"bye", 1, 1), MQTT_5)
+    will = packet_bytes(PublishPacket("forged", b"bye", 1, packet_id=1), MQTT_5)
     record = {
         "client_id": "x",
         "principal": {"user": "low", "host": "h", "trusted": True, "groups": ["admins"]},
@@ -254,7 +257,9 @@ def test_sessions_and_retained_messages_of_an_older_version_go_on(tmp_path: Path
         kept = Definition(retain_consumed=True, event_ttl=True)
         made_before(realm, "mqtt-sessions", msgspec.structs.replace(kept, keys={"entry": 1}))
         made_before(realm, "mqtt-retained", msgspec.structs.replace(kept, keys={"topic": 1}))
-        old = SessionRecord("old", StoredPrincipal("anonymous", "127.0.0.1"), 3_600, 1 << 51)
+        old = SessionRecord(
+            "old", StoredPrincipal("anonymous", "127.0.0.1"), 3_600, ended_us=1 << 51
+        )
         put_into(realm, "mqtt-sessions", [({"entry": "session/old"}, session_entry("", old)[1])])
         put_into(realm, "mqtt-retained", [({"topic": "t"}, b"kept")])
 
@@ -269,7 +274,7 @@ def test_sessions_and_retained_messages_of_an_older_version_go_on(tmp_path: Path
 @pytest.mark.spec("M8")
 def test_a_session_that_ended_by_a_clock_that_was_ahead_expires_in_time(tmp_path: Path) -> None:
     ended_us = time.time_ns() // 1_000 + HOUR_US
-    ahead = SessionRecord("ahead", StoredPrincipal("anonymous", "127.0.0.1"), 60, ended_us)
+    ahead = SessionRecord("ahead", StoredPrincipal("anonymous", "127.0.0.1"), 60, ended_us=ended_us)
     with penstock.Realm(tmp_path) as realm:
         realm.listen_mqtt()
         put_into(

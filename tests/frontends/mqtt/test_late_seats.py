@@ -81,7 +81,7 @@ class Stage:
 
     def publish(self, payload: bytes) -> None:
         """Have a message stored with the next block."""
-        message = Received("t", PublishPacket("t", payload, self._qos, 1), "writer")
+        message = Received("t", PublishPacket("t", payload, self._qos, packet_id=1), "writer")
         event = body_from(body_of_messages([message]))
         work = publish(self._realm, self.hub.channel_id(), event)
         self._publishing.append(the_loop().create_task(work))
@@ -133,7 +133,7 @@ class Stage:
 async def stage(qos: int, filters: Sequence[str] = ("t",)) -> AsyncIterator[Stage]:
     journal = StepwiseJournal()
     async with living(journal, MemoryBlobs()) as realm:
-        found = Stage(realm, journal, qos, filters)
+        found = Stage(realm, journal, qos, filters=filters)
         await found.begin()
         await found.subscribed()
         yield found

@@ -39,7 +39,7 @@ from penstock.wire.mqtt.writing import packet_bytes
 
 
 def received(topic: str, payload: bytes, qos: int = 1, **more: object) -> Received:
-    packet = PublishPacket(topic, payload, qos, 1 if qos else 0, **more)  # type: ignore[arg-type]
+    packet = PublishPacket(topic, payload, qos, packet_id=1 if qos else 0, **more)  # type: ignore[arg-type]
     return Received(topic, packet, "sensor")
 
 
@@ -108,7 +108,9 @@ def test_events_of_a_channel_with_topics_are_read_by_column_as_one_by_one(
     name: str, payload: Literal["bytes", "json"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     definition = Definition(topics=("p/{n}",), payload=payload)
-    by = TopicChannel(cast("RunningRealm", None), ChannelId(1), "own", definition).reading
+    by = TopicChannel(
+        cast("RunningRealm", None), ChannelId(1), "own", definition=definition
+    ).reading
     wanted = one_by_one(OWN_TOPICS[name], by)
 
     assert messages_of(OWN_TOPICS[name], by) == wanted
@@ -122,7 +124,7 @@ def test_events_of_a_channel_with_topics_are_read_by_column_as_one_by_one(
 def test_a_message_in_two_parts_is_the_packet_that_is_written_whole(version: int, qos: int) -> None:
     (message,) = messages_of(body_of_messages([received("a/b", b"payload")]))
     assert message is not None
-    packet = PublishPacket("a/b", b"payload", qos, 7 if qos else 0)
+    packet = PublishPacket("a/b", b"payload", qos, packet_id=7 if qos else 0)
 
     before, behind = published_parts(message, version, qos)
 
@@ -150,7 +152,7 @@ def test_a_publish_is_read_with_and_without_properties(version: int, body: bytes
     found = packet_of(0x32, body, version)
 
     properties = PacketProperties(payload_format=1) if b"\2\1\1" in body else NO_PROPERTIES
-    assert found == PublishPacket("a", b"payload", 1, 7, properties=properties)
+    assert found == PublishPacket("a", b"payload", 1, packet_id=7, properties=properties)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,7 @@ def test_a_publish_is_read_with_and_without_properties(version: int, body: bytes
         (5, ["5"]),
         (21.5, ["21.5"]),
         (False, ["false"]),
-        (datetime(2026, 5, 4, 12, tzinfo=UTC), ["2026-05-04T12:00:00+00:00"]),
+        (datetime(2026, 5, 4, hour=12, tzinfo=UTC), ["2026-05-04T12:00:00+00:00"]),
         (b"\0\xff", ["00ff"]),
         ({"line": 3}, ['{"line":3}']),
         (["a", 5, None, [1, 2]], ["a", "5", "[1,2]"]),
@@ -227,7 +229,7 @@ def test_what_was_published_together_is_read_as_what_is_stored_of_it(
 ) -> None:
     span, at_us = Span(5, 5 + batch.num_rows), 1_700_000_000_000_000
     body = memoryview(batch_bytes(batch))
-    piece = TailBatch(span, at_us, 0, batch.schema, body, batch)
+    piece = TailBatch(span, at_us, 0, schema=batch.schema, body=body, batch=batch)
 
     found = messages_in(OutgoingBatch((span,), piece=piece))
 

@@ -64,12 +64,17 @@ class Line:
         self.ended.append(reason_of(reason))
 
     def give(self, payload: bytes, qos: int = 1, ends_us: int = 0) -> None:
-        self.outbox.give(TopicMessage("a", payload, qos, "", ends_us, NO_PROPERTIES), self._filters)
+        self.outbox.give(
+            TopicMessage(
+                "a", payload, qos, client_id="", ends_us=ends_us, properties=NO_PROPERTIES
+            ),
+            self._filters,
+        )
 
     def give_of_durable(self, *messages: TopicMessage) -> bool:
         """Give messages together, as a durable does; False: not one of them was given."""
         event_ids = range(7, 7 + len(messages))
-        return self.outbox.give_together(messages, self._filters[0], event_ids, "c")
+        return self.outbox.give_together(messages, self._filters[0], event_ids, channel="c")
 
     def got(self) -> list[Any]:
         return [packet_of(first, body, self.version) for first, body in self.sent.packets()]
@@ -143,7 +148,7 @@ class LastingLine(Line):
 @pytest.mark.parametrize("was_sent", [False, True])
 def test_a_client_lets_go_of_what_it_may_have_heard_of_only(was_sent: bool) -> None:
     line = LastingLine()
-    message = TopicMessage("a", b"", 2, "", 0, NO_PROPERTIES)
+    message = TopicMessage("a", b"", 2, client_id="", ends_us=0, properties=NO_PROPERTIES)
     line.outbox.give(message, line._filters, source=MessageSource("a", 7))
     if was_sent:
         line.stored()
@@ -184,7 +189,7 @@ def test_while_a_client_does_not_read_qos_1_waits_and_qos_0_is_left_out(version:
 
 
 def plain(payload: bytes, **fields: Any) -> TopicMessage:
-    made = TopicMessage("a", payload, 1, "", 0, NO_PROPERTIES)
+    made = TopicMessage("a", payload, 1, client_id="", ends_us=0, properties=NO_PROPERTIES)
     return replace(made, **fields)
 
 

@@ -214,7 +214,7 @@ async def test_packets_of_one_user_that_do_not_end_leave_room_for_those_of_other
         assert all((b"\x97" in line.written) == line.is_closing() for _, line in lines)
         others, line = signed_in(made, "other", "high")
         await pass_time(1)
-        message = packet_bytes(PublishPacket("a", bytes(size), 1, 1), MQTT_5)
+        message = packet_bytes(PublishPacket("a", bytes(size), 1, packet_id=1), MQTT_5)
         for at in range(0, len(message), 100_000):
             others.data_received(message[at : at + 100_000])
         await pass_time(1)
@@ -232,7 +232,7 @@ async def test_packets_of_one_user_that_do_not_end_leave_room_for_those_of_other
 async def test_a_client_is_not_read_while_what_it_has_sent_has_to_wait() -> None:
     async with hub() as made:
         connection, line = come(made, "10.0.0.1")
-        publish = packet_bytes(PublishPacket("a", bytes(HELD_BYTES_MAX), 1, 1), MQTT_5)
+        publish = packet_bytes(PublishPacket("a", bytes(HELD_BYTES_MAX), 1, packet_id=1), MQTT_5)
         connection.data_received(packet_bytes(ConnectPacket("a"), MQTT_5))
         connection.data_received(publish)
 

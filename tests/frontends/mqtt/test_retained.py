@@ -90,7 +90,10 @@ def test_the_newest_of_each_topic_is_given_to_whoever_subscribes_later(
 def test_one_turn_may_retain_a_topic_twice(realm: penstock.Realm, url: str) -> None:
     with connected(url) as client:
         client.send(
-            *(PublishPacket(f"turn/{n % 2}", b"%d" % n, 1, n + 1, True) for n in range(100))
+            *(
+                PublishPacket(f"turn/{n % 2}", b"%d" % n, 1, packet_id=n + 1, retain=True)
+                for n in range(100)
+            )
         )
         assert [each.packet_id for each in got(client, 100)] == list(range(1, 101))
 
@@ -314,7 +317,7 @@ def test_a_will_is_retained_where_it_says_so(url: str, version: int) -> None:
     with connected(url) as watcher:
         watcher.subscribe(topic)
         for payload, retain_it in ((b"offline", True), (b"gone", False)):
-            with connected(url, "lost", version, will=Will(topic, payload, 1, retain_it)):
+            with connected(url, "lost", version, will=Will(topic, payload, 1, retain=retain_it)):
                 pass
             last = watcher.receive()
             assert (last.payload, last.retain) == (payload, False)
@@ -344,7 +347,10 @@ def test_a_message_is_published_and_retained_or_neither() -> None:
         with connected(realm.listen_mqtt()) as client:
             payloads = (b"a", b"b" * 2_000, b"c")
             client.send(
-                *(PublishPacket(f"t/{n}", each, 1, n + 1, True) for n, each in enumerate(payloads))
+                *(
+                    PublishPacket(f"t/{n}", each, 1, packet_id=n + 1, retain=True)
+                    for n, each in enumerate(payloads)
+                )
             )
             answers = {each.packet_id: each.reason.is_failure for each in got(client, 3)}
         with realm.connect() as session:

@@ -354,7 +354,7 @@ def test_a_restart_keeps_sessions_and_what_waits_for_them(tmp_path: Path) -> Non
             other.publish("kept", b"1")
             other.publish("kept", b"2")
             assert take(client, 1) == [b"1"]
-            assert heard(client) == [PublishPacket("kept", b"2", 1, 2)]
+            assert heard(client) == [PublishPacket("kept", b"2", 1, packet_id=2)]
             settled(realm)
     with penstock.Realm(tmp_path) as realm:
         url = realm.listen_mqtt()

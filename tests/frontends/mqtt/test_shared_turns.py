@@ -42,7 +42,9 @@ class Publisher:
 
     def publish(self, hub: MqttHub, topic: str, *payloads: bytes) -> None:
         for at, payload in enumerate(payloads, 1):
-            message = Received(topic, PublishPacket(topic, payload, 1, at), self.client_id)
+            message = Received(
+                topic, PublishPacket(topic, payload, 1, packet_id=at), self.client_id
+            )
             hub.gather(self.client_id, Gathered(self, message))
 
     def publish_plain(self, hub: MqttHub, topic: str, payload: bytes) -> None:

@@ -218,7 +218,7 @@ def test_what_follows_a_refused_connect_is_not_heard(realm: penstock.Realm) -> N
     with PacketClient(realm.listen_mqtt()) as client:
         client.send(
             ConnectPacket("device", user="ann", password=b"wrong"),
-            PublishPacket("after/refusal", b"", 1, 1),
+            PublishPacket("after/refusal", b"", 1, packet_id=1),
         )
         assert client.receive().reason == Reason.BAD_USER_OR_PASSWORD
         assert is_closed(client)
@@ -244,7 +244,7 @@ def test_a_client_shows_again_who_it_is_and_goes_on_meanwhile(realm: penstock.Re
         first, second = client.receive(), client.receive()
         asked: Any = first if isinstance(first, AuthPacket) else second
         assert {type(first), type(second)} == {AuthPacket, PingrespPacket}
-        client.send(PublishPacket("while/asked", b"", 1, 9))
+        client.send(PublishPacket("while/asked", b"", 1, packet_id=9))
         got = {type(client.receive()) for _ in range(2)}
         assert got == {PublishPacket, PubackPacket}
         client.send(step(scram.final(asked.properties.authentication_data)))

@@ -158,7 +158,7 @@ def test_several_filters_are_as_one_after_the_other(url: str) -> None:
         )
         client.send(SubscribePacket(3, wanted))
         granted = client.receive()
-        client.send(PublishPacket("many/a", b"", 2, 1))
+        client.send(PublishPacket("many/a", b"", 2, packet_id=1))
         got = [client.receive() for _ in range(2)]
 
     assert (granted.packet_id, granted.reasons) == (3, (2, 0, 1, 1))
@@ -206,7 +206,7 @@ def test_an_id_that_was_acknowledged_is_that_of_a_new_message(
 ) -> None:
     with connected(url) as client:
         for payload in (b"one", b"two"):
-            client.send(PublishPacket("same/id", payload, 1, 5, is_duplicate=True))
+            client.send(PublishPacket("same/id", payload, 1, packet_id=5, is_duplicate=True))
             assert client.receive() == PubackPacket(5)
 
     assert stored(realm, "same/id") == [b"one", b"two"]
@@ -214,7 +214,9 @@ def test_an_id_that_was_acknowledged_is_that_of_a_new_message(
 
 def test_messages_are_acknowledged_in_their_order(url: str) -> None:
     with connected(url) as client:
-        client.send(*(PublishPacket("in/order", b"", 1 + n % 2, n + 1) for n in range(20)))
+        client.send(
+            *(PublishPacket("in/order", b"", 1 + n % 2, packet_id=n + 1) for n in range(20))
+        )
         got = [client.receive() for _ in range(20)]
         for kind in (PubackPacket, PubrecPacket):
             ids = [each.packet_id for each in got if isinstance(each, kind)]
@@ -226,7 +228,10 @@ def test_messages_of_a_topic_come_in_their_order(url: str) -> None:
     with connected(url) as client, connected(url) as other:
         client.subscribe("row", qos=2)
         other.send(
-            *(PublishPacket("row", b"%d" % n, n % 3, n + 1 if n % 3 else 0) for n in range(30))
+            *(
+                PublishPacket("row", b"%d" % n, n % 3, packet_id=n + 1 if n % 3 else 0)
+                for n in range(30)
+            )
         )
         got: list[Any] = []
         while len(got) < 30:
@@ -241,7 +246,7 @@ def test_messages_of_a_topic_come_in_their_order(url: str) -> None:
 
 def test_qos_2_is_completed_when_its_event_is_gone(realm: penstock.Realm, url: str) -> None:
     expiring = PacketProperties(message_expiry_s=1)
-    message = PublishPacket("gone/soon", b"", 2, 6, properties=expiring)
+    message = PublishPacket("gone/soon", b"", 2, packet_id=6, properties=expiring)
     with connected(url) as client:
         client.send(message)
         assert client.receive() == PubrecPacket(6)

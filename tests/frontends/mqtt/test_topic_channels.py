@@ -177,7 +177,10 @@ def sent(url: str, topic: str, payloads: list[bytes], version: int = MQTT_5) -> 
     """Publish in one turn of the loop; gives the reasons that came back."""
     with connected(url, "json", version) as client:
         client.send(
-            *(PublishPacket(f"{topic}/{at}", each, 1, at + 1) for at, each in enumerate(payloads))
+            *(
+                PublishPacket(f"{topic}/{at}", each, 1, packet_id=at + 1)
+                for at, each in enumerate(payloads)
+            )
         )
         answers = [client.receive() for _ in payloads]
     assert [each.packet_id for each in answers] == [*range(1, len(payloads) + 1)]
@@ -257,7 +260,7 @@ def test_what_is_no_object_is_refused_by_itself(
     assert reasons == [0, *refused, *([0] * count), 0]
     assert [each.properties["a"] for each in events(realm, name)] == [1.0, *([1.0] * count), 2.0]
     with connected(url, "old", MQTT_3) as client:
-        client.send(PublishPacket(f"{name}/x", b"no", 1, 1))
+        client.send(PublishPacket(f"{name}/x", b"no", 1, packet_id=1))
         with pytest.raises(Hung):
             client.receive()
 

@@ -98,7 +98,7 @@ class WebClient:
 
 def test_a_client_publishes_over_websocket(realm: penstock.Realm, url: str) -> None:
     connect = packet_bytes(ConnectPacket("browser"), 5)
-    publish = packet_bytes(PublishPacket("web/a", b"1", 1, 1), 5)
+    publish = packet_bytes(PublishPacket("web/a", b"1", 1, packet_id=1), 5)
     with WebClient(url) as client:
         assert client.status == 101
         assert client.headers["sec-websocket-protocol"] == "mqtt"

@@ -105,7 +105,7 @@ class Asked:
         askers = [Asker(world, name) for name in ("a", "b")]
         self._addresses: set[str] = set()
         """Where replies have gone: no list has reply queues."""
-        repliers = [Replier(world, name, askers, self._addresses) for name in ("x", "y")]
+        repliers = [Replier(world, name, askers, addresses=self._addresses) for name in ("x", "y")]
         self._askers = askers
         programs = [asker.program for asker in askers]
         self._cast = Cast(world, programs + [replier.program for replier in repliers])

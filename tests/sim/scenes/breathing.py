@@ -100,7 +100,7 @@ class Recalling(Outlet):
             rows = [row for row, event_id in enumerate(each.ids) if event_id not in back]
             if rows:
                 ids, datas = [each.ids[row] for row in rows], [each.datas[row] for row in rows]
-                self.arrived.append(Arrived(ids, datas, each.counts, each.batch))
+                self.arrived.append(Arrived(ids, datas, each.counts, batch=each.batch))
                 self.inbox.put_nowait(self.arrived[-1])
         self._taken_back(back)
 
@@ -225,7 +225,8 @@ class Breathing:
         }
         self._ledgers = {name: Ledger(name) for name in ("chores", "errands")}
         self._publishers = [
-            Publisher(world, ledger, "p", _events, publishes=8) for ledger in self._ledgers.values()
+            Publisher(world, ledger, "p", compose=_events, publishes=8)
+            for ledger in self._ledgers.values()
         ]
         self._receipts = {
             (store, name): Receipts(

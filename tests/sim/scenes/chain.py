@@ -51,7 +51,8 @@ class Chain:
         }
         self._ledger = Ledger("upper")
         self._publishers = [
-            Publisher(world, self._ledger, name, _events, publishes=8) for name in ("p", "q")
+            Publisher(world, self._ledger, name, compose=_events, publishes=8)
+            for name in ("p", "q")
         ]
         self._taken: set[bytes] = set()
         self._refused: set[bytes] = set()
@@ -93,7 +94,9 @@ class Chain:
         number = self._world.numbers["strict"]
         if found:
             self._purging |= self._taken
-            await self._world.realm.subscriptions.purge(ChannelId(number), found[0], found[-1], "")
+            await self._world.realm.subscriptions.purge(
+                ChannelId(number), found[0], found[-1], selector=""
+            )
 
     async def check(self) -> None:
         there = await self._check_places()

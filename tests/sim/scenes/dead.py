@@ -48,7 +48,8 @@ class Dead:
         )
         self._ledger = Ledger("short")
         self._publishers = [
-            Publisher(world, self._ledger, name, self._events, publishes=10) for name in ("p", "q")
+            Publisher(world, self._ledger, name, compose=self._events, publishes=10)
+            for name in ("p", "q")
         ]
         names = random.choice(((), ("one",), ("one", "few")))
         self._receipts = {name: Receipts(name, self._ledger) for name in names}
@@ -123,7 +124,7 @@ class Dead:
         ids = range(first, first + self._world.random.randint(1, 4))
         self._purging.append(ids)
         purge = self._world.realm.subscriptions.purge
-        count = await purge(ChannelId(self._world.numbers["short"]), ids[0], ids[-1], "")
+        count = await purge(ChannelId(self._world.numbers["short"]), ids[0], ids[-1], selector="")
         self._purged.update(set(ids) & set(known))
         self._world.note(f"purged {count} of {ids}")
 

@@ -42,7 +42,7 @@ class Durables:
         }
         self._ledgers = {name: Ledger(name) for name in self._definitions}
         self._publishers = [
-            Publisher(world, ledger, name, _events, each_s=0.05)
+            Publisher(world, ledger, name, compose=_events, each_s=0.05)
             for ledger in self._ledgers.values()
             for name in ("p", "q")
         ]

@@ -34,7 +34,8 @@ class Followed:
         self._ledger = Ledger(STORE)
         self._published: dict[bytes, Event] = {}
         self._publishers = [
-            Steady(world, self._ledger, name, self._events, publishes=12) for name in ("p", "q")
+            Steady(world, self._ledger, name, compose=self._events, publishes=12)
+            for name in ("p", "q")
         ]
         self._followers = [
             StateFollower(world, self._ledger, self._is_followed, number=number, merged=merged)

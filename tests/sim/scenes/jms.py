@@ -41,20 +41,24 @@ class Jms:
             storage=spindles(type, random.choice((0, 10))),
         )
         self._ledger = Ledger("news")
-        self._publishers = [Steady(world, self._ledger, name, _events) for name in ("p", "q")]
+        self._publishers = [
+            Steady(world, self._ledger, name, compose=_events) for name in ("p", "q")
+        ]
         names = random.sample(sorted(KINDS), 2)
         self._receipts = {
             name: Receipts(name, self._ledger, counted=name != "alone", remote=True)
             for name in names
         }
-        self._listeners = [Listener(world, self._ledger, n, self._is_heard) for n in range(2)]
+        self._listeners = [
+            Listener(world, self._ledger, n, is_done=self._is_heard) for n in range(2)
+        ]
         programs = [publisher.program for publisher in self._publishers]
         programs += [listener.program for listener in self._listeners]
         for name in names:
             kind, seats = KINDS[name]
             for number in range(seats):
                 is_done = partial(self._is_consumed, name)
-                seat = Seat(world, self._receipts[name], kind, is_done, number=number)
+                seat = Seat(world, self._receipts[name], kind, is_done=is_done, number=number)
                 programs.append(seat.program)
         self._cast = Cast(world, programs)
 

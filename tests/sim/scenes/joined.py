@@ -42,7 +42,8 @@ class Joined:
             self._joins.append(("some", "archive", ""))
         self._ledger = Ledger("source")
         self._publishers = [
-            Publisher(world, self._ledger, name, _events, publishes=8) for name in ("p", "q")
+            Publisher(world, self._ledger, name, compose=_events, publishes=8)
+            for name in ("p", "q")
         ]
 
     async def prepare(self) -> None:

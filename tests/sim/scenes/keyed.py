@@ -31,7 +31,8 @@ class Keyed:
         self._ledger = Ledger("newest")
         self._properties: dict[bytes, dict[str, Any]] = {}
         self._publishers = [
-            Publisher(world, self._ledger, name, self._events, publishes=8) for name in ("p", "q")
+            Publisher(world, self._ledger, name, compose=self._events, publishes=8)
+            for name in ("p", "q")
         ]
 
     async def prepare(self) -> None:

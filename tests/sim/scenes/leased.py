@@ -75,12 +75,16 @@ class Consumer:
         """A batch; None where nothing came, or the client has hung up."""
         world, random = self._world, self._world.random
         number = ChannelId(world.numbers[self._receipts.ledger.store])
-        asked = FetchEvents(number, self._durable, random.randint(1, 5), LEASE_MS, 300)
+        asked = FetchEvents(
+            number, self._durable, random.randint(1, 5), lease_ms=LEASE_MS, wait_ms=300
+        )
         asked_us = world.clock.now_us()
         hangs_up = not self._quiet and random.random() < 0.2
         try:
             async with asyncio.timeout(random.uniform(0, 0.3) if hangs_up else None):
-                told: Fetched = await world.realm.leases.fetch(asked, "", "sim", None, lambda: None)
+                told: Fetched = await world.realm.leases.fetch(
+                    asked, "", "sim", selector=None, check=lambda: None
+                )
         except TimeoutError:
             return None  # what had been taken goes back untried
         except DurableInUse:
@@ -95,7 +99,7 @@ class Consumer:
         assert len(ids) == told.count == len(set(ids)), f"{ids} for {told.count} events"
         self._receipts.delivered(ids, [event.data for event in events], counts)
         world.note(f"leased {self._receipts.name} {ids}")
-        return Held(told.lease, ids, world.clock.now_us(), asked_us)
+        return Held(told.lease, ids, world.clock.now_us(), asked_us=asked_us)
 
     async def _heard(self) -> None:
         if self._world.is_dark:
@@ -124,7 +128,9 @@ class Consumer:
     async def _extend(self, held: Held) -> int:
         """Until when it may have its events now; 0: it was too late to ask."""
         realm, number = self._world.realm, self._number
-        asked = ExtendLease(number, self._durable, held.lease, LeasedEvents(), 4 * LEASE_MS)
+        asked = ExtendLease(
+            number, self._durable, held.lease, chosen=LeasedEvents(), time_ms=4 * LEASE_MS
+        )
         try:
             await realm.leases.extend(asked, "")
         except LeaseEnded:
@@ -136,7 +142,7 @@ class Consumer:
         atleast = self._receipts.going_back(ids)
         delay_ms = self._world.random.choice((None, None, 60, 400))
         try:
-            await self._ask(held, ids, "roll_back", delay_ms)
+            await self._ask(held, ids, "roll_back", delay_ms=delay_ms)
         except LeaseEnded:  # the clock was set forward meanwhile
             self._refused(held, 0)
             return False
@@ -179,8 +185,8 @@ class Consumer:
             self._number,
             self._durable,
             held.lease,
-            how,  # type: ignore[arg-type]  # one of the three
-            chosen,
+            how=how,  # type: ignore[arg-type]  # one of the three
+            chosen=chosen,
             delay_ms=delay_ms,
         )
         told = await self._world.realm.leases.settle(settle, "")
@@ -203,7 +209,8 @@ class Leased:
         }
         self._ledgers = {name: Ledger(name) for name in self._definitions}
         self._publishers = [
-            Publisher(world, ledger, "p", _events, publishes=8) for ledger in self._ledgers.values()
+            Publisher(world, ledger, "p", compose=_events, publishes=8)
+            for ledger in self._ledgers.values()
         ]
         self._receipts = {
             (store, name): Receipts(
@@ -230,7 +237,7 @@ class Leased:
         """A lease of the life before has ended: only what was done is answered as done."""
         number = ChannelId(self.world.numbers[receipts.ledger.store])
         for chosen in (LeasedEvents(), LeasedEvents(IdSet.of(sorted(held.ids)).spans)):
-            asked = SettleLease(number, durable, held.lease, "ack", chosen)
+            asked = SettleLease(number, durable, held.lease, how="ack", chosen=chosen)
             try:
                 told = await self.world.realm.leases.settle(asked, "")
             except LeaseEnded:

@@ -56,7 +56,7 @@ class Shop:
         self.name = name
         self.ledger = Ledger(name)
         self.receipts = Receipts(name, self.ledger, remote=True)
-        self.publisher = Publisher(over.world, self.ledger, "p", _events, publishes=4)
+        self.publisher = Publisher(over.world, self.ledger, "p", compose=_events, publishes=4)
         self._over = over
 
     async def run(self) -> None:
@@ -89,13 +89,15 @@ class PatternConsumer:
         """A batch; None where nothing came, or the client has hung up."""
         world, random = self._world, self._world.random
         wait_ms = PATIENT_MS if self._quiet else 300
-        asked = FetchFromPattern(PATTERN, DURABLE, random.randint(1, 6), LEASE_MS, wait_ms)
+        asked = FetchFromPattern(
+            PATTERN, DURABLE, random.randint(1, 6), lease_ms=LEASE_MS, wait_ms=wait_ms
+        )
         asked_us = world.clock.now_us()
         hangs_up = not self._quiet and random.random() < 0.2
         fetch = world.realm.pattern_leases.fetch
         try:
             async with asyncio.timeout(random.uniform(0, 0.3) if hangs_up else None):
-                told: Fetched = await fetch(asked, "", "sim", None, lambda _: None)
+                told: Fetched = await fetch(asked, "", "sim", selector=None, check=lambda _: None)
         except TimeoutError:
             return None  # what had been taken goes back untried
         await self._heard()
@@ -103,7 +105,7 @@ class PatternConsumer:
             if self._quiet:
                 self._over.nothing_was_there()
             return None
-        return HeldOver(told.lease, self._got(told), world.clock.now_us(), asked_us)
+        return HeldOver(told.lease, self._got(told), world.clock.now_us(), asked_us=asked_us)
 
     def _got(self, told: Fetched) -> Ids:
         found: Ids = {}
@@ -194,7 +196,7 @@ class OverPattern:
         """All there were in this life of the realm."""
 
     async def prepare(self) -> None:
-        made = CreatePatternDurable(PATTERN, DURABLE, "shared", FromEarliest())
+        made = CreatePatternDurable(PATTERN, DURABLE, "shared", start=FromEarliest())
         with contextlib.suppress(NameAlreadyBound):
             await self.world.realm.pattern_durables.create(made)
         for name in self.shops:
@@ -224,7 +226,7 @@ class OverPattern:
 
     async def settle(self, lease: str, ids: Ids, how: How) -> Settled:
         chosen = {name: LeasedEvents(IdSet.of(sorted(own)).spans) for name, own in ids.items()}
-        asked = SettlePatternLease(PATTERN, DURABLE, lease, how, chosen)
+        asked = SettlePatternLease(PATTERN, DURABLE, lease, how=how, channels=chosen)
         return await self.world.realm.pattern_leases.settle(asked, "", lambda _: None)
 
     def receipts(self, name: str) -> Receipts:

@@ -52,7 +52,7 @@ class Lent:
         type = world.random.choice(("persistent", "mixed"))
         self._heard = Definition(type=type, engine="jms")
         self._news = Ledger("heard")
-        self._publisher = Publisher(world, self._news, "p", _events, publishes=20)
+        self._publisher = Publisher(world, self._news, "p", compose=_events, publishes=20)
         self._listener = Absent(world, self._news, self._random)
         self._committed: dict[str, Known] = {}
         self._published: dict[str, Known] = {}
@@ -121,7 +121,9 @@ class Lent:
             known.asked_us = min(known.asked_us, asked_us)
         span: Span = await world.gate.published(
             answer(
-                lambda reply: world.realm.publish(ChannelId(number), bodies, producer, 1, reply)
+                lambda reply: world.realm.publish(
+                    ChannelId(number), bodies, producer, sequence=1, reply=reply
+                )
             ),
             is_retry=is_retry,
         )
@@ -165,7 +167,7 @@ class Lent:
         number = world.numbers["heard"]
         await answer(
             lambda reply: world.realm.publish(
-                ChannelId(number), [body([Event(b"x")])], "last", 1, reply
+                ChannelId(number), [body([Event(b"x")])], "last", sequence=1, reply=reply
             )
         )
         world.set_clock(-HOUR_S * 1_000_000)

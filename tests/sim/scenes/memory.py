@@ -32,7 +32,9 @@ class Memory:
             "simple": Definition(type="simple"),
         }
         self._ledger = Ledger("pages")
-        self._publishers = [Publisher(world, self._ledger, name, _events) for name in ("p", "q")]
+        self._publishers = [
+            Publisher(world, self._ledger, name, compose=_events) for name in ("p", "q")
+        ]
         self._used = 0
         """Ids of ``brief`` below this were given."""
         self._present: dict[str, dict[int, bytes]] = {}

@@ -35,7 +35,8 @@ class Merged:
         self._ledger = Ledger("merged")
         self._published: dict[bytes, Event] = {}
         self._publishers = [
-            Publisher(world, self._ledger, name, self._events, publishes=10) for name in ("p", "q")
+            Publisher(world, self._ledger, name, compose=self._events, publishes=10)
+            for name in ("p", "q")
         ]
         self._receipts = Receipts("watch", self._ledger)
 

@@ -47,7 +47,8 @@ class Ordered:
         self._lanes: dict[bytes, str | None] = {}
         """By content."""
         self._publishers = [
-            Steady(world, self._ledger, name, self._events, publishes=10) for name in ("p", "q")
+            Steady(world, self._ledger, name, compose=self._events, publishes=10)
+            for name in ("p", "q")
         ]
         self._receipts = {name: Receipts(name, self._ledger, remote=True) for name in DURABLES}
         self._programs = [publisher.program for publisher in self._publishers]
@@ -56,7 +57,7 @@ class Ordered:
             is_done = partial(self._is_consumed, name)
             for number in range(seats):
                 receipts = self._receipts[name]
-                seat = OrderedSeat(world, receipts, before[name], is_done, number)
+                seat = OrderedSeat(world, receipts, before[name], is_done=is_done, number=number)
                 self._programs.append(seat.program)
         self._running: list[asyncio.Task[None]] = []
 

@@ -43,7 +43,8 @@ class Passing:
         """Events of this life."""
         self._transient: set[bytes] = set()
         self._publishers = [
-            Publisher(world, self._ledger, name, self._events, publishes=8) for name in ("p", "q")
+            Publisher(world, self._ledger, name, compose=self._events, publishes=8)
+            for name in ("p", "q")
         ]
         names = random.sample(sorted(DURABLES), 2)
         self._receipts = {
@@ -147,7 +148,7 @@ class Passing:
             except PenstockError:
                 continue
             assert span.first == len(said), f"{span.first} follows {len(said)} events"
-            self._air.confirm("", n, span, datas)
+            self._air.confirm("", n, span, datas=datas)
             said += datas
             world.note(f"air took {span}")
         await pass_time(0.1)

@@ -54,8 +54,8 @@ class Paused:
         self._everything.offered = self._waiting.offered = self._ledger.offered
         self._receipts = Receipts("in", self._everything)
         self._publishers = [
-            Publisher(world, self._ledger, "p", _events, publishes=8),
-            Publisher(world, self._waiting, "q", self._later, publishes=6),
+            Publisher(world, self._ledger, "p", compose=_events, publishes=8),
+            Publisher(world, self._waiting, "q", compose=self._later, publishes=6),
         ]
         self._due_us: dict[bytes, int] = {}
         self._refused: set[bytes] = set()

@@ -32,7 +32,9 @@ class Queues:
         )
         self._ledger = Ledger("jobs")
         self._receipts = Receipts("readers", self._ledger)
-        self._publishers = [Publisher(world, self._ledger, name, _events) for name in ("p", "q")]
+        self._publishers = [
+            Publisher(world, self._ledger, name, compose=_events) for name in ("p", "q")
+        ]
 
     async def prepare(self) -> None:
         await self._world.create("failed", Definition(type="persistent"))

@@ -39,7 +39,8 @@ class Scheduled:
         self._ledger.offered = self._waiting.offered
         self._receipts = Receipts("late", self._ledger)
         self._publishers = [
-            Publisher(world, self._waiting, name, self._events, publishes=6) for name in ("p", "q")
+            Publisher(world, self._waiting, name, compose=self._events, publishes=6)
+            for name in ("p", "q")
         ]
         self._due_us: dict[bytes, int] = {}
         self._cancelling: set[bytes] = set()
@@ -92,7 +93,7 @@ class Scheduled:
                 schedule = await world.realm.schedule_of(ChannelId(world.numbers["later"]))
                 assert schedule is not None, "events wait"
                 purge = world.realm.subscriptions.purge
-                count = await purge(schedule.channel, event_id, event_id, "")
+                count = await purge(schedule.channel, event_id, event_id, selector="")
             except PenstockError:
                 return
             if count:

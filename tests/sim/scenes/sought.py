@@ -105,7 +105,7 @@ class Moved(Outlet):
             rows = [row for row, event_id in enumerate(each.ids) if event_id not in back]
             if rows:
                 ids, datas = [each.ids[row] for row in rows], [each.datas[row] for row in rows]
-                self.arrived.append(Arrived(ids, datas, each.counts, each.batch))
+                self.arrived.append(Arrived(ids, datas, each.counts, batch=each.batch))
                 self.inbox.put_nowait(self.arrived[-1])
         self._taken_back()
 
@@ -238,7 +238,7 @@ class Sought:
             storage=spindles(type, world.random.choice((0, 9))),
         )
         self._ledger = Ledger("tape")
-        self._publisher = Publisher(world, self._ledger, "p", _events, publishes=15)
+        self._publisher = Publisher(world, self._ledger, "p", compose=_events, publishes=15)
         self._places = {name: Place() for name in DURABLES}
         self._n = 0
         self._mover = Mover(world, self._ledger, "far")
@@ -261,8 +261,8 @@ class Sought:
                     self._world,
                     self._ledger,
                     name,
-                    self._places[name],
-                    partial(self._is_done, name),
+                    place=self._places[name],
+                    is_done=partial(self._is_done, name),
                     quiet=quiet,
                 )
                 group.create_task(client.run())
@@ -343,10 +343,10 @@ class Sought:
         for name, (_, selector) in DURABLES.items():
             place = self._places[name]
             wanted = [row.event_id for row in found if not selector or _is_odd(row.data)]
-            _is_settled(name, place.first, wanted, place.settled | set(+place.asked))
+            _is_settled(name, place.first, wanted, done=place.settled | set(+place.asked))
         assert self._mover.is_known
         ids = [row.event_id for row in found]
-        _is_settled("far", self._mover.first, ids, set(+self._mover.asked))
+        _is_settled("far", self._mover.first, ids, done=set(+self._mover.asked))
 
 
 def _is_settled(name: str, first: int, wanted: list[int], done: set[int]) -> None:

@@ -46,8 +46,8 @@ class Timed:
         self._briefly, self._waiting = Ledger("briefly"), Ledger("punctual")
         """Ids of the second one are those of the store where events wait."""
         self._publishers = [
-            Publisher(world, self._briefly, "p", _plain, publishes=12),
-            Publisher(world, self._waiting, "q", self._scheduled, publishes=8),
+            Publisher(world, self._briefly, "p", compose=_plain, publishes=12),
+            Publisher(world, self._waiting, "q", compose=self._scheduled, publishes=8),
         ]
         self._due_us: dict[bytes, int] = {}
         self._seen: dict[int, Times] = {}

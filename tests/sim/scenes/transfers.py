@@ -52,7 +52,7 @@ class Transfers:
         self._done = {"a": 0, "b": 0}
         self._ended: dict[str, bool] = {}
         """By transaction: whether it was committed, once that was answered."""
-        self._plain = Publisher(world, self._ledgers["left"], "plain", _single, publishes=6)
+        self._plain = Publisher(world, self._ledgers["left"], "plain", compose=_single, publishes=6)
 
     async def prepare(self) -> None:
         for name, definition in self._definitions.items():
@@ -129,7 +129,7 @@ class Transfers:
             datas = [event.data for event in events]
             known = self._ledgers[name].confirmed.get((transaction, 0))
             assert known in (None, span), f"{transaction} has got {known}, and {span}"
-            self._ledgers[name].confirm(transaction, 0, span, datas)
+            self._ledgers[name].confirm(transaction, 0, span, datas=datas)
 
     def _draw(self, transaction: str) -> Random:
         return Random(f"{self._world.seed}/{transaction}")

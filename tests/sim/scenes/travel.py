@@ -43,7 +43,8 @@ class Travel:
         )
         self._ledger = Ledger("home")
         self._publishers = [
-            Publisher(world, self._ledger, name, _events, publishes=8) for name in ("p", "q")
+            Publisher(world, self._ledger, name, compose=_events, publishes=8)
+            for name in ("p", "q")
         ]
         self._receipts = Receipts("team", self._ledger)
         self._tried: list[Copy] = []
@@ -97,8 +98,12 @@ class Travel:
         )
         under_way = await realm.imports.begin(session, name, manifest.encoded())
         for n in (begun.files, *range(begun.files)):
-            await realm.imports.put(session, under_way, n, 0, memoryview(files[n][1]))
-        self._tried.append(Copy(name, begun.events, begun.events - asked, begun.events - acked))
+            await realm.imports.put(
+                session, under_way, n, offset=0, content=memoryview(files[n][1])
+            )
+        self._tried.append(
+            Copy(name, begun.events, begun.events - asked, outstanding_max=begun.events - acked)
+        )
         await realm.imports.commit(session, under_way)
         self._there.add(name)
         self._world.note(f"copied {begun.events} events to {name}")
@@ -106,7 +111,9 @@ class Travel:
     async def _read(self, export: str, number: ChannelId) -> tuple[ExportedFile, bytes]:
         content = b""
         while True:
-            part = await self._world.realm.exports.read("traveller", export, number, len(content))
+            part = await self._world.realm.exports.read(
+                "traveller", export, number, offset=len(content)
+            )
             content += part.content
             if len(content) >= part.file.size:
                 return part.file, content

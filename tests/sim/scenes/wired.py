@@ -45,9 +45,12 @@ class Wired:
         self._jobs = Definition(kind="queue", type=world.draw_type(("persistent", "mixed")))
         self._ledgers = {name: Ledger(name) for name in ("wired", "tasks")}
         wired = self._ledgers["wired"]
-        self._steady = [Steady(world, wired, "p", _events), Steady(world, wired, "q", _events)]
-        self._pipelined = Pipelined(world, wired, "r", _events)
-        self._pushing = Steady(world, self._ledgers["tasks"], "p", _events, publishes=8)
+        self._steady = [
+            Steady(world, wired, "p", compose=_events),
+            Steady(world, wired, "q", compose=_events),
+        ]
+        self._pipelined = Pipelined(world, wired, "r", compose=_events)
+        self._pushing = Steady(world, self._ledgers["tasks"], "p", compose=_events, publishes=8)
         names = ["alone", random.choice(sorted(KINDS.keys() - {"alone"}))]
         self._receipts = {
             name: Receipts(name, wired, counted=KINDS[name][0] in COUNTED, remote=True)
@@ -55,7 +58,7 @@ class Wired:
         }
         self._taken = Receipts("takers", self._ledgers["tasks"], remote=True)
         self._committing = Committing(world, wired)
-        self._follower = Follower(world, wired, "f", lambda: self._is_read)
+        self._follower = Follower(world, wired, "f", is_done=lambda: self._is_read)
         programs: list[Program] = [
             *(each.program for each in self._steady),
             self._pipelined.program,
@@ -68,10 +71,12 @@ class Wired:
             for number in range(seats):
                 is_done = partial(self._is_consumed, "wired", name)
                 receipts = self._receipts[name]
-                seat = Seat(world, receipts, kind, is_done, number=number, by_id=True)
+                seat = Seat(world, receipts, kind, is_done=is_done, number=number, by_id=True)
                 programs.append(seat.program)
         for number in range(2):
-            taker = Taker(world, self._taken, partial(self._is_consumed, "tasks", ""), number)
+            taker = Taker(
+                world, self._taken, partial(self._is_consumed, "tasks", ""), number=number
+            )
             programs.append(taker.program)
         self._cast = Cast(world, programs)
 
@@ -185,7 +190,7 @@ class Committing:
             return
         ids = await transaction.commit()
         del self._begun[transaction.id], ledger.doubtful[label]
-        ledger.confirm(label, 0, Span(ids.start, ids.stop), datas, life=world.lives)
+        ledger.confirm(label, 0, Span(ids.start, ids.stop), datas=datas, life=world.lives)
         ledger.unsure_lives.update(ids)
         world.note(f"committed {label} {ids}")
 

@@ -71,12 +71,16 @@ class Query:
                 (row,) = batch.to_pylist()
                 files = msgspec.json.decode(row["files"], type=tuple[DataFile, ...])
                 columns = schema_from(row["columns"])
-                found.append(Written(row["channel"], row["epoch"], row["events"], files, columns))
+                found.append(
+                    Written(
+                        row["channel"], row["epoch"], row["events"], files=files, columns=columns
+                    )
+                )
         self.end = end
         return found
 
     def step(self, number: int) -> None:
-        commit(self.lake, self.written(), "query", number)
+        commit(self.lake, self.written(), "query", version=number)
         self.at = self.end
 
 
@@ -94,7 +98,7 @@ def test_events_are_archived_once_and_read_back(
     before = flights.read(columns=["event_id", "published", "tag", "data", "n"])
     for number in range(2):
         query.step(number)
-    commit(lake, query.written(), "query", 1)  # tried again: stored already
+    commit(lake, query.written(), "query", version=1)  # tried again: stored already
     query.step(2)
     name_archive(url, lake, "flights")
     flights.purge(end=39)

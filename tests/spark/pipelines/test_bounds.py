@@ -16,7 +16,7 @@ from penstock.spark.pipelines.bounds import (
     said_time,
 )
 
-NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
+NOON = datetime(2013, 1, 1, hour=12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_a_file_says_everything(tmp_path: Path) -> None:
     assert pipeline.source("flights") == Source(
         name="flights",
         channel=("flights/ewr", "flights/jfk"),
-        starting=datetime(2013, 1, 31, 9, 30, tzinfo=UTC),
+        starting=datetime(2013, 1, 31, hour=9, minute=30, tzinfo=UTC),
         selector="dep_delay > 0",
         columns=("event_id", "carrier"),
         max_events=5_000,

@@ -59,44 +59,56 @@ pyspark.errors.exceptions.captured.ArithmeticException: {JAVA}
     [
         (
             STREAM + JAVA,
-            FailureCause("Division by zero. Use `try_divide`. [DIVIDE_BY_ZERO]", False, True),
+            FailureCause(
+                "Division by zero. Use `try_divide`. [DIVIDE_BY_ZERO]",
+                may_pass=False,
+                is_of_value=True,
+            ),
         ),
         (
             FOREACH,
-            FailureCause("Division by zero. Use `try_divide`. [DIVIDE_BY_ZERO]", False, True),
+            FailureCause(
+                "Division by zero. Use `try_divide`. [DIVIDE_BY_ZERO]",
+                may_pass=False,
+                is_of_value=True,
+            ),
         ),
         (
             STREAM + PYTHON,
             FailureCause(
                 "ZeroDivisionError: integer division or modulo by zero "
                 "(steps.py, line 4, in inverse)",
-                False,
+                may_pass=False,
             ),
         ),
         (
             STREAM + OURS,
-            FailureCause("the realm has lost rows of this write [no-such-stage]", True),
+            FailureCause("the realm has lost rows of this write [no-such-stage]", may_pass=True),
         ),
         (
             STREAM + "java.io.OptionalDataException",
-            FailureCause("java.io.OptionalDataException", True),
+            FailureCause("java.io.OptionalDataException", may_pass=True),
         ),
         (
             STREAM + "Python worker failed to connect back.\n\tat org.apache.spark.errors",
-            FailureCause("Python worker failed to connect back.", True),
+            FailureCause("Python worker failed to connect back.", may_pass=True),
         ),
         (
             "Timed out while waiting for the Python worker to connect back",
-            FailureCause("Timed out while waiting for the Python worker to connect back", True),
+            FailureCause(
+                "Timed out while waiting for the Python worker to connect back", may_pass=True
+            ),
         ),
         ("Python worker exited unexpectedly (crashed)\nmore", None),
-        ("", FailureCause("PySparkRuntimeError", False)),
+        ("", FailureCause("PySparkRuntimeError", may_pass=False)),
     ],
 )
 def test_a_cause_is_one_line(text: str, cause: FailureCause | None) -> None:
     found = cause_of(PySparkRuntimeError(text))
 
-    assert found == (cause or FailureCause("Python worker exited unexpectedly (crashed)", True))
+    assert found == (
+        cause or FailureCause("Python worker exited unexpectedly (crashed)", may_pass=True)
+    )
 
 
 def test_a_changed_aggregate_is_told_with_what_to_do() -> None:
@@ -117,7 +129,7 @@ def test_what_a_restart_of_the_realm_breaks_may_pass(kind: type[Exception]) -> N
 
 
 def test_what_is_wrong_with_the_rows_stays_wrong() -> None:
-    assert cause_of(InvalidEvent("no")) == FailureCause("no [invalid-event]", False)
+    assert cause_of(InvalidEvent("no")) == FailureCause("no [invalid-event]", may_pass=False)
 
 
 @pytest.mark.parametrize("kind", error_classes().values())

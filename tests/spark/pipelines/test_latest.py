@@ -194,7 +194,7 @@ def test_an_archive_without_a_null_tells_a_change_of_type_all_the_same(
 ) -> None:
     change(changes, {"ccy": 1, "bid": 1.0, "ask": 2.0}, {"ccy": 2, "bid": 7.0})
     change(changes, {"ccy": 2, "bid": "closed"})
-    Archiver(client, changes, tmp_path / "lake", "delta").move(3)
+    Archiver(client, changes, tmp_path / "lake", format="delta").move(3)
     change(changes, {"ccy": 1, "ask": 3.0})
 
     run(defined(tmp_path, as_of=3, archive="lake"), url=url, spark=spark)

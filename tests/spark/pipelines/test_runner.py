@@ -221,7 +221,9 @@ def test_what_py4j_logs_of_a_lost_jvm_is_not_printed(
     error: Exception | None, is_printed: bool
 ) -> None:
     info = (type(error), error, None) if error is not None else None
-    record = logging.LogRecord("root", logging.ERROR, "", 0, "while sending", None, info)
+    record = logging.LogRecord(
+        "root", logging.ERROR, "", lineno=0, msg="while sending", args=None, exc_info=info
+    )
 
     assert _is_not_of_gateway(record) == is_printed
 

@@ -112,7 +112,7 @@ class MortalOutlet:
         self, channel: str, bodies: Sequence[pa.RecordBatch], producer: str, sequence: int
     ) -> None:
         self._dying.step()
-        self._outlet.publish(channel, bodies, producer, sequence)
+        self._outlet.publish(channel, bodies, producer, sequence=sequence)
         self._dying.step()
 
 

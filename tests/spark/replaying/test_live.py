@@ -35,7 +35,7 @@ def test_what_the_archive_has_is_not_read_again(client: Session, tmp_path: Path)
 
 def test_a_channel_that_is_not_there_is_named(client: Session) -> None:
     with pytest.raises(NameDoesNotExist, match="nowhere"):
-        RealmOutlet(client).publish("nowhere", [], "p", 1)
+        RealmOutlet(client).publish("nowhere", [], "p", sequence=1)
 
 
 def test_a_wait_ends_when_it_is_time_to_stop() -> None:

@@ -50,7 +50,7 @@ def replay(
     route = ReplayRoute(targets, options.pop("marks", False))
     timer = timer or PassingTime()
     return ReplayRun(
-        histories, route, outlet, place, pace=ReplayPace(speed), timer=timer, **options
+        histories, route, outlet, place=place, pace=ReplayPace(speed), timer=timer, **options
     )
 
 
@@ -102,8 +102,8 @@ def test_a_slow_realm_makes_it_late_and_it_catches_up_in_larger_portions(
     outlet = ToRealm(client, timer)
 
     class Slow:
-        def publish(self, *given: Any) -> None:
-            outlet.publish(*given)
+        def publish(self, *given: Any, **named: Any) -> None:
+            outlet.publish(*given, **named)
             timer.now += 100_000
 
     seen: list[Reached] = []

@@ -100,7 +100,7 @@ def test_a_mark_keeps_what_an_event_has(client: Session) -> None:
     (batch,) = events([5, 6], [0, 1], price=[1, None]).to_batches()
     stored = stored_rows(batch, batch.schema)
     ids, times = stored.column("event_id"), stored.column("published")
-    body = marked(body_of_stored(stored), pa.array(["old", "old"]), ids, times)
+    body = marked(body_of_stored(stored), pa.array(["old", "old"]), ids, published=times)
     channel.publish_bodies([body], producer="p", sequence=1)
     first, second = channel.browse()
 

@@ -85,8 +85,8 @@ def _connects(draw: st.DrawFn, version: int) -> packets.ConnectPacket:
             draw(NAMES),
             draw(st.binary(max_size=20)),
             draw(st.integers(0, 2)),
-            draw(st.booleans()),
-            draw(_own(version, properties.WILL)),
+            retain=draw(st.booleans()),
+            properties=draw(_own(version, properties.WILL)),
         )
     return packets.ConnectPacket(
         client_id=draw(TEXTS),
@@ -117,10 +117,10 @@ def publishes(draw: st.DrawFn, version: int) -> packets.PublishPacket:
         topic,
         draw(st.binary(max_size=300)),
         qos,
-        draw(_IDS) if qos else 0,
-        draw(st.booleans()),
-        draw(st.booleans()) and qos > 0,
-        own,
+        packet_id=draw(_IDS) if qos else 0,
+        retain=draw(st.booleans()),
+        is_duplicate=draw(st.booleans()) and qos > 0,
+        properties=own,
     )
 
 
@@ -131,14 +131,14 @@ def _subscriptions(version: int) -> st.SearchStrategy[packets.TopicSubscription]
         packets.TopicSubscription,
         filters(),
         st.integers(0, 2),
-        st.just(False),
+        st.just(value=False),
         st.booleans(),
         st.integers(0, 2),
     ) | st.builds(
         packets.TopicSubscription,
         filters(may_be_shared=False),
         st.integers(0, 2),
-        st.just(True),
+        st.just(value=True),
         st.booleans(),
         st.integers(0, 2),
     )

@@ -211,7 +211,7 @@ def test_who_stops_after_a_packet_gets_the_next_whatever_its_length() -> None:
     """As a connection does that has to sign its client in first."""
     reader = PacketReader()
     first = packet_bytes(ConnectPacket("a client with a long name"), MQTT_5)
-    second = packet_bytes(PublishPacket("a", b"", 1, 1), MQTT_5)
+    second = packet_bytes(PublishPacket("a", b"", 1, packet_id=1), MQTT_5)
     reader.receive(first[:5])
     assert list(reader.packets()) == []
     reader.receive(first[5:] + second[:3])
@@ -281,19 +281,19 @@ def plain_or_nearly(draw: st.DrawFn) -> bytes:
 def test_plain_messages_are_read_together_as_they_are_one_by_one(
     version: int, data: bytes, most: int
 ) -> None:
-    found, end = plain_messages(data, version, most, 1 << 20)
+    found, end = plain_messages(data, version, most, packet_bytes_max=1 << 20)
 
     assert len(found) <= most
     if found:
         expected = read(data[:end], version)
-        assert expected == [PublishPacket(t, p, int(i > 0), i) for t, p, i in found]
+        assert expected == [PublishPacket(t, p, int(i > 0), packet_id=i) for t, p, i in found]
     else:
         assert end == 0
 
 
 @VERSIONS
 def test_plain_messages_are_read_as_far_as_they_go(version: int) -> None:
-    plain = [PublishPacket("a", b"x" * 200, each % 2, each % 2) for each in range(5)]
+    plain = [PublishPacket("a", b"x" * 200, each % 2, packet_id=each % 2) for each in range(5)]
     other = PublishPacket("a", b"", retain=True)
     data = b"".join(packet_bytes(each, version) for each in (*plain, other))
     reader = PacketReader()
@@ -308,7 +308,7 @@ def test_plain_messages_are_read_as_far_as_they_go(version: int) -> None:
     assert reader.publishes(version, 3) == []
     reader.receive(data[20:])
     assert len(reader.publishes(version, 9)) == 5
-    assert plain_messages(data, version, 9, 20) == ([], 0), "more than is taken"
+    assert plain_messages(data, version, 9, packet_bytes_max=20) == ([], 0), "more than is taken"
 
 
 @VERSIONS
@@ -318,7 +318,7 @@ def test_plain_messages_are_written_as_others_are(version: int, size: int) -> No
 
     written = plain_publishes([(each, payload) for each in topics], [1, 0xFFFF], version)
     for topic, packet_id, data in zip(topics, [1, 0xFFFF], written, strict=True):
-        assert data == packet_bytes(PublishPacket(topic, payload, 1, packet_id), version)
+        assert data == packet_bytes(PublishPacket(topic, payload, 1, packet_id=packet_id), version)
         for retain in (False, True):
             packet = PublishPacket(topic, payload, retain=retain)
             assert plain_publish(topic, payload, version, retain=retain) == packet_bytes(

@@ -241,7 +241,9 @@ class RealmConnection:
             )
         self._link = link
         try:
-            await self._signing_in.say_hello(link, address, self.session_id, self._greeting)
+            await self._signing_in.say_hello(
+                link, address, self.session_id, greeting=self._greeting
+            )
             welcome = self._recognised(await self._greeting)
         except BaseException:
             self._link = None
@@ -427,7 +429,7 @@ class RealmConnection:
             self._greeting.set_exception(ConnectionLost(f"the connection was lost ({why})"))
             self._greeting.exception()
         for request, pending in list(self._pending.items()):
-            if (error := end_of(pending, self._farewell, why, self._taken)) is not None:
+            if (error := end_of(pending, self._farewell, why, taken=self._taken)) is not None:
                 reject(self._pending.pop(request).answer, error)
         for route in list(self._incoming.values()):
             if route.lost is not None:
@@ -465,7 +467,7 @@ class RealmConnection:
         Raises ``InvalidArgument`` at once for what no realm could read.
         """
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.request_for(answer, message, bodies, schemas, resend=resend, waits=waits)
+        self.request_for(answer, message, bodies, schemas=schemas, resend=resend, waits=waits)
         return answer
 
     def request_for(
@@ -486,7 +488,9 @@ class RealmConnection:
             check_request(message)
         number = self._next_request
         self._next_request += 1
-        pending = Pending(number, message, bodies, schemas, answer, resend, waits)
+        pending = Pending(
+            number, message, bodies, schemas=schemas, answer=answer, resend=resend, waits=waits
+        )
         self._pending[number] = pending
         if self._link is not None and self._online.is_set():
             self._send(pending)

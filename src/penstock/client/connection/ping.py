@@ -43,8 +43,8 @@ class PingProbe:
 def _answer(message: wire.FromServer) -> Pong:
     match message:
         case wire.Done():
-            return Pong(True, "answers")
+            return Pong(is_good=True, said="answers")
         case wire.Goodbye(code, text) | wire.Failed(_, code, text):
-            return Pong(False, f"{text} [{code}]")
+            return Pong(is_good=False, said=f"{text} [{code}]")
         case _:
-            return Pong(False, "answers something else")
+            return Pong(is_good=False, said="answers something else")

@@ -48,13 +48,22 @@ class SigningIn:
         if shown.has_token:
             check_token_is_safe(self._url, at)
         if not shown.password:
-            link.send(wire.Hello(_client_name(), session, shown.user, shown.token()))
+            link.send(wire.Hello(_client_name(), session, shown.user, token=shown.token()))
             return
         loop = asyncio.get_running_loop()
         self._challenges = [loop.create_future(), loop.create_future()]
         question, outcome = self._challenges
         exchange = ScramClient(shown.user, shown.password, secrets.token_urlsafe(NONCE_BYTES))
-        link.send(wire.Hello(_client_name(), session, shown.user, "", MECHANISM, exchange.first()))
+        link.send(
+            wire.Hello(
+                _client_name(),
+                session,
+                shown.user,
+                token="",
+                mechanism=MECHANISM,
+                data=exchange.first(),
+            )
+        )
         await _first(question, greeting)
         if not question.done():  # the realm asks for no password, or has refused
             # A realm without authentication is on this machine; TLS has shown the identity of any

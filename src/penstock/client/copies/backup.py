@@ -82,7 +82,7 @@ async def back_up(connection: RealmConnection, folder: FolderLike) -> BackupResu
             path = _path(begun, file)
             held = known.get(path)
             if held is None or not is_there(target / path, held.size):
-                held = await _receive(connection, begun, number, target / path, path)
+                held = await _receive(connection, begun, number, target=target / path, path=path)
                 read.append(held)
             kept.append(held)
         manifest = _manifest(begun, kept)
@@ -105,10 +105,10 @@ async def _to_file(connection: RealmConnection, target: Path) -> BackupResult:
         for number, file in enumerate(begun.files):
             path = _path(begun, file)
             await asyncio.to_thread(_write, written, _tar_header(path, file.size, begun.at_us))
-            kept.append(await _received(connection, begun, number, written, path))
+            kept.append(await _received(connection, begun, number, written=written, path=path))
             await asyncio.to_thread(_write, written, bytes(-file.size % tarfile.BLOCKSIZE))
         manifest = _manifest(begun, kept)
-        await asyncio.to_thread(_end_tar, written, manifest, begun.at_us)
+        await asyncio.to_thread(_end_tar, written, manifest, at_us=begun.at_us)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
@@ -283,7 +283,7 @@ async def _receive(
     """Write one file; it is on disk on return."""
     written = await asyncio.to_thread(_opened, target)
     try:
-        kept = await _received(connection, begun, number, written, path)
+        kept = await _received(connection, begun, number, written=written, path=path)
         await asyncio.to_thread(_sync, written)
     finally:
         os.close(written)

@@ -84,8 +84,10 @@ async def copy_files(
         copied: list[CapturedFile] = []
         for number, file in files:
             held = there.get(file.name)
-            read = _reader(connection, begun, number, file)
-            if held is not None and await _is_same(target, held, file, label.stamps, read):
+            read = _reader(connection, begun, number, file=file)
+            if held is not None and await _is_same(
+                target, held, file, stamps=label.stamps, read=read
+            ):
                 label.stamps[file.name] = file.stamp
                 continue
             with tempfile.TemporaryFile() as spool:

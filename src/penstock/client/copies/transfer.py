@@ -68,8 +68,8 @@ async def export(
     was_there = await asyncio.to_thread(_make_ready, target)
     try:
         begun = await _begun(connection, name, kind)
-        files = [await _receive(connection, begun, n, target) for n in range(begun.files)]
-        state = await _receive(connection, begun, begun.files, target)
+        files = [await _receive(connection, begun, n, folder=target) for n in range(begun.files)]
+        state = await _receive(connection, begun, begun.files, folder=target)
         manifest = Manifest(
             format=FORMAT,
             name=begun.name,
@@ -117,7 +117,7 @@ async def import_from(
         known = await connection.request(begin, [encoded], resend=False)
     try:
         for number in (len(manifest.files), *range(len(manifest.files))):
-            await _send(connection, known, number, manifest, source)
+            await _send(connection, known, number, manifest=manifest, folder=source)
     except BaseException:
         with suppress(PenstockError):  # it was refused, and has ended already
             await connection.request(AbortImport(known), resend=False, waits=False)
@@ -154,7 +154,7 @@ async def _receive(
             raise DamagedExport(f"{file.name} is not the file the realm announced; start again")
         parts.append(part.content)
         offset += len(part.content)
-    await asyncio.to_thread(_write, folder, file, b"".join(parts))
+    await asyncio.to_thread(_write, folder, file, content=b"".join(parts))
     return file
 
 

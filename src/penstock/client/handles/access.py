@@ -98,7 +98,7 @@ class Access:
         asked = await self._connection.ask(BeginPassword(), PasswordChallenge)
         check_rounds(asked.rounds)
         said = change_said(asked.nonce, name, made)
-        return await asyncio.to_thread(proof_of, old, asked.salt, asked.rounds, said)
+        return await asyncio.to_thread(proof_of, old, asked.salt, rounds=asked.rounds, said=said)
 
     async def delete_user(self, name: str) -> None:
         """The user's sessions end at once. Raises ``NameDoesNotExist``, ``IllegalState`` for the
@@ -118,7 +118,7 @@ class Access:
         check_length(password, me.password_length_min)
         check_rounds(me.password_rounds)
         salt = secrets.token_bytes(SALT_BYTES)
-        return await asyncio.to_thread(verifier, password, salt, me.password_rounds)
+        return await asyncio.to_thread(verifier, password, salt, rounds=me.password_rounds)
 
     # --- groups --------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class Access:
         ``InvalidArgument``, ``NameDoesNotExist``.
         """
         kind, name = _resource(channel, queue, topic)
-        message = Grant(kind, name, subject, rights)
+        message = Grant(kind, name, subject, rights=rights)
         async with near_names(name, partial(self._stores, kind)):
             return await self._connection.ask(message, AclInfo)
 
@@ -209,7 +209,7 @@ class Access:
         """Revoke rights, or all of them if none is named. Subscriptions that lose a right they need
         end at once with ``AccessDenied``."""
         kind, name = _resource(channel, queue, topic)
-        message = Revoke(kind, name, subject, rights)
+        message = Revoke(kind, name, subject, rights=rights)
         return await self._connection.ask(message, AclInfo)
 
     async def audit(

@@ -64,7 +64,9 @@ class Channels:
 
         Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``.
         """
-        opened = await create_store(self._connection, name, "channel", attributes, if_missing)
+        opened = await create_store(
+            self._connection, name, "channel", attributes=attributes, if_missing=if_missing
+        )
         return Channel(self._connection, opened)
 
     async def get(self, name: str) -> Channel:
@@ -92,7 +94,7 @@ class Channels:
         """
         from penstock.client.copies.transfer import export
 
-        return await export(self._connection, name, "channel", folder)
+        return await export(self._connection, name, "channel", folder=folder)
 
     async def import_from(self, folder: FolderLike, name: str = "") -> Channel:
         """Make a channel out of an exported one, under its own name or another, every id kept
@@ -103,7 +105,7 @@ class Channels:
         """
         from penstock.client.copies.transfer import import_from
 
-        opened = await import_from(self._connection, folder, "channel", name)
+        opened = await import_from(self._connection, folder, "channel", name=name)
         return Channel(self._connection, opened)
 
 
@@ -174,7 +176,7 @@ class Channel(Destination):
         """
         name = key_name_of(self.name, self._opened.definition)
         event = registered_of(name, key, {**(properties or {}), **named})
-        return Registered(name, key, await self._publish(event), self._publish)
+        return Registered(name, key, await self._publish(event), publish=self._publish)
 
     async def update(
         self, key: Any, properties: Mapping[str, Any] | None = None, /, **changes: Any
@@ -197,7 +199,7 @@ class Channel(Destination):
         from penstock.client.reading.key_state import StateQuestion, state_of
 
         name = key_name_of(self.name, self._opened.definition)
-        asked = StateQuestion(self._opened, name, key, as_of, archive)
+        asked = StateQuestion(self._opened, name, key, as_of=as_of, archive=archive)
         return await state_of(self._connection, asked)
 
     # --- publishing in two steps ---------------------------------------------------------
@@ -214,7 +216,7 @@ class Channel(Destination):
             for part in parts_of(body, self._connection.event_bytes_max)
         ]
         buffers = [memoryview(batch_bytes(part)) for part in parts]
-        return await stage(self._connection, self.number, parts, buffers)
+        return await stage(self._connection, self.number, parts, buffers=buffers)
 
     async def commit_stages(
         self, stages: Sequence[str], *, producer: str, sequence: int, content: str = ""
@@ -227,7 +229,7 @@ class Channel(Destination):
         ``NoSuchStage``, ``SequenceTooOld``, ``DifferentContent``.
         """
         name = with_content(producer, content)
-        message = CommitStages(self.number, name, sequence, tuple(stages))
+        message = CommitStages(self.number, name, sequence, stages=tuple(stages))
         return ids_of_answer(await self._connection.request(message))
 
     async def drop_stages(self, stages: Sequence[str]) -> None:
@@ -242,7 +244,7 @@ class Channel(Destination):
         The same ``producer`` and ``sequence`` again, from any session, is answered with the ids of
         the first time (SEM X3). Raises ``SequenceTooOld``, and as :meth:`publish` does.
         """
-        publisher = Publisher(self._connection, self.number, producer, sequence - 1)
+        publisher = Publisher(self._connection, self.number, producer, published=sequence - 1)
         return await publisher.publish(bodies)
 
     # --- reading -------------------------------------------------------------------------

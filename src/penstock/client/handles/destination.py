@@ -110,7 +110,9 @@ class Destination:
             raise unknown_attribute(attributes, REQUESTED, "request")
         requester = self._connection.requester
         assert isinstance(requester, Requester), "its session has brought it"
-        return await requester.request(self.name, self._publisher, data, timeout, attributes)
+        return await requester.request(
+            self.name, self._publisher, data, timeout=timeout, attributes=attributes
+        )
 
     def producer(
         self,
@@ -163,7 +165,7 @@ class Destination:
     async def locate(self, first_id: int, end_id: int, *, publishers: bool = False) -> Location:
         """Where the stored events of an id range can be read: sealed files, or over the wire;
         with ``publishers`` also who published those in files."""
-        message = Locate(self.number, first_id, end_id, publishers)
+        message = Locate(self.number, first_id, end_id, publishers=publishers)
         return await self._connection.ask(message, Location)
 
     async def published_at(self, event_id: int) -> datetime | None:
@@ -200,7 +202,7 @@ class Destination:
         """Remove events from ``start`` up to and including ``end``; gives how many (SEM T9)."""
         check_range(start, end)
         return await self._connection.ask(
-            PurgeChannel(self.number, start, end, selector), int, resend=False
+            PurgeChannel(self.number, start, end, selector=selector), int, resend=False
         )
 
     async def columns(self) -> pa.Schema:

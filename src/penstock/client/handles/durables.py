@@ -91,7 +91,13 @@ class Durables:
         """
         sent = durable_attributes_of(attributes)
         message = CreateDurable(
-            self._channel, name, type, start_of(start), selector, persistent, **sent
+            self._channel,
+            name,
+            type,
+            start=start_of(start),
+            selector=selector,
+            persistent=persistent,
+            **sent,
         )
 
         async def create(resend: bool) -> DurableInfo:
@@ -103,15 +109,17 @@ class Durables:
             what = f"durable {found.name} of {self._of}"
             refuse_differences(what, differing_fields(given, found))
 
-        there = Durable(self._connection, self._channel, name, self._of)
+        there = Durable(self._connection, self._channel, name, channel_name=self._of)
         made = await created(there.info, create, check, if_missing=if_missing)
-        return Durable(self._connection, self._channel, made.name, self._of)
+        return Durable(self._connection, self._channel, made.name, channel_name=self._of)
 
     async def get(self, name: str) -> Durable:
         """Raises ``NameDoesNotExist``."""
         async with near_names(name, self._names):
-            info = await Durable(self._connection, self._channel, name, self._of).info()
-        return Durable(self._connection, self._channel, info.name, self._of)
+            info = await Durable(
+                self._connection, self._channel, name, channel_name=self._of
+            ).info()
+        return Durable(self._connection, self._channel, info.name, channel_name=self._of)
 
     async def list(self) -> list[DurableInfo]:
         """Descriptions of the channel's durables, by name."""
@@ -120,7 +128,7 @@ class Durables:
     async def delete(self, name: str) -> None:
         """End a durable for good. Raises ``NameDoesNotExist``."""
         message = DeleteDurable(self._channel, name)
-        there = Durable(self._connection, self._channel, name, self._of)
+        there = Durable(self._connection, self._channel, name, channel_name=self._of)
         async with near_names(name, self._names):
             await deleted(lambda: self._connection.request(message, resend=False), there.info)
 
@@ -233,7 +241,7 @@ class Durable:
         often they were delivered again; changes nothing (SEM D16)."""
         check_range(start, end)
         last = (1 << 62) if end is None else end
-        message = DescribeOutstanding(self._channel, self.name, start, last + 1)
+        message = DescribeOutstanding(self._channel, self.name, start, end_id=last + 1)
         return await self._connection.ask(message, Outstanding)
 
     def hold(self) -> DurableHold:
@@ -247,7 +255,7 @@ class Durable:
         other durables keep them. Gives how many. Raises ``IllegalState`` for types that keep a
         position only (SEM D)."""
         check_range(start, end)
-        message = PurgeDurable(self._channel, self.name, start, end, selector)
+        message = PurgeDurable(self._channel, self.name, start, last_id=end, selector=selector)
         return await self._connection.ask(message, int, resend=False)
 
     async def seek(self, to: StartLike, *, preview: bool = False) -> SeekOutcome:
@@ -268,7 +276,7 @@ class Durable:
             return await self._connection.ask(
                 PreviewSeek(self._channel, self.name, place), SeekOutcome
             )
-        message = SeekDurable(self._channel, self.name, place, secrets.token_hex(16))
+        message = SeekDurable(self._channel, self.name, place, key=secrets.token_hex(16))
         return await self._connection.ask(message, SeekOutcome)
 
     async def unbind(self) -> int:

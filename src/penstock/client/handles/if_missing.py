@@ -103,9 +103,9 @@ def differing_attributes(
     for name in given:
         if name == "storage":
             for each in given["storage"] or ():
-                yield from _difference(f"storage.{each}", each, wanted.storage, found.storage)
+                yield from _difference(f"storage.{each}", each, wanted.storage, found=found.storage)
         else:
-            yield from _difference(name, name, wanted, found)
+            yield from _difference(name, name, wanted, found=found)
 
 
 def _difference(

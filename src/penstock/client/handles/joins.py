@@ -44,7 +44,7 @@ class Joins:
         join that exists is given out if it has this selector and ``archive``. Raises
         ``NameDoesNotExist``, ``NameAlreadyBound``, ``InvalidSelector``, ``InvalidArgument``.
         """
-        message = CreateJoin(source, destination, selector, archive)
+        message = CreateJoin(source, destination, selector, archive=archive)
 
         async def create(resend: bool) -> JoinInfo:
             return await self._connection.ask(message, JoinInfo, resend=resend)

@@ -63,7 +63,13 @@ class PatternDurables:
         """
         sent = durable_attributes_of(attributes)
         message = CreatePatternDurable(
-            pattern, name, type, start_of(start), selector, persistent, **sent
+            pattern,
+            name,
+            type,
+            start=start_of(start),
+            selector=selector,
+            persistent=persistent,
+            **sent,
         )
 
         async def create() -> PatternDurableInfo:

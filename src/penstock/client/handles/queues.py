@@ -50,7 +50,9 @@ class Queues:
 
         Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``.
         """
-        opened = await create_store(self._connection, name, "queue", attributes, if_missing)
+        opened = await create_store(
+            self._connection, name, "queue", attributes=attributes, if_missing=if_missing
+        )
         return Queue(self._connection, opened)
 
     async def get(self, name: str) -> Queue:
@@ -78,7 +80,7 @@ class Queues:
         """
         from penstock.client.copies.transfer import export
 
-        return await export(self._connection, name, "queue", folder)
+        return await export(self._connection, name, "queue", folder=folder)
 
     async def import_from(self, folder: FolderLike, name: str = "") -> Queue:
         """Make a queue out of an exported one, under its own name or another, every id kept
@@ -89,7 +91,7 @@ class Queues:
         """
         from penstock.client.copies.transfer import import_from
 
-        opened = await import_from(self._connection, folder, "queue", name)
+        opened = await import_from(self._connection, folder, "queue", name=name)
         return Queue(self._connection, opened)
 
 
@@ -185,7 +187,7 @@ class Queue(Destination):
 
         For those after it: ``selector="event_id > 41"``, with the last id seen.
         """
-        return await peek(self._connection, self.number, count, selector)
+        return await peek(self._connection, self.number, count, selector=selector)
 
     async def close(self) -> None:
         """Leave the seats :meth:`pop` has taken. Raises ``ConnectionLost`` when the removal of an

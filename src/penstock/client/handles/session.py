@@ -290,7 +290,7 @@ class Session:
         """
         parts = [part for body in bodies for part in parts_of(body, self.event_bytes_max)]
         buffers = [memoryview(batch_bytes(part)) for part in parts]
-        return await stage(self._connection, store.number, parts, buffers, group)
+        return await stage(self._connection, store.number, parts, buffers=buffers, group=group)
 
     async def commit_stages(
         self,
@@ -329,17 +329,17 @@ class Session:
         stay. A redrive that was interrupted is continued by the next one. Raises
         ``NameDoesNotExist``, ``InvalidSelector``.
         """
-        message = Redrive(source, to, selector, dry_run)
+        message = Redrive(source, to, selector, dry_run=dry_run)
         return await self._connection.ask(message, Redriven, resend=dry_run)
 
     async def pause_publishing(self) -> None:
         """Refuse publishes and commits of all clients from now on, also after a restart; the
         realm's own work, reading and administration go on (SEM X5)."""
-        await self._connection.request(PausePublishing(True))
+        await self._connection.request(PausePublishing(paused=True))
 
     async def resume_publishing(self) -> None:
         """Take publishes and commits again (SEM X5)."""
-        await self._connection.request(PausePublishing(False))
+        await self._connection.request(PausePublishing(paused=False))
 
     async def back_up(self, folder: FolderLike) -> BackupResult:
         """Write all that the realm has stored into a folder, as it stands now; traffic goes on.

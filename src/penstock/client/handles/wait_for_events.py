@@ -33,7 +33,7 @@ async def wait_for_events(
                 has_come,
             )
             if isinstance(each, Channel)
-            else _queue(each, start, has_come, pause)
+            else _queue(each, start, has_come, pause=pause)
             for each, start in starts.items()
         ]
         try:

@@ -115,8 +115,10 @@ class Publisher:
             self._sequence += 1
             number = self._connection.row_number(form)
             sizes = (len(message),)
-            asked = PublishEvents(self._channel, self._producer, self._sequence, number, sizes)
-            self._connection.request_for(answer, asked, (message,), (number,))
+            asked = PublishEvents(
+                self._channel, self._producer, self._sequence, schema=number, sizes=sizes
+            )
+            self._connection.request_for(answer, asked, (message,), schemas=(number,))
             self._connection.hurry()
         except BaseException:
             answer.give_up()
@@ -147,17 +149,17 @@ class Publisher:
 
     def _send(self, answer: _Ids, number: int, buffers: Sequence[Body], sequence: int) -> None:
         message = PublishEvents(
-            self._channel, self._producer, sequence, number, tuple(map(len, buffers))
+            self._channel, self._producer, sequence, schema=number, sizes=tuple(map(len, buffers))
         )
-        self._connection.request_for(answer, message, buffers, (number,))
+        self._connection.request_for(answer, message, buffers, schemas=(number,))
 
     async def _stage(
         self, parts: list[pa.RecordBatch], buffers: list[memoryview], sequence: int
     ) -> asyncio.Future[Any]:
         attempts = 0
         while True:
-            stages = await stage(self._connection, self._channel, parts, buffers)
-            message = CommitStages(self._channel, self._producer, sequence, tuple(stages))
+            stages = await stage(self._connection, self._channel, parts, buffers=buffers)
+            message = CommitStages(self._channel, self._producer, sequence, stages=tuple(stages))
             answer = self._connection.request(message)
             await asyncio.wait([answer])
             attempts += 1
@@ -169,14 +171,14 @@ class Publisher:
         """Put batches aside on the realm; gives the names :meth:`commit` has them by."""
         parts = [part for body in bodies for part in self._parts(body)]
         buffers = [memoryview(_bytes_of(part)) for part in parts]
-        return await stage(self._connection, self._channel, parts, buffers)
+        return await stage(self._connection, self._channel, parts, buffers=buffers)
 
     async def commit(self, stages: Sequence[str]) -> range:
         """Publish stages in one step; gives the ids once they are safe."""
         await self._unanswered.acquire()
         answer = _Ids(self._unanswered)
         self._sequence += 1
-        message = CommitStages(self._channel, self._producer, self._sequence, tuple(stages))
+        message = CommitStages(self._channel, self._producer, self._sequence, stages=tuple(stages))
         self._connection.request_for(answer, message)
         return await answer.ids
 
@@ -205,7 +207,7 @@ async def stage(
     for part, buffer in zip(parts, buffers, strict=True):
         names.append(f"{group}/{uuid.uuid4().hex}" if group else uuid.uuid4().hex)
         number = connection.schema_number(part.schema)
-        message = StageEvents(channel, names[-1], number, (len(buffer),))
+        message = StageEvents(channel, names[-1], number, sizes=(len(buffer),))
         await connection.drained()
         answers.append(connection.request(message, [buffer], schemas=(number,)))
         if len(answers) > 4:

@@ -234,9 +234,9 @@ class Unit:
             bodies = gathered.parts(self._connection.event_bytes_max)
             if (part := inline.take(self._connection, number, bodies)) is None:
                 buffers = [memoryview(batch_bytes(body)) for body in bodies]
-                names = await stage(self._connection, number, bodies, buffers)
+                names = await stage(self._connection, number, bodies, buffers=buffers)
                 stages += names
-                part = TransactionPart(number, 0, (), tuple(names))
+                part = TransactionPart(number, 0, (), stages=tuple(names))
             parts.append(part)
         message = CommitTransaction(self.id, tuple(parts), self._leaving())
         try:

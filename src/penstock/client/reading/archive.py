@@ -213,7 +213,9 @@ class Archive:
         source: Any = self._table.open_file(file)
         groups = None if group is None else [group]
         chosen = frozenset(names)
-        yield from batches_of(file, source, self._table.schema, groups, chosen.__contains__)
+        yield from batches_of(
+            file, source, self._table.schema, row_groups=groups, wanted=chosen.__contains__
+        )
 
 
 def _apart(pieces: list[tuple[int, int, DataFile, int]]) -> Iterator[Pieces]:

@@ -136,7 +136,7 @@ class SeamlessSubscription(Subscription):
         # A table that the user named is read whatever the history of the channel is.
         epoch = "" if named else self._opened.epoch(self._connection.realm_id)
         try:
-            archive = await asyncio.to_thread(Archive.open, uri, name, epoch)
+            archive = await asyncio.to_thread(Archive.open, uri, name, epoch=epoch)
         except PenstockError as error:
             if not named:
                 unreachable(uri, name, error)

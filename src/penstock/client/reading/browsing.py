@@ -33,9 +33,9 @@ class DurableBrowse(Subscription):
             self._channel,
             self._number,
             self._durable,
-            self._granted,
-            self._selector,
-            self._buffer_bytes,
+            credit=self._granted,
+            selector=self._selector,
+            bytes_max=self._buffer_bytes,
         )
         answer = await self._connection.ask_to_open(message, Subscribed, self._forget)
         return answer.first_id

@@ -142,10 +142,10 @@ class DeliveredBatch(ReceivedBatch):
             batch,
             redeliveries,
             subscription._connection.replier,
-            publishers,
-            DeliveredEvent,
-            subscription._channel_name,
-            subscription._channel,
+            publishers=publishers,
+            event_type=DeliveredEvent,
+            channel=subscription._channel_name,
+            channel_id=subscription._channel,
         )
         self._spans = spans
         self._subscription = subscription
@@ -189,7 +189,9 @@ class DeliveredBatch(ReceivedBatch):
     def _part(self, first: int, count: int | None = None) -> DeliveredBatch:
         """``count`` of its events (None: all) from row ``first`` on."""
         rows = self.to_arrow().slice(first, count)
-        part = DeliveredBatch(rows, self.redeliveries, self._subscription, self.publishers)
+        part = DeliveredBatch(
+            rows, self.redeliveries, self._subscription, publishers=self.publishers
+        )
         part._attachment = self._attachment
         return part
 
@@ -206,7 +208,9 @@ class DeliveredBatch(ReceivedBatch):
         if not kept.any():
             return None
         batch = self.to_arrow().filter(pa.array(kept))
-        return DeliveredBatch(batch, self.redeliveries, self._subscription, self.publishers)
+        return DeliveredBatch(
+            batch, self.redeliveries, self._subscription, publishers=self.publishers
+        )
 
     async def ack(self) -> None:
         """Acknowledge all of them; returns when that is on disk. Raises ``IllegalState`` when they
@@ -269,7 +273,9 @@ def joined(parts: Sequence[DeliveredBatch]) -> DeliveredBatch:
     batch = pa.concat_batches([part.to_arrow() for part in parts])
     are_known = all(part._spans for part in parts)
     spans = tuple(span for part in parts for span in part._spans) if are_known else ()
-    return DeliveredBatch(batch, redeliveries or None, first._subscription, publishers, spans)
+    return DeliveredBatch(
+        batch, redeliveries or None, first._subscription, publishers=publishers, spans=spans
+    )
 
 
 def _publishers(part: DeliveredBatch) -> list[tuple[str, Sequence[tuple[int, int]]]]:

@@ -138,8 +138,8 @@ class DurableSubscription(DeliveringLoops):
                     self,
                     self._handler,
                     self._connection,
-                    self._channel,
-                    self._durable,
+                    channel=self._channel,
+                    durable=self._durable,
                     auto_ack=self._auto_ack,
                 )
 
@@ -150,10 +150,10 @@ class DurableSubscription(DeliveringLoops):
             self._channel,
             self._number,
             self._durable,
-            self._window,
-            self._pull,
-            self._selector,
-            self._auto_ack,
+            window=self._window,
+            pull=self._pull,
+            selector=self._selector,
+            auto_ack=self._auto_ack,
             bytes_max=self._buffer_bytes,
         )
         answer = await self._connection.ask_to_open(message, Subscribed, self._forget)
@@ -166,7 +166,7 @@ class DurableSubscription(DeliveringLoops):
         self._buffered.forget()
 
     def _make_room(self, taken: int) -> None:
-        self._connection.tell(wire.Credit(self._number, 0, 0, taken))
+        self._connection.tell(wire.Credit(self._number, 0, 0, taken=taken))
 
     def _lost(self) -> None:
         """The connection is lost: what waits here, and what was handed out, is the realm's again.
@@ -200,17 +200,17 @@ class DurableSubscription(DeliveringLoops):
             self._delivered,
             self._finished,
             self._failed,
-            self._reopen,
-            self._take_back,
-            self._settlements.hurry,
-            self._lost,
+            reopen=self._reopen,
+            recalled=self._take_back,
+            hurry=self._settlements.hurry,
+            lost=self._lost,
         )
 
     def _delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
         batch = received_batch(message, schema, body)
         counts = redelivery_counts(message) if message.redeliveries else None
         spans = received_spans(message, schema, body)
-        delivered = DeliveredBatch(batch, counts, self, message.publishers, spans)
+        delivered = DeliveredBatch(batch, counts, self, publishers=message.publishers, spans=spans)
         self._buffered.add(delivered, len(body))
         self._inbox.put(delivered)
 

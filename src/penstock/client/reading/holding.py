@@ -79,7 +79,7 @@ class DurableHold:
     # --- what comes ----------------------------------------------------------------------
 
     def _incoming(self) -> DeliveryRoute:
-        return DeliveryRoute(self._delivered, self._finished, self._failed, self._reopen)
+        return DeliveryRoute(self._delivered, self._finished, self._failed, reopen=self._reopen)
 
     async def _reopen(self) -> None:
         if self._number:

@@ -70,7 +70,7 @@ async def state_of(connection: RealmConnection, asked: StateQuestion) -> KeyStat
             f"a table or a channel or queue that a join from {name} feeds"
         )
     if asked.archive is None or _is_table(where):
-        found = await asyncio.to_thread(_in_table, where, _epoch(connection, asked), asked)
+        found = await asyncio.to_thread(_in_table, where, _epoch(connection, asked), asked=asked)
     else:
         found = await _newest(await _archived(connection, asked), asked)
     if found is None:
@@ -107,7 +107,7 @@ def _in_table(where: str, epoch: str, asked: StateQuestion) -> KeyState | None:
             event = batch[row]
             if event.event_id is None or event.published is None or not _is_of_key(event, asked):
                 continue
-            return KeyState(event.event_id, event.published, event.properties, where)
+            return KeyState(event.event_id, event.published, event.properties, found_in=where)
     return None
 
 
@@ -129,10 +129,10 @@ def _as_state(event: Event, asked: StateQuestion) -> KeyState | None:
         return None
     origin, name = event.origin, asked.channel.name
     if origin is not None and origin.store == name and asked.archive is not None:
-        return KeyState(origin.event_id, origin.published, event.properties, asked.archive)
+        return KeyState(origin.event_id, origin.published, event.properties, found_in=asked.archive)
     if event.event_id is None or event.published is None:
         return None
-    return KeyState(event.event_id, event.published, event.properties, name)
+    return KeyState(event.event_id, event.published, event.properties, found_in=name)
 
 
 def _is_of_key(event: Event, asked: StateQuestion) -> bool:

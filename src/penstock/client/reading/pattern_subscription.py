@@ -159,7 +159,7 @@ class PatternDurableSubscription(DeliveringLoops):
             )
 
         self._ring: ChannelRing[DurableSubscription] = ChannelRing(
-            connection, choice_of(pattern), make, durable
+            connection, choice_of(pattern), make, durable=durable
         )
 
     @property

@@ -185,9 +185,9 @@ class Reader:
             self._queue,
             self._number,
             READERS,
-            window,
-            pull,
-            self._selector,
+            window=window,
+            pull=pull,
+            selector=self._selector,
             ack_timeout_ms=self._ack_timeout_ms,
         )
         await self._connection.ask_to_open(message, Subscribed, self._parts.clear)
@@ -231,8 +231,8 @@ class Reader:
             self._delivered,
             self._finished,
             self._failed,
-            self._reopen,
-            self._take_back,
+            reopen=self._reopen,
+            recalled=self._take_back,
             hurry=self._settlements.hurry,
             lost=self._lost,
         )
@@ -240,7 +240,9 @@ class Reader:
     def _delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
         batch = received_batch(message, schema, body)
         counts = redelivery_counts(message)
-        events = ReceivedBatch(batch, counts or None, self._connection.replier, message.publishers)
+        events = ReceivedBatch(
+            batch, counts or None, self._connection.replier, publishers=message.publishers
+        )
         self._parts.append(DeliveredPart(events, self))
         self._changed.set()
 

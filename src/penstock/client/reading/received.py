@@ -107,7 +107,7 @@ class ReceivedBatch(EventBatch):
         channel: str = "",
         channel_id: int = 0,
     ) -> None:
-        super().__init__(batch, redeliveries, event_type, publishers)
+        super().__init__(batch, redeliveries, event_type, publishers=publishers)
         self._replier = replier
         self.channel = channel
         self._channel_id = channel_id
@@ -133,7 +133,7 @@ class ReceivedBatch(EventBatch):
             rows,
             self._redeliveries,
             self._replier,
-            self._publishers,
+            publishers=self._publishers,
             channel=self.channel,
             channel_id=self._channel_id,
         )

@@ -129,7 +129,7 @@ class Settlements:
     def _sent(
         self, spans: Spans, *, roll_back: bool, previous: bool, delay_ms: int | None
     ) -> asyncio.Future[Any]:
-        message = Settle(self.subscription, spans, roll_back, previous, delay_ms)
+        message = Settle(self.subscription, spans, roll_back, previous=previous, delay_ms=delay_ms)
         answer = self._connection.request(message, resend=False, waits=False)
         if roll_back:
             self._rollbacks.add(answer)

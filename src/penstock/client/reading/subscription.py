@@ -152,14 +152,14 @@ class Subscription(ReceivingLoops):
                 self._channel,
                 self._number,
                 start,
-                self._granted,
-                self._selector,
-                self._browse,
-                self._last_id,
-                True,
-                True,
-                self._buffer_bytes,
-                sum(self._sizes.values()),
+                credit=self._granted,
+                selector=self._selector,
+                browse=self._browse,
+                last_id=self._last_id,
+                confirms=True,
+                deltas=True,
+                bytes_max=self._buffer_bytes,
+                bytes_held=sum(self._sizes.values()),
             ),
             Subscribed,
             self._forget,
@@ -185,7 +185,7 @@ class Subscription(ReceivingLoops):
     # --- what comes ----------------------------------------------------------------------
 
     def _incoming(self) -> DeliveryRoute:
-        return DeliveryRoute(self._delivered, self._finished, self._failed, self._reopen)
+        return DeliveryRoute(self._delivered, self._finished, self._failed, reopen=self._reopen)
 
     def _delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
         rows = received_batch(message, schema, body)
@@ -196,7 +196,7 @@ class Subscription(ReceivingLoops):
             rows,
             counts or None,
             self._connection.replier,
-            message.publishers,
+            publishers=message.publishers,
             channel=self._channel_name,
             channel_id=self._channel,
         )
@@ -249,7 +249,7 @@ class Subscription(ReceivingLoops):
         if more or self._taken * 4 >= self._buffer_bytes:
             self._credit += more
             taken, self._taken = self._taken, 0
-            self._connection.tell(wire.Credit(self._number, more, 0, taken))
+            self._connection.tell(wire.Credit(self._number, more, 0, taken=taken))
 
     @property
     def first_id(self) -> int:

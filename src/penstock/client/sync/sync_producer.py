@@ -47,7 +47,9 @@ class Producer:
                 raise SessionClosed("the producer is closed")
             if not self._loop.is_usable:
                 raise SessionClosed("the session is closed")
-            full = self._gathering.add(data, tag, properties, ttl, persistent, priority)
+            full = self._gathering.add(
+                data, tag, properties, ttl=ttl, persistent=persistent, priority=priority
+            )
             if full:
                 gathered = self._gathering.take()
                 assert gathered is not None, "an event was just added"

@@ -74,7 +74,9 @@ class BlockingBatch(EventBatch):
         loop: LoopThread,
         event_type: type[BlockingEvent] = BlockingEvent,
     ) -> None:
-        super().__init__(inner.to_arrow(), inner.redeliveries or None, event_type, inner.publishers)
+        super().__init__(
+            inner.to_arrow(), inner.redeliveries or None, event_type, publishers=inner.publishers
+        )
         self._inner = inner
         self._loop = loop
 

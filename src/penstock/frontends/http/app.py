@@ -109,7 +109,7 @@ class App:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         asker.set(scope["state"]["asker"])
-        request = HttpRequest(self._service, self._table, scope, receive, send)
+        request = HttpRequest(self._service, self._table, scope, receive=receive, send=send)
         try:
             await request.answer()
         except Refusal as refusal:
@@ -233,7 +233,7 @@ class HttpRequest:
             text = metrics.relayed_exposition(self._service.native, self._relayed_by)
         else:
             text = metrics.exposition(self._service.registry)
-        await self.reply(200, text, metrics.CONTENT_TYPE, [("cache-control", "no-store")])
+        await self.reply(200, text, metrics.CONTENT_TYPE, headers=[("cache-control", "no-store")])
 
     async def _file(self) -> None:
         file = self._service.files.find(self.path)
@@ -241,9 +241,9 @@ class HttpRequest:
             raise NameDoesNotExist(f"there is nothing at {self.path[:200]}")
         headers = [("etag", file.tag), *PAGE]
         if file.tag in self.headers.get("if-none-match", ""):
-            await self.reply(304, b"", file.type, headers)
+            await self.reply(304, b"", file.type, headers=headers)
         else:
-            await self.reply(200, file.data, file.type, headers)
+            await self.reply(200, file.data, file.type, headers=headers)
 
     async def _api(self) -> None:
         service = self._service
@@ -274,11 +274,11 @@ class HttpRequest:
                 service,
                 service.guard,
                 principal,
-                self.host,
-                self.headers,
-                found.params,
-                self._query(found),
-                body,
+                host=self.host,
+                headers=self.headers,
+                params=found.params,
+                query=self._query(found),
+                body=body,
             )
             await self._answered(call, found)
 
@@ -301,7 +301,9 @@ class HttpRequest:
                 async with asyncio.timeout(REFUSED_S):
                     body = await self._given(found, principal)
                     self._is_unread = False
-        async with access.act(principal, route.operation, name, target_of(found.params, body)):
+        async with access.act(
+            principal, route.operation, name, target=target_of(found.params, body)
+        ):
             pass
 
     def _check_accepted(self, answer: Any) -> None:
@@ -324,9 +326,9 @@ class HttpRequest:
         if isinstance(answer, Payload):
             if not asker.get().is_there:
                 answer.on_unsent()
-            await self.reply(found.route.status, answer.data, answer.kind, headers)
+            await self.reply(found.route.status, answer.data, answer.kind, headers=headers)
             return
-        await self.reply(found.route.status, msgspec.json.encode(answer), JSON, headers)
+        await self.reply(found.route.status, msgspec.json.encode(answer), JSON, headers=headers)
 
     def _found(self) -> RouteMatch:
         method = "GET" if self.method == "HEAD" else self.method
@@ -478,13 +480,13 @@ class HttpRequest:
         self._service.realm.connections.refused(error)
         detail = ErrorDetail(code=error.code, message=str(error), retryable=error.retryable)
         own.append(("cache-control", "no-store"))
-        await self.reply(status, msgspec.json.encode(ErrorAnswer(error=detail)), JSON, own)
+        await self.reply(status, msgspec.json.encode(ErrorAnswer(error=detail)), JSON, headers=own)
 
     async def reply(
         self, status: int, data: bytes, kind: str = JSON, headers: Headers | None = None
     ) -> None:
         """Send a complete answer."""
-        await self._begin(status, [("content-length", str(len(data)))], kind, headers)
+        await self._begin(status, [("content-length", str(len(data)))], kind, headers=headers)
         await self._body_part(b"" if self.method == "HEAD" else data, more=False)
 
     async def _begin(
@@ -535,7 +537,7 @@ class HttpRequest:
         ]
 
         async def send() -> None:
-            await self._begin(200, [("content-length", str(file.size))], TAR, headers)
+            await self._begin(200, [("content-length", str(file.size))], TAR, headers=headers)
             if self.method != "HEAD":
                 async with contextlib.aclosing(file.parts) as parts:
                     async for part in parts:
@@ -561,7 +563,7 @@ class HttpRequest:
 
     async def _told(self, events: Events) -> None:
         headers = [("cache-control", "no-store"), ("x-accel-buffering", "no")]
-        await self._begin(200, [], "text/event-stream", headers)
+        await self._begin(200, [], "text/event-stream", headers=headers)
         if self.method != "HEAD":
             async with contextlib.aclosing(events.messages) as messages:
                 async for part in messages:

@@ -83,12 +83,19 @@ async def fetch(call: Call[NoQuery, Fetch]) -> Payload:
 
     def asked(now: ChannelOpened) -> FetchEvents:
         return FetchEvents(
-            now.channel, durable, body.count, body.lease_ms, body.wait_ms, body.selector
+            now.channel,
+            durable,
+            body.count,
+            lease_ms=body.lease_ms,
+            wait_ms=body.wait_ms,
+            selector=body.selector,
         )
 
     store, told = await run_while_there(asked_of(call, FetchEvents, asked))
     messages = messages_of(store)
-    return await _answered(call, kind, told, [Part(each, messages, None) for each in told.batches])
+    return await _answered(
+        call, kind, told, parts=[Part(each, messages, None) for each in told.batches]
+    )
 
 
 async def fetch_from_pattern(call: Call[NoQuery, Fetch]) -> Payload:
@@ -101,13 +108,20 @@ async def fetch_from_pattern(call: Call[NoQuery, Fetch]) -> Payload:
     kind = _form(call.headers.get("accept", ""))
     body, (pattern, durable) = call.body, _over(call)
     told = await call.ask_while_there(
-        FetchFromPattern(pattern, durable, body.count, body.lease_ms, body.wait_ms, body.selector)
+        FetchFromPattern(
+            pattern,
+            durable,
+            body.count,
+            lease_ms=body.lease_ms,
+            wait_ms=body.wait_ms,
+            selector=body.selector,
+        )
     )
     parts = [
         Part(batch, messages_of(store_of(opened, "channel")), opened.name)
         for batch, opened in zip(told.batches, told.channels, strict=True)
     ]
-    return await _answered(call, kind, told, parts, tells_channels=True)
+    return await _answered(call, kind, told, parts=parts, tells_channels=True)
 
 
 async def _answered(
@@ -173,7 +187,8 @@ async def extend(call: Call[NoQuery, ExtendBody]) -> SettledAnswer:
     name, durable = call.params["lease"], call.params.get("durable", READERS)
     return _settled(
         await call.ask_here(
-            ExtendLease, lambda now: ExtendLease(now.channel, durable, name, chosen, time_ms)
+            ExtendLease,
+            lambda now: ExtendLease(now.channel, durable, name, chosen=chosen, time_ms=time_ms),
         )
     )
 
@@ -276,7 +291,7 @@ def _form(accept: str) -> str:
 def _json(told: Fetched, parts: Sequence[Part], _: bool) -> bytes:
     ends = moment(told.ends_us) if told.lease else None
     items = [
-        document_of(each, part.messages, _WHOLE, part.channel)
+        document_of(each, part.messages, _WHOLE, channel=part.channel)
         for part in parts
         for each in part.batch
     ]
@@ -367,37 +382,44 @@ def _routes(path: str, of: str) -> tuple[Route, ...]:
     lease = f"{path}/leases/{{lease}}"
     ids: dict[str, Any] = {"ids": [7]}
     return (
-        Route(f"fetchFrom{of}", "POST", f"{path}/fetch", FetchEvents, fetch, examples=_FETCH),
+        Route(
+            f"fetchFrom{of}",
+            "POST",
+            f"{path}/fetch",
+            asks=FetchEvents,
+            endpoint=fetch,
+            examples=_FETCH,
+        ),
         Route(
             f"acknowledge{of}Lease",
             "POST",
             f"{lease}/ack",
-            SettleLease,
-            acknowledge,
+            asks=SettleLease,
+            endpoint=acknowledge,
             examples=Examples({"all": True}, _ALL),
         ),
         Route(
             f"rollBack{of}Lease",
             "POST",
             f"{lease}/rollback",
-            SettleLease,
-            roll_back,
+            asks=SettleLease,
+            endpoint=roll_back,
             examples=Examples({**ids, "delay_ms": 5_000}, _SOME),
         ),
         Route(
             f"reject{of}Lease",
             "POST",
             f"{lease}/reject",
-            SettleLease,
-            reject,
+            asks=SettleLease,
+            endpoint=reject,
             examples=Examples({**ids, "reason": "no such customer"}, _SOME),
         ),
         Route(
             f"extend{of}Lease",
             "POST",
             f"{lease}/extend",
-            ExtendLease,
-            extend,
+            asks=ExtendLease,
+            endpoint=extend,
             examples=Examples({"up_to": 7, "lease_ms": 60_000}, _SOME),
         ),
     )
@@ -416,40 +438,40 @@ def _routes_over_patterns() -> tuple[Route, ...]:
             "fetchFromPatternDurable",
             "POST",
             f"{path}/fetch",
-            FetchFromPattern,
-            fetch_from_pattern,
+            asks=FetchFromPattern,
+            endpoint=fetch_from_pattern,
             examples=Examples(_FETCH.body, answer),
         ),
         Route(
             "acknowledgePatternLease",
             "POST",
             f"{lease}/ack",
-            settle,
-            acknowledge_of_pattern,
+            asks=settle,
+            endpoint=acknowledge_of_pattern,
             examples=Examples(ids, some),
         ),
         Route(
             "rollBackPatternLease",
             "POST",
             f"{lease}/rollback",
-            settle,
-            roll_back_of_pattern,
+            asks=settle,
+            endpoint=roll_back_of_pattern,
             examples=Examples({**ids, "delay_ms": 5_000}, some),
         ),
         Route(
             "rejectPatternLease",
             "POST",
             f"{lease}/reject",
-            settle,
-            reject_of_pattern,
+            asks=settle,
+            endpoint=reject_of_pattern,
             examples=Examples({**ids, "reason": "no such customer"}, some),
         ),
         Route(
             "extendPatternLease",
             "POST",
             f"{lease}/extend",
-            ExtendPatternLease,
-            extend_of_pattern,
+            asks=ExtendPatternLease,
+            endpoint=extend_of_pattern,
             examples=Examples({"all": True, "lease_ms": 60_000}, some),
         ),
     )

@@ -112,12 +112,12 @@ def _durables(call: Call[NamesQuery, None], name: str, kind: Kind) -> tuple[str,
 
 async def create_channel(call: Call[NoQuery, NewChannel]) -> ChannelAnswer:
     """Create a channel (SEM C3)."""
-    return await _create(call, call.body.name, "channel", call.body.attributes)
+    return await _create(call, call.body.name, "channel", given=call.body.attributes)
 
 
 async def create_queue(call: Call[NoQuery, NewQueue]) -> ChannelAnswer:
     """Create a queue (SEM Q)."""
-    return await _create(call, call.body.name, "queue", call.body.attributes)
+    return await _create(call, call.body.name, "queue", given=call.body.attributes)
 
 
 async def _create(call: Call[Any, Any], name: str, kind: Kind, given: Struct) -> ChannelAnswer:
@@ -267,28 +267,58 @@ async def import_(call: Call[ImportQuery, Upload]) -> ChannelAnswer:
 
 
 ROUTES = (
-    Route("listNames", "GET", "names", ListChannels, list_names),
-    Route("listChannels", "GET", "channels", ListChannels, list_channels),
-    Route("createChannel", "POST", "channels", CreateChannel, create_channel, 201),
-    Route("getChannel", "GET", "channels/{channel}", DescribeChannel, show),
-    Route("editChannel", "PATCH", "channels/{channel}", EditChannel, edit_channel),
-    Route("deleteChannel", "DELETE", "channels/{channel}", DeleteChannel, delete),
-    Route("maintainChannel", "POST", "channels/{channel}/maintain", MaintainChannel, maintain),
-    Route("listChannelColumns", "GET", "channels/{channel}/columns", DescribeColumns, columns),
-    Route("getChannelStorage", "GET", "channels/{channel}/storage", Locate, storage),
-    Route("listChannelMissingIds", "GET", "channels/{channel}/missing", DescribeMissing, missing),
-    Route("purgeChannel", "POST", "channels/{channel}/purge", PurgeChannel, purge),
-    Route("listQueues", "GET", "queues", ListChannels, list_queues),
-    Route("createQueue", "POST", "queues", CreateChannel, create_queue, 201),
-    Route("getQueue", "GET", "queues/{queue}", DescribeChannel, show),
-    Route("editQueue", "PATCH", "queues/{queue}", EditChannel, edit_queue),
-    Route("deleteQueue", "DELETE", "queues/{queue}", DeleteChannel, delete),
-    Route("maintainQueue", "POST", "queues/{queue}/maintain", MaintainChannel, maintain),
-    Route("listQueueColumns", "GET", "queues/{queue}/columns", DescribeColumns, columns),
-    Route("getQueueStorage", "GET", "queues/{queue}/storage", Locate, storage),
-    Route("listQueueMissingIds", "GET", "queues/{queue}/missing", DescribeMissing, missing),
-    Route("purgeQueue", "POST", "queues/{queue}/purge", PurgeChannel, purge),
-    Route("exportChannel", "GET", "channels/{channel}/export", ExportTar, export),
-    Route("exportQueue", "GET", "queues/{queue}/export", ExportTar, export),
-    Route("importStore", "POST", "imports", ImportTar, import_, 201),
+    Route("listNames", "GET", "names", asks=ListChannels, endpoint=list_names),
+    Route("listChannels", "GET", "channels", asks=ListChannels, endpoint=list_channels),
+    Route(
+        "createChannel", "POST", "channels", asks=CreateChannel, endpoint=create_channel, status=201
+    ),
+    Route("getChannel", "GET", "channels/{channel}", asks=DescribeChannel, endpoint=show),
+    Route("editChannel", "PATCH", "channels/{channel}", asks=EditChannel, endpoint=edit_channel),
+    Route("deleteChannel", "DELETE", "channels/{channel}", asks=DeleteChannel, endpoint=delete),
+    Route(
+        "maintainChannel",
+        "POST",
+        "channels/{channel}/maintain",
+        asks=MaintainChannel,
+        endpoint=maintain,
+    ),
+    Route(
+        "listChannelColumns",
+        "GET",
+        "channels/{channel}/columns",
+        asks=DescribeColumns,
+        endpoint=columns,
+    ),
+    Route("getChannelStorage", "GET", "channels/{channel}/storage", asks=Locate, endpoint=storage),
+    Route(
+        "listChannelMissingIds",
+        "GET",
+        "channels/{channel}/missing",
+        asks=DescribeMissing,
+        endpoint=missing,
+    ),
+    Route("purgeChannel", "POST", "channels/{channel}/purge", asks=PurgeChannel, endpoint=purge),
+    Route("listQueues", "GET", "queues", asks=ListChannels, endpoint=list_queues),
+    Route("createQueue", "POST", "queues", asks=CreateChannel, endpoint=create_queue, status=201),
+    Route("getQueue", "GET", "queues/{queue}", asks=DescribeChannel, endpoint=show),
+    Route("editQueue", "PATCH", "queues/{queue}", asks=EditChannel, endpoint=edit_queue),
+    Route("deleteQueue", "DELETE", "queues/{queue}", asks=DeleteChannel, endpoint=delete),
+    Route(
+        "maintainQueue", "POST", "queues/{queue}/maintain", asks=MaintainChannel, endpoint=maintain
+    ),
+    Route(
+        "listQueueColumns", "GET", "queues/{queue}/columns", asks=DescribeColumns, endpoint=columns
+    ),
+    Route("getQueueStorage", "GET", "queues/{queue}/storage", asks=Locate, endpoint=storage),
+    Route(
+        "listQueueMissingIds",
+        "GET",
+        "queues/{queue}/missing",
+        asks=DescribeMissing,
+        endpoint=missing,
+    ),
+    Route("purgeQueue", "POST", "queues/{queue}/purge", asks=PurgeChannel, endpoint=purge),
+    Route("exportChannel", "GET", "channels/{channel}/export", asks=ExportTar, endpoint=export),
+    Route("exportQueue", "GET", "queues/{queue}/export", asks=ExportTar, endpoint=export),
+    Route("importStore", "POST", "imports", asks=ImportTar, endpoint=import_, status=201),
 )

@@ -120,7 +120,7 @@ async def seek(call: Call[NoQuery, SeekTo]) -> SeekAnswer:
     wanted, name = call.body, call.params["durable"]
     to = start_of(wanted.to)
     outcome = await call.ask_here(
-        SeekDurable, lambda now: SeekDurable(now.channel, name, to, wanted.key)
+        SeekDurable, lambda now: SeekDurable(now.channel, name, to, key=wanted.key)
     )
     return _sought(outcome)
 
@@ -181,21 +181,55 @@ _OVER_PATTERN = "durables/{pattern}/{durable}"
 _DURABLE = "channels/{channel}/durables/{durable}"
 
 ROUTES = (
-    Route("listDurables", "GET", "channels/{channel}/durables", ListDurables, list_durables),
-    Route("createDurable", "POST", "channels/{channel}/durables", CreateDurable, create, 201),
-    Route("getDurable", "GET", _DURABLE, DescribeDurable, show),
-    Route("deleteDurable", "DELETE", _DURABLE, DeleteDurable, delete),
-    Route("browseDurable", "GET", f"{_DURABLE}/events", BrowseOutstanding, browse),
-    Route("purgeDurable", "POST", f"{_DURABLE}/purge", PurgeDurable, purge),
-    Route("previewSeek", "GET", f"{_DURABLE}/seek", PreviewSeek, preview_seek),
-    Route("seekDurable", "POST", f"{_DURABLE}/seek", SeekDurable, seek),
-    Route("unbindDurable", "POST", f"{_DURABLE}/unbind", UnbindDurable, unbind),
-    Route("listPatternDurables", "GET", "durables", ListPatternDurables, list_over_patterns),
     Route(
-        "createPatternDurable", "POST", "durables", CreatePatternDurable, create_over_pattern, 201
+        "listDurables",
+        "GET",
+        "channels/{channel}/durables",
+        asks=ListDurables,
+        endpoint=list_durables,
     ),
-    Route("getPatternDurable", "GET", _OVER_PATTERN, ListPatternDurables, show_over_pattern),
     Route(
-        "deletePatternDurable", "DELETE", _OVER_PATTERN, DeletePatternDurable, delete_over_pattern
+        "createDurable",
+        "POST",
+        "channels/{channel}/durables",
+        asks=CreateDurable,
+        endpoint=create,
+        status=201,
+    ),
+    Route("getDurable", "GET", _DURABLE, asks=DescribeDurable, endpoint=show),
+    Route("deleteDurable", "DELETE", _DURABLE, asks=DeleteDurable, endpoint=delete),
+    Route("browseDurable", "GET", f"{_DURABLE}/events", asks=BrowseOutstanding, endpoint=browse),
+    Route("purgeDurable", "POST", f"{_DURABLE}/purge", asks=PurgeDurable, endpoint=purge),
+    Route("previewSeek", "GET", f"{_DURABLE}/seek", asks=PreviewSeek, endpoint=preview_seek),
+    Route("seekDurable", "POST", f"{_DURABLE}/seek", asks=SeekDurable, endpoint=seek),
+    Route("unbindDurable", "POST", f"{_DURABLE}/unbind", asks=UnbindDurable, endpoint=unbind),
+    Route(
+        "listPatternDurables",
+        "GET",
+        "durables",
+        asks=ListPatternDurables,
+        endpoint=list_over_patterns,
+    ),
+    Route(
+        "createPatternDurable",
+        "POST",
+        "durables",
+        asks=CreatePatternDurable,
+        endpoint=create_over_pattern,
+        status=201,
+    ),
+    Route(
+        "getPatternDurable",
+        "GET",
+        _OVER_PATTERN,
+        asks=ListPatternDurables,
+        endpoint=show_over_pattern,
+    ),
+    Route(
+        "deletePatternDurable",
+        "DELETE",
+        _OVER_PATTERN,
+        asks=DeletePatternDurable,
+        endpoint=delete_over_pattern,
     ),
 )

@@ -79,7 +79,9 @@ def _asked(channel: ChannelId, query: EventsQuery) -> BrowseEvents:
         end = cursor if end is None else min(cursor, end)
     goes_on = cursor is not None and not query.newest
     start = FromId(cursor or 0) if goes_on else start_of(query.start)
-    return BrowseEvents(channel, start, query.limit, query.selector, end, query.newest)
+    return BrowseEvents(
+        channel, start, query.limit, selector=query.selector, end_id=end, newest=query.newest
+    )
 
 
 async def show(call: Call[NoQuery, None]) -> EventDetail:
@@ -165,7 +167,11 @@ async def outstanding(call: Call[OutstandingQuery, None], durable: str) -> Page[
         call,
         BrowseOutstanding,
         lambda now: BrowseOutstanding(
-            now.channel, durable, query.limit, cursor_of(query.after) or 0, query.selector
+            now.channel,
+            durable,
+            query.limit,
+            first_id=cursor_of(query.after) or 0,
+            selector=query.selector,
         ),
     )
     messages = messages_of(store)
@@ -184,16 +190,53 @@ async def check(call: Call[NoQuery, CheckSelector]) -> SelectorAnswer:
 
 
 ROUTES = (
-    Route("browseEvents", "GET", "channels/{channel}/events", BrowseEvents, browse),
-    Route("publishEvents", "POST", "channels/{channel}/events", PublishEvents, publish, 201),
-    Route("getChannelEvent", "GET", "channels/{channel}/events/{event_id}", ReadEvent, show),
-    Route("watchPattern", "GET", "live", WatchChannels, live_of_pattern),
-    Route("watchChannel", "GET", "channels/{channel}/live", WatchEvents, live),
-    Route("peekEvents", "GET", "queues/{queue}/events", BrowseOutstanding, peek),
-    Route("pushEvents", "POST", "queues/{queue}/events", PublishEvents, publish, 201),
-    Route("getQueueEvent", "GET", "queues/{queue}/events/{event_id}", ReadEvent, show),
-    Route("watchQueue", "GET", "queues/{queue}/live", WatchEvents, live),
-    Route("requestOnChannel", "POST", "channels/{channel}/requests", PublishEvents, request),
-    Route("requestOnQueue", "POST", "queues/{queue}/requests", PublishEvents, request),
-    Route("checkSelector", "POST", "selectors/check", ExplainSelector, check, only_asks=True),
+    Route("browseEvents", "GET", "channels/{channel}/events", asks=BrowseEvents, endpoint=browse),
+    Route(
+        "publishEvents",
+        "POST",
+        "channels/{channel}/events",
+        asks=PublishEvents,
+        endpoint=publish,
+        status=201,
+    ),
+    Route(
+        "getChannelEvent",
+        "GET",
+        "channels/{channel}/events/{event_id}",
+        asks=ReadEvent,
+        endpoint=show,
+    ),
+    Route("watchPattern", "GET", "live", asks=WatchChannels, endpoint=live_of_pattern),
+    Route("watchChannel", "GET", "channels/{channel}/live", asks=WatchEvents, endpoint=live),
+    Route("peekEvents", "GET", "queues/{queue}/events", asks=BrowseOutstanding, endpoint=peek),
+    Route(
+        "pushEvents",
+        "POST",
+        "queues/{queue}/events",
+        asks=PublishEvents,
+        endpoint=publish,
+        status=201,
+    ),
+    Route(
+        "getQueueEvent", "GET", "queues/{queue}/events/{event_id}", asks=ReadEvent, endpoint=show
+    ),
+    Route("watchQueue", "GET", "queues/{queue}/live", asks=WatchEvents, endpoint=live),
+    Route(
+        "requestOnChannel",
+        "POST",
+        "channels/{channel}/requests",
+        asks=PublishEvents,
+        endpoint=request,
+    ),
+    Route(
+        "requestOnQueue", "POST", "queues/{queue}/requests", asks=PublishEvents, endpoint=request
+    ),
+    Route(
+        "checkSelector",
+        "POST",
+        "selectors/check",
+        asks=ExplainSelector,
+        endpoint=check,
+        only_asks=True,
+    ),
 )

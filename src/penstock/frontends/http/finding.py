@@ -39,7 +39,7 @@ async def found(call: Call[Any, Any], asked: type[Request[Any]]) -> Store:
     """The channel or queue that a path names, for whoever may ask ``asked`` of it. Raises
     ``AccessDenied``, ``NameDoesNotExist``, ``InvalidName``."""
     name, kind = named(call)
-    return store_of(await find(call.caller, kind, name, asked), kind)
+    return store_of(await find(call.caller, kind, name, asked=asked), kind)
 
 
 async def asked_of(
@@ -59,7 +59,7 @@ async def asked_of(
 
 
 def store_of(opened: ChannelOpened, kind: Kind) -> Store:
-    return Store(opened.channel, opened.name, kind, opened.definition)
+    return Store(opened.channel, opened.name, kind, definition=opened.definition)
 
 
 def start_of(text: str) -> AnyStart:

@@ -87,7 +87,9 @@ class HttpService:
         self._stop_listening_for_leases = self.realm.access.on_changed(
             self.realm.leases.check_rights
         )
-        self.registry = metrics.registry(self.realm, native, self._views, limits.channels_named_max)
+        self.registry = metrics.registry(
+            self.realm, native, self._views, named_max=limits.channels_named_max
+        )
         self.started_us = self.realm.clock.now_us()
         self.is_secure = is_secure
         self.buffers = Buffers(BUFFERS * limits.body_bytes_max)

@@ -50,7 +50,7 @@ def registry(
 ) -> CollectorRegistry:
     """A registry with the metrics of this realm only."""
     made = CollectorRegistry(auto_describe=False)
-    made.register(RealmCollector(realm, native, views, named_max))
+    made.register(RealmCollector(realm, native, views, named_max=named_max))
     ProcessCollector(registry=made)
     return made
 

@@ -64,7 +64,7 @@ def document(table: RouteTable, version: str) -> dict[str, Any]:
     for route in table.routes:
         path = paths.setdefault(f"{BASE}/{route.path}", {})
         path[route.method.lower()] = _operation(
-            route, table.signatures[route], schema_of, components
+            route, table.signatures[route], schema_of, components=components
         )
     paths = readable(paths)
     every = {

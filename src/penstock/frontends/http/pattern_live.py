@@ -119,7 +119,7 @@ class PatternView:
             wake=self._wake,
             line_bytes_max=LINE_BYTES_MAX,
         )
-        part = Snoop(self._caller, store, viewer, WINDOW)
+        part = Snoop(self._caller, store, viewer, window=WINDOW)
         with contextlib.suppress(NameDoesNotExist):  # it was deleted since it was found
             await part.open(start)
             self._parts[opened.channel] = part, viewer

@@ -167,7 +167,7 @@ async def list_acl(call: Call[AclQuery, None]) -> Page[AclEntry]:
 async def grant(call: Call[NoQuery, AclChange]) -> Page[AclEntry]:
     """Grant rights to a subject; the answer has all entries of the resource."""
     body = call.body
-    asked = Grant(body.kind, body.name, body.subject, tuple(body.rights))
+    asked = Grant(body.kind, body.name, body.subject, rights=tuple(body.rights))
     changed = await call.ask(asked, subject=body.subject, granted=body.rights)
     return Page(items=_entries(changed))
 
@@ -176,7 +176,7 @@ async def revoke(call: Call[NoQuery, AclChange]) -> Page[AclEntry]:
     """Revoke rights of a subject, or all if none is named; the answer has all entries of the
     resource."""
     body = call.body
-    asked = Revoke(body.kind, body.name, body.subject, tuple(body.rights))
+    asked = Revoke(body.kind, body.name, body.subject, rights=tuple(body.rights))
     changed = await call.ask(asked, subject=body.subject, revoked=body.rights)
     return Page(items=_entries(changed))
 
@@ -209,20 +209,26 @@ async def audit(call: Call[AuditQuery, None]) -> Page[AuditEntry]:
 
 
 ROUTES = (
-    Route("login", "POST", "login", LogIn, login),
-    Route("logout", "POST", "logout", LogOut, logout),
-    Route("getMe", "GET", "me", WhoAmI, me),
-    Route("changeMyPassword", "POST", "me/password", ChangePassword, change_password),
-    Route("listUsers", "GET", "users", ListUsers, list_users),
-    Route("createUser", "POST", "users", AddUser, create_user, 201),
-    Route("deleteUser", "DELETE", "users/{user}", DeleteUser, delete_user),
-    Route("setUserPassword", "POST", "users/{user}/password", ResetPassword, set_password),
-    Route("listGroups", "GET", "groups", ListGroups, list_groups),
-    Route("createGroup", "POST", "groups", CreateGroup, create_group, 201),
-    Route("editGroup", "PATCH", "groups/{group}", ChangeGroup, change_group),
-    Route("deleteGroup", "DELETE", "groups/{group}", DeleteGroup, delete_group),
-    Route("listRights", "GET", "acl", ListEntries, list_acl),
-    Route("grantRights", "POST", "acl/grant", Grant, grant),
-    Route("revokeRights", "POST", "acl/revoke", Revoke, revoke),
-    Route("readAuditLog", "GET", "audit", ReadAudit, audit),
+    Route("login", "POST", "login", asks=LogIn, endpoint=login),
+    Route("logout", "POST", "logout", asks=LogOut, endpoint=logout),
+    Route("getMe", "GET", "me", asks=WhoAmI, endpoint=me),
+    Route("changeMyPassword", "POST", "me/password", asks=ChangePassword, endpoint=change_password),
+    Route("listUsers", "GET", "users", asks=ListUsers, endpoint=list_users),
+    Route("createUser", "POST", "users", asks=AddUser, endpoint=create_user, status=201),
+    Route("deleteUser", "DELETE", "users/{user}", asks=DeleteUser, endpoint=delete_user),
+    Route(
+        "setUserPassword",
+        "POST",
+        "users/{user}/password",
+        asks=ResetPassword,
+        endpoint=set_password,
+    ),
+    Route("listGroups", "GET", "groups", asks=ListGroups, endpoint=list_groups),
+    Route("createGroup", "POST", "groups", asks=CreateGroup, endpoint=create_group, status=201),
+    Route("editGroup", "PATCH", "groups/{group}", asks=ChangeGroup, endpoint=change_group),
+    Route("deleteGroup", "DELETE", "groups/{group}", asks=DeleteGroup, endpoint=delete_group),
+    Route("listRights", "GET", "acl", asks=ListEntries, endpoint=list_acl),
+    Route("grantRights", "POST", "acl/grant", asks=Grant, endpoint=grant),
+    Route("revokeRights", "POST", "acl/revoke", asks=Revoke, endpoint=revoke),
+    Route("readAuditLog", "GET", "audit", asks=ReadAudit, endpoint=audit),
 )

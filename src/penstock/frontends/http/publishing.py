@@ -73,7 +73,7 @@ async def publish(call: Call[PublishQuery, Content], store: Store) -> PublishedA
         offered = _read(content, messages)
     producer = call.query.producer or offered.producer
     sequence = call.query.sequence or offered.sequence
-    stored = await _stored(call, store.number, offered.bodies, producer, sequence)
+    stored = await _stored(call, store.number, offered.bodies, producer=producer, sequence=sequence)
     return PublishedAnswer(
         first_id=stored.first_id,
         last_id=stored.first_id + stored.count - 1,
@@ -86,7 +86,7 @@ async def publish_event(call: Call[Any, Any], store: Store, event: Event) -> int
     """Publish one event; gives its id once it is safe. Raises as :func:`publish` does."""
     if call.service.is_congested:
         raise Unavailable("clients publish faster than the realm can store; try again in a moment")
-    stored = await _stored(call, store.number, _bodies([body_of([event])]), "", 0)
+    stored = await _stored(call, store.number, _bodies([body_of([event])]), producer="", sequence=0)
     return stored.first_id
 
 
@@ -108,8 +108,8 @@ async def _stored(
 
     service.waiting_bytes(size)
     try:
-        asked = PublishEvents(number, producer, sequence, 0, ())
-        begin(call.caller, asked, reply, [bodies])
+        asked = PublishEvents(number, producer, sequence, schema=0, sizes=())
+        begin(call.caller, asked, reply, batches=[bodies])
     except BaseException:
         service.waiting_bytes(-size)
         raise

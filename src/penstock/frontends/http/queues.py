@@ -18,10 +18,10 @@ async def pop(call: Call[NoQuery, Pop]) -> Popped:
     store, events = await asked_of(
         call,
         PopEvents,
-        lambda now: PopEvents(now.channel, wanted.count, wanted.timeout, wanted.selector),
+        lambda now: PopEvents(now.channel, wanted.count, wanted.timeout, selector=wanted.selector),
     )
     messages = messages_of(store)
     return Popped(items=[document_of(event, messages) for event in events])
 
 
-ROUTES = (Route("popEvents", "POST", "queues/{queue}/pop", PopEvents, pop),)
+ROUTES = (Route("popEvents", "POST", "queues/{queue}/pop", asks=PopEvents, endpoint=pop),)

@@ -140,7 +140,7 @@ async def schedule(call: Call[ScheduleQuery, None]) -> Page[ScheduledAnswer]:
     """List events that wait to be published (SEM X4), by destination and number."""
     query = call.query
     number, name = _scheduled_place(query.after)
-    told = await call.ask(ListScheduled(query.limit, query.channel, number, name))
+    told = await call.ask(ListScheduled(query.limit, query.channel, number, first_name=name))
     items = [item for each in told.waiting for item in _waiting(each)]
     return Page(items=items, next=told.next and f"{told.next[0]} {told.next[1]}")
 
@@ -238,34 +238,46 @@ async def history(call: Call[HistoryQuery, None]) -> HistoryAnswer:
 
 
 ROUTES = (
-    Route("getRealm", "GET", "realm", DescribeRealm, show),
-    Route("editRealm", "PATCH", "realm", PausePublishing, pause),
-    Route("listJoins", "GET", "joins", ListJoins, list_joins),
-    Route("createJoin", "POST", "joins", CreateJoin, create_join, 201),
-    Route("deleteJoin", "DELETE", "joins/{id}", DeleteJoin, delete_join),
-    Route("summarizeChannelDeadEvents", "GET", "channels/{channel}/dead", SummarizeDead, dead),
-    Route("summarizeQueueDeadEvents", "GET", "queues/{queue}/dead", SummarizeDead, dead),
-    Route("redriveDeadEvents", "POST", "redrive", RedriveDead, redrive),
-    Route("listScheduledEvents", "GET", "schedule", ListScheduled, schedule),
+    Route("getRealm", "GET", "realm", asks=DescribeRealm, endpoint=show),
+    Route("editRealm", "PATCH", "realm", asks=PausePublishing, endpoint=pause),
+    Route("listJoins", "GET", "joins", asks=ListJoins, endpoint=list_joins),
+    Route("createJoin", "POST", "joins", asks=CreateJoin, endpoint=create_join, status=201),
+    Route("deleteJoin", "DELETE", "joins/{id}", asks=DeleteJoin, endpoint=delete_join),
+    Route(
+        "summarizeChannelDeadEvents",
+        "GET",
+        "channels/{channel}/dead",
+        asks=SummarizeDead,
+        endpoint=dead,
+    ),
+    Route(
+        "summarizeQueueDeadEvents", "GET", "queues/{queue}/dead", asks=SummarizeDead, endpoint=dead
+    ),
+    Route("redriveDeadEvents", "POST", "redrive", asks=RedriveDead, endpoint=redrive),
+    Route("listScheduledEvents", "GET", "schedule", asks=ListScheduled, endpoint=schedule),
     Route(
         "cancelChannelScheduledEvent",
         "DELETE",
         "channels/{channel}/schedule/{number}",
-        CancelScheduled,
-        cancel,
+        asks=CancelScheduled,
+        endpoint=cancel,
     ),
     Route(
         "cancelQueueScheduledEvent",
         "DELETE",
         "queues/{queue}/schedule/{number}",
-        CancelScheduled,
-        cancel,
+        asks=CancelScheduled,
+        endpoint=cancel,
     ),
-    Route("listConnections", "GET", "connections", ListConnections, connections),
-    Route("endConnection", "DELETE", "connections/{id}", EndConnection, end_connection),
-    Route("getCluster", "GET", "cluster", DescribeCluster, cluster),
-    Route("listPipelines", "GET", "pipelines", ListPipelines, list_pipelines),
-    Route("getPipeline", "GET", "pipelines/{pipeline}", DescribePipeline, show_pipeline),
-    Route("watchRates", "GET", "rates", ReadRates, watch_rates),
-    Route("getHistory", "GET", "history", ReadHistory, history),
+    Route("listConnections", "GET", "connections", asks=ListConnections, endpoint=connections),
+    Route(
+        "endConnection", "DELETE", "connections/{id}", asks=EndConnection, endpoint=end_connection
+    ),
+    Route("getCluster", "GET", "cluster", asks=DescribeCluster, endpoint=cluster),
+    Route("listPipelines", "GET", "pipelines", asks=ListPipelines, endpoint=list_pipelines),
+    Route(
+        "getPipeline", "GET", "pipelines/{pipeline}", asks=DescribePipeline, endpoint=show_pipeline
+    ),
+    Route("watchRates", "GET", "rates", asks=ReadRates, endpoint=watch_rates),
+    Route("getHistory", "GET", "history", asks=ReadHistory, endpoint=history),
 )

@@ -34,6 +34,6 @@ TABLE = RouteTable(
         *people.ROUTES,
         *states.ROUTES,
         *topics.ROUTES,
-        Route("getOpenApi", "GET", "openapi.json", None, describe),
+        Route("getOpenApi", "GET", "openapi.json", asks=None, endpoint=describe),
     )
 )

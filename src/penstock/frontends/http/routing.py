@@ -132,7 +132,11 @@ class Call(Generic[QueryT, BodyT]):
         self.guard = guard
         self.principal = principal
         self.caller = Caller(
-            service.realm, principal, HTTP_SESSION, service.version, is_secure=guard.is_secure
+            service.realm,
+            principal,
+            HTTP_SESSION,
+            version=service.version,
+            is_secure=guard.is_secure,
         )
         self.host = host
         self.headers = headers
@@ -177,7 +181,9 @@ class Call(Generic[QueryT, BodyT]):
     ) -> AnswerT:
         """Execute an operation on the channel or queue that the path names."""
         name, kind = named(self)
-        return await execute_on(self.caller, kind, name, asked, request_of, target=self.target)
+        return await execute_on(
+            self.caller, kind, name, asked=asked, request_of=request_of, target=self.target
+        )
 
     def may(self, operation: str, name: str = "") -> None:
         """Check a right besides the route's own. Raises ``AccessDenied``."""
@@ -266,7 +272,11 @@ def signature_of(route: Route) -> Signature:
     summary, _, rest = text.partition("\n\n")
     summary = " ".join(summary.split())
     return Signature(
-        query, None if body is type(None) else body, hints["return"], summary, rest.strip()
+        query,
+        None if body is type(None) else body,
+        hints["return"],
+        summary=summary,
+        description=rest.strip(),
     )
 
 

@@ -240,11 +240,16 @@ class HttpServer:
                 if gate is not None:
                     known = self._arrives, self._is_known
                     make = partial(PrefaceSniffer, gate, make, patience_s, *known)
-                server = await open_server(make, host, port, held)
+                server = await open_server(make, host, port, held=held)
             else:
                 before = None if gate is None else gate.before_tls
                 server = TlsServer(
-                    self._tls, patience_s, make, self._arrives, self._is_known, before
+                    self._tls,
+                    patience_s,
+                    make,
+                    enter=self._arrives,
+                    leave=self._is_known,
+                    before=before,
                 )
                 await server.listen(host, port, held)
         except OSError as error:

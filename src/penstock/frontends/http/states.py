@@ -97,4 +97,6 @@ _TYPES: Final[dict[str, Callable[[str], Any]]] = {
     "time": _time,
 }
 
-ROUTES = (Route("getKeyState", "GET", "channels/{channel}/state", ReadKeyState, state),)
+ROUTES = (
+    Route("getKeyState", "GET", "channels/{channel}/state", asks=ReadKeyState, endpoint=state),
+)

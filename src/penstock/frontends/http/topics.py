@@ -130,7 +130,9 @@ async def levels(call: Call[TopicsQuery, None]) -> Page[TopicLevel]:
     _, told = await asked_of(
         call,
         ListTopics,
-        lambda now: ListTopics(now.channel, query.limit, query.prefix, query.depth, query.after),
+        lambda now: ListTopics(
+            now.channel, query.limit, query.prefix, depth=query.depth, after=query.after
+        ),
     )
     return Page(items=list(told.levels), next=told.next)
 
@@ -148,7 +150,7 @@ async def retained(call: Call[RetainedQuery, None]) -> Page[EventAnswer]:
         call,
         ReadRetained,
         lambda now: ReadRetained(
-            now.channel, query.filter, query.limit, cursor_of(query.after) or 0
+            now.channel, query.filter, query.limit, first_id=cursor_of(query.after) or 0
         ),
     )
     messages = messages_of(store)
@@ -211,17 +213,29 @@ async def end_session(call: Call[EndedQuery, None]) -> Done:
 
 
 ROUTES = (
-    Route("getMqtt", "GET", "mqtt", DescribeMqtt, describe),
-    Route("listMqttSessions", "GET", "mqtt/sessions", ListMqttSessions, sessions),
-    Route("listTopics", "GET", "channels/{channel}/topics", ListTopics, levels),
+    Route("getMqtt", "GET", "mqtt", asks=DescribeMqtt, endpoint=describe),
+    Route("listMqttSessions", "GET", "mqtt/sessions", asks=ListMqttSessions, endpoint=sessions),
+    Route("listTopics", "GET", "channels/{channel}/topics", asks=ListTopics, endpoint=levels),
     Route(
         "getRetainedMessage",
         "GET",
         "channels/{channel}/retained/{event_id}",
-        OpenRetained,
-        retained_event,
+        asks=OpenRetained,
+        endpoint=retained_event,
     ),
-    Route("endMqttSession", "DELETE", "mqtt/sessions", EndMqttSession, end_session),
-    Route("forgetRetained", "DELETE", "channels/{channel}/retained", ForgetRetained, forget),
-    Route("listRetainedMessages", "GET", "channels/{channel}/retained", ReadRetained, retained),
+    Route("endMqttSession", "DELETE", "mqtt/sessions", asks=EndMqttSession, endpoint=end_session),
+    Route(
+        "forgetRetained",
+        "DELETE",
+        "channels/{channel}/retained",
+        asks=ForgetRetained,
+        endpoint=forget,
+    ),
+    Route(
+        "listRetainedMessages",
+        "GET",
+        "channels/{channel}/retained",
+        asks=ReadRetained,
+        endpoint=retained,
+    ),
 )

@@ -349,8 +349,8 @@ class Connection(asyncio.BufferedProtocol):
             self.realm,
             principal,
             hello.session,
-            self.listener.version,
-            self.subscriptions,
+            version=self.listener.version,
+            subscriptions=self.subscriptions,
             is_node=self._speaks_for is not None,
         )
         self._requests = Requests(self, self.caller)

@@ -65,7 +65,13 @@ class Deliveries:
         body = rows.body
         self._connection.send(
             wire.Delivery(
-                number, schema, rows.count, rows.first_id, rows.at_us, counted, rows.publishers
+                number,
+                schema,
+                rows.count,
+                first_id=rows.first_id,
+                at_us=rows.at_us,
+                redeliveries=counted,
+                publishers=rows.publishers,
             ),
             body,
         )

@@ -151,16 +151,16 @@ class NativeListener:
             gate = self.gate
             if self.tls is None:
                 make = make if gate is None else partial(self._prefaced, gate, make)
-                server = await open_server(make, host, port, self.ports)
+                server = await open_server(make, host, port, held=self.ports)
             else:
                 # A handshake has as much time as a hello.
                 server = TlsServer(
                     self.tls.context,
                     self.limits.hello_timeout_s,
                     make,
-                    self._arrives,
-                    self._is_known,
-                    None if gate is None else gate.before_tls,
+                    enter=self._arrives,
+                    leave=self._is_known,
+                    before=None if gate is None else gate.before_tls,
                 )
                 await server.listen(host, port, self.ports)
         except OSError as error:
@@ -187,13 +187,15 @@ class NativeListener:
             return Connection(self)
         patience_s = self.limits.hello_timeout_s
         native = partial(Connection, self)
-        return ProtocolSniffer(native, self.amqp, patience_s, self._arrives, self._is_known)
+        return ProtocolSniffer(
+            native, self.amqp, patience_s, enter=self._arrives, leave=self._is_known
+        )
 
     def _prefaced(
         self, gate: RelayGate, make: Callable[[], asyncio.BaseProtocol]
     ) -> PrefaceSniffer:
         patience_s = self.limits.hello_timeout_s
-        return PrefaceSniffer(gate, make, patience_s, self._arrives, self._is_known)
+        return PrefaceSniffer(gate, make, patience_s, enter=self._arrives, leave=self._is_known)
 
     def _arrives(self, waiting: ProtocolSniffer | PrefaceSniffer | Handshake) -> bool:
         """Whether there is room for a connection whose handshake or first bytes are still to

@@ -101,7 +101,7 @@ class Requests:
                 for each in bodies:
                     size += each.weight
             listener.pending_bytes += size
-            begin(self._caller, request, reply, batches)
+            begin(self._caller, request, reply, batches=batches)
         except RemoteProtocolViolation:
             listener.pending_bytes -= size
             raise
@@ -167,7 +167,9 @@ class Requests:
             await self._seats_given_back(number)
             selector = await self._realm.dispatch.choosing.parse(text) if text else None
             outlet = SubscriptionOutlet(connection, number, selector)
-            opened = await open_subscription(self._caller, message, outlet, self._place(number))
+            opened = await open_subscription(
+                self._caller, message, outlet, place=self._place(number)
+            )
             if number in connection.subscriptions:
                 connection.subscriptions[number] = opened.number
                 connection.check_rights()
@@ -187,9 +189,9 @@ class Requests:
             opened.first_id,
             opened.stop_id,
             opened.recalls,
-            opened.confirms,
-            opened.cumulative,
-            opened.ack_timeout_ms,
+            confirm=opened.confirms,
+            cumulative=opened.cumulative,
+            ack_timeout_ms=opened.ack_timeout_ms,
         )
 
     def _watch(self, asked: int, message: WatchChannels) -> None:

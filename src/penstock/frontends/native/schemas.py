@@ -50,7 +50,7 @@ class SchemaTable:
         if form is not None and len(sizes) == 1:
             message = bytes(body) if len(body) <= MESSAGE_BYTES_MAX else b""
             if (digest := form.digest_of(message)) is not None:
-                return [Body(message, None, encoded, digest, form.names)]
+                return [Body(message, None, encoded, known_digest=digest, names=form.names)]
         arrow = schema_from(encoded)
         found, at, rows = [], 0, 0
         rows_max = max(BODY_ROWS_MAX, len(body))

@@ -165,7 +165,9 @@ class TlsServer:
 
     async def _secure(self, sock: socket.socket, address: str) -> None:
         loop = asyncio.get_running_loop()
-        handshake = Handshake(sock, address, loop.time(), self._make, self._enter, self._leave)
+        handshake = Handshake(
+            sock, address, loop.time(), make=self._make, enter=self._enter, leave=self._leave
+        )
         is_in = False
         try:
             is_in = handshake.begin()

@@ -37,7 +37,7 @@ class HeldPorts:
         except OSError as error:
             for each in sockets:
                 each.close()
-            raise refused(error, host, port, "") from error
+            raise refused(error, host, port, remedy="") from error
         bound: int = sockets[0].getsockname()[1]
         self._held[host, bound] = sockets
         return bound

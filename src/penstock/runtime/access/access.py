@@ -113,8 +113,16 @@ class AccessControl:
     def off(cls, clock: Clock) -> AccessControl:
         """Control that lets everything pass, for a realm of one machine or inside a program."""
         accounts = Accounts(None, clock, inline)
-        tokens = Tokens(TokenRules(), lambda _: b"", clock, inline)
-        return cls(accounts, tokens, Audit(clock), Logins(clock), inline, AccessRules(), clock)
+        tokens = Tokens(TokenRules(), lambda _: b"", clock, offload=inline)
+        return cls(
+            accounts,
+            tokens,
+            Audit(clock),
+            logins=Logins(clock),
+            offload=inline,
+            rules=AccessRules(),
+            clock=clock,
+        )
 
     @property
     def is_open(self) -> bool:
@@ -151,7 +159,7 @@ class AccessControl:
         if not self.accounts.knows(FIRST_USER):
             self.first_password = new_password()
             await self.accounts.create_user(FIRST_USER, self.first_password)
-        await self.accounts.grant("realm", "", f"{FIRST_USER}@*", ("full",))
+        await self.accounts.grant("realm", "", f"{FIRST_USER}@*", rights=("full",))
         await self.audit.note("realm", "user.change", FIRST_USER, reason="first administrator")
 
     async def reset(self, user: str, password: str = "") -> str:
@@ -168,7 +176,7 @@ class AccessControl:
             await self.accounts.set_password(user, chosen)
         else:
             await self.accounts.create_user(user, chosen)
-        await self.accounts.grant("realm", "", f"{user}@*", ("full",))
+        await self.accounts.grant("realm", "", f"{user}@*", rights=("full",))
         await self.audit.note("offline", "user.reset", user, granted=("full",))
         return chosen
 
@@ -201,7 +209,7 @@ class AccessControl:
             password,
             known or self.accounts.decoy(user),
             network_of(host),
-            lambda: self.check_locked(user, host),
+            look_again=lambda: self.check_locked(user, host),
             user=user,
         )
         self.check_locked(user, host)  # another attempt may have failed meanwhile
@@ -467,15 +475,17 @@ class AccessControl:
             self.require(principal, operation, name, by_number=by_number)
             yield
         except PenstockError as error:
-            await self._noted(principal, operation, about, error.code, detail)
+            await self._noted(principal, operation, about, outcome=error.code, detail=detail)
             raise
         if is_noted:
             changed = changes(before, self._state_of(operation, name, about))
             more = {"changed": changed} if changed else {}
-            await self._noted(principal, operation, about, "done", detail | more)
+            await self._noted(principal, operation, about, outcome="done", detail=detail | more)
 
     def _state_of(self, operation: str, name: str, target: str) -> dict[str, str]:
-        return state_of(operation, name, target, self.accounts, self.definition_of)
+        return state_of(
+            operation, name, target, accounts=self.accounts, definition_of=self.definition_of
+        )
 
     async def _noted(
         self, by: Principal, operation: str, target: str, outcome: str, detail: dict[str, Any]

@@ -165,7 +165,7 @@ class Accounts:
         # Each number of rounds draws a lot for this user, so another number in use changes few
         # users' rounds.
         rounds = max(used or {self.rounds}, key=lambda each: self._drawn(f"{each} {user}"))
-        return Verifier(salt, rounds, secrets.token_bytes(32), secrets.token_bytes(32))
+        return Verifier(salt, rounds, secrets.token_bytes(32), server_key=secrets.token_bytes(32))
 
     def _drawn(self, text: str) -> bytes:
         return hmac.digest(self._record.secret, text.encode(), "sha256")
@@ -361,7 +361,7 @@ class Accounts:
         if meant.is_group and meant.user not in self._record.groups:
             _log.info("access.group_unknown", group=meant.user)  # a token may name it
         async with self._changing:
-            granted = self.acl.granted(kind, resource, subject, wanted)
+            granted = self.acl.granted(kind, resource, subject, rights=wanted)
             await self._store(kind, resource, granted)
         return self.entries(kind, resource)
 
@@ -372,7 +372,7 @@ class Accounts:
         resource = checked_resource(kind, name)
         taken = checked_rights(kind, tuple(rights)) if rights else known_rights(kind)
         async with self._changing:
-            left = self.acl.revoked(kind, resource, subject, taken)
+            left = self.acl.revoked(kind, resource, subject, rights=taken)
             await self._store(kind, resource, left)
         return self.entries(kind, resource)
 

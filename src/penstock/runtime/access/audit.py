@@ -150,7 +150,7 @@ class Sums:
             more = number - (0 if principal == OTHERS else self._first)
             if more > 0:
                 detail = {"more": more, "seconds": self._lasts_us // 1_000_000}
-                found.append(AuditAct(principal, operation, "", outcome, detail))
+                found.append(AuditAct(principal, operation, "", outcome=outcome, detail=detail))
         return found
 
 
@@ -214,13 +214,13 @@ class Audit:
     ) -> None:
         """Write an act down, or that it was refused. Raises ``StorageFailed``: it was done, and is
         not in the file."""
-        entry = AuditAct(principal, operation, target, outcome, detail)
+        entry = AuditAct(principal, operation, target, outcome=outcome, detail=detail)
         await self._note("acts" if outcome == "done" else "refusals", entry)
 
     def aside(self, principal: str, operation: str, outcome: str = "done", **detail: Any) -> None:
         """Record a sign-in without waiting for it, so that a full disk keeps nobody from signing
         in."""
-        entry = AuditAct(principal, operation, "", outcome, detail)
+        entry = AuditAct(principal, operation, "", outcome=outcome, detail=detail)
         kind: Kind = "sign-ins" if outcome == "done" else "refusals"
         now_us, sums = self._clock.now_us(), self._sums[kind]
         spoken = sums.all() if sums.is_over(now_us) else []

@@ -70,7 +70,7 @@ class Incidents:
             _log.error("task.failed", incident=incident, task=task, channel=name, exc_info=failure)
         else:
             incident = found.incident
-        self._open[task, channel_id] = _Open(incident, reason, pause_s, now_s + pause_s)
+        self._open[task, channel_id] = _Open(incident, reason, pause_s, again_s=now_s + pause_s)
         self._tasks.add(task)
 
     def is_aside(self, task: str, channel_id: int | None = 0) -> bool:

@@ -138,7 +138,9 @@ class Logins:
         if password is None:
             password = self.password_of(principal.user) or b""
         id = secrets.token_urlsafe(32)
-        login = BrowserLogin(id, _csrf(id), principal, now_us, now_us, password)
+        login = BrowserLogin(
+            id, _csrf(id), principal, opened_us=now_us, used_us=now_us, password=password
+        )
         key = _digest(login.id)
         self._put(key, login)
         self._changed(login)
@@ -280,9 +282,9 @@ class Logins:
                 digest,
                 login.principal.user,
                 login.principal.host,
-                login.opened_us,
-                login.used_us,
-                login.password,
+                opened_us=login.opened_us,
+                used_us=login.used_us,
+                password=login.password,
             )
             for digest, login in self._of_record.get(key, {}).items()
         }
@@ -322,7 +324,13 @@ class Logins:
         for each in kept:
             principal = Principal(each.user, each.host, proof="password")
             login = BrowserLogin(
-                "", "", principal, each.opened_us, each.used_us, each.password, each.used_us
+                "",
+                "",
+                principal,
+                opened_us=each.opened_us,
+                used_us=each.used_us,
+                password=each.password,
+                written_us=each.used_us,
             )
             if self._has_ended(login, now_us):
                 self._unwritten.add(_key_of(each.user))

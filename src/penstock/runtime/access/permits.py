@@ -103,7 +103,7 @@ class Permits:
         try:
             self._access.require(self.principal, operation, name, by_number=by_number)
         except AccessDenied as error:
-            raise self._discreet(request, operation, name, error) from None
+            raise self._discreet(request, operation, name, error=error) from None
         self._note(name)
 
     def _is_by_number(self, request: Request[Any], name: str) -> bool:
@@ -188,9 +188,9 @@ class Permits:
         """Do what ``request`` asks, if all it asks for is allowed; acts of administration are
         written down, refused ones too, with ``target`` and ``detail``."""
         if not isinstance(request, CreateChannel | DeleteChannel):
-            return await self._done(request, work, target, detail or {})
+            return await self._done(request, work, target, detail=detail or {})
         async with self._access.naming(destination_name(request.name)):
-            return await self._done(request, work, target, detail or {})
+            return await self._done(request, work, target, detail=detail or {})
 
     async def _done(
         self,
@@ -206,14 +206,14 @@ class Permits:
         by_number = self._is_by_number(request, name)
         try:
             async with self._access.act(
-                self.principal, operation, name, about, by_number=by_number, **detail
+                self.principal, operation, name, target=about, by_number=by_number, **detail
             ):
                 for other, other_name in asked[1:]:
                     self._require(request, other, other_name)
                 self._note(name)
                 answer = await work()
         except AccessDenied as error:
-            raise self._discreet(request, operation, name, error) from None
+            raise self._discreet(request, operation, name, error=error) from None
         return await self._followed(request, answer)
 
     def _still_moving(self, request: Request[Any]) -> None:

@@ -122,7 +122,9 @@ class Choosers:
             if rest is None:
                 continue
             if not self._may_ask_now(rest, use.selector):
-                self._wait(_Chooser(subscription, session, use, deque((rest, *rows[i + 1 :]))))
+                self._wait(
+                    _Chooser(subscription, session, use, parts=deque((rest, *rows[i + 1 :])))
+                )
                 return
             yield rest, rest.chosen(use.selector, use.now_us, use.messages)
 

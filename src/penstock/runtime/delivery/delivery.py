@@ -140,7 +140,9 @@ class Dispatch:
         self.lease = lease
         """Nothing is delivered unless it holds at that moment."""
         self.choosing = Choosing(offload, clock)
-        self.choosers = Choosers(self.choosing, clock, self._is_open, self._chooser_failed)
+        self.choosers = Choosers(
+            self.choosing, clock, self._is_open, on_failed=self._chooser_failed
+        )
         """Subscriptions whose own selectors take long wait there."""
         self.files = OpenFiles(blobs, cache_bytes_max)
         self.files_at = ""
@@ -265,7 +267,7 @@ class Dispatch:
                 try:
                     held[1].recall(recalled.spans)
                 except Exception as failure:  # noqa: BLE001  it costs this one alone
-                    self._fail(held[0], channel, [recalled.subscription], failure)
+                    self._fail(held[0], channel, [recalled.subscription], failure=failure)
 
     async def perform(
         self,
@@ -286,7 +288,7 @@ class Dispatch:
         """
         has_moved, work = False, 0
         while True:
-            round_ = _Round(channel_id, channel, store, quarantiner)
+            round_ = _Round(channel_id, channel, store, quarantiner=quarantiner)
             await self._perform(round_, below)
             has_moved |= round_.has_moved
             work += round_.passed_over
@@ -305,7 +307,7 @@ class Dispatch:
             there = [*channel.state.subscribers, *channel.state.seats]
             if not there:  # no subscription is known to be concerned
                 raise
-            self._fail(round_.number, channel, there, failure)
+            self._fail(round_.number, channel, there, failure=failure)
         if len(round_.read) == 1:
             ((spans, (rows, _)),) = round_.read.items()
             self.ahead.delivered(round_.number, spans, rows)
@@ -326,7 +328,7 @@ class Dispatch:
             raise
         except Exception as failure:  # noqa: BLE001  the others must be served
             concerned = _concerned(round_.channel, effect)
-            self._fail(round_.number, round_.channel, concerned, failure)
+            self._fail(round_.number, round_.channel, concerned, failure=failure)
             return False
 
     async def _carried_out(self, round_: _Round, effect: Deliver | ReportEnd) -> bool:
@@ -370,7 +372,7 @@ class Dispatch:
         rows, damage = await self.read(round_.store, wanted.spans)
         self._report(round_, damage)
         keys, ends, ids = lanes_of([part.batch for part in rows], wanted.property)
-        command = AssignLanes(wanted.durable, wanted.spans[-1].end, keys, ends, ids)
+        command = AssignLanes(wanted.durable, wanted.spans[-1].end, keys, ends=ends, ids=ids)
         round_.channel.attend(command, self._clock.now_us())
 
     async def _find_interested(self, round_: _Round, wanted: FindInterested) -> None:
@@ -410,18 +412,22 @@ class Dispatch:
             return False
         known = self._known.get(effect.subscription)
         if known is not None and isinstance(round_.store, MergeStore):
-            return await self._deliver_merged(round_, round_.store, known, effect, outlet)
+            return await self._deliver_merged(
+                round_, round_.store, known, effect=effect, outlet=outlet
+            )
         now_us = self._clock.now_us()
         selector, spans = outlet.selector, effect.spans
         unsent: list[Span] = []
         sent, held_from = False, None
         if selector is not None:
             messages = messages_of(round_.channel)
-            spans = round_.store.promising(spans, selector, now_us, messages)
+            spans = round_.store.promising(spans, selector, now_us, messages=messages)
             if spans != effect.spans:
                 unsent += others(effect.spans, spans)
         if spans:
-            sent, held_from = await self._deliver_read(round_, effect, outlet, spans, unsent)
+            sent, held_from = await self._deliver_read(
+                round_, effect, outlet, spans=spans, unsent=unsent
+            )
         elif selector is not None:
             round_.passed_over += selector.work
         if held_from is not None:
@@ -442,7 +448,9 @@ class Dispatch:
         rows, damage = await self._rows(round_, spans)
         unsent += damage.ids.spans
         use = self._use(round_.channel, outlet)
-        for part, chosen in self.choosers.chosen(effect.subscription, outlet.session, use, rows):
+        for part, chosen in self.choosers.chosen(
+            effect.subscription, outlet.session, use, rows=rows
+        ):
             if chosen is not part:
                 unsent += others(part.spans, chosen.spans if chosen is not None else ())
             if chosen is not None:
@@ -501,8 +509,10 @@ class Dispatch:
         self, round_: _Round, store: MergeStore, known: KnownKeys, effect: Deliver, outlet: Outlet
     ) -> bool:
         channel, now_us = round_.channel, self._clock.now_us()
-        spans, chosen, held_from = self._chosen_merged(channel, store, effect, outlet)
-        rows, skipped = outgoing(store, known, spans, chosen, round_.made) if spans else ([], ())
+        spans, chosen, held_from = self._chosen_merged(channel, store, effect, outlet=outlet)
+        rows, skipped = (
+            outgoing(store, known, spans, chosen=chosen, made=round_.made) if spans else ([], ())
+        )
         if skipped:
             channel.attend(Skip(effect.subscription, skipped), now_us)
         if rows:
@@ -531,7 +541,7 @@ class Dispatch:
             return spans, SelectedRows(whole, mask), None
         found = IdSet()
         rows = [OutgoingBatch(spans_in(whole.batch), batch=whole.batch)]
-        for _, part in self.choosers.chosen(subscription, outlet.session, use, rows):
+        for _, part in self.choosers.chosen(subscription, outlet.session, use, rows=rows):
             found.add_all(IdSet(() if part is None else part.spans))
         held_from = self.choosers.waits_from(subscription)
         if held_from is not None:

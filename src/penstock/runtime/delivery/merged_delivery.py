@@ -82,15 +82,15 @@ def outgoing(
     ``chosen``; None: it takes all."""
     stretch = None if known.mark is None else store.recent.since(known.mark)
     if stretch is None or chosen is not None or spans[0].first < store.recent.first:
-        return _of_whole(store, known, spans, stretch, chosen)
+        return _of_whole(store, known, spans, stretch=stretch, chosen=chosen)
     assert known.mark is not None, "the stretch begins there"
     ids = span_ids(spans)
     at = np.searchsorted(stretch.ids, ids)
     if at[0] >= len(stretch.ids) or not np.array_equal(stretch.ids[at % len(stretch.ids)], ids):
-        return _of_whole(store, known, spans, stretch, None)
+        return _of_whole(store, known, spans, stretch=stretch, chosen=None)
     slots = stretch.slots[at]
     if not (known.of(slots, store) & stretch.only_deltas(slots)).all():
-        return _of_whole(store, known, spans, stretch, None)
+        return _of_whole(store, known, spans, stretch=stretch, chosen=None)
     is_fresh = int(stretch.ids[0]) >= known.through
     key = (spans, known.mark, is_fresh)
     if key not in made:
@@ -122,7 +122,7 @@ def _of_whole(
     else:
         as_delta &= stretch.only_deltas(slots) & np.isin(whole.ids, stretch.ids)
     known.note(slots, matches)
-    return OfferedBatches(_both(store, whole, matches, as_delta, stretch), skipped)
+    return OfferedBatches(_both(store, whole, matches, as_delta=as_delta, stretch=stretch), skipped)
 
 
 def _both(

@@ -46,7 +46,7 @@ def scan_cost(work: int, row_bytes: int, rows: int, size: int) -> int:
 
 def cost_of(selector: Selector, rows: int, size: int) -> int:
     """The :func:`scan_cost` of one selector."""
-    return scan_cost(selector.work, selector.row_bytes, rows, size)
+    return scan_cost(selector.work, selector.row_bytes, rows, size=size)
 
 
 def patience(clock: Clock, first: int, spent_us: int = 0) -> Check:

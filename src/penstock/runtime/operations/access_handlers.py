@@ -90,7 +90,9 @@ def check_exists(directory: Directory, kind: str, name: str) -> None:
 
 async def grant(by: Caller, asked: access.Grant) -> access.AclInfo:
     check_exists(by.realm.directory, asked.kind, asked.name)
-    return await by.realm.access.accounts.grant(asked.kind, asked.name, asked.subject, asked.rights)
+    return await by.realm.access.accounts.grant(
+        asked.kind, asked.name, asked.subject, rights=asked.rights
+    )
 
 
 async def delete_user(by: Caller, asked: access.DeleteUser) -> None:

@@ -34,8 +34,8 @@ def _publish(by: Caller, asked: publishing.PublishEvents, reply: Reply, batches:
         asked.channel,
         bodies,
         asked.producer and by.owned(asked.producer),
-        asked.sequence,
-        replied,
+        sequence=asked.sequence,
+        reply=replied,
         publisher=by.publisher,
     )
 
@@ -58,7 +58,14 @@ def _commit_stages(by: Caller, asked: publishing.CommitStages, reply: Reply, _: 
         reply(publishing.Published(span[0], span[1] - span[0]), None)
 
     producer = by.owned(asked.producer)
-    realm.commit(asked.channel, stages, producer, asked.sequence, replied, publisher=by.publisher)
+    realm.commit(
+        asked.channel,
+        stages,
+        producer,
+        sequence=asked.sequence,
+        reply=replied,
+        publisher=by.publisher,
+    )
 
 
 def _commit_parts(
@@ -79,7 +86,9 @@ def _commit_parts(
         reply(transactions.TransactionInfo("committed", spans), None)
 
     producer = by.owned(asked.producer)
-    realm.transactions.commit_staged(parts, producer, asked.sequence, replied, by.publisher)
+    realm.transactions.commit_staged(
+        parts, producer, asked.sequence, reply=replied, publisher=by.publisher
+    )
 
 
 def _drop_stages(by: Caller, asked: publishing.DropStages, reply: Reply, _: Batches) -> None:

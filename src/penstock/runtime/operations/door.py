@@ -55,7 +55,7 @@ async def execute(
         answer = await answer_to(caller, request, content)
     else:
         answer = await caller.permits.permitted(
-            request, lambda: answer_to(caller, request, content), target, detail
+            request, lambda: answer_to(caller, request, content), target, detail=detail
         )
     return answer
 
@@ -83,7 +83,9 @@ async def execute_on(
         return answer
 
     operation = operation_on(asked, kind)
-    async with caller.realm.access.act(caller.principal, operation, destination_name(name), target):
+    async with caller.realm.access.act(
+        caller.principal, operation, destination_name(name), target=target
+    ):
         return await work()
 
 
@@ -115,7 +117,7 @@ async def find(caller: Caller, kind: Kind, name: str, asked: type[Request[Any]])
 
     Raises ``AccessDenied``, ``NameDoesNotExist``, ``InvalidName``.
     """
-    check_on(caller, kind, name, asked)
+    check_on(caller, kind, name, asked=asked)
     return await caller.realm.open_channel(name, kind)
 
 
@@ -192,7 +194,7 @@ def open_subscription(
                 request.channel,
                 request.durable,
                 outlet,
-                request.credit,
+                credit=request.credit,
                 room=_room(request.bytes_max),
             )
 

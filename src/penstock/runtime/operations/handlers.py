@@ -54,8 +54,8 @@ def _create_durable(by: Caller, asked: durables.CreateDurable) -> Awaitable[dura
         asked.channel,
         asked.name,
         asked.kind,
-        asked.start,
-        asked.selector,
+        start=asked.start,
+        selector=asked.selector,
         persistent=asked.persistent,
         attributes=durable_attributes(asked),
     )
@@ -80,7 +80,9 @@ async def put_import(by: Caller, asked: transfers.PutImport, content: memoryview
     """Take bytes of a file of an import, which come with the request."""
     if not content:
         raise RemoteProtocolViolation("a part of a file is empty")
-    await by.realm.imports.put(by.session, asked.import_, asked.file, asked.offset, content)
+    await by.realm.imports.put(
+        by.session, asked.import_, asked.file, offset=asked.offset, content=content
+    )
 
 
 async def copy_in(by: Caller, asked: joins.CopyIn, content: memoryview | None) -> joins.CopiesTaken:
@@ -89,7 +91,7 @@ async def copy_in(by: Caller, asked: joins.CopyIn, content: memoryview | None) -
         raise AccessDenied("only nodes of the cluster bring copies; publish events instead")
     copies = copies_from(asked.parts, memoryview(b"") if content is None else content)
     number = by.realm.directory.number_of(asked.destination)
-    work = TakeCopies(number, asked.archive, asked.producer, copies)
+    work = TakeCopies(number, asked.archive, asked.producer, copies=copies)
     taken: joins.CopiesTaken = await by.realm.shard.ask(work)
     return taken
 
@@ -117,13 +119,13 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             _on(
                 channels.PurgeChannel,
                 lambda by, it: by.realm.subscriptions.purge(
-                    it.channel, it.first_id, it.last_id, it.selector
+                    it.channel, it.first_id, it.last_id, selector=it.selector
                 ),
             ),
             _on(
                 channels.CountPurge,
                 lambda by, it: by.realm.subscriptions.purge(
-                    it.channel, it.first_id, it.last_id, it.selector, dry_run=True
+                    it.channel, it.first_id, it.last_id, selector=it.selector, dry_run=True
                 ),
             ),
             _on(
@@ -136,7 +138,7 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
                     by.realm.shard,
                     by.realm.dispatch,
                     it.channel,
-                    Span(it.first_id, it.end_id),
+                    span=Span(it.first_id, it.end_id),
                     publishers=it.publishers,
                 ),
             ),
@@ -194,13 +196,18 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             _on(
                 durables.PurgeDurable,
                 lambda by, it: by.realm.subscriptions.purge_durable(
-                    it.channel, it.name, it.first_id, it.last_id, it.selector
+                    it.channel, it.name, it.first_id, last=it.last_id, selector=it.selector
                 ),
             ),
             _on(
                 durables.CountDurablePurge,
                 lambda by, it: by.realm.subscriptions.purge_durable(
-                    it.channel, it.name, it.first_id, it.last_id, it.selector, dry_run=True
+                    it.channel,
+                    it.name,
+                    it.first_id,
+                    last=it.last_id,
+                    selector=it.selector,
+                    dry_run=True,
                 ),
             ),
             _on(
@@ -282,7 +289,9 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             ),
             _on(
                 transfers.ReadExport,
-                lambda by, it: by.realm.exports.read(by.session, it.export, it.file, it.offset),
+                lambda by, it: by.realm.exports.read(
+                    by.session, it.export, it.file, offset=it.offset
+                ),
             ),
             _on(transfers.EndExport, lambda by, it: by.realm.exports.end(by.session, it.export)),
             _on(
@@ -304,7 +313,9 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             ),
             _on(
                 transfers.ReadBackup,
-                lambda by, it: by.realm.backups.read(by.session, it.backup, it.file, it.offset),
+                lambda by, it: by.realm.backups.read(
+                    by.session, it.backup, it.file, offset=it.offset
+                ),
             ),
             _on(
                 transfers.EndBackup,
@@ -361,7 +372,7 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             _on(
                 access.Revoke,
                 lambda by, it: by.realm.access.accounts.revoke(
-                    it.kind, it.name, it.subject, it.rights
+                    it.kind, it.name, it.subject, rights=it.rights
                 ),
             ),
             _on(

@@ -54,10 +54,10 @@ async def browse_events(by: Caller, asked: reading.BrowseEvents) -> reading.Brow
     opened: list[Opened] = []
 
     async def open_() -> Opened:
-        opened.append(await _opened(by, asked.channel, asked.start, outlet, last_id))
+        opened.append(await _opened(by, asked.channel, asked.start, outlet=outlet, last_id=last_id))
         return opened[0]
 
-    next_id = await collect(by.realm, asked.channel, outlet, open_)
+    next_id = await collect(by.realm, asked.channel, outlet, open_=open_)
     end = (opened[0].stop_id or 0) if next_id is None else next_id
     return reading.BrowsedEvents(
         events=outlet.events(), first_id=opened[0].first_id, end_id=end, next_id=next_id
@@ -69,10 +69,10 @@ async def _browse_newest(by: Caller, asked: reading.BrowseEvents) -> reading.Bro
         by.realm,
         by.session,
         asked.channel,
-        asked.selector,
-        asked.limit,
-        asked.start,
-        asked.end_id,
+        selector=asked.selector,
+        limit=asked.limit,
+        start=asked.start,
+        end=asked.end_id,
     )
     first, end = told.looked_at
     return reading.BrowsedEvents(
@@ -111,12 +111,12 @@ async def browse_outstanding(by: Caller, asked: reading.BrowseOutstanding) -> re
     async def open_() -> Opened:
         opened.append(
             await by.realm.subscriptions.browse_durable(
-                asked.channel, asked.durable, outlet, fits, first_id=asked.first_id
+                asked.channel, asked.durable, outlet, credit=fits, first_id=asked.first_id
             )
         )
         return opened[0]
 
-    next_id = await collect(by.realm, asked.channel, outlet, open_)
+    next_id = await collect(by.realm, asked.channel, outlet, open_=open_)
     end = (opened[0].stop_id or 0) if next_id is None else next_id
     return reading.BrowsedEvents(
         events=outlet.events(), first_id=asked.first_id, end_id=end, next_id=next_id
@@ -131,7 +131,7 @@ async def read_event(by: Caller, asked: reading.ReadEvent) -> Event:
         by.realm,
         channel,
         outlet,
-        lambda: _opened(by, channel, FromId(event_id), outlet, event_id),
+        open_=lambda: _opened(by, channel, FromId(event_id), outlet=outlet, last_id=event_id),
     )
     if events := outlet.events():
         return events[0]
@@ -191,7 +191,7 @@ def _lease_owner(by: Caller) -> str:
 async def fetch_events(by: Caller, asked: consuming.FetchEvents) -> consuming.Fetched:
     selector = await by.realm.dispatch.choosing.parse(asked.selector) if asked.selector else None
     return await by.realm.leases.fetch(
-        asked, _lease_owner(by), by.principal.name, selector, lambda: by.check(asked)
+        asked, _lease_owner(by), by.principal.name, selector=selector, check=lambda: by.check(asked)
     )
 
 
@@ -211,7 +211,7 @@ def _may_consume(by: Caller) -> Callable[[str], None]:
 async def fetch_from_pattern(by: Caller, asked: consuming.FetchFromPattern) -> consuming.Fetched:
     selector = await by.realm.dispatch.choosing.parse(asked.selector) if asked.selector else None
     return await by.realm.pattern_leases.fetch(
-        asked, _lease_owner(by), by.principal.name, selector, _may_consume(by)
+        asked, _lease_owner(by), by.principal.name, selector=selector, check=_may_consume(by)
     )
 
 
@@ -233,7 +233,10 @@ async def extend_pattern_lease(
 async def summarize_dead(by: Caller, asked: reading.SummarizeDead) -> reading.DeadSummary:
     outlet = DeadEvents(by.session, asked.limit)
     next_id = await collect(
-        by.realm, asked.channel, outlet, lambda: _opened(by, asked.channel, FromId(0), outlet)
+        by.realm,
+        asked.channel,
+        outlet,
+        open_=lambda: _opened(by, asked.channel, FromId(0), outlet=outlet),
     )
     return outlet.summary(is_complete=next_id is None)
 
@@ -292,7 +295,7 @@ async def explain_selector(by: Caller, asked: reading.ExplainSelector) -> readin
         remarks=tuple(said.remarks),
         chosen=None
         if opened is None
-        else await _chosen(by, selector, opened.channel, opened.name, kind),
+        else await _chosen(by, selector, opened.channel, name=opened.name, kind=kind),
     )
 
 
@@ -309,7 +312,9 @@ async def _chosen(
     by: Caller, selector: Selector, channel: ChannelId, name: str, kind: Kind
 ) -> reading.Chosen:
     outlet = MatchCount(by.session, selector)
-    next_id = await collect(by.realm, channel, outlet, lambda: _matched(by, channel, kind, outlet))
+    next_id = await collect(
+        by.realm, channel, outlet, open_=lambda: _matched(by, channel, kind, outlet=outlet)
+    )
     now = by.realm.view.store(channel)
     return reading.Chosen(
         channel=name,
@@ -323,8 +328,10 @@ async def _chosen(
 async def _matched(by: Caller, channel: ChannelId, kind: Kind, outlet: MatchCount) -> Opened:
     if kind == "queue":
         whole: Outlet = outlet
-        return await by.realm.subscriptions.browse_durable(channel, READERS, whole, MATCHES_MAX)
-    return await _opened(by, channel, FromId(0), outlet)
+        return await by.realm.subscriptions.browse_durable(
+            channel, READERS, whole, credit=MATCHES_MAX
+        )
+    return await _opened(by, channel, FromId(0), outlet=outlet)
 
 
 async def read_key_state(by: Caller, asked: reading.ReadKeyState) -> Event:
@@ -354,7 +361,7 @@ async def list_scheduled(by: Caller, asked: reading.ListScheduled) -> reading.Sc
         if not left:
             return reading.ScheduledPage(tuple(found), (0, name))
         first = asked.first_number if name == asked.first_name else 0
-        more, next_number = await _waiting(by, name, kind, first, left)
+        more, next_number = await _waiting(by, name, kind, first=first, limit=left)
         left -= len(more.events)
         found.append(more)
         if next_number is not None:
@@ -375,7 +382,7 @@ async def _waiting(
         by.realm,
         hidden.channel,
         outlet,
-        lambda: _opened(by, hidden.channel, FromId(first), outlet),
+        open_=lambda: _opened(by, hidden.channel, FromId(first), outlet=outlet),
     )
     return reading.WaitingEvents(store, kind, outlet.events()), next_number
 
@@ -384,7 +391,9 @@ async def cancel_scheduled(by: Caller, asked: reading.CancelScheduled) -> None:
     hidden = await by.realm.schedule_of(asked.channel)
     gone = 0
     if hidden is not None:
-        gone = await by.realm.subscriptions.purge(hidden.channel, asked.number, asked.number, "")
+        gone = await by.realm.subscriptions.purge(
+            hidden.channel, asked.number, asked.number, selector=""
+        )
     if not gone:
         store = by.realm.view.store(asked.channel)
         name = "its store" if store is None else store.name

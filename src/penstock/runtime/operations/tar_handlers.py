@@ -67,7 +67,7 @@ async def import_tar(
     try:
         known = await realm.imports.begin(session, name, encoded)
         for number in (len(manifest.files), *range(len(manifest.files))):
-            await _put(realm, session, known, number, manifest, tar)
+            await _put(realm, session, known, number=number, manifest=manifest, tar=tar)
         async with realm.access.naming(name):
             commit = CommitImport(known)
 
@@ -108,7 +108,7 @@ class TarOfExport:
         )
 
     async def _file(self, number: int) -> ExportedFile:
-        read = await self._exports.read(self._session, self._begun.export, number, 0)
+        read = await self._exports.read(self._session, self._begun.export, number, offset=0)
         return read.file
 
     async def parts(
@@ -125,7 +125,9 @@ class TarOfExport:
             offset = 0
             while offset < file.size:
                 check()
-                read = await self._exports.read(self._session, self._begun.export, number, offset)
+                read = await self._exports.read(
+                    self._session, self._begun.export, number, offset=offset
+                )
                 if read.file != file:
                     raise Damaged(f"{file.name} has changed while it was being read")
                 yield read.content
@@ -155,5 +157,5 @@ async def _put(
         raise DamagedExport(f"{file.name} has {size} bytes; the manifest says {file.size}")
     offset = 0
     async for part in tar.content(size):
-        await realm.imports.put(session, known, number, offset, memoryview(part))
+        await realm.imports.put(session, known, number, offset=offset, content=memoryview(part))
         offset += len(part)

@@ -208,7 +208,7 @@ async def forget_retained(by: Caller, asked: topics.ForgetRetained) -> int:
     wanted = topics.ReadRetained(asked.channel, asked.filter, 1)
     gone = 0
     for event_id in await _ids_of(by.realm, channel_id, wanted):
-        gone += await by.realm.subscriptions.purge(channel_id, event_id, event_id, "")
+        gone += await by.realm.subscriptions.purge(channel_id, event_id, event_id, selector="")
     return gone
 
 
@@ -233,10 +233,10 @@ async def read_retained(by: Caller, asked: topics.ReadRetained) -> topics.Retain
     _check(asked.filter)
     store = _read_through(by, asked.channel)
     if asked.filter == EVERY:
-        pages = batches_of(by.realm, store.number, asked.first_id, asked.limit + 1)
+        pages = batches_of(by.realm, store.number, asked.first_id, page_max=asked.limit + 1)
     else:
         ids = await _ids_of(by.realm, store.number, asked)
-        pages = batches_at(by.realm, store.number, ids, asked.limit + 1)
+        pages = batches_at(by.realm, store.number, ids, page_max=asked.limit + 1)
     events: list[Event] = []
     async for page in pages:
         events += filter(lambda each: _is_retained(asked.filter, each), _events_in(page))

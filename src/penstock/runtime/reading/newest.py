@@ -108,11 +108,11 @@ async def newest(
     to read anything.
     """
     chosen = await realm.dispatch.choosing.parse(selector) if selector else None
-    lowest = await _lowest(realm, session, number, start)
+    lowest = await _lowest(realm, session, number, start=start)
     store = realm.view.store(number)
     high = 0 if store is None else store.next_id
     high = max(lowest, high if end is None else min(end, high))
-    search = _Search(realm, session, number, chosen, limit, Span(lowest, high))
+    search = _Search(realm, session, number, selector=chosen, limit=limit, span=Span(lowest, high))
     return await search.run()
 
 
@@ -183,14 +183,14 @@ class _Search:
         first = lowest_of(store.stored, Span(self._span.first, self._low), count)
         wanted = self._limit - len(self._events)
         outlet = NewestOutlet(
-            self._session, self._selector, wanted, PAGE_BYTES_MAX - self._size, count
+            self._session, self._selector, wanted, bytes_max=PAGE_BYTES_MAX - self._size, part=count
         )
         number, last = self._number, self._low - 1
         await collect(
             self._realm,
             number,
             outlet,
-            lambda: self._realm.subscriptions.subscribe(
+            open_=lambda: self._realm.subscriptions.subscribe(
                 number, FromId(first), outlet, credit=count, browse=True, last_id=last
             ),
             timeout_s=timeout_s,

@@ -181,7 +181,9 @@ class SealedHistory:
     def _regular_work(self) -> RegularWork:
         realm = self.realm
         interval_s = realm.limits.sweep_interval_s
-        return RegularWork(realm.shard, realm.clock, realm.incidents, interval_s, {})
+        return RegularWork(
+            realm.shard, realm.clock, realm.incidents, interval_s=interval_s, steps={}
+        )
 
     async def close(self) -> None:
         """End it."""

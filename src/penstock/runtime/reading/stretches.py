@@ -27,7 +27,7 @@ takes about as long as to begin anew."""
 async def pages_of(realm: RunningRealm, channel: ChannelId) -> AsyncIterator[list[Event]]:
     """The events of a channel that are there now, with who published them, a page at a time.
     Raises ``NameDoesNotExist``."""
-    async for page in _batches_between(realm, channel, 0, _last_id(realm, channel)):
+    async for page in _batches_between(realm, channel, 0, last_id=_last_id(realm, channel)):
         yield [event for batch in page for event in batch]
 
 
@@ -40,7 +40,9 @@ async def batches_of(
     """As :func:`pages_of`, in columns, from ``first_id`` on and at most ``page_max`` at a time.
     Raises ``NameDoesNotExist``."""
     last_id = _last_id(realm, channel)
-    async for page in _batches_between(realm, channel, first_id, last_id, page_max):
+    async for page in _batches_between(
+        realm, channel, first_id, last_id=last_id, page_max=page_max
+    ):
         yield [each.to_arrow() for each in page]
 
 
@@ -60,7 +62,9 @@ async def batches_at(
     for first, last in stretches_of(event_ids):
         wanted = pa.array(event_ids[first:last], pa.int64())
         low_id, high_id = event_ids[first], event_ids[last - 1]
-        async for page in _batches_between(realm, channel, low_id, high_id, page_max):
+        async for page in _batches_between(
+            realm, channel, low_id, last_id=high_id, page_max=page_max
+        ):
             batches = [each.to_arrow() for each in page]
             yield [each.filter(pc.is_in(each.column("event_id"), wanted)) for each in batches]
 
@@ -96,5 +100,5 @@ async def _batches_between(
             browse=True,
             last_id=last_id,
         )
-        next_id = await collect(realm, channel, outlet, open_)
+        next_id = await collect(realm, channel, outlet, open_=open_)
         yield outlet.batches

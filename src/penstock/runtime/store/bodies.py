@@ -134,7 +134,7 @@ def prepared(
         if storage.priority != PRIORITY_DEFAULT:
             batch = with_priority(batch, storage.priority)
         if storage.stamp_dictionary:
-            batch = with_dictionary(batch, first_id, at_us, user, host)
+            batch = with_dictionary(batch, first_id, at_us, publisher=user, host=host)
         found.append(body_from(batch, body.outcomes))
         first_id += batch.num_rows
     return found
@@ -165,9 +165,9 @@ def joined(digests: Sequence[Digest]) -> Digest:
         first,
         sum(part.size for part in digests),
         max(part.largest for part in digests),
-        tuple(volatile),
-        tuple(transient),
-        tuple((ttl_ms, tuple(spans)) for ttl_ms, spans in ttls.items()),
+        volatile=tuple(volatile),
+        transient=tuple(transient),
+        ttls=tuple((ttl_ms, tuple(spans)) for ttl_ms, spans in ttls.items()),
     )
 
 

@@ -278,7 +278,15 @@ class _StatePiece(TailBatch):
         ids = IdSet.of(chunk.ids.tolist())
         body = memoryview(batch_bytes(chunk.batch))
         super().__init__(
-            span, 0, -1, chunk.batch.schema, body, chunk.batch, ids, home=home, publisher=publisher
+            span,
+            0,
+            -1,
+            schema=chunk.batch.schema,
+            body=body,
+            batch=chunk.batch,
+            ids=ids,
+            home=home,
+            publisher=publisher,
         )
         self._rows_held = chunk.ids
 

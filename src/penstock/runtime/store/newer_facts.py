@@ -55,7 +55,7 @@ def refuse_newer(fact: Struct, agreed: AgreedFormat) -> None:
     if wanted > format:
         raise _refusal(f"what is asked ({type(fact).__name__})", wanted, agreed)
     for name, since in _newer_attributes(fact, format):
-        raise _refusal(f"the attribute {name}", since, agreed, f", or leave {name} out")
+        raise _refusal(f"the attribute {name}", since, agreed, otherwise=f", or leave {name} out")
 
 
 def _newer_attributes(value: object, format: int) -> Iterator[tuple[str, int]]:

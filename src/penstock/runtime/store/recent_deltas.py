@@ -94,7 +94,7 @@ class Recent:
             pieces,
             _joined([_ids(raw.piece) for raw in pieces], np.int64),
             _joined([raw.slots for raw in pieces], np.int64),
-            _joined([raw.deltas for raw in pieces], np.bool_),
+            deltas=_joined([raw.deltas for raw in pieces], np.bool_),
         )
 
 
@@ -137,7 +137,7 @@ def _batch(stretch: Stretch, rows: Int64s) -> pa.RecordBatch:
     kept = np.flatnonzero(of_them)
     batch, slots = batch.take(pa.array(kept)), slots[kept]
     none_whole = np.zeros(len(kept), dtype=np.bool_)
-    merged = merge(normal(batch), slots, none_whole, np.searchsorted(kept, rows))
+    merged = merge(normal(batch), slots, none_whole, wanted=np.searchsorted(kept, rows))
     return _as_deltas(merged)
 
 

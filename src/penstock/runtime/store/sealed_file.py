@@ -98,7 +98,7 @@ class SealedFile:
         publishers: Publishers,
     ) -> None:
         """The file with more batches at its end."""
-        self.index = grown_index(self.index, added, size, checksum)
+        self.index = grown_index(self.index, added, size, checksum=checksum)
         self.publishers = merged_publishers(self.publishers, publishers)
 
     def batches_within(self, span: Span) -> tuple[SegmentBatch, ...]:

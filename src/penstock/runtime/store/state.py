@@ -124,7 +124,7 @@ class RealmState:
         """A channel's answer for a client that opens it."""
         state = self.channels[number].state
         run = "" if state.type.ids_survive else self.run
-        return ChannelOpened(ChannelId(number), state.name, state.definition, run)
+        return ChannelOpened(ChannelId(number), state.name, state.definition, run=run)
 
     def joined(self, join: Join) -> Copied:
         """What a join has copied since the realm started."""
@@ -142,7 +142,7 @@ class RealmState:
         fact, number, refs = record.fact, record.channel, record.bodies
         if isinstance(fact, BodiesApart):  # the bodies were found
             return
-        own = [self._body(number, ref, bodies, pages) for ref in refs] if refs else ()
+        own = [self._body(number, ref, bodies, pages=pages) for ref in refs] if refs else ()
         if self.contradictions and number in self.contradictions:
             return
         if number and number not in self.channels:
@@ -160,7 +160,7 @@ class RealmState:
         if missing and not isinstance(fact, SchemaSeen | KeptStates):
             self.skipped.append(f"events of channel {number} in schema {missing[0]}")
             return
-        self.apply(number, fact, self._pieces(record, own), own)
+        self.apply(number, fact, self._pieces(record, own), bodies=own)
 
     def _contradicted(self, fact: ChannelCreated) -> None:
         known = self.channels[fact.number].state.name
@@ -189,7 +189,9 @@ class RealmState:
                 end - first
             ]:
                 ref, span = record.bodies[0], Span(first, end)
-                return [self._whole(record.channel, ref, bodies[0], at_us, span, None)]
+                return [
+                    self._whole(record.channel, ref, bodies[0], at_us=at_us, span=span, ids=None)
+                ]
             case Appended(span, at_us, absent=absent):
                 ids = IdSet([Span(*span)])
                 for gone in absent:
@@ -201,7 +203,7 @@ class RealmState:
             case _:
                 return []
         return [
-            self._piece(record.channel, ref, body, at_us, ids)
+            self._piece(record.channel, ref, body, at_us=at_us, ids=ids)
             for ref, body in zip(record.bodies, bodies, strict=True)
         ]
 
@@ -216,7 +218,9 @@ class RealmState:
             rows -= span.size
         span = Span(taken[0].first, taken[-1].end)
         dense = span.size == ref.rows
-        return self._whole(number, ref, body, at_us, span, None if dense else IdSet(taken))
+        return self._whole(
+            number, ref, body, at_us=at_us, span=span, ids=None if dense else IdSet(taken)
+        )
 
     def _whole(
         self, number: int, ref: BodyRef, body: memoryview, at_us: int, span: Span, ids: IdSet | None
@@ -226,8 +230,8 @@ class RealmState:
             span,
             at_us,
             ref.schema,
-            self.schemas.schema(ref.schema),
-            body,
+            schema=self.schemas.schema(ref.schema),
+            body=body,
             ids=ids,
             home=self.channels[number].state.type.home,
             publisher=ref.publisher,
@@ -247,7 +251,7 @@ class RealmState:
         elif isinstance(fact, Fact):
             self._of_channel(number, fact, pieces)
         else:
-            self._of_realm(number, fact, pieces, bodies)
+            self._of_realm(number, fact, pieces, bodies=bodies)
 
     def _of_realm(
         self,
@@ -261,7 +265,7 @@ class RealmState:
             case ChannelCreated() | ChannelDeleted():
                 self._made_or_gone(fact)
             case Kept() | KeptStates():
-                self._kept(number, fact, pieces, bodies)
+                self._kept(number, fact, pieces, bodies=bodies)
             case Sealed() | Extended() | Rewritten() | SegmentDropped():
                 self._in_files(number, fact)
             case (
@@ -275,9 +279,9 @@ class RealmState:
             case TransactionEnded(ended):
                 self.transactions.apply(ended)
             case StagesCommitted(producer, sequence, at_us, spans):
-                self.producers.stored(producer, sequence, spans, at_us)
+                self.producers.stored(producer, sequence, spans, at_us=at_us)
             case CommitsKept(producer, forgotten, at_us, recent):
-                self.producers.put_back(producer, forgotten, at_us, list(recent))
+                self.producers.put_back(producer, forgotten, at_us, recent=list(recent))
             case SchemaSeen(schema):
                 self.schemas.record(schema, bytes(bodies[0]))
             case RealmFacts(next_number):
@@ -498,7 +502,9 @@ class RealmState:
             for file in store.files:
                 through = file.index.end_id
                 index = msgspec.msgpack.encode(file.index)
-                sealed = Sealed(through, file.name, index, file.publishers, file.grows)
+                sealed = Sealed(
+                    through, file.name, index, publishers=file.publishers, grows=file.grows
+                )
                 of_channels.append(FactRecord(number, sealed))
             of_channels.append(FactRecord(number, Sealed(store.sealed_through)))
             if not channel.state.type.survives_restart:
@@ -509,7 +515,7 @@ class RealmState:
             for piece, kept in _all_kept(store, channel.state.volatile):
                 fact, rows, body = kept
                 place = piece.place
-                ref = BodyRef(piece.number, len(body), rows, piece.publisher, place)
+                ref = BodyRef(piece.number, len(body), rows, publisher=piece.publisher, place=place)
                 of_channels.append(FactRecord(number, fact, (ref,)))
                 if place is None:
                     kept_bodies.append(body)
@@ -518,7 +524,7 @@ class RealmState:
         of_channels += [FactRecord(0, TransactionEnded(end)) for end in self.transactions.state()]
         of_channels += [FactRecord(0, CommitsKept(*kept)) for kept in self.producers.remembered()]
         if self.directory.publishing_paused:
-            of_channels.append(FactRecord(0, PublishingPauseSet(True)))
+            of_channels.append(FactRecord(0, PublishingPauseSet(paused=True)))
         # All of them: blocks after this snapshot name schemas that were recorded before it.
         for schema in self.schemas.recorded:
             encoded = self.schemas.bytes_of(schema)
@@ -559,7 +565,7 @@ def _all_kept(
     if store.late:
         for piece in store.tail:
             if late := piece.of(store.late):
-                fact = Kept(piece.first, piece.end, piece.at_us, late.spans)
+                fact = Kept(piece.first, piece.end, piece.at_us, ids=late.spans)
                 yield piece, (fact, len(late), piece.body_of(late))
         volatile = volatile.copy()
         volatile.add_all(store.late)
@@ -577,9 +583,9 @@ def _kept(piece: TailBatch, left_out: IdSet) -> tuple[Kept, int, Buffer] | None:
     ids = IdSet([Span(piece.first, piece.end)]) if piece.ids is None else piece.ids.copy()
     if not left_out:
         spans = () if piece.ids is None else ids.spans
-        return Kept(piece.first, piece.end, piece.at_us, spans), len(ids), piece.body
+        return Kept(piece.first, piece.end, piece.at_us, ids=spans), len(ids), piece.body
     ids.remove_all(left_out)
     if not ids:
         return None
     body = piece.body_of(ids)
-    return Kept(piece.first, piece.end, piece.at_us, ids.spans), len(ids), body
+    return Kept(piece.first, piece.end, piece.at_us, ids=ids.spans), len(ids), body

@@ -134,7 +134,7 @@ class TailBatch:
         cls, body: Body, span: Span, at_us: int, number: int, schema: pa.Schema, publisher: str
     ) -> Self:
         """The batch of a body that is published now."""
-        piece = cls(span, at_us, number, schema, body.buffer, publisher=publisher)
+        piece = cls(span, at_us, number, schema=schema, body=body.buffer, publisher=publisher)
         if (batch := body.parsed) is not None:
             piece._batch = batch
             _parsed.add(piece, batch, len(body.schema_bytes))
@@ -223,9 +223,9 @@ def united(one: TailBatch, other: TailBatch) -> TailBatch:
         span,
         one.at_us,
         one.number,
-        one.schema,
-        memoryview(batch_bytes(batch)),
-        batch,
+        schema=one.schema,
+        body=memoryview(batch_bytes(batch)),
+        batch=batch,
         ids=None if len(both) == span.size else both,
         home=one.home,
         publisher=one.publisher,

@@ -34,7 +34,7 @@ class Holding:
             group.do(channel_id, HoldEvents(subscription, span))
             state = group.channel(channel_id).state
             durable, seat = state.seat(subscription)
-            return _picture(state, durable, seat.in_flight.within(span), group.now_us)
+            return _picture(state, durable, seat.in_flight.within(span), now_us=group.now_us)
 
         held: Outstanding = await self._shard.act(hold, sweeps=(channel_id,))
         return held
@@ -50,7 +50,7 @@ class Holding:
             state = group.channel(channel_id).state
             durable = state.durable(name)
             wanting = durable.wanting(state.stored.within(span))
-            return _picture(state, durable, wanting, group.now_us)
+            return _picture(state, durable, wanting, now_us=group.now_us)
 
         found: Outstanding = await self._shard.act(look, sweeps=(channel_id,))
         return found

@@ -126,13 +126,13 @@ class LeaseBook:
             (events.total() + terms.count, limits.events_max, *_EVENTS),
         ):
             if held > most:
-                raise LimitReached(_too_much("this realm", held, most, what, setting))
+                raise LimitReached(_too_much("this realm", held, most, what=what, setting=setting))
         for held, most, what, setting in (
             (leases[True] + 1, limits.leases_per_user_max, "leases", "http.leases_per_user_max"),
             (events[True] + terms.count, limits.events_per_user_max, *_EVENTS_OF_ONE),
         ):
             if owner and held > most:
-                raise LimitReached(_too_much(owner, held, most, what, setting))
+                raise LimitReached(_too_much(owner, held, most, what=what, setting=setting))
 
     def enter(self, lease: FetchLease, check: Callable[[], None]) -> None:
         """``check`` is asked when rights change: it raises when the client may not have the lease

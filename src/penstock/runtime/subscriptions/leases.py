@@ -56,16 +56,18 @@ class Leases(LeaseBook):
         ``LimitReached``, ``RealmStopping``.
         """
         durable = durable_name(asked.durable) if asked.durable else ""
-        terms = LeaseTerms(owner, asked.channel, durable, asked.count, asked.lease_ms)
+        terms = LeaseTerms(
+            owner, asked.channel, durable, count=asked.count, lease_ms=asked.lease_ms
+        )
         self.refuse(terms)
         lease = EventLease(
             secrets.token_hex(16),
             terms,
             f"http lease of {client}",
-            selector,
-            self.clock,
-            self.end_if_empty,
-            self.end,
+            selector=selector,
+            clock=self.clock,
+            recalled=self.end_if_empty,
+            ended=self.end,
         )
         self.enter(lease, check)
         try:
@@ -154,7 +156,7 @@ class Leases(LeaseBook):
             fresh = without(meant, lease.done[asked.how])
             if fresh:
                 held = self.held(group, lease, fresh)
-                settle_events(group, lease, asked, fresh, held)
+                settle_events(group, lease, asked, fresh=fresh, held=held)
             return answer(group, [lease], len(meant))
 
         room = room_of(self.shard, lease, asked.reason) if asked.how == "reject" else 0
@@ -169,7 +171,7 @@ class Leases(LeaseBook):
         def extend(group: Group) -> Settled:
             meant = lease.meant(asked.chosen, None)
             self.held(group, lease, meant)
-            extend_events(group, lease, meant, asked.time_ms)
+            extend_events(group, lease, meant, time_ms=asked.time_ms)
             return answer(group, [lease], len(meant))
 
         return await self.act(lease, extend)
@@ -185,7 +187,7 @@ class Leases(LeaseBook):
 
         def look(group: Group) -> Settled:
             named = IdSet(spans)
-            if not are_acknowledged(group, asked.channel, asked.durable, named):
+            if not are_acknowledged(group, asked.channel, asked.durable, ids=named):
                 raise unknown(asked.lease)
             return Settled(count=len(named), left=0, ends_us=None)
 

@@ -48,7 +48,11 @@ async def locate(
                 path = dispatch.local_path(file.name) or ""
                 whole = Span(spans[0].first, spans[-1].end)
                 known = _told(file.publishers_of(whole)) if publishers else ()
-                parts.append(SealedPart(path, file.index.size, spans, index, known, file.name))
+                parts.append(
+                    SealedPart(
+                        path, file.index.size, spans, index=index, publishers=known, name=file.name
+                    )
+                )
         left.add_all(in_memory.within(span))
         return Location(tuple(parts), left.spans, dispatch.files_at)
 

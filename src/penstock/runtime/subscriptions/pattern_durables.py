@@ -45,9 +45,9 @@ class PatternDurableOperations:
             asked.pattern,
             asked.name,
             asked.kind,
-            asked.selector,
-            asked.persistent,
-            durable_attributes(asked),
+            selector=asked.selector,
+            persistent=asked.persistent,
+            attributes=durable_attributes(asked),
         )
 
         if asked.selector:
@@ -84,8 +84,8 @@ class PatternDurableOperations:
                 channel_id,
                 wanted.name,
                 wanted.kind,
-                asked.start,
-                wanted.selector,
+                start=asked.start,
+                selector=wanted.selector,
                 persistent=wanted.persistent,
                 attributes=wanted.attributes,
             )
@@ -143,14 +143,16 @@ def _checked(group: Group, given: PatternDurable) -> PatternDurable:
     """It in canonical form, after every channel was asked whether it may have it."""
     directory = group.state.directory
     wanted = directory.patterns.checked(given)
-    rehearsed([wanted], "any channel", _ANY_CHANNEL, directory.rules)
+    rehearsed([wanted], "any channel", _ANY_CHANNEL, rules=directory.rules)
     for channel_id in _taken(group, wanted):
         channel = group.state.channels[channel_id]
         state = channel.state
-        would = rehearsed([wanted], state.name, state.definition, directory.rules)[wanted.name]
+        would = rehearsed([wanted], state.name, state.definition, rules=directory.rules)[
+            wanted.name
+        ]
         there = state.durables.get(wanted.name)
         if there is not None:
-            refuse_difference(wanted, state.name, terms_of(there), terms_of(would))
+            refuse_difference(wanted, state.name, terms_of(there), would=terms_of(would))
         else:
             channel.decide(wanted.command(), group.now_us)
     return wanted

@@ -232,12 +232,18 @@ class PatternFetch:
         terms, whole = self._lease.terms, self._lease
         part = EventLease(
             whole.name,
-            LeaseTerms(terms.owner, opened.channel, terms.durable, terms.count, terms.lease_ms),
+            LeaseTerms(
+                terms.owner,
+                opened.channel,
+                terms.durable,
+                count=terms.count,
+                lease_ms=terms.lease_ms,
+            ),
             f"http lease of {self._client}",
-            self._selector,
-            self._book.clock,
-            lambda _: self._book.end_if_empty(whole),
-            self._ended,
+            selector=self._selector,
+            clock=self._book.clock,
+            recalled=lambda _: self._book.end_if_empty(whole),
+            ended=self._ended,
             gathering=whole.gathering,
             of_channel=opened.name,
         )

@@ -68,13 +68,17 @@ class PatternLeases:
         """
         patterns = self._shard.state.directory.patterns
         made = patterns.get(asked.pattern, asked.durable)
-        terms = PatternTerms(owner, made.pattern, made.name, asked.count, asked.lease_ms)
+        terms = PatternTerms(
+            owner, made.pattern, made.name, count=asked.count, lease_ms=asked.lease_ms
+        )
         self._book.refuse(terms)
         there = {each.key for each in patterns}
         self._turns = {key: at for key, at in self._turns.items() if key in there}
         lease = PatternLease(secrets.token_hex(16), terms)
         after = self._turns.get(made.key, 0)
-        fetch = PatternFetch(self._book, lease, made, client, selector, check, after)
+        fetch = PatternFetch(
+            self._book, lease, made, client=client, selector=selector, check=check, after=after
+        )
         self._book.enter(lease, lambda: self._drop_denied(lease, check))
         try:
             await fetch.run(self._watches, asked.wait_ms / 1_000)
@@ -127,9 +131,9 @@ class PatternLeases:
             fresh = [(part, without(ids, part.done[asked.how])) for part, ids in meant]
             held = [(part, ids, self._book.held(group, part, ids)) for part, ids in fresh if ids]
             for part, ids, _ in held:
-                _rehearse(group, part, asked, ids)
+                _rehearse(group, part, asked, ids=ids)
             for part, ids, own in held:
-                settle_events(group, part, asked, ids, own)
+                settle_events(group, part, asked, fresh=ids, held=own)
             return answer(group, lease.parts, sum([len(ids) for _, ids in meant]))
 
         room = 0
@@ -150,7 +154,7 @@ class PatternLeases:
             for part, ids in meant:
                 self._book.held(group, part, ids)
             for part, ids in meant:
-                extend_events(group, part, ids, asked.time_ms)
+                extend_events(group, part, ids, time_ms=asked.time_ms)
             return answer(group, lease.parts, sum([len(ids) for _, ids in meant]))
 
         return await self._book.act(lease, extend)
@@ -182,7 +186,7 @@ class PatternLeases:
             count = 0
             for name, own in spans.items():
                 ids, number = IdSet(own), group.state.directory.number_of(name, "channel")
-                if not are_acknowledged(group, number, asked.durable, ids):
+                if not are_acknowledged(group, number, asked.durable, ids=ids):
                     raise unknown(asked.lease)
                 count += len(ids)
             return Settled(count=count, left=0, ends_us=None)
@@ -207,4 +211,4 @@ def _rehearse(group: Group, part: EventLease, asked: SettlePatternLease, ids: Id
     command = command_of(asked, part.subscription, ids.spans)
     decided = channel.decide(command, group.now_us)
     if channel.state.moves_dead:
-        looking_ahead.refuse_to_move(group, part.terms.channel, channel, decided.facts)
+        looking_ahead.refuse_to_move(group, part.terms.channel, channel, facts=decided.facts)

@@ -219,7 +219,7 @@ class RealmView:
         return (
             None
             if channel is None
-            else StoreView(ChannelId(channel_id), channel, self._state, self._pages)
+            else StoreView(ChannelId(channel_id), channel, self._state, pages=self._pages)
         )
 
     def topic_tree(self, store: StoreView) -> TopicTree:
@@ -262,20 +262,20 @@ class RealmView:
         ):
             if self._state.directory.is_shown(channel_id):
                 yield StoreView(
-                    ChannelId(channel_id), channels[channel_id], self._state, self._pages
+                    ChannelId(channel_id), channels[channel_id], self._state, pages=self._pages
                 )
 
     def temporary_stores(self) -> Iterator[StoreView]:
         """Temporary destinations, which no list has (SEM R2)."""
         for channel_id, channel in self._state.directory.temporary.items():
-            yield StoreView(ChannelId(channel_id), channel, self._state, self._pages)
+            yield StoreView(ChannelId(channel_id), channel, self._state, pages=self._pages)
 
     def with_durable(self, name: str) -> list[tuple[StoreView, DurableView]]:
         """The stores that have a durable of this name."""
         found = []
         for channel_id in self._state.with_durable(name):
             channel = self._state.directory.channels[channel_id]
-            store = StoreView(ChannelId(channel_id), channel, self._state, self._pages)
+            store = StoreView(ChannelId(channel_id), channel, self._state, pages=self._pages)
             found.append((store, DurableView(channel, channel.state.durables[name])))
         return found
 

@@ -44,12 +44,12 @@ class Seeking:
                 command.start_id,
                 found.again,
                 found.skipped,
-                found.taken_back,
-                found.outstanding,
-                gone_since(state, _named(state, to, command.start_id)),
+                taken_back=found.taken_back,
+                outstanding=found.outstanding,
+                gone=gone_since(state, _named(state, to, command.start_id)),
             )
 
-        return await self._at(channel_id, durable_name(name), to, "", look)
+        return await self._at(channel_id, durable_name(name), to, key="", action=look)
 
     async def seek(
         self, channel_id: ChannelId, name: str, to: AnyStart, *, key: str = ""
@@ -71,13 +71,13 @@ class Seeking:
                 done.start_id,
                 done.again,
                 done.skipped,
-                done.taken_back,
-                durable.outstanding_count(state.stored),
-                gone_since(state, _named(state, to, done.start_id)),
+                taken_back=done.taken_back,
+                outstanding=durable.outstanding_count(state.stored),
+                gone=gone_since(state, _named(state, to, done.start_id)),
             )
 
         name = durable_name(name)
-        outcome = await self._at(channel_id, name, to, key, move)
+        outcome = await self._at(channel_id, name, to, key=key, action=move)
         _log.info(
             "durable.sought",
             durable=name,
@@ -110,7 +110,7 @@ class Seeking:
         if selector:
             choosing = self._dispatch.choosing
             parsed = await choosing.parse(selector)
-            matching = Matching(parsed, choosing, self._shard, self._dispatch.files)
+            matching = Matching(parsed, choosing, self._shard, files=self._dispatch.files)
 
         def act(group: Group) -> SeekOutcome:
             group.sweep(channel_id)
@@ -121,13 +121,15 @@ class Seeking:
             first = _first(group, channel_id, to)
             matched = () if matching is None else matching.now(group, channel_id, among).spans
             is_exact = isinstance(to, FromId)
-            return action(group, Seek(name, first, matched, is_exact, key))
+            return action(group, Seek(name, first, matched, is_exact=is_exact, key=key))
 
         outcome: Any
         if matching is not None:
             outcome = await matching.act(channel_id, among, act)
         elif isinstance(to, FromTime):
-            outcome = await with_open_files(self._shard, self._dispatch.files, channel_id, act)
+            outcome = await with_open_files(
+                self._shard, self._dispatch.files, channel_id, action=act
+            )
         else:
             outcome = await self._shard.act(act, sweeps=(channel_id,))
         assert isinstance(outcome, SeekOutcome), "it is what the action gives"

@@ -29,7 +29,7 @@ def first_id(channel: ChannelMachine, store: ChannelStore, start: AnyStart) -> i
             return channel.state.next_id
         case FromTime(at_us):
             coarse = channel.state.ages.first_at(at_us, channel.state.next_id)
-            return _first_since(channel, store, coarse, at_us)
+            return _first_since(channel, store, coarse, at_us=at_us)
 
 
 def _first_since(channel: ChannelMachine, store: ChannelStore, coarse: int, at_us: int) -> int:

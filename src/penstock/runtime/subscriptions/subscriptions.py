@@ -119,14 +119,14 @@ class Subscriptions:
                 stop = stop if last_id is None else min(stop, last_id + 1)
             first = first_id(channel, group.state.stores[channel_id], start)
             command = AddSubscriber(
-                subscription, outlet.session, first, stop, credit, confirms=confirms
+                subscription, outlet.session, first, stop_id=stop, credit=credit, confirms=confirms
             )
             if not (browse or channel.state.engine.needs_interest):
                 command = replace(command, is_selective=self._dispatch.follow(subscription))
             elif not browse:
                 if (wanted := outlet.selector) is not None:
-                    refuse_costly(group.state, channel_id, wanted.text, wanted)
-                command = self._waiting(command, channel_id, place, outlet, start)
+                    refuse_costly(group.state, channel_id, wanted.text, selector=wanted)
+                command = self._waiting(command, channel_id, place, outlet=outlet, start=start)
             group.do(channel_id, command)
             opened = channel.state.subscribers[subscription]
             return Opened(subscription, opened.cursor, stop, confirms=opened.confirms)
@@ -191,7 +191,13 @@ class Subscriptions:
             wanted = own.outstanding_spans(state.stored)
             stop = wanted[-1].end if wanted else 0
             command = AddSubscriber(
-                subscription, outlet.session, first_id, stop, credit, wanted, own.name
+                subscription,
+                outlet.session,
+                first_id,
+                stop_id=stop,
+                credit=credit,
+                only=wanted,
+                durable=own.name,
             )
             group.do(channel_id, command)
             return Opened(subscription, first_id, stop)
@@ -227,7 +233,9 @@ class Subscriptions:
         """``taken``: so many bytes are in the hands of the application."""
         if channel_id := self._numbers.get(subscription):
             has_room = bool(taken) and self._dispatch.taken(subscription, taken)
-            command = GrantCredit(subscription, count, next_id, withdrawn, has_room=has_room)
+            command = GrantCredit(
+                subscription, count, next_id, withdrawn=withdrawn, has_room=has_room
+            )
             self._shard.submit(RunCommand(channel_id, command))
 
     def arrived(self, subscription: int, spans: Spans, reply: Reply) -> None:
@@ -266,10 +274,16 @@ class Subscriptions:
             first = first_id(channel, group.state.stores[channel_id], start)
             matched: Spans = ()
             if matching is not None:
-                refuse_costly(group.state, channel_id, selector, matching.selector)
+                refuse_costly(group.state, channel_id, selector, selector=matching.selector)
                 matched = matching.now(group, channel_id, among).spans
             command = AddDurable(
-                name, kind, first, selector, matched, persistent, **asdict(attributes)
+                name,
+                kind,
+                first,
+                selector=selector,
+                matched=matched,
+                persistent=persistent,
+                **asdict(attributes),
             )
             group.do(channel_id, command)
             return self._info(channel, channel.state.durable(name))
@@ -388,15 +402,15 @@ class Subscriptions:
                 own.name,
                 subscription,
                 outlet.session,
-                window,
-                pull,
+                window=window,
+                pull=pull,
                 auto_ack=auto_ack,
                 sole=sole,
                 ack_timeout_ms=ack_timeout_ms,
                 place=place,
             )
             if matching is not None and wanted is not None:
-                refuse_costly(group.state, channel_id, wanted.text, wanted)
+                refuse_costly(group.state, channel_id, wanted.text, selector=wanted)
                 matched = matching.now(group, channel_id, among).spans
                 command = replace(command, selector=wanted.text, matched=matched)
             group.do(channel_id, command)
@@ -563,7 +577,7 @@ class Subscriptions:
 
     def _matching(self, selector: Selector) -> Matching:
         """A scan that applies a selector to stored events before the turn that acts."""
-        return Matching(selector, self._dispatch.choosing, self._shard, self._dispatch.files)
+        return Matching(selector, self._dispatch.choosing, self._shard, files=self._dispatch.files)
 
     async def _act(
         self,
@@ -579,4 +593,4 @@ class Subscriptions:
             return await matching.act(channel_id, among, action)
         if not reads:
             return await self._shard.act(action, sweeps=(channel_id,))
-        return await with_open_files(self._shard, self._dispatch.files, channel_id, action)
+        return await with_open_files(self._shard, self._dispatch.files, channel_id, action=action)

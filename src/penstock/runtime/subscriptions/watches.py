@@ -52,7 +52,7 @@ class ChannelWatches:
         no channel of the pattern has, and that is over no pattern.
         """
         durable = durable_name(asked.durable) if asked.durable else ""
-        watch = ChannelWatch(short_choice_of(asked.pattern), durable, allows, tell)
+        watch = ChannelWatch(short_choice_of(asked.pattern), durable, allows, tell=tell)
         self._sort(watch, self._state.channels)
         patterns = self._state.directory.patterns
         if durable and not watch.shown and durable not in {each.name for each in patterns}:

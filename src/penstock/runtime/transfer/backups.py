@@ -84,7 +84,7 @@ class Backups:
             files, at_us = await self._captured(capture)
         finally:
             self._is_beginning = False
-        name = self._begun.add(_Backup(session, files, at_us, self._clock.now_us()))
+        name = self._begun.add(_Backup(session, files, at_us, now_us=self._clock.now_us()))
         _log.info("backup.begun", files=len(files), bytes=sum(file.size for file in files))
         return BackupBegun(
             backup=name,

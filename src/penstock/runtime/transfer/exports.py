@@ -172,7 +172,9 @@ class Exports:
         round."""
         readers: dict[str, _Mapped] = {}
         while True:
-            found = await self._shard.act(lambda group: _captured(group, name, kind, readers))
+            found = await self._shard.act(
+                lambda group: _captured(group, name, kind, readers=readers)
+            )
             if isinstance(found, _Captured):
                 return found
             for file in found:
@@ -247,10 +249,10 @@ def _captured(
         number,
         state.name,
         group.now_us,
-        exported(state),
-        store.columns,
-        tuple(_parts(state, store, readers)),
-        len(state.stored),
+        state=exported(state),
+        columns=store.columns,
+        parts=tuple(_parts(state, store, readers)),
+        events=len(state.stored),
     )
 
 
@@ -293,13 +295,13 @@ def _sealed_parts(
             if not own:
                 continue
             if size and size + sizes[number] > PART_BYTES:
-                yield _sealed_part(file, reader, ids, numbers)
+                yield _sealed_part(file, reader, ids, numbers=numbers)
                 ids, numbers, size = IdSet(), [], 0
             ids.add_all(own)
             numbers.append(number)
             size += sizes[number]
         if numbers:
-            yield _sealed_part(file, reader, ids, numbers)
+            yield _sealed_part(file, reader, ids, numbers=numbers)
 
 
 def _sealed_part(

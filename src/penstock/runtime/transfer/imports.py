@@ -184,7 +184,9 @@ class Imports:
         # The time makes the name unique; the rest is for people, and may be cut.
         shown = file_part(created.name)[:_SHOWN_MAX]
         folder = f"segments/{shown}.import-{now_us}-{self._imports.next}"
-        return self._imports.add(_Import(session, now_us, created.name, whole, folder))
+        return self._imports.add(
+            _Import(session, now_us, created.name, manifest=whole, folder=folder)
+        )
 
     async def put(
         self, session: str, name: str, file: int, offset: int, content: memoryview
@@ -218,7 +220,9 @@ class Imports:
                 raise
             try:
                 opened: ChannelOpened = await self._shard.act(
-                    lambda group: _created(group, under_way, state.channel, keys, rows, self._rules)
+                    lambda group: _created(
+                        group, under_way, state.channel, keys=keys, rows=rows, rules=self._rules
+                    )
                 )
             except Refused:
                 await self._drop(name)
@@ -304,7 +308,7 @@ class Imports:
             check(state.channel, self._rules)
             under_way.state = state
         else:
-            await self._put_events(under_way, wanted, under_way.state.files[file], whole)
+            await self._put_events(under_way, wanted, under_way.state.files[file], whole=whole)
 
     async def _put_events(
         self, under_way: _Import, file: ExportedFile, facts: FileFacts, whole: bytes
@@ -315,14 +319,14 @@ class Imports:
             under_way.fleeting += await self._offload(
                 lambda: [each for batch in checked.batches for each in _pieces(batch, publishers)]
             )
-            _refuse_beyond(self._limits, self._shard.state.meter, under_way, self._rules)
+            _refuse_beyond(self._limits, self._shard.state.meter, under_way, rules=self._rules)
         else:
             plain = f"{under_way.folder}/{file.name.rpartition('/')[2]}"
             blob = self._shard.state.file_names.segment(plain)
             under_way.blobs.append(blob)
             await self._blobs.put(blob, [whole])
             index = msgspec.msgpack.encode(facts.index)
-            under_way.sealed.append(Sealed(facts.index.end_id, blob, index, publishers))
+            under_way.sealed.append(Sealed(facts.index.end_id, blob, index, publishers=publishers))
         under_way.ids.append(checked.ids)
 
     async def _key_index(self, under_way: _Import) -> KeyIndex | None:
@@ -415,7 +419,9 @@ def _pieces(batch: pa.RecordBatch, publishers: Publishers) -> Iterator[_Batch]:
         rows = body.slice(start, stop - start)
         buffer = memoryview(batch_bytes(rows))
         own = id_set(ids[start:stop])
-        yield _Batch(own, int(times[start]), names[int(who[start])], rows.schema, buffer)
+        yield _Batch(
+            own, int(times[start]), names[int(who[start])], schema=rows.schema, body=buffer
+        )
 
 
 def _keyed(body: pa.RecordBatch, batch: _Batch) -> pa.RecordBatch:
@@ -453,10 +459,10 @@ def _created(
     state = group.state
     wanted = _wanted(under_way.manifest, rules)
     created = state.directory.decide_create(under_way.name, wanted)
-    _refuse_beyond(group.limits, state.meter, under_way, rules)
+    _refuse_beyond(group.limits, state.meter, under_way, rules=rules)
     number, definition = created.number, created.definition
     durables = durables_of(definition, taken.restored.durables)
-    missing = check_new(group, created.name, definition, durables)
+    missing = check_new(group, created.name, definition, already=durables)
     group.realm_fact(0, created)
     channel, store = state.channels[number], state.stores[number]
     restored = replace(taken.restored, definition=definition, durables=durables)
@@ -491,8 +497,8 @@ def _piece(group: Group, batch: _Batch, home: Home) -> TailBatch:
         span,
         batch.at_us,
         group.schema_number(schema_bytes(batch.schema)),
-        batch.schema,
-        group.placing.outside(batch.body) if home == "off_heap" else batch.body,
+        schema=batch.schema,
+        body=group.placing.outside(batch.body) if home == "off_heap" else batch.body,
         ids=None if len(batch.ids) == span.size else batch.ids,
         home=home,
         publisher=batch.publisher,

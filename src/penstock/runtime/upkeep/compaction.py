@@ -180,17 +180,17 @@ class Maintainer:
         before = store.sealed_bytes
         if state.type.home != "journal" or state.engine.merges:
             reason = f"{state.name} has no segment files"
-            return Maintained(before, before, len(state.stored), reason)
+            return Maintained(before, before, len(state.stored), reason=reason)
         if rows := state.definition.storage.events_per_spindle:
             reason = f"{state.name} is kept in files of {rows} events; empty files are deleted"
-            return Maintained(before, before, len(state.stored), reason)
+            return Maintained(before, before, len(state.stored), reason=reason)
         if not store.files:
-            return Maintained(0, 0, 0, f"no event of {state.name} is in a file yet")
+            return Maintained(0, 0, 0, reason=f"no event of {state.name} is in a file yet")
         if channel_id in self._busy:
             raise IllegalState(f"{state.name} is already being maintained")
         kind = _Rewriting if self._blobs.grows else _Joining
         return await self._alone(
-            channel_id, kind(self, channel_id, store, state.name, also), before
+            channel_id, kind(self, channel_id, store, name=state.name, also=also), before
         )
 
     async def _alone(self, channel_id: ChannelId, work: _Rewriting, before: int) -> Maintained:
@@ -232,7 +232,10 @@ class _Rewriting:
         state = owner._shard.state.channels[channel_id].state
         self._compression = state.definition.storage.compression
         self._copy = FileCopy(
-            owner._blobs, owner._offload, store.folder(name, channel_id), self._compression
+            owner._blobs,
+            owner._offload,
+            store.folder(name, channel_id),
+            compression=self._compression,
         )
 
     async def run(self, before: int) -> Maintained:
@@ -348,7 +351,9 @@ class _Rewriting:
         fact = Rewritten(names)
         if index := self._copy.index:
             encoded = msgspec.msgpack.encode(index)
-            fact = Rewritten(names, self._copy.name, encoded, self._publishers(self._copied))
+            fact = Rewritten(
+                names, self._copy.name, encoded, publishers=self._publishers(self._copied)
+            )
         group.realm_fact(self._channel_id, fact)
         return True
 
@@ -383,7 +388,7 @@ class _Joining(_Rewriting):
             image = await self._offload(made)
             folder = self._store.folder(self._name, self._channel_id)
             file_names = self._shard.state.file_names
-            name = await put_segment(self._blobs, file_names, folder, image)
+            name = await put_segment(self._blobs, file_names, folder, image=image)
         if not await self._shard.act(partial(self._replace, files, names, name, image)):
             if name:
                 await self._blobs.delete(name)
@@ -405,7 +410,7 @@ class _Joining(_Rewriting):
         fact = Rewritten(names, grows=False)
         if image is not None:
             encoded, publishers = msgspec.msgpack.encode(image.index), self._publishers(files)
-            fact = Rewritten(names, name, encoded, publishers, grows=False)
+            fact = Rewritten(names, name, encoded, publishers=publishers, grows=False)
         group.realm_fact(self._channel_id, fact)
         return True
 

@@ -202,7 +202,9 @@ class FlowHistory:
                 self._forget(number)
             elif directory.is_shown(number) or number in directory.temporary:
                 with self._incidents.barrier("history", number):
-                    kept = yield from self._note_store(number, channel.state, steps, elapsed_s)
+                    kept = yield from self._note_store(
+                        number, channel.state, steps, elapsed_s=elapsed_s
+                    )
                     total, waits = _sum(total, kept[0]), _sum(waits, kept[1])
             yield
         syncs = self._syncs()
@@ -220,7 +222,9 @@ class FlowHistory:
         owed = 0
         waits = [0] * (len(DELIVERY_BOUNDS_US) + 1)
         for durable in list(state.durables.values()):  # others may come and go between two turns
-            outstanding, own = self._note_durable(number, durable, state, steps, elapsed_s)
+            outstanding, own = self._note_durable(
+                number, durable, state, steps=steps, elapsed_s=elapsed_s
+            )
             owed += outstanding
             waits = _sum(waits, own)
             yield

@@ -118,7 +118,7 @@ async def recover(
     here.
     """
     with uncollected():
-        return await _recover_whole(journal, blobs, pages, rules, epoch)
+        return await _recover_whole(journal, blobs, pages, rules=rules, epoch=epoch)
 
 
 async def _recover_whole(
@@ -127,12 +127,12 @@ async def _recover_whole(
     rules = replace(rules, is_cluster=bool(epoch))
     for _ in range(ATTEMPTS_MAX - 1 if epoch else 0):
         try:
-            return await _recover(journal, blobs, pages, rules, epoch)
+            return await _recover(journal, blobs, pages, rules=rules, epoch=epoch)
         except (Trimmed, NameDoesNotExist) as gone:
             # A deposed owner does not know of it yet: it has taken a last snapshot of its own, and
             # removed what that one made needless. It is there to be read.
             _log.info("recovery.repeated", reason=str(gone))
-    return await _recover(journal, blobs, pages, rules, epoch)
+    return await _recover(journal, blobs, pages, rules=rules, epoch=epoch)
 
 
 async def _recover(
@@ -140,7 +140,9 @@ async def _recover(
 ) -> RecoveredRealm:
     damage: list[str] = []
     slices = Slices()
-    state, sequence, newest_us = await _from_snapshot(blobs, pages, rules, damage, slices)
+    state, sequence, newest_us = await _from_snapshot(
+        blobs, pages, rules, damage=damage, slices=slices
+    )
     last_us = newest_us
     state.file_names = FileNames(epoch)
     info = journal.info()
@@ -170,7 +172,9 @@ async def _recover(
             at = block.seq + (1 if isinstance(block, Block) else block.count)
             if isinstance(block, Block):
                 blocks += 1
-                last_us = await _apply(state, block, blobs, pages, damage, last_us, slices)
+                last_us = await _apply(
+                    state, block, blobs, pages=pages, damage=damage, last_us=last_us, slices=slices
+                )
                 newest_us = max(newest_us, last_us)
             else:
                 damage.append(f"{block.where}: {block.reason}")
@@ -187,7 +191,15 @@ async def _recover(
     damage += [f"skipped, because an earlier block is damaged: {what}" for what in state.skipped]
     events = sum(len(channel.state.stored) for channel in state.channels.values())
     return RecoveredRealm(
-        state, events, blocks, sequence, damage, has_gaps, unreadable, newest_us, last_us
+        state,
+        events,
+        blocks,
+        snapshot=sequence,
+        damage=damage,
+        has_gaps=has_gaps,
+        unreadable=unreadable,
+        newest_us=newest_us,
+        last_us=last_us,
     )
 
 

@@ -192,13 +192,13 @@ class Relocation:
         fact = Sealed(end)
         if wanted:
             image = await self._offload(
-                lambda: image_of(pieces, wanted, store.columns, compression)
+                lambda: image_of(pieces, wanted, store.columns, compression=compression)
             )
             folder = f"{SEGMENTS}{store.folder(state.name, number)}"
             name = _name(folder, image.index)
             await self._put(name, image, target, there)
             index = msgspec.msgpack.encode(image.index)
-            fact = Sealed(end, name, index, publishers_of(pieces, wanted))
+            fact = Sealed(end, name, index, publishers=publishers_of(pieces, wanted))
         self._state.apply(number, fact)
 
     def _keep_late(self, number: int, store: ChannelStore) -> None:

@@ -83,7 +83,7 @@ async def repair(realm: OpenedRealm, journal: Journal, keep: Keep, repaired: Rep
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(realm.shard.run())
-            await _Repair(realm, journal, keep, repaired).run()
+            await _Repair(realm, journal, keep, repaired=repaired).run()
             realm.shard.stop()
     except BaseExceptionGroup as failed:  # one task has failed, and the other was cancelled
         failure = failed.exceptions[0]
@@ -141,7 +141,7 @@ class _Repair:
         state = self._realm.directory.channels[bad.number].state
         name, compression = state.name, state.definition.storage.compression
         folder = self._realm.shard.state.stores[bad.number].folder(name, bad.number)
-        copy = FileCopy(self._realm.blobs, asyncio.to_thread, folder, compression)
+        copy = FileCopy(self._realm.blobs, asyncio.to_thread, folder, compression=compression)
         for at in range(0, len(sound), COPY_BATCHES):
             await copy.add([reader.batch(number) for number in sound[at : at + COPY_BATCHES]])
         await self._replace(bad, copy)
@@ -151,7 +151,7 @@ class _Repair:
         fact = Rewritten((bad.file.name,))
         if copy is not None and copy.index is not None:
             index = msgspec.msgpack.encode(copy.index)
-            fact = Rewritten((bad.file.name,), copy.name, index, bad.file.publishers)
+            fact = Rewritten((bad.file.name,), copy.name, index, publishers=bad.file.publishers)
         await self._realm.shard.act(lambda group: group.realm_fact(bad.number, fact))
         self._realm.dispatch.files.close(bad.file)
 
@@ -178,7 +178,7 @@ class _Repair:
         for info in await self._realm.blobs.list("segments/"):
             if info.name not in known:
                 reason = "no record speaks of this file"
-                self._repaired.findings.append(Finding(info.name, reason, 0, info.size))
+                self._repaired.findings.append(Finding(info.name, reason, 0, end_byte=info.size))
                 stem = info.name.removeprefix("segments/").replace("/", "-")
                 self._keep(stem, await self._realm.blobs.get(info.name))
                 await self._realm.blobs.delete(info.name)

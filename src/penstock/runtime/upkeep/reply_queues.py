@@ -235,7 +235,7 @@ class ReplyQueues:
         what a session and a user may have. Raises ``AccessDenied``, ``LimitReached``."""
         async with (
             access.naming(name),
-            access.act(by, operation_on(CreateChannel, kind), "", name),
+            access.act(by, operation_on(CreateChannel, kind), "", target=name),
         ):
             with self.owners.making(name, session, user):
                 opened = await self._stores.create(name, TEMPORARY[kind], temporary=True)

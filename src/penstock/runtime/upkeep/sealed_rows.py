@@ -40,7 +40,9 @@ class NewRows(NamedTuple):
         batches, needs = list(stored_rows(pieces, wanted)), Needs(columns)
         needs.add_all(batches)
         publishers = publishers_of(pieces, wanted)
-        return cls(batches, publishers, columns, needs, needs.shape(), compression)
+        return cls(
+            batches, publishers, columns, needs=needs, shape=needs.shape(), compression=compression
+        )
 
     def fits(self, file: SealedFile) -> bool:
         """Whether the file knows all of the channel's columns and has those that are worth it."""

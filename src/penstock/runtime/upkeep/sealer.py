@@ -161,9 +161,9 @@ class Sealer:
             shard,
             blobs,
             dispatch.files,
-            offload,
-            limits.maintenance,
-            dispatch.incidents,
+            offload=offload,
+            limits=limits.maintenance,
+            incidents=dispatch.incidents,
             has_gaps=keeps_journal,
         )
 
@@ -358,15 +358,17 @@ class Sealer:
             return False  # nothing of this channel goes to disk (SEM J4)
         fact: Sealed | Extended = Sealed(end)
         if wanted and rows_max:
-            fact = await self._into_spindle(folder, store, end, pieces, wanted, compression)
+            fact = await self._into_spindle(
+                folder, store, end, pieces=pieces, wanted=wanted, compression=compression
+            )
         elif wanted:
             made = partial(NewRows.of, pieces, wanted, store.columns, compression)
             added = await self._offload(made)
             if await self._is_remade(channel_id, store, added):
                 return True
-            fact = await self._into_single_file(folder, store, end, added)
+            fact = await self._into_single_file(folder, store, end, added=added)
         recorded = await self._shard.act(
-            lambda group: _record_sealed(group, channel_id, fact, began)
+            lambda group: _record_sealed(group, channel_id, fact, began=began)
         )
         if isinstance(fact, Sealed) and fact.name and not recorded:
             await self._blobs.delete(fact.name)  # the channel was deleted meanwhile
@@ -385,13 +387,13 @@ class Sealer:
         columns = store.columns
 
         def made() -> tuple[SegmentImage, Publishers]:
-            image = image_of(pieces, wanted, columns, compression)
+            image = image_of(pieces, wanted, columns, compression=compression)
             return image, publishers_of(pieces, wanted)
 
         image, publishers = await self._offload(made)
-        name = await put_segment(self._blobs, self._names, folder, image)
+        name = await put_segment(self._blobs, self._names, folder, image=image)
         index = msgspec.msgpack.encode(image.index)
-        return Sealed(end, name, index, publishers)
+        return Sealed(end, name, index, publishers=publishers)
 
     async def _into_single_file(
         self, folder: str, store: ChannelStore, end: int, added: NewRows
@@ -403,14 +405,16 @@ class Sealer:
             physical = ChannelSchema.from_bytes(file.index.schema)
             try:
                 batches = await self._offload(lambda: fitted_in(added.batches, physical, columns))
-                return await self._grow(file, end, batches, added)
+                return await self._grow(file, end, batches, rows=added)
             except (Damaged, NameDoesNotExist) as error:
                 file.is_frozen = True  # its own events are where they are
                 _log.error("segment.not_extended", name=file.name, reason=str(error))
         before = file.index.schema if file is not None else b""
         growth = await self._offload(lambda: added.started(before))
         name = await new_file(self._blobs, folder, growth)
-        return Sealed(end, name, msgspec.msgpack.encode(growth.index), publishers, grows=True)
+        return Sealed(
+            end, name, msgspec.msgpack.encode(growth.index), publishers=publishers, grows=True
+        )
 
     async def _grow(
         self, file: SealedFile, end: int, batches: list[pa.RecordBatch], rows: NewRows
@@ -422,7 +426,9 @@ class Sealer:
         await self._blobs.extend(file.name, growth.at, growth.chunks)
         added = msgspec.msgpack.encode(growth.added)
         size, checksum = growth.index.size, growth.index.checksum
-        return Extended(end, file.name, size, checksum, added, rows.publishers)
+        return Extended(
+            end, file.name, size, checksum=checksum, batches=added, publishers=rows.publishers
+        )
 
     async def _is_remade(self, channel_id: ChannelId, store: ChannelStore, added: NewRows) -> bool:
         """Whether a small file was rewritten with the channel's new columns. A large one stays, and

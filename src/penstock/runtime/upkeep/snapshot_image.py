@@ -40,7 +40,7 @@ def _encoded(
     at_us: int, records: list[FactRecord], bodies: Sequence[Buffer], format: int
 ) -> list[Buffer]:
     with uncollected():
-        return summed(encode_block(at_us, records, bodies, format))
+        return summed(encode_block(at_us, records, bodies, format=format))
 
 
 def summed(chunks: list[Buffer]) -> list[Buffer]:

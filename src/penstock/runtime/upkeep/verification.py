@@ -89,7 +89,7 @@ async def check_files(
             report.files += 1
             report.bytes += file.index.size
             report.batches += len(file.index.batches)
-            bad = await _check_file(recovered, ChannelId(channel_id), file, blobs)
+            bad = await _check_file(recovered, ChannelId(channel_id), file, blobs=blobs)
             if bad.findings:
                 found.append(bad)
     return found
@@ -120,7 +120,7 @@ async def damaged_snapshots(blobs: Blobs) -> list[Finding]:
         try:
             decode_block(checked(await blobs.get(info.name), info.name))
         except Damaged as error:
-            found.append(Finding(info.name, str(error), 0, info.size))
+            found.append(Finding(info.name, str(error), 0, end_byte=info.size))
     return found
 
 
@@ -128,7 +128,7 @@ def _placed(what: str) -> Finding:
     """A report of a start, with the place it names."""
     where, colon, reason = what.partition(": ")
     if match := _PLACE.match(where):
-        return Finding(match["file"], reason, int(match["first"]), int(match["end"]))
+        return Finding(match["file"], reason, int(match["first"]), end_byte=int(match["end"]))
     if colon and "/" in where:
         return Finding(where.removeprefix("snapshot "), reason)
     return Finding("journal", what)
@@ -158,16 +158,18 @@ async def _check_file(
     recovered: RecoveredRealm, channel_id: ChannelId, file: SealedFile, blobs: Blobs
 ) -> BadFile:
     state = recovered.state.channels[channel_id].state
-    bad = BadFile(channel_id, file, [], [])
+    bad = BadFile(channel_id, file, [], findings=[])
 
     def found(reason: str, first: int, end: int, events: IdSet) -> None:
-        finding = Finding(file.name, reason, first, end, state.name, events.spans)
+        finding = Finding(
+            file.name, reason, first, end_byte=end, channel=state.name, events=events.spans
+        )
         bad.findings.append(finding)
 
     try:
         data = await blobs.get(file.name)
     except NameDoesNotExist:
-        found("the file is gone", 0, file.index.size, state.stored.within(file.span))
+        found("the file is gone", 0, file.index.size, events=state.stored.within(file.span))
         bad.batches = list(range(len(file.index.batches)))
         return bad
     reader = SegmentReader(data, file.index, name=file.name)
@@ -178,14 +180,14 @@ async def _check_file(
             bad.batches.append(batch)
             reason = str(error).removeprefix(f"{file.name}: ")
             lost = state.stored.within(place.span)
-            found(reason, place.offset, place.offset + place.length, lost)
+            found(reason, place.offset, place.offset + place.length, events=lost)
     start, end = file.index.batches[0].offset, end_of_batches(file.index.batches)
     if bytes(data[:start]) != _ARROW_START + file.index.schema:
-        found("the header is damaged", 0, start, IdSet())
+        found("the header is damaged", 0, start, events=IdSet())
     if file.grows:
         whole = has_its_tail(data, file.index)
     else:
         whole = bool(bad.findings) or xxh3_64_intdigest(data) == file.index.checksum
     if not whole:
-        found("the footer is damaged", end, len(data), IdSet())
+        found("the footer is damaged", end, len(data), events=IdSet())
     return bad

@@ -106,4 +106,4 @@ class TakeCopies(Struct):
                 publisher=new.publisher,
             )
             count += new.body.rows
-        return CopiesTaken(state.name, state.definition.kind, count, known)
+        return CopiesTaken(state.name, state.definition.kind, count, known=known)

@@ -63,7 +63,9 @@ def move(
         rows = group.state.stores[number].read(dead, damage)
         unreadable = damage.ids.overlap(channel.state.stored)
         group.state.stores[number].quarantined += damage.reasons
-        for publisher, bodies in _bodies(group, number, channel, fact, rows, reason):
+        for publisher, bodies in _bodies(
+            group, number, channel, fact=fact, rows=rows, reason=reason
+        ):
             digest = digest_of(bodies, UNLIMITED)
             group.publish(target, bodies, digest, forced=True, in_journal=True, publisher=publisher)
         group.looked_ahead.moved(number, dead)

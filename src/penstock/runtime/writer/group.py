@@ -187,9 +187,9 @@ class Group:
         self.asked.add(number)
         decided = channel.decide(command, self.now_us)
         if channel.state.moves_dead and not isinstance(command, Sweep):
-            looking_ahead.refuse_to_move(self, number, channel, decided.facts)
+            looking_ahead.refuse_to_move(self, number, channel, facts=decided.facts)
         for fact in decided.facts:
-            self._store(number, channel, fact, reason)
+            self._store(number, channel, fact, reason=reason)
         if type(command) is AddDurable:
             self.made.append((number, command.name))
         channel.attend(command, self.now_us)
@@ -307,20 +307,30 @@ class Group:
         seen, keyed, left = bodies, _NO_KEYS, _NO_LIMIT
         special = digest.volatile or not state.adds_only
         if special or has_joins or (state.durables and state.selectors):
-            bodies, digest = self._admitted(state, store, bodies, digest, forced=forced)
-            seen, digest = self._seen(number, channel, store, bodies, digest, has_joins=has_joins)
+            bodies, digest = self._admitted(state, store, bodies, digest=digest, forced=forced)
+            seen, digest = self._seen(
+                number, channel, store, bodies=bodies, digest=digest, has_joins=has_joins
+            )
             digest, keyed = self._replacing(number, digest, bodies)
             left = self._memory_left(number, digest)
-        command = Publish(digest, producer, sequence, overshoot, left, forced)
+        command = Publish(
+            digest, producer, sequence, overshoot=overshoot, memory_left=left, forced=forced
+        )
         decided = channel.decide(command, self.now_us)
         if decided.is_retry:
             assert isinstance(decided.answer, Span), "what a publish is answered with"
             return decided.answer
-        decided = self._check(number, command, decided, bodies)
+        decided = self._check(number, command, decided, bodies=bodies)
         for fact in decided.facts:
             if isinstance(fact, Appended):
                 self._append(
-                    number, channel, fact, bodies, publisher, decided, in_journal=in_journal
+                    number,
+                    channel,
+                    fact,
+                    bodies=bodies,
+                    publisher=publisher,
+                    decided=decided,
+                    in_journal=in_journal,
                 )
             else:
                 self._store(number, channel, fact)
@@ -329,7 +339,9 @@ class Group:
             self._note_keys(store, keyed, first)
             channel.attend(command, self.now_us)
             joins = self.state.directory.joins.of(number)
-            join_copies.copy(self, number, joins, span, seen, publisher, way)
+            join_copies.copy(
+                self, number, joins, span=span, bodies=seen, publisher=publisher, way=way
+            )
         elif is_quiet:
             self._quiet.add(number)
         return span
@@ -344,8 +356,8 @@ class Group:
         forced: bool,
     ) -> tuple[Sequence[Body], Digest]:
         if not forced:
-            merging.refuse(state, store, bodies, digest)
-        return merging.admitted(state, store, bodies, digest)
+            merging.refuse(state, store, bodies, digest=digest)
+        return merging.admitted(state, store, bodies, digest=digest)
 
     def _check(
         self, number: int, command: Publish, decided: Decided, bodies: Sequence[Body]
@@ -359,10 +371,10 @@ class Group:
             store.names.check(state.name, bodies, self.limits.property_names_max)
             for body in bodies:  # each publish passes here, so without a generator
                 if state.engine.merges or DELTA in body.names:
-                    merging.refuse(state, store, bodies, command.digest)
+                    merging.refuse(state, store, bodies, digest=command.digest)
                     break
         if state.moves_dead and decided.follows:
-            return looking_ahead.evicting(self, number, command, decided, bodies)
+            return looking_ahead.evicting(self, number, command, decided=decided, bodies=bodies)
         return decided
 
     def _seen(
@@ -378,10 +390,10 @@ class Group:
         """The events as selectors and joins see them, and what selectors match of them."""
         if not (has_joins or channel.state.selectors):
             return bodies, digest
-        seen = merging.whole(store, bodies, channel.state.next_id, self.now_us)
+        seen = merging.whole(store, bodies, channel.state.next_id, at_us=self.now_us)
         if seen is not bodies:
             seen = looking_ahead.seen_states(self, channel_id, seen)
-        return seen, completed(channel, store, digest, seen, self.now_us)
+        return seen, completed(channel, store, digest, bodies=seen, now_us=self.now_us)
 
     def _prepared(
         self, state: ChannelState, came: Sequence[Body], publisher: str
@@ -389,7 +401,9 @@ class Group:
         """The bodies with what the channel adds to its events, and whether they still fit in the
         room made for them."""
         first = state.next_id
-        bodies = prepared(came, state.definition.storage, first, self.now_us, publisher)
+        bodies = prepared(
+            came, state.definition.storage, first, at_us=self.now_us, publisher=publisher
+        )
         return bodies, all(map(_has_room, came, bodies))
 
     def check(
@@ -410,9 +424,9 @@ class Group:
             kind = channel.state.type
             store = self.state.stores[number]
             if channel.state.engine.needs_interest:  # events that nobody wants take no room
-                digest = completed(channel, store, digest, bodies, self.now_us)
+                digest = completed(channel, store, digest, bodies=bodies, now_us=self.now_us)
             store.names.check(channel.state.name, bodies, self.limits.property_names_max)
-            merging.refuse(channel.state, store, bodies, digest)
+            merging.refuse(channel.state, store, bodies, digest=digest)
             digest, _ = self._replacing(number, digest, bodies)
             limited = kind.home if kind.home in ("off_heap", "pages") else "heap"
             left = self._memory_left(number, digest, claimed[limited])
@@ -420,7 +434,7 @@ class Group:
             asked = Publish(digest, overshoot=overshoots, memory_left=left, evicts=evicts)
             decided = channel.decide(asked, self.now_us)
             if channel.state.moves_dead:
-                looking_ahead.evicting(self, number, asked, decided, bodies)
+                looking_ahead.evicting(self, number, asked, decided=decided, bodies=bodies)
             fleeting = kind.volatile(digest) or channel.state.engine.needs_interest
             if limited != "heap" or fleeting:
                 claimed[limited] += digest.size
@@ -468,10 +482,10 @@ class Group:
         """Make a fact true, here and in the block; dead events move on first (SEM T7)."""
         self._changes += 1
         if isinstance(fact, Buried) or (isinstance(fact, Removed) and fact.dead):
-            dead_events.move(self, number, channel, fact, reason)
+            dead_events.move(self, number, channel, fact=fact, reason=reason)
         elif isinstance(fact, PersistedLate):
             self._waits.add(number)
-            persisting.secure(self, number, channel, fact)
+            persisting.secure(self, number, channel, fact=fact)
         else:
             self.apply(number, channel, fact)
 
@@ -545,12 +559,14 @@ class Group:
             span = Span(first, first + body.rows)
             first = span.end
             arrow = schemas.by_id[schema]
-            piece = TailBatch.published(body, span, fact.at_us, schema, arrow, publisher)
+            piece = TailBatch.published(
+                body, span, fact.at_us, number=schema, schema=arrow, publisher=publisher
+            )
             if rare is None or rare.keeps(piece):
                 pieces.append(piece)
                 self._size += len(piece.body)
         if isinstance(recorded, Appended):
-            self._record_events(number, channel, recorded, pieces, in_journal=in_journal)
+            self._record_events(number, channel, recorded, pieces=pieces, in_journal=in_journal)
         if follows:
             engine = channel.state.engine
             # others are wanted only if they are new
@@ -581,7 +597,9 @@ class Group:
                 if not rows:
                     continue
             place = self.placing.place(number, piece, body) if by_page else None
-            refs.append(BodyRef(piece.number, len(body), rows, piece.publisher, place))
+            refs.append(
+                BodyRef(piece.number, len(body), rows, publisher=piece.publisher, place=place)
+            )
             if place is None:
                 self.bodies.append(body)
         self.record(number, fact, tuple(refs))

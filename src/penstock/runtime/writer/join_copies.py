@@ -109,17 +109,17 @@ def copy(
     if way is None:
         way = Way(np.arange(span.size), {name: np.ones(span.size, dtype=np.bool_)})
     messages = messages_of(group.state.channels[number])
-    offered = _offered(span, bodies, way, group.now_us, messages)
+    offered = _offered(span, bodies, way, now_us=group.now_us, messages=messages)
     for join in joins:
         copies: list[Body] = []
         roots: list[Rows] = []
         for each in offered:
-            wanted = _wanted(group, join, each, way)
+            wanted = _wanted(group, join, each, way=way)
             if wanted.any():
                 ids = np.arange(each.span.first, each.span.end, dtype=np.int64)[wanted]
                 rows = pa.array(wanted)
                 known = None if each.outcomes is None else each.outcomes.chosen(rows)
-                batch = for_join(each.batch.filter(rows), ids, group.now_us, name)
+                batch = for_join(each.batch.filter(rows), ids, group.now_us, store=name)
                 copies.append(body_from(batch, known))
                 roots.append(each.roots[wanted])
         if not copies:
@@ -148,7 +148,7 @@ def _offered(
     for body in bodies:
         part = Span(first, first + body.batch.num_rows)
         roots = way.roots[part.first - span.first : part.end - span.first]
-        found.append(CopyCandidates(body, part, roots, now_us, messages))
+        found.append(CopyCandidates(body, part, roots, now_us=now_us, messages=messages))
         first = part.end
     return found
 

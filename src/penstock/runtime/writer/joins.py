@@ -51,15 +51,23 @@ class JoinOperations:
         parsed = await self._choosing.parse(selector) if selector else None
         onward = self.outboxes.onward
         if onward is not None and self._shard.state.directory.find(destination) is None:
-            join = Join(0, 0, selector, archive, owner, groups, outbox=secrets.token_hex(16))
-            return await self._create_out(source, destination, join, parsed, onward)
+            join = Join(
+                0,
+                0,
+                selector,
+                archive=archive,
+                owner=owner,
+                groups=groups,
+                outbox=secrets.token_hex(16),
+            )
+            return await self._create_out(source, destination, join, parsed=parsed, onward=onward)
 
         def create(group: Group) -> JoinInfo:
             directory = group.state.directory
             fact = directory.decide_join(
                 source, destination, selector, archive=archive, owner=owner, groups=groups
             )
-            refuse_costly(group.state, fact.join.source, selector, parsed)
+            refuse_costly(group.state, fact.join.source, selector, selector=parsed)
             group.realm_fact(0, fact)
             return _info(group, fact.join)
 
@@ -77,7 +85,7 @@ class JoinOperations:
             facts = group.state.directory.decide_join_out(source, target, join)
             made = facts[-1]
             assert isinstance(made, JoinCreated), "the join is the last of them"
-            refuse_costly(group.state, made.join.source, join.selector, parsed)
+            refuse_costly(group.state, made.join.source, join.selector, selector=parsed)
             return facts
 
         def create(group: Group) -> None:

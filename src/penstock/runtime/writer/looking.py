@@ -173,7 +173,7 @@ class Looking:
         self, work: ShardRequest, numbers: frozenset[int], slices: Iterator[Callable[[], None]]
     ) -> None:
         order = self._order_of(work)
-        held = _WaitingPublish(order, work, numbers, slices)
+        held = _WaitingPublish(order, work, numbers, slices=slices)
         insort(self._held, held)
         for number in held.numbers:
             self._first[number] = min(order, self._first.get(number, order))

@@ -42,7 +42,7 @@ def look_cost(asked: Mapping[Asked, int], rows: int, size: int) -> int:
     """The :func:`~penstock.runtime.delivery.selection.scan_cost` of selectors, each with its
     work."""
     row_bytes = sum([row_bytes_of(text) for _, text in asked])
-    return scan_cost(sum(asked.values()), row_bytes, rows, size)
+    return scan_cost(sum(asked.values()), row_bytes, rows, size=size)
 
 
 # --- in the turn ----------------------------------------------------------------------------
@@ -66,7 +66,9 @@ def before_moving(
     if look_cost(asked, len(dead), int(len(dead) * largest)) <= TURN_COST_MAX:
         return None
     rows = group.state.stores[number].read(dead.overlap(channel.state.stored).spans, Damage())
-    return needs_look(group, number, [*(part.batch for part in rows), *_among(own, dead)], asked)
+    return needs_look(
+        group, number, [*(part.batch for part in rows), *_among(own, dead)], asked=asked
+    )
 
 
 Own = Sequence[tuple[Span, Body]]
@@ -129,7 +131,7 @@ def evicting(
     for body in bodies:
         own.append((Span(first, first + body.rows), body))
         first += body.rows
-    if refuse_to_move(group, number, channel, decided.facts, own):
+    if refuse_to_move(group, number, channel, facts=decided.facts, own=own):
         return channel.decide(replace(command, evicts_later=True), group.now_us)
     return decided
 
@@ -140,7 +142,7 @@ def may_sweep(group: OpenGroup, number: int, channel: ChannelMachine) -> bool:
     if number in group.looked_ahead.sweeping:
         return False
     facts = channel.decide(group.sweeping, group.now_us).facts
-    look = before_moving(group, number, channel, facts)
+    look = before_moving(group, number, channel, facts=facts)
     if look is not None:
         group.looked_ahead.sweeping.add(number)
         group.looks.append(look)
@@ -156,7 +158,7 @@ def refuse_to_move(
 ) -> bool:
     """Raises ``NeedsLook`` if events that move are to be looked at before, and nothing has been
     done yet; gives whether they should have been."""
-    look = before_moving(group, number, channel, facts, own)
+    look = before_moving(group, number, channel, facts=facts, own=own)
     if look is not None and not group.is_half_done:
         raise look
     return look is not None

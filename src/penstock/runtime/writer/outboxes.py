@@ -106,7 +106,7 @@ class Outboxes:
         """The oldest events of an outbox, as many as one request may have; None: it is empty. They
         are on disk. Raises ``NameDoesNotExist``."""
         found: Outgoing | None = await with_open_files(
-            self._shard, self._files, number, lambda group: _next(group, number)
+            self._shard, self._files, number, action=lambda group: _next(group, number)
         )
         return found
 

@@ -28,10 +28,10 @@ def check_new(
     """
     directory = group.state.directory
     wanted = directory.patterns.of(name, definition.kind)
-    would = rehearsed(wanted, name, definition, directory.rules)
+    would = rehearsed(wanted, name, definition, rules=directory.rules)
     there = {each.name: each for each in already}
     for each in wanted:
         if each.name in there:
             terms = terms_of(would[each.name])
-            refuse_difference(each, name, terms_of(there[each.name]), terms)
+            refuse_difference(each, name, terms_of(there[each.name]), would=terms)
     return [each for each in wanted if each.name not in there]

@@ -26,7 +26,9 @@ def secure(group: OpenGroup, number: int, channel: ChannelMachine, fact: Persist
         left.discard_all(own)
         body = piece.body_of(own)
         exact = PersistedLate(own.spans, piece.at_us, channel.state.ages.own_of(own))
-        group.record(number, exact, (BodyRef(piece.number, len(body), len(own), piece.publisher),))
+        group.record(
+            number, exact, (BodyRef(piece.number, len(body), len(own), publisher=piece.publisher),)
+        )
         group.bodies.append(body)
         group.state.apply(number, exact)
     if left:  # the channel's type keeps these in memory only

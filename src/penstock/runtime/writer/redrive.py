@@ -74,7 +74,7 @@ class Redriving:
         wanted = None
         if selector:
             chosen = await self._choosing.parse(selector)
-            wanted = Matching(chosen, self._choosing, self._shard, self._files)
+            wanted = Matching(chosen, self._choosing, self._shard, files=self._files)
         number = await self._shard.act(lambda group: _checked(group, source, destination))
         moved: Counter[str] = Counter()
         at = writes = 0
@@ -87,13 +87,13 @@ class Redriving:
             if wanted is not None:
                 await wanted.look_ahead(number, partial(step.next_ids, at=at, end=end))
             run = partial(step.run, at=at, end=end)
-            at, end = await with_open_files(self._shard, self._files, number, run, room=room)
+            at, end = await with_open_files(self._shard, self._files, number, action=run, room=room)
             writes = step.writes
             moved.update(step.moved)
         left = await self._shard.act(lambda group: len(group.channel(number).state.stored))
         if dry_run:
             left -= moved.total()
-        return Redriven(moved.total(), dict(moved), left, dry_run)
+        return Redriven(moved.total(), dict(moved), left, dry_run=dry_run)
 
     async def _has_its_turn(self) -> None:
         """Wait as those who publish do, unless the realm ends meanwhile."""
@@ -200,7 +200,7 @@ class _Step:
         known = partial(group.looked_ahead.known_of, self.number)
         for target, parts in by_target.items():
             asked = asked_of(group.state, target)
-            look = needs_look(group, self.number, [batch for _, batch in parts], asked)
+            look = needs_look(group, self.number, [batch for _, batch in parts], asked=asked)
             if look is not None:
                 raise look
         run_by = {target: list(runs(parts, restored, known)) for target, parts in by_target.items()}

@@ -147,8 +147,8 @@ class PublishBatches(Struct):
             refuse_stopped(group, (number,))
         if later:
             own = group.channel(number).state
-            merging.refuse(own, group.state.stores[number], self.bodies, digest)
-            number, digest = scheduled(group, number, self.bodies, digest)
+            merging.refuse(own, group.state.stores[number], self.bodies, digest=digest)
+            number, digest = scheduled(group, number, self.bodies, digest=digest)
         return group.publish(
             number,
             self.bodies,
@@ -164,7 +164,7 @@ class PublishBatches(Struct):
         number: int | None = self.number
         if waits(self.bodies):
             number = state.directory.schedule_of(self.number)
-        return is_remembered(state, number, self.producer, self.sequence)
+        return is_remembered(state, number, self.producer, sequence=self.sequence)
 
     def _stored_as(self, group: Group, *, later: bool) -> Span | None:
         """The answer to a repeated publish; None: it is new."""

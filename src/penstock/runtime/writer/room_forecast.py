@@ -44,7 +44,7 @@ def side_effect_bytes(state: RealmState, number: int, bodies: Sequence[Body]) ->
     sizes = [(len(body.buffer), body.rows) for body in bodies]
     rows: int = sum(count for _, count in sizes)
     size = sum(own for own, _ in sizes) + _ROW_BYTES * rows
-    return _following(state, number, size, rows, bodies)
+    return _following(state, number, size, rows=rows, bodies=bodies)
 
 
 def has_no_side_effects(state: RealmState, number: int) -> bool:
@@ -64,7 +64,7 @@ def bytes_of_redrive(state: RealmState, number: int, destination: int | None) ->
     rows = min(len(own.stored), moved_at_once(own))
     size = int(rows * (max(own.event_bytes, store.event_bytes) + _ROW_BYTES))
     targets = state.channels if destination is None else (destination,)
-    return size + max(_following(state, target, size, rows) for target in targets)
+    return size + max(_following(state, target, size, rows=rows) for target in targets)
 
 
 def writes_nothing(
@@ -79,7 +79,7 @@ def writes_nothing(
     storage, kind = own.definition.storage, own.type
     if own.definition.capacity and own.moves_dead:
         return False
-    if prepared(bodies, storage, 0, 0, "") is not bodies:
+    if prepared(bodies, storage, 0, at_us=0, publisher="") is not bodies:
         return False
     if any(state.schemas.known(body.schema_bytes) is None for body in bodies):
         return False

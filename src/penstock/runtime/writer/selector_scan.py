@@ -74,7 +74,7 @@ class Matching:
 
         for _ in range(CATCHING_UP_MAX):
             await self.look_ahead(number, among)
-            found = await with_open_files(self._shard, self._files, number, act, room=room)
+            found = await with_open_files(self._shard, self._files, number, action=act, room=room)
             if found is not _BEHIND:
                 return found
         raise LimitReached(
@@ -96,7 +96,9 @@ class Matching:
             left.discard_all(self._looked)
             return self._read(group, number, left) if left else None
 
-        while (step := await with_open_files(self._shard, self._files, number, read)) is not None:
+        while (
+            step := await with_open_files(self._shard, self._files, number, action=read)
+        ) is not None:
             await self._look(step, wanted_by)
             wanted_by.check()
 
@@ -104,7 +106,7 @@ class Matching:
         """The subset of ``ids`` that may match, judged by summaries alone, without reading an
         event."""
         store, messages = group.state.stores[number], messages_of(group.channel(number))
-        return IdSet(store.promising(ids.spans, self.selector, group.now_us, messages))
+        return IdSet(store.promising(ids.spans, self.selector, group.now_us, messages=messages))
 
     def has_looked(self, ids: IdSet) -> bool:
         """Whether all of these ids were examined."""
@@ -150,12 +152,16 @@ class Matching:
             room -= span.size
         promising = self.promising(group, number, IdSet(part)).spans
         rows = group.state.stores[number].read(promising, Damage()) if promising else ()
-        return _ScanStep(part, rows, messages_of(group.channel(number)), group.now_us)
+        return _ScanStep(part, rows, messages_of(group.channel(number)), now_us=group.now_us)
 
     async def _look(self, step: _ScanStep, wanted_by: Asker) -> None:
         for rows in step.rows:
             mask = await self._choosing.mask(
-                rows.batch, self.selector, step.now_us, step.messages, wanted_by.check
+                rows.batch,
+                self.selector,
+                step.now_us,
+                messages=step.messages,
+                still=wanted_by.check,
             )
             self._found.add_all(matching_ids(rows.batch, mask))
         self._looked.add_all(IdSet(step.ids))

@@ -295,7 +295,9 @@ class Shard:
             await self._open_files()
         waiting = self._serving = await self._with_room(waiting)
         ahead = self.looking.ahead
-        group = Group(self.state, self._clock.now_us(), self._limits, self.placing, ahead)
+        group = Group(
+            self.state, self._clock.now_us(), self._limits, placing=self.placing, looked_ahead=ahead
+        )
         group.has_room, group.may_move = self._may_copy, self._pace.resting is None
         group.sweeping = Sweep(may_write=self._has_room, moved_max=self._pace.events_max)
         group.touched |= self._woken
@@ -482,7 +484,9 @@ class Shard:
         """Whether a publish writes nothing, after those that have taken ``ids``."""
         before = ids[work.number]
         ids[work.number] += work.digest.count
-        return writes_nothing(self.state, work.number, work.digest, work.bodies, before)
+        return writes_nothing(
+            self.state, work.number, work.digest, bodies=work.bodies, before=before
+        )
 
     def _follows(self, waiting: Sequence[ShardRequest]) -> int:
         """Bytes of what is copied or moves because of what waits, or because it is time."""
@@ -534,7 +538,7 @@ class Shard:
         records, bodies = group.records, group.bodies
         if self.large_blocks is not None:
             records, bodies = await self.large_blocks.taken_out(self.tail + 1, records, bodies)
-        chunks = encode_block(group.now_us, records, bodies, self._dispatch.lease.format)
+        chunks = encode_block(group.now_us, records, bodies, format=self._dispatch.lease.format)
         self.tail = await self._journal.append(self.tail, chunks, sync=group.must_sync)
         self.groups += 1
 
@@ -580,6 +584,6 @@ class Shard:
         channel, store = self.state.channels.get(number), self.state.stores.get(number)
         if channel is None or store is None:
             return False
-        moved = await self._dispatch.perform(number, channel, store, self, below)
+        moved = await self._dispatch.perform(number, channel, store, quarantiner=self, below=below)
         self.state.note_time(number, channel)
         return moved

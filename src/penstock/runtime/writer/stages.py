@@ -61,7 +61,7 @@ class Stages:
                 f"{self._bytes_max} are free; commit smaller micro-batches, or raise "
                 "the setting limits.stage_bytes"
             )
-        self._by_id[stage] = _Stage(number, bodies, size, self._clock.now_us())
+        self._by_id[stage] = _Stage(number, bodies, size, at_us=self._clock.now_us())
         self._groups.setdefault(_group(stage), set()).add(stage)
         self.size += size
         self._of_owners[owner] = own
@@ -134,7 +134,7 @@ class CommitStaged(Struct):
 
     def is_decided(self, state: RealmState) -> bool:
         """See :class:`~penstock.runtime.writer.requests.Repeatable`."""
-        return is_remembered(state, self.number, self.producer, self.sequence)
+        return is_remembered(state, self.number, self.producer, sequence=self.sequence)
 
     def run(self, group: Group) -> Any:
         group.settle()
@@ -150,8 +150,8 @@ class CommitStaged(Struct):
             self.number,
             digest,
             bodies,
-            self.producer,
-            self.sequence,
+            producer=self.producer,
+            sequence=self.sequence,
             overshoot=not channel.state.is_full,  # a unit of its own (SEM T4)
             publisher=self.publisher,
         ).run(group)

@@ -74,7 +74,9 @@ class PublishTransaction(Struct):
             for number, (bodies, digest) in publishes.items()
         )
         leave(group, self.leaving)
-        group.realm_fact(0, TransactionEnded(Ended(self.transaction, group.now_us, True, spans)))
+        group.realm_fact(
+            0, TransactionEnded(Ended(self.transaction, group.now_us, committed=True, spans=spans))
+        )
         return spans
 
     def _publishes(self) -> dict[int, tuple[list[Body], Digest]]:
@@ -131,10 +133,10 @@ class PublishStagedParts(Struct):
         below = {n for n in publishes if not group.channel(n).state.is_full}
         group.check(publishes, below)
         spans = tuple(
-            (number, self._publish(group, number, bodies, digest))
+            (number, self._publish(group, number, bodies, digest=digest))
             for number, (bodies, digest) in publishes.items()
         )
-        fact = StagesCommitted(self.producer, self.sequence, group.now_us, spans)
+        fact = StagesCommitted(self.producer, self.sequence, group.now_us, spans=spans)
         group.realm_fact(0, fact)
         return spans
 
@@ -211,7 +213,15 @@ class TransactionOperations:
         gets their ids by store."""
         limit = self._event_bytes_max
         self._shard.submit(
-            PublishTransaction(transaction, parts, self._stages, limit, publisher, reply, leaving)
+            PublishTransaction(
+                transaction,
+                parts,
+                self._stages,
+                event_bytes_max=limit,
+                publisher=publisher,
+                reply=reply,
+                leaving=leaving,
+            )
         )
 
     def commit_staged(
@@ -225,7 +235,15 @@ class TransactionOperations:
         """Publish what was staged for several stores in one step; ``reply`` gets their ids by
         store, the same ones for the same ``producer`` and ``sequence``."""
         limit = self._event_bytes_max
-        work = PublishStagedParts(parts, self._stages, producer, sequence, limit, publisher, reply)
+        work = PublishStagedParts(
+            parts,
+            self._stages,
+            producer,
+            sequence=sequence,
+            event_bytes_max=limit,
+            publisher=publisher,
+            reply=reply,
+        )
         self._shard.submit(work)
 
     def publish_together(
@@ -235,7 +253,9 @@ class TransactionOperations:
         publisher: str = "",
     ) -> None:
         """Publish events to several stores in one step; ``reply`` gets their ids by store."""
-        self._shard.submit(UnitOfWork(publishes, (), self._event_bytes_max, publisher, reply))
+        self._shard.submit(
+            UnitOfWork(publishes, (), self._event_bytes_max, publisher=publisher, reply=reply)
+        )
 
     async def publish_and_acknowledge(
         self,
@@ -244,7 +264,7 @@ class TransactionOperations:
         publisher: str,
     ) -> None:
         """Publish events to several stores and acknowledge others, in one step."""
-        work = UnitOfWork(publishes, acknowledged, self._event_bytes_max, publisher)
+        work = UnitOfWork(publishes, acknowledged, self._event_bytes_max, publisher=publisher)
         await self._shard.ask(work)
 
     async def abort(self, transaction: str) -> None:
@@ -253,7 +273,7 @@ class TransactionOperations:
 
         def abort(group: Group) -> None:
             group.state.transactions.begun(transaction)
-            group.realm_fact(0, TransactionEnded(Ended(transaction, group.now_us, False)))
+            group.realm_fact(0, TransactionEnded(Ended(transaction, group.now_us, committed=False)))
 
         await self._shard.act(abort)
 

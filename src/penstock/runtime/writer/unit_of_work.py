@@ -88,11 +88,11 @@ def by_store(
     for (number, later), bodies in found.items():
         if later:
             state, store = group.channel(number).state, group.state.stores[number]
-            merging.refuse(state, store, bodies, digests[number, later])
+            merging.refuse(state, store, bodies, digest=digests[number, later])
     publishes = {}
     for (number, later), bodies in found.items():
         where, digest = number, digests[number, later]
         if later:
-            where, digest = scheduled(group, number, bodies, digest)
+            where, digest = scheduled(group, number, bodies, digest=digest)
         publishes[where] = (bodies, digest)
     return publishes

@@ -38,14 +38,14 @@ class BatchTarget(Struct, frozen=True, kw_only=True, dict=True):
                 self.to_table(self.opened, rows, batch)
                 self.written.wrote(self.opened, batch)
             if self.channel is not None:
-                publish(rows, self.channel, self.url, batch)
+                publish(rows, self.channel, self.url, batch=batch)
         finally:
             if both:
                 rows.unpersist()
 
     def to_table(self, table: Table, rows: DataFrame, batch: MicroBatch) -> None:
         """Put the rows of a micro-batch into the table."""
-        table.append(rows, batch.app, batch.number, batch.content)
+        table.append(rows, batch.app, batch.number, content=batch.content)
 
     @cached_property
     def written(self) -> WrittenTables:

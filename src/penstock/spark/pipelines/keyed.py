@@ -32,7 +32,7 @@ class KeyedTarget(BatchTarget, frozen=True, kw_only=True):
     key: tuple[str, ...]
 
     def to_table(self, table: Table, rows: DataFrame, batch: MicroBatch) -> None:
-        table.merge(rows, self.key, batch.app, batch.number, batch.content)
+        table.merge(rows, self.key, batch.app, version=batch.number, content=batch.content)
 
 
 def check_keyed(

@@ -295,7 +295,9 @@ class Supervised:
         if isinstance(planned, Flow):
             self._buries = planned.poison == "bury"
             self._at_end = planned.at_end
-            place = QueryTarget(self._run.pipeline, self.name, self._run.url, context.checkpoint)
+            place = QueryTarget(
+                self._run.pipeline, self.name, self._run.url, checkpoint=context.checkpoint
+            )
             query = start(planned, place, once=self._run.once)
             return RunningQuery(self.name, query, self.progress)
         context.work = RunningWork(self.name, planned)
@@ -353,7 +355,7 @@ class Supervised:
                 watch.told(self.name, f"searches for the events that make it fail{so_far}")
 
         try:
-            found = bury(self._run.pipeline, self._step, context, tell)
+            found = bury(self._run.pipeline, self._step, context, watch=tell)
         except Exception as error:  # noqa: BLE001 - the step has failed; this is why it goes no further
             found = Burial(why_none=cause_of(error).text)
         if found.why_none:
@@ -581,7 +583,7 @@ def bury(
 
     options = {"url": context.url, **source.format_options()}
     verdict = bury_poison(
-        context.spark, options, f"{context.checkpoint}/{QUERY}", attempt, watch=watch
+        context.spark, options, f"{context.checkpoint}/{QUERY}", attempt=attempt, watch=watch
     )
     buried = ", ".join(f"event {each.event_id} of {each.channel}" for each in verdict.buried)
     return Burial(buried, verdict.why_none)

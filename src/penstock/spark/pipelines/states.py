@@ -70,7 +70,7 @@ def states(events: DataFrame, rules: StateRules) -> DataFrame:
     found = keyed.groupBy(*map(column_of, rules.key)).agg(*aggregation.values())
     names = [*rules.key, *aggregation.names]
     if rules.deleted:
-        gone = sf.coalesce(column_of(_GONE) == column_of(_NEWEST), sf.lit(False))
+        gone = sf.coalesce(column_of(_GONE) == column_of(_NEWEST), sf.lit(col=False))
         found = found.withColumn(DELETED, gone)
         names.append(DELETED)
     columns = [(name, column_of(name)) for name in names]
@@ -157,7 +157,7 @@ class _Aggregation:
             return says & (sf.octet_length(column_of(name)) > 0)
         if not self._has_nulls:
             return says
-        return says | sf.coalesce(sf.array_contains(column_of(NULLS), name), sf.lit(False))
+        return says | sf.coalesce(sf.array_contains(column_of(NULLS), name), sf.lit(col=False))
 
     def _is_payload(self, name: str) -> bool:
         """Whether it is the column ``data``, which is never null; an empty value sets nothing."""
@@ -190,9 +190,9 @@ def _condition(events: DataFrame, key: str, text: str) -> Column:
     from pyspark.sql import functions as sf
 
     if not text:
-        return sf.lit(False)
+        return sf.lit(col=False)
     condition = expression_of(events, key, text)
     kind = events.select(condition.alias("condition")).schema[0].dataType.typeName()
     if kind != "boolean":
         raise InvalidArgument(f"{key} is {text!r}, a value of type {kind}; it must be a condition")
-    return sf.coalesce(condition, sf.lit(False))
+    return sf.coalesce(condition, sf.lit(col=False))

@@ -73,7 +73,9 @@ def as_they_were(dead: pa.RecordBatch, rules: RedriveRules) -> RedriveVerdict:
     """Publish each event again as it was."""
     body = restored(dead)
     rows = np.arange(dead.num_rows, dtype=np.int64)
-    return _verdict(dead, rules, body, rows, _targets(dead, rules, None, rows), None)
+    return _verdict(
+        dead, rules, body, rows=rows, targets=_targets(dead, rules, None, rows=rows), ends=None
+    )
 
 
 def transformed(dead: pa.RecordBatch, result: pa.Table, rules: RedriveRules) -> RedriveVerdict:
@@ -97,8 +99,8 @@ def transformed(dead: pa.RecordBatch, result: pa.Table, rules: RedriveRules) -> 
     body = flat_body(there, len(rows)) if len(rows) else restored(dead).slice(0, 0)
     body = _with_more(body, dead, rows)
     named = columns.get("channel")
-    targets = _targets(dead, rules, None if named is None else named.filter(mask), rows)
-    return _verdict(dead, rules, body, rows, targets, ends)
+    targets = _targets(dead, rules, None if named is None else named.filter(mask), rows=rows)
+    return _verdict(dead, rules, body, rows=rows, targets=targets, ends=ends)
 
 
 def _verdict(
@@ -137,9 +139,11 @@ def _verdict(
         bodies,
         ids[state == REDRIVEN],
         ids[state == DROPPED],
-        ids[~left],
-        _record(dead, rules, left, state, target_of, counts) if left.any() else None,
-        len(homeless),
+        kept=ids[~left],
+        record=_record(dead, rules, left, state=state, targets=target_of, counts=counts)
+        if left.any()
+        else None,
+        homeless=len(homeless),
     )
 
 
@@ -232,7 +236,7 @@ def _marked(body: pa.RecordBatch, dead: pa.RecordBatch, rows: Int64s) -> pa.Reco
     names = pc.struct_field(origin, "store").take(index)
     ids = pc.struct_field(origin, "event_id").take(index)
     times = pc.struct_field(origin, "published").take(index)
-    return marked(body, names, ids, times, MARK)
+    return marked(body, names, ids, published=times, name=MARK)
 
 
 def _origin(dead: pa.RecordBatch) -> pa.StructArray:

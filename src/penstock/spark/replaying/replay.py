@@ -131,7 +131,9 @@ class ReplayRun:
             is_complete = False
         else:
             write(self._place, position)
-        return Replayed(self._events, position.published, is_complete, self._late_max_us)
+        return Replayed(
+            self._events, position.published, is_complete, late_max_us=self._late_max_us
+        )
 
     # --- what is due ---------------------------------------------------------------------
 
@@ -255,11 +257,11 @@ class ReplayRun:
     ) -> bool:
         while True:
             try:
-                self._outlet.publish(target, bodies, position.producer, position.number)
+                self._outlet.publish(target, bodies, position.producer, sequence=position.number)
             except Refused as refusal:
                 if not refusal.retryable:
                     raise
-                self._report(Reached(self._events, self._original_us, 0, str(refusal)))
+                self._report(Reached(self._events, self._original_us, 0, is_refused=str(refusal)))
                 if self._timer.wait(RETRY_US):
                     return False
             else:
@@ -298,7 +300,7 @@ class ReplayRun:
         if not self._route.marks:
             return body
         names = pa.repeat(pa.scalar(self._histories[source].channel), batch.num_rows)
-        return marked(body, names, batch.column("event_id"), batch.column("published"))
+        return marked(body, names, batch.column("event_id"), published=batch.column("published"))
 
 
 def interleaved(bodies: Sequence[pa.RecordBatch], pieces: Portion) -> pa.RecordBatch:

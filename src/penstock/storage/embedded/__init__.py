@@ -109,7 +109,16 @@ def open_embedded(
         raise StorageFailed(f"the data directory {root} cannot be opened: {error}") from error
     try:
         pages = FilePages(root, disk=disk, offload=offload, clock=clock, limits=page_limits)
-        return _open_locked(root, disk, offload, clock, identity, limits, lock, pages)
+        return _open_locked(
+            root,
+            disk,
+            offload,
+            clock=clock,
+            identity=identity,
+            limits=limits,
+            lock=lock,
+            pages=pages,
+        )
     except OSError as error:
         disk.close(lock)
         raise StorageFailed(f"the data directory {root} cannot be read: {error}") from error
@@ -142,7 +151,7 @@ def _open_locked(
     )
     journal._lock = lock
     registry = FileRegistry(root, disk=disk, offload=offload)
-    return Embedded(journal, FileBlobs(root, disk=disk, offload=offload), registry, pages)
+    return Embedded(journal, FileBlobs(root, disk=disk, offload=offload), registry, pages=pages)
 
 
 def _take_lock(disk: Disk, root: str, holder: str) -> int:

@@ -69,7 +69,7 @@ class FileBlobs:
         if name not in self._sizes:
             raise NameDoesNotExist(f"there is no blob {name}")
         whole = self._open(name)
-        return whole[offset : end_of_range(name, len(whole), offset, length)]
+        return whole[offset : end_of_range(name, len(whole), offset, length=length)]
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
         """See :meth:`penstock.core.vocabulary.ports.Blobs.list`."""

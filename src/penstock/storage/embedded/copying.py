@@ -97,7 +97,9 @@ class Capture:
         with suppress(FileNotFoundError):
             file = self._disk.open(f"{self._root}/{name}")
             size = min(size, self._disk.size(file))
-            held = HeldFile(name, size, 0, lambda wanted, at: self._disk.pread(file, wanted, at))
+            held = HeldFile(
+                name, size, 0, read=lambda wanted, at: self._disk.pread(file, wanted, at)
+            )
             held.file = file
             yield held
 
@@ -111,7 +113,7 @@ class Capture:
                 self._disk.close(file)
             stamp = self._stamp(path) if name.startswith(_SEGMENTS) else 0
             size = min(size, len(view))
-            yield HeldFile(name, size, stamp, lambda wanted, at: bytes(view[at : at + wanted]))
+            yield HeldFile(name, size, stamp, read=lambda wanted, at: bytes(view[at : at + wanted]))
 
     def _stamp(self, path: str) -> int:
         """A stamp of the content: after a removal, other content may get the same name later."""
@@ -126,4 +128,4 @@ class Capture:
                 content = self._disk.pread(file, self._disk.size(file), 0)
             finally:
                 self._disk.close(file)
-            yield HeldFile(name, len(content), 0, lambda wanted, at: content[at : at + wanted])
+            yield HeldFile(name, len(content), 0, read=lambda wanted, at: content[at : at + wanted])

@@ -125,7 +125,7 @@ def frame(
     checked = covered + checksum.to_bytes(8, "little")
     check = xxh3_64_intdigest(checked, seed=identity)
     head = checked + check.to_bytes(8, "little")
-    header = BlockHeader(seq, length, synced, previous, checksum)
+    header = BlockHeader(seq, length, synced, previous=previous, checksum=checksum)
     if length < _JOIN_BELOW:
         return [b"".join((head, *chunks, bytes(-length % 8)))], header
     return [head, *chunks, bytes(-length % 8)], header
@@ -140,7 +140,7 @@ def read_block_header(data: Buffer, at: int, identity: int) -> BlockHeader | Non
         return None
     if check != xxh3_64_intdigest(memoryview(data)[at : at + 48], seed=identity):
         return None
-    return BlockHeader(seq, length, synced, previous, checksum)
+    return BlockHeader(seq, length, synced, previous=previous, checksum=checksum)
 
 
 def is_whole(data: memoryview, at: int, header: BlockHeader) -> bool:
@@ -157,22 +157,29 @@ def scan(data: bytes, identity: int, first: int) -> Scan:
     view = memoryview(data)
     pieces: list[JournalRange] = []
     at, expected, synced = FILE_HEADER_SIZE, first, 0
-    while (found := _next_header(data, at, identity, expected)) is not None:
+    while (found := _next_header(data, at, identity, expected=expected)) is not None:
         start, header = found
         if start > at and header.seq > expected:
             count = header.seq - expected
             pieces.append(
-                JournalRange(expected, count, at, start, None, "the block header is damaged")
+                JournalRange(
+                    expected,
+                    count,
+                    at,
+                    end=start,
+                    header=None,
+                    reason="the block header is damaged",
+                )
             )
         elif header.seq > expected:
             count = header.seq - expected
-            pieces.append(JournalRange(expected, count, at, at, None, "missing"))
+            pieces.append(JournalRange(expected, count, at, end=at, header=None, reason="missing"))
         end = min(start + padded(header.length), len(data))
         reason = "" if is_whole(view, start, header) else "the payload fails its checksum"
-        pieces.append(JournalRange(header.seq, 1, start, end, header, reason))
+        pieces.append(JournalRange(header.seq, 1, start, end=end, header=header, reason=reason))
         synced = max(synced, header.synced)
         at, expected = end, header.seq + 1
-    return Scan(pieces, at, _significant(view[at:]), synced)
+    return Scan(pieces, at, _significant(view[at:]), synced=synced)
 
 
 def _next_header(

@@ -138,7 +138,14 @@ class FileJournal:
         record, self._record_version = self._load_record(quarantine, identity)
         self._identity = record.id
         self._floor = record.floor
-        found = Recovery(disk, self._path, quarantine, record.id, record.floor, record.synced).run()
+        found = Recovery(
+            disk,
+            self._path,
+            quarantine,
+            identity=record.id,
+            floor=record.floor,
+            synced=record.synced,
+        ).run()
         self._files = found.files
         self._damage = found.damage
         self._tail = found.tail
@@ -151,7 +158,7 @@ class FileJournal:
 
     def info(self) -> JournalInfo:
         size = sum(file.end for file in self._files)
-        return JournalInfo(self._floor, self._tail, size, self._cut, self._syncs)
+        return JournalInfo(self._floor, self._tail, size, cut=self._cut, syncs=self._syncs)
 
     @property
     def damage(self) -> Sequence[DamagedBlock]:
@@ -513,7 +520,7 @@ class FileJournal:
     def _newly_damaged(self, file: JournalFile, seq: int, reason: str) -> DamagedBlock:
         start = file.offsets[seq - file.first] - BLOCK_HEADER_SIZE
         size = padded(file.sizes[seq - file.first])
-        return DamagedBlock(seq, f"{file.path} bytes {start}-{start + size}", reason, size)
+        return DamagedBlock(seq, f"{file.path} bytes {start}-{start + size}", reason, size=size)
 
     # Floor and identity
 

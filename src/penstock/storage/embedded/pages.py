@@ -125,7 +125,7 @@ class FilePages:
         assert held, f"no room was reserved for a body of {size} bytes"
         assert held.at < len(held.pages), f"no room was reserved for a body of {size} bytes"
         page = held.pages[held.at]
-        place = PageSlot(page.number, page.end, size, xxh3_64_intdigest(body))
+        place = PageSlot(page.number, page.end, size, checksum=xxh3_64_intdigest(body))
         page.take(place)
         self._pending.append(_Body(page, place, body))
         return place
@@ -170,7 +170,7 @@ class FilePages:
             for number, within in groupby(ordered, key=lambda place: place.page):
                 held = self._channels.get(channel)
                 page = held.page(number) if held else None
-                found.extend(self._files.damaged(channel, number, page, list(within)))
+                found.extend(self._files.damaged(channel, number, page, places=list(within)))
 
         await self._changes.make(look, inline=False)
         return found

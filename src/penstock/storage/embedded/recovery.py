@@ -109,7 +109,7 @@ def read_patiently(disk: Disk, file: int) -> bytes:
     try:
         return disk.pread(file, size, 0)
     except OSError:
-        return b"".join(_page(disk, file, at, size) for at in range(0, size, _RETRY_SIZE))
+        return b"".join(_page(disk, file, at, size=size) for at in range(0, size, _RETRY_SIZE))
 
 
 def _page(disk: Disk, file: int, at: int, size: int) -> bytes:
@@ -178,7 +178,7 @@ class Recovery:
         self._note_lost_tail()
         damage = [hurt for hurt in self._damage if hurt.seq + hurt.count - 1 > self._floor]
         return RecoveredJournal(
-            self._files, damage, self._tail, self._previous, self._cut, self._roll
+            self._files, damage, self._tail, previous=self._previous, cut=self._cut, roll=self._roll
         )
 
     def _write_again(self, file: JournalFile) -> None:
@@ -208,13 +208,15 @@ class Recovery:
         found = scan(data, self._identity, first)
         known = header is not None and header.identity == self._identity
         start = header.previous if header is not None and known else 0
-        return _Candidate(JournalFile(path, file, first), data, found, start, known)
+        return _Candidate(JournalFile(path, file, first), data, found, start=start, is_known=known)
 
     def _take(self, candidate: _Candidate, limit: int | None) -> None:
         """Read one file; ``limit`` is the first sequence of the next file, if there is one."""
         file = candidate.file
         if file.first > self._tail + 1:
-            gap = JournalRange(self._tail + 1, file.first - self._tail - 1, 0, 0, None, "missing")
+            gap = JournalRange(
+                self._tail + 1, file.first - self._tail - 1, 0, end=0, header=None, reason="missing"
+            )
             self._report(gap, where=f"{self._path}: no file has these blocks", data=b"")
             self._previous = candidate.start
         if not candidate.is_known and not self._is_worth_keeping(candidate, limit):
@@ -267,7 +269,9 @@ class Recovery:
         known = self._known if limit is None else limit - 1
         if known > self._tail:
             end = at + candidate.found.trailing
-            hurt = JournalRange(self._tail + 1, known - self._tail, at, end, None, _HEADER)
+            hurt = JournalRange(
+                self._tail + 1, known - self._tail, at, end=end, header=None, reason=_HEADER
+            )
             self._keep(candidate, hurt, _HEADER)
         else:
             self._cut_bytes(candidate, at, is_last=limit is None)
@@ -294,7 +298,9 @@ class Recovery:
         if hurt:
             self._quarantine.keep(f"journal-{piece.seq:020d}.block", hurt)
         self._damage.append(
-            DamagedBlock(piece.seq, where, piece.reason, piece.end - piece.start, piece.span)
+            DamagedBlock(
+                piece.seq, where, piece.reason, size=piece.end - piece.start, count=piece.span
+            )
         )
         self._tail = max(self._tail, piece.seq + piece.span - 1)
 
@@ -320,6 +326,8 @@ class Recovery:
     def _note_lost_tail(self) -> None:
         """Report blocks that are known to have been on disk but are missing completely."""
         if self._known > self._tail:
-            lost = JournalRange(self._tail + 1, self._known - self._tail, 0, 0, None, "missing")
+            lost = JournalRange(
+                self._tail + 1, self._known - self._tail, 0, end=0, header=None, reason="missing"
+            )
             self._report(lost, where=f"{self._path}: the end of the newest file", data=b"")
             self._previous, self._roll = 0, True

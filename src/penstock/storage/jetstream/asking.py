@@ -62,7 +62,7 @@ class AskingClient(Client):
         self._asked[reply.encode()] = answer
         giving_up = loop.call_later(timeout_s, _give_up, answer, subject)
         try:
-            if not self._write(subject, reply, request, headers):
+            if not self._write(subject, reply, request, headers=headers):
                 await self.publish(
                     subject, request, reply=reply, headers=dict(headers or {}) or None
                 )
@@ -102,7 +102,7 @@ class AskingClient(Client):
     ) -> None:
         """Called by the parser of nats-py with each message."""
         if sid != self._inbox_sid:
-            await super()._process_msg(sid, subject, reply, data, headers)
+            await super()._process_msg(sid, subject, reply, data=data, headers=headers)
             return
         answer = self._asked.get(bytes(subject))
         if answer is None or answer.done():

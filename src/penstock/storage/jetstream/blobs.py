@@ -56,7 +56,7 @@ class BlobHead(Struct, frozen=True):
         return max(1, -(-self.size // self.chunk_bytes)) if self.where else 0
 
 
-_GONE: Final = BlobHead(0, 0, "", CHUNK_BYTES)
+_GONE: Final = BlobHead(0, 0, "", chunk_bytes=CHUNK_BYTES)
 
 
 class StreamBlobs:
@@ -101,7 +101,7 @@ class StreamBlobs:
         data = b"".join(chunks)
         head, revision = await self._head(name)
         where = secrets.token_hex(16)
-        new = BlobHead(len(data), xxh3_64_intdigest(data), where, self._chunk_bytes)
+        new = BlobHead(len(data), xxh3_64_intdigest(data), where, chunk_bytes=self._chunk_bytes)
         if head is None:
             self._room.check(len(data), BLOBS_KEEP)
             await self._write_chunks(where, data)
@@ -123,7 +123,7 @@ class StreamBlobs:
         head, _ = await self._head(name)
         if head is None:
             raise NameDoesNotExist(f"there is no blob {name}")
-        end = end_of_range(name, head.size, offset, length)
+        end = end_of_range(name, head.size, offset, length=length)
         first = offset // head.chunk_bytes
         numbers = range(first, min(head.chunks, end // head.chunk_bytes + 1))
         try:

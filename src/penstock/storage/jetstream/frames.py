@@ -83,7 +83,17 @@ def decode_frame(raw: Buffer) -> BlockFrame:
         known = FrameKind(kind)
     except ValueError:
         raise Damaged(f"a frame of kind {kind} is unknown") from None
-    return BlockFrame(known, part, parts, epoch, block, sequence, previous, checksum, data)
+    return BlockFrame(
+        known,
+        part,
+        parts,
+        epoch=epoch,
+        block=block,
+        sequence=sequence,
+        previous=previous,
+        checksum=checksum,
+        data=data,
+    )
 
 
 def encode_block(

@@ -127,9 +127,9 @@ class JetStreamInspector:
         versions = ", ".join(sorted({state.version for state in read}))
         return [
             _servers(states),
-            *_each("version", states, guard.check_version, f"NATS {versions}"),
-            *_each("sync", states, guard.check_sync, f"sync_interval: always on {names}"),
-            *_each("replicas", states, guard.check_number, "three servers have each stream"),
+            *_each("version", states, guard.check_version, found=f"NATS {versions}"),
+            *_each("sync", states, guard.check_sync, found=f"sync_interval: always on {names}"),
+            *_each("replicas", states, guard.check_number, found="three servers have each stream"),
             *await self._check_contents(shard),
         ]
 

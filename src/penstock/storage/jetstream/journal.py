@@ -255,7 +255,7 @@ class JetStreamJournal:
             index.floor,
             index.tail,
             index.size,
-            0,
+            cut=0,
             durability="quorum",
             waiting_us=appends.waiting_us,
             appends=appends.timings,
@@ -393,7 +393,7 @@ class JetStreamJournal:
 
     async def _renew_mark(self, kept: int) -> None:
         index = self._index
-        mark = Mark(self._incarnation, index.last, index.checksum, kept, self._epoch)
+        mark = Mark(self._incarnation, index.last, index.checksum, kept=kept, epoch=self._epoch)
         try:
             await self._marks.write(mark)
         except Deposed as error:
@@ -556,7 +556,9 @@ class JetStreamJournal:
 
     def _damaged_block(self, block: int, reason: Damaged) -> DamagedBlock:
         at, _, size = self._index.extent(block)
-        return DamagedBlock(block, f"stream {self.stream.name}, sequence {at}", f"{reason}", size)
+        return DamagedBlock(
+            block, f"stream {self.stream.name}, sequence {at}", f"{reason}", size=size
+        )
 
     async def _frame(self, sequence: int) -> BlockFrame:
         message = await self.stream.message(sequence)

@@ -87,7 +87,7 @@ class PostgresBlobs:
         if head is None:
             raise NameDoesNotExist(f"there is no blob {name}")
         size = head["size"]
-        end = end_of_range(name, size, offset, length)
+        end = end_of_range(name, size, offset, length=length)
         if offset == end:
             return memoryview(b"")
         first, last = offset // PART_BYTES, (end - 1) // PART_BYTES

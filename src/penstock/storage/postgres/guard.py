@@ -46,7 +46,7 @@ async def check_writes(connection: Any, server: str) -> None:
     for name, danger in ON.items():
         found = await _setting(connection, name)
         if found != "on":
-            raise _wrong(server, name, found, "on", danger)
+            raise _wrong(server, name, found, wanted="on", danger=danger)
 
 
 async def check_commit(connection: Any, server: str) -> None:
@@ -54,7 +54,7 @@ async def check_commit(connection: Any, server: str) -> None:
     waits = await _setting(connection, "synchronous_commit")
     if waits not in WAITS:
         danger = "a commit is answered before it is on a standby's disk"
-        raise _wrong(server, "synchronous_commit", waits, "on", danger)
+        raise _wrong(server, "synchronous_commit", waits, wanted="on", danger=danger)
 
 
 async def check_checksums(connection: Any, server: str) -> None:
@@ -73,8 +73,8 @@ async def check_standby_names(connection: Any, server: str) -> None:
             server,
             "synchronous_standby_names",
             "''",
-            "'ANY 1 (s1, s2)'",
-            "what was acknowledged is on one machine alone",
+            wanted="'ANY 1 (s1, s2)'",
+            danger="what was acknowledged is on one machine alone",
         )
 
 

@@ -69,7 +69,7 @@ class PostgresInspector:
         try:
             async with self._primary() as (primary, server):
                 checks = [
-                    await _checked(name, check, found, primary, server)
+                    await _checked(name, check, found, connection=primary, server=server)
                     for name, check, found in _CHECKS
                 ]
                 checks.append(await self._check_history(primary, server, shard))
@@ -83,7 +83,7 @@ class PostgresInspector:
                 await compare_with_head(connection, leader, f"{self._cluster}/{shard}")
 
         found = "every block that was acknowledged has its row"
-        return await _checked("history", compare, found, primary, server)
+        return await _checked("history", compare, found, connection=primary, server=server)
 
     async def clusters(self) -> Sequence[str]:
         """See :meth:`penstock.core.vocabulary.ports.EngineInspector.clusters`."""

@@ -306,10 +306,12 @@ class PostgresJournal:
             row = rows.get(seq)
             where = f"penstock_block {self._name}/{seq}"
             if row is None:
-                found.append(DamagedBlock(seq, where, "the row is missing or cannot be read", 0))
+                found.append(
+                    DamagedBlock(seq, where, "the row is missing or cannot be read", size=0)
+                )
             elif chained(row["body"], row["previous"]) != row["checksum"]:
                 size = len(row["body"])
-                found.append(DamagedBlock(seq, where, "its checksum does not match", size))
+                found.append(DamagedBlock(seq, where, "its checksum does not match", size=size))
             else:
                 found.append(Block(seq, memoryview(row["body"])))
         return found
@@ -350,7 +352,7 @@ class PostgresJournal:
             self._floor,
             self._tail,
             self._size,
-            0,
+            cut=0,
             durability="quorum",
             waiting_us=self._appends.waiting_us,
             appends=self._appends.timings,

@@ -94,7 +94,7 @@ def test_an_archive_step_that_is_killed_keeps_each_event_once(
     file = tmp_path / "lake.toml"
     file.write_text(DEFINITION)
     for stored in sorted(chance.sample(range(1, 3 * EVENTS), KILLS)):
-        killed_when(url, file, stored, chance.random())
+        killed_when(url, file, stored, later_s=chance.random())
     before = stored_in(tmp_path)
     assert started(url, file, "--once", with_group=True).wait(TIMEOUT_S) == 0
 

@@ -67,7 +67,7 @@ def test_a_replay_that_is_killed_publishes_each_event_once(
     file = tmp_path / "again.toml"
     file.write_text(REPLAY)
     for count in sorted(chance.sample(range(1, 500), 3)):
-        killed_when(url, file, again, count)
+        killed_when(url, file, again, count=count)
     assert started(url, file).wait(TIMEOUT_S) == 0
 
     assert [event.data for event in again.browse()] == [b"e%d" % key[2] for key in sorted(keys)]
@@ -82,7 +82,7 @@ def test_a_redrive_that_is_killed_brings_each_event_back_once(
     file = tmp_path / "back.toml"
     file.write_text(REDRIVE)
     for count in sorted(chance.sample(range(1, 300), 3)):
-        killed_when(url, file, orders, 1 + count)
+        killed_when(url, file, orders, count=1 + count)
     assert started(url, file, "--once").wait(TIMEOUT_S) == 0
 
     wanted = [b"stays", *(b"%d" % n for n in range(400))]

@@ -90,7 +90,10 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
 
         source = context.source(self.source)
         lake = Lake(
-            context.located(self.table), self.format, _is_several(source), bool(self.partition_by)
+            context.located(self.table),
+            self.format,
+            _is_several(source),
+            by_day=bool(self.partition_by),
         )
         # A stream begins at the end by default; an archive begins with the first stored event.
         first = {} if source.durable else {"startingOffsets": "earliest"}

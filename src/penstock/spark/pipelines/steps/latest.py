@@ -279,7 +279,7 @@ class AsOf:
             opened = Table.open(table.path, table.format, table.partition_by)
             written = opened.append(found, batch.app, batch.number)
         if (channel := channel_target(step.channel)) is not None:
-            publish(found, channel, context.url, batch)
+            publish(found, channel, context.url, batch=batch)
         return written
 
 
@@ -326,7 +326,7 @@ def _said(name: str, columns: list[str], *, has_paths: bool) -> Column:
     from pyspark.sql import functions as sf
 
     path = key_path("", _property(name))
-    sets = sf.lit(False)
+    sets = sf.lit(col=False)
     if has_paths:
         sets = sf.coalesce(sf.array_contains(column_of(PATHS), path), sets)
     for other in columns:

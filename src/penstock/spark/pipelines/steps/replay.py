@@ -142,7 +142,9 @@ def replay(step: ReplayStep, context: Context) -> WorkOutcome:
         for target in sorted(set(step.targets.values())):
             session.channels.get(target)  # raises early if something is missing
         rows = max(1_024, ROWS // len(step.channels))
-        histories = [history_of(step, name, context, session, rows) for name in step.channels]
+        histories = [
+            history_of(step, name, context, session=session, rows=rows) for name in step.channels
+        ]
         position = opened(place, begun_with)
         total = _count(histories, position.next_ids)
         timer = WallTimer(context.stopping)
@@ -150,11 +152,11 @@ def replay(step: ReplayStep, context: Context) -> WorkOutcome:
             histories,
             ReplayRoute(step.targets, step.replay_of),
             RealmOutlet(session),
-            place,
+            place=place,
             pace=ReplayPace(speed_of(step.speed)),
             timer=timer,
             replays=begun_with,
-            report=Reporting(step.name, context, timer, total).said,
+            report=Reporting(step.name, context, timer, total=total).said,
         )
         done = engine.run()
     return outcome(step, done)
@@ -173,7 +175,7 @@ def history_of(
         archived = Archived(name, dataset, bounds, selector=step.selector, rows=rows)
     if archived is not None and not step.is_live(name):
         return archived
-    return LiveHistory(session.channels.get(name), bounds, step.selector, archived)
+    return LiveHistory(session.channels.get(name), bounds, step.selector, before=archived)
 
 
 def bounds_of(step: ReplayStep, channel: str) -> Bounds:
@@ -183,7 +185,7 @@ def bounds_of(step: ReplayStep, channel: str) -> Bounds:
         first if isinstance(first, int) else 0,
         end if isinstance(end, int) else None,
         microseconds(first) if isinstance(first, datetime) else None,
-        microseconds(end) if isinstance(end, datetime) else None,
+        until_us=microseconds(end) if isinstance(end, datetime) else None,
     )
 
 

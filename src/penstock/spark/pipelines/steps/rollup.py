@@ -299,7 +299,9 @@ def windowed(events: DataFrame, step: RollUpStep) -> DataFrame:
         window = sf.session_window(time, step.gap)
     else:
         window = sf.window(time, step.window, step.slide or None)
-    groups = [_made(timed, f"group_by.{name}", name, text) for name, text in step.groups.items()]
+    groups = [
+        _made(timed, f"group_by.{name}", name, text=text) for name, text in step.groups.items()
+    ]
     grouped = timed.groupBy(window.alias(_WINDOW), *groups)
     aggregates = []
     for name, text in step.aggregates.items():
@@ -316,7 +318,7 @@ def windowed(events: DataFrame, step: RollUpStep) -> DataFrame:
 
 def _with_time(events: DataFrame, step: RollUpStep) -> tuple[DataFrame, str]:
     """The events, and their column with the time that counts."""
-    made = _made(events, "time", _TIME, step.time)
+    made = _made(events, "time", _TIME, text=step.time)
     kind = events.select(made).schema[0].dataType.typeName()
     if kind != "timestamp":
         raise InvalidArgument(
