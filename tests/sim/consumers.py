@@ -67,6 +67,9 @@ class Seat:
                 await pass_time(1)
             except ConnectionLost:
                 self.world.note(f"{self.program.name} lost what it settled last")
+            except Unavailable as error:  # its seat could not be taken again after a reconnect
+                self.world.note(f"{self.program.name} has no seat: {error.code}")
+                await pass_time(0.2)
 
     async def _durable(self, session: aio.Session) -> aio.Durable:
         """Found as often as it takes: a realm whose disk fails answers nobody any more."""
@@ -196,17 +199,28 @@ class Taker:
         queue = await session.queues.get(self.receipts.ledger.store)
         random = self.world.random
         while True:
-            async with queue.reader(transactional=True, window=random.randint(1, 6)) as reader:
-                while random.random() > 0.05:
-                    batch = await reader.next_batch(timeout=1.0)
-                    if batch is None:
-                        if await self._is_done():
-                            return
-                        continue
-                    try:
-                        await self._take(reader, batch)
-                    except Unavailable as error:
-                        self.world.note(f"{self.program.name} is not answered: {error.code}")
+            reader = queue.reader(transactional=True, window=random.randint(1, 6))
+            try:
+                async with reader:
+                    if await self._read(reader):
+                        return
+            except Unavailable as error:  # its seat could not be taken again after a reconnect
+                self.world.note(f"{self.program.name} has no seat: {error.code}")
+                await pass_time(0.2)
+
+    async def _read(self, reader: aio.Reader) -> bool:
+        """Until all is done; false when the seat is to be left before."""
+        while self.world.random.random() > 0.05:
+            batch = await reader.next_batch(timeout=1.0)
+            if batch is None:
+                if await self._is_done():
+                    return True
+                continue
+            try:
+                await self._take(reader, batch)
+            except Unavailable as error:
+                self.world.note(f"{self.program.name} is not answered: {error.code}")
+        return False
 
     async def _take(self, reader: aio.Reader, batch: aio.EventBatch) -> None:
         ids, receipts = batch.event_ids.tolist(), self.receipts

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock import aio
 from penstock.client.publishing.publishing import Publisher, bodies_of_events
+from penstock.core.channel.producers import FORGET_AFTER_US
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import (
     CannotConnect,
@@ -147,6 +148,8 @@ class Steady:
         self._name = name
         self._compose = compose
         self._tried = -1
+        self._tried_us = 0
+        """When the present publish was sent first."""
         self.program = Program(world, f"steady-{ledger.store}-{name}", self._main)
 
     @property
@@ -182,6 +185,10 @@ class Steady:
         self.ledger.offered.update(datas)
         self.ledger.doubtful[label] = tuple(datas)
         is_retry, self._tried = self._tried == n, n
+        if not is_retry:
+            self._tried_us = world.passed_us
+        elif world.passed_us - self._tried_us > FORGET_AFTER_US:
+            self.ledger.forgotten.update(datas)
         life = world.lives
         ids = await world.gate.published(
             publisher.publish(bodies_of_events(events)), is_retry=is_retry

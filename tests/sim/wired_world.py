@@ -46,6 +46,11 @@ class WiredWorld(Protocol):
         ...
 
     @property
+    def passed_us(self) -> int:
+        """How much time has passed at most, as the realm's clocks show it, in µs."""
+        ...
+
+    @property
     def lives(self) -> int:
         """How often somebody has begun to serve what is stored."""
         ...
