@@ -4,7 +4,7 @@ it is gone (SEM J2, J3, J5-J7)."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
@@ -158,13 +158,17 @@ class Listener:
 
     def missed(self) -> list[int]:
         """What was published in one of the realm's lives between two things it has heard in it."""
-        return [
-            i for life, heard in self._stretches if heard for i in self._gaps(life, *_ends(heard))
-        ]
+        stretches = [(life, self._published_in(life, heard)) for life, heard in self._stretches]
+        return [i for life, heard in stretches if heard for i in self._gaps(life, *_ends(heard))]
+
+    def _published_in(self, life: int, heard: Sequence[int]) -> list[int]:
+        """Without those that had come from an earlier life and were only read in this one."""
+        return [i for i in heard if self._ledger.lives.get(i, life) == life]
 
     def missed_last(self) -> list[int]:
         """What it is still to hear."""
-        life, heard = self._stretches[-1]
+        life = self._stretches[-1][0]
+        heard = self._published_in(life, self._stretches[-1][1])
         if not heard or life != self.world.lives:
             return []
         return self._gaps(life, heard[0], max(self._ledger.ids) + 1)
