@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from penstock.logs import configure_unless_done
+from penstock.parts import registered
 from penstock.testing.process import ServerProcess
 from tests.thorough import QUICK
 
@@ -83,6 +85,20 @@ def pytest_configure() -> None:
     a test starts and interrupts."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    _check_entry_points()
+
+
+def _check_entry_points() -> None:
+    """Fail if the installation of this tree is older than the entry points in its pyproject.toml:
+    parts that the server finds by name would be missing."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    for group, declared in project["entry-points"].items():
+        installed = {name: part.place for name, part in registered(group).items()}
+        if not declared.items() <= installed.items():
+            raise pytest.UsageError(
+                f"{group} of pyproject.toml is not what is installed: run `make setup`, or "
+                "pip install --no-deps --no-build-isolation --editable ."
+            )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

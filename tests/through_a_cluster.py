@@ -32,14 +32,13 @@ from penstock.bootstrap.cluster import cluster_secret
 from penstock.bootstrap.node_directory import NodeDirectory
 from penstock.client.connection.transport import Link
 from penstock.cluster.roles import owners_in, serving_node
-from penstock.cluster.standing_by import FrontEndPlaces, StandbyListener
+from penstock.cluster.standing_by import StandbyListener
 from penstock.core.owning.orders import ORDERS_KEY, Orders
 from penstock.core.vocabulary.errors import ConnectionLost
 from penstock.core.vocabulary.ports import Registry
 from penstock.frontends.native.listener import NativeListener
 from penstock.frontends.shared.ports import HeldPorts
 from penstock.frontends.shared.relay import Relays
-from penstock.frontends.shared.serving_node import FrontEnd
 from penstock.runtime.access.access import AccessControl
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.writer.clock import SystemClock
@@ -234,11 +233,11 @@ class ClusterRealm(embedded_realm.Realm):
         owner, serving = self._owner, serving_node(self._door.process._node)
         if owner is None or owner.serves is None or serving is None or serving.name != owner.name:
             return False
-        return owner.serves[1].mqtt is not None or not self._speaks_mqtt
+        return "mqtt" in owner.serves[1].web_protocols or not self._speaks_mqtt
 
     # --- what an embedded realm gives out -------------------------------------------------
 
-    async def _listen_at(self, front_end: FrontEnd, host: str, port: int) -> int:
+    async def _listen_at(self, front_end: str, host: str, port: int) -> int:
         """Have the node that stands by listen there."""
         ports, node = self._door.ports, self._door.process._node
         bound = await ports.hold(host, port)
@@ -250,12 +249,7 @@ class ClusterRealm(embedded_realm.Realm):
         standby = StandbyListener(
             lambda: serving_node(node),
             lambda: owners_in(node),
-            FrontEndPlaces(
-                native,
-                place if front_end == "http" else None,
-                place if front_end == "amqp" else None,
-                mqtt=place if front_end == "mqtt" else None,
-            ),
+            {"native": native, front_end: place},
             name=_DOOR,
             ports=ports,
             tls=tls(self._settings),
@@ -268,12 +262,12 @@ class ClusterRealm(embedded_realm.Realm):
             self._mqtt.append((standby, relays))
         return bound
 
-    async def _listened(self, front_end: FrontEnd, host: str, port: int) -> int:
+    async def _listened(self, front_end: str, host: str, port: int) -> int:
         if (front_end, host, port) == ("native", HOST, 0):  # where it is known as a node
             return self._door.process._settings.listen.port
         return await self._listen_at(front_end, host, port)
 
-    def _url(self, front_end: FrontEnd, scheme: str, host: str, port: int) -> str:
+    def _url(self, front_end: str, scheme: str, host: str, port: int) -> str:
         bound = self._loop.call(self._listened(front_end, host, port))
         safe = "s" if self._settings.listen.tls_certificate else ""
         return f"{scheme}{safe}://{f'[{host}]' if ':' in host else host}:{bound}"

@@ -19,7 +19,7 @@ from penstock.cluster.roles import (
     tell_owners,
     unfit_in,
 )
-from penstock.cluster.standing_by import FrontEndPlaces, StandbyListener
+from penstock.cluster.standing_by import StandbyListener
 from penstock.core.owning.register_records import MemberRecord, NodeFigures
 from penstock.core.vocabulary.ports import Blobs, Journal, Offload, inline
 from penstock.frontends.http.http_service import HttpLimits
@@ -142,8 +142,8 @@ class NodeMachine(SimulatedMachine):
             lease_s=LEASE_S,
             figures=self._figures,
         )
-        ports = self.native, self.http, self.amqp, self.mqtt
-        places = FrontEndPlaces(*((HOST, port) for port in ports))
+        ports = {"native": self.native, "http": self.http, "amqp": self.amqp, "mqtt": self.mqtt}
+        places = {name: (HOST, port) for name, port in ports.items()}
         owner = partial(serving_node, self.node)
         self.relays = Relays(owner, secret, self.name, clock=the_loop(), relays_max=RELAYS_MAX)
         self.standby = standby = StandbyListener(

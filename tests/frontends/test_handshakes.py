@@ -77,8 +77,9 @@ def dialled(url: str, stack: ExitStack) -> socket.socket:
 
 
 def server_of(realm: penstock.Realm) -> HttpServer:
-    assert realm._http is not None, "it listens"
-    return realm._http
+    service = realm._listener.services["http"]
+    assert isinstance(service, HttpServer)
+    return service
 
 
 def is_hung_up_on(raw: socket.socket) -> bool:

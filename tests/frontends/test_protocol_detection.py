@@ -50,7 +50,7 @@ class Wire(asyncio.Transport):
 @on_a_loop
 async def test_the_first_bytes_decide_and_none_is_lost(data: bytes, kind: type, step: int) -> None:
     wire = Wire()
-    either = ProtocolSniffer(Native, Amqp, 9.0)
+    either = ProtocolSniffer(Native, {b"AMQP": Amqp}, 9.0)
     either.connection_made(wire)
     for at in range(0, len(data), step):
         part = data[at : at + step]
@@ -70,7 +70,7 @@ async def test_the_first_bytes_decide_and_none_is_lost(data: bytes, kind: type, 
 @on_a_loop
 async def test_whoever_says_too_little_is_dropped() -> None:
     wire = Wire()
-    either = ProtocolSniffer(Native, Amqp, 0.0)
+    either = ProtocolSniffer(Native, {b"AMQP": Amqp}, 0.0)
     either.connection_made(wire)
     either.data_received(b"AM")
     async with asyncio.timeout(9):
@@ -82,7 +82,11 @@ async def test_whoever_says_too_little_is_dropped() -> None:
 async def test_who_finds_no_place_to_wait_is_dropped() -> None:
     wire = Wire()
     either = ProtocolSniffer(
-        Native, Amqp, 9.0, enter=lambda _: False, leave=lambda _: pytest.fail("it had none")
+        Native,
+        {b"AMQP": Amqp},
+        9.0,
+        enter=lambda _: False,
+        leave=lambda _: pytest.fail("it had none"),
     )
     either.connection_made(wire)
     either.connection_lost(None)
@@ -99,7 +103,9 @@ async def test_a_place_to_wait_in_is_given_back_once(data: bytes) -> None:
         said.append("in")
         return True
 
-    either = ProtocolSniffer(Native, Amqp, 9.0, enter=enter, leave=lambda _: said.append("out"))
+    either = ProtocolSniffer(
+        Native, {b"AMQP": Amqp}, 9.0, enter=enter, leave=lambda _: said.append("out")
+    )
     either.connection_made(Wire())
     either.data_received(data)
     either.connection_lost(None)

@@ -17,9 +17,9 @@ from typing import Final
 import pyarrow as pa
 from structlog.testing import capture_logs
 
-from penstock.bootstrap import http_server
 from penstock.columns.events.body import body_of
 from penstock.columns.events.event import Event
+from penstock.frontends.http.front_end import http_server
 from penstock.frontends.http.routing import BASE
 from penstock.frontends.http.server import HttpConnection
 from tests.fuzz.connections import SETTINGS, TURNS_MAX, Served, Wire
@@ -34,7 +34,7 @@ class HttpServed(Served):
 
     async def _restart(self) -> None:
         await super()._restart()
-        self._http = http_server(self.listener.realm, self.listener, SETTINGS)
+        self._http = http_server(self.listener, SETTINGS)
         await self._feed(b"".join(furniture()))
 
     async def converse(self, data: bytes) -> None:

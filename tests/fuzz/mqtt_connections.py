@@ -14,7 +14,7 @@ from typing import Final
 
 from structlog.testing import capture_logs
 
-from penstock.bootstrap import mqtt_hub
+from penstock.frontends.mqtt.hub import MqttHub
 from penstock.wire.mqtt.framing import FILTERS_BYTES_MAX
 from penstock.wire.mqtt.packets import (
     MQTT_3,
@@ -55,7 +55,7 @@ class MqttServed(Served):
 
     async def _restart(self) -> None:
         await super()._restart()
-        self.hub = mqtt_hub(self.listener, SETTINGS)
+        self.hub = MqttHub(self.listener, SETTINGS.listen.mqtt_channel)
         await self.hub.open_channel()
         await self.hub.sessions.load()
 

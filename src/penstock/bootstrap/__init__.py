@@ -7,7 +7,7 @@ import secrets
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -40,10 +40,6 @@ from penstock.storage.embedded.looking import inspect_directory as inspect_direc
 from penstock.storage.embedded.repairing import check_exists
 from penstock.storage.secrecy import mend
 from penstock.storage.secrecy import openness as openness
-
-if TYPE_CHECKING:
-    from penstock.frontends.http.server import HttpServer
-    from penstock.frontends.mqtt.hub import MqttHub
 
 IDENTITY_KEY = "identity"
 
@@ -290,41 +286,6 @@ def native_listener(
         ),
         tls=certificate or tls(settings),
     )
-
-
-def http_server(realm: RunningRealm, listener: NativeListener, settings: Settings) -> HttpServer:
-    """The HTTP server. It is imported only here, so that a realm without HTTP does not load it."""
-    own = settings.http
-    from penstock.frontends.http.http_service import HttpLimits
-    from penstock.frontends.http.server import HttpServer
-
-    realm.pipeline_folders = tuple(folder for folder in own.pipelines.split(":") if folder)
-    return HttpServer(
-        listener,
-        HttpLimits(
-            connections_max=own.connections_max,
-            connections_per_address_max=own.connections_per_address_max,
-            hosts=frozenset(name.strip() for name in own.hosts.split(",") if name.strip()),
-            body_bytes_max=own.body_bytes,
-            head_timeout_s=own.head_timeout_s,
-            body_timeout_s=own.body_timeout_s,
-            send_timeout_s=own.send_timeout_s,
-            viewers_max=own.viewers_max,
-            viewers_per_user_max=own.viewers_per_user_max,
-            requests_per_user_max=own.requests_per_user_max,
-            channels_named_max=own.channels_named_max,
-            login_total_s=settings.access.login_total_s,
-        ),
-        tls=None if listener.tls is None else listener.tls.context,
-    )
-
-
-def mqtt_hub(listener: NativeListener, settings: Settings) -> MqttHub:
-    """The MQTT side of a realm. It is imported only here, so that a realm without MQTT does not
-    load it."""
-    from penstock.frontends.mqtt.hub import hub_of
-
-    return hub_of(listener, settings.listen.mqtt_channel)
 
 
 async def reset_administrator(

@@ -39,7 +39,7 @@ from penstock.core.vocabulary.ports import (
     StorageEngine,
 )
 from penstock.core.vocabulary.uris import below
-from penstock.frontends.shared.serving_node import FrontEnd
+from penstock.frontends.front_end import NATIVE, front_end_named, front_ends
 from penstock.runtime.access.account_records import USERS_KEY
 from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.reading.sealed_history import HistoryAccess, SealedHistory
@@ -514,19 +514,13 @@ def member(node: str, nonce: str, settings: Settings, secret: bytes) -> MemberRe
     """How this node shows itself to the others; its ports are known by now."""
     host, listen = advertised(settings), settings.listen
     is_safe = bool(listen.tls_certificate)
-    ports: dict[FrontEnd, int | None] = {
-        "native": listen.port,
-        "http": settings.http.port if settings.http.enabled else None,
-        "amqp": listen.amqp_port,
-        "mqtt": listen.mqtt_port,
-    }
-    serves: dict[str, str] = {
-        front_end: front_end_url(front_end, host, port, is_safe=is_safe)
-        for front_end, port in ports.items()
-        if port is not None
+    serves = {
+        name: front_end_url(front_end_named(name), host, port, is_safe=is_safe)
+        for name, (_, port) in places_in(settings).items()
     }
     if settings.cluster.local_port is not None:
-        serves[LOCAL] = front_end_url("native", host, settings.cluster.local_port, is_safe=is_safe)
+        native, port = front_end_named(NATIVE), settings.cluster.local_port
+        serves[LOCAL] = front_end_url(native, host, port, is_safe=is_safe)
     return MemberRecord(
         node,
         nonce,
@@ -536,3 +530,13 @@ def member(node: str, nonce: str, settings: Settings, secret: bytes) -> MemberRe
         secret_name=secret_name(secret),
         settings=shared_settings(settings),
     )
+
+
+def places_in(settings: Settings) -> dict[str, tuple[str, int]]:
+    """Host and port of each front end of a node, by its name; the ports are bound by now."""
+    places = ((name, front_end.place(settings)) for name, front_end in front_ends().items())
+    return {
+        name: (place.host, place.port)
+        for name, place in places
+        if place is not None and place.is_required
+    }

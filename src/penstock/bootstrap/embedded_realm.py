@@ -13,9 +13,10 @@ import socket
 import weakref
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from penstock.bootstrap import http_server, mqtt_hub, native_listener, open_realm, with_certificate
+from penstock.bootstrap import native_listener, open_realm, with_certificate
+from penstock.bootstrap.front_end_urls import front_end_url
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.credentials import current_user
 from penstock.client.connection.threads import LoopThread
@@ -25,17 +26,13 @@ from penstock.client.handles.session import Session as AioSession
 from penstock.client.sync.sync import Session
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import ConnectionLost
-from penstock.frontends.amqp import hub_of
-from penstock.frontends.native.listener import check_exposed
+from penstock.frontends.front_end import front_end_named, service_of
 from penstock.loggers import set_up_later
 from penstock.runtime.access.access import AccessControl
 from penstock.runtime.realm import RunningRealm
 from penstock.settings.loading import load
 from penstock.tasks import start_task
 from penstock.version import __version__
-
-if TYPE_CHECKING:
-    from penstock.frontends.http.server import HttpServer
 
 
 def embedded_url(user: str) -> RealmUrl:
@@ -69,7 +66,8 @@ class Realm:
         self._loop = LoopThread()
         self._running: RunningRealm | None = None
         self._connections: weakref.WeakSet[RealmConnection] = weakref.WeakSet()
-        self._http: HttpServer | None = None
+        self._parts: dict[str, asyncio.Task[None]] = {}
+        """What front ends do beside their connections, by name."""
         self._failures: list[BaseException] = []
         """Failures of the realm's parts, oldest first; ``close`` raises the first one."""
         self._closed = False
@@ -134,16 +132,20 @@ class Realm:
 
     def listen_amqp(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Serve AMQP clients; gives their URL. Raises ``AddressInUse``, ``InvalidArgument``."""
-        bound = self._loop.call(hub_of(self._listener).listen(host, port))
-        return f"{'amqp' if self._listener.tls is None else 'amqps'}://{Address(host, bound)}"
+        return self._loop.call(self._serve("amqp", host, port))
 
     def listen_mqtt(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Serve MQTT clients; gives their URL. Raises ``AddressInUse``, ``InvalidArgument``."""
-        bound = self._loop.call(self._listen_mqtt(host, port))
-        return f"{'mqtt' if self._listener.tls is None else 'mqtts'}://{Address(host, bound)}"
+        return self._loop.call(self._serve("mqtt", host, port))
 
-    async def _listen_mqtt(self, host: str, port: int) -> int:
-        return await mqtt_hub(self._listener, self._settings).listen(host, port)
+    async def _serve(self, name: str, host: str, port: int) -> str:
+        is_new = name not in self._listener.services
+        service = service_of(self._listener, name, self._settings)
+        if is_new:
+            self._parts[name] = self._start_part(service.run(), f"penstock-{name}")
+        bound = await service.listen(host, port)
+        is_safe = self._listener.tls is not None
+        return front_end_url(front_end_named(name), host, bound, is_safe=is_safe)
 
     @property
     def access(self) -> AccessControl:
@@ -156,17 +158,7 @@ class Realm:
 
         Raises ``AddressInUse``, ``InvalidArgument``.
         """
-        bound = self._loop.call(self._listen_http(host, port))
-        scheme = "http" if self._listener.tls is None else "https"
-        return f"{scheme}://{Address(host, bound)}"
-
-    async def _listen_http(self, host: str, port: int) -> int:
-        check_exposed(host, self._settings.access.mode)
-        if self._http is None:
-            assert self._running is not None, "it was started"
-            self._http = http_server(self._running, self._listener, self._settings)
-            self._checking = self._start_part(self._http.run(), "penstock-http")
-        return await self._http.listen(host, port)
+        return self._loop.call(self._serve("http", host, port))
 
     def close(self) -> None:
         """Stop serving; everything acknowledged is on disk."""
@@ -185,10 +177,11 @@ class Realm:
             # the error was reported; the realm still has to stop
             with contextlib.suppress(ConnectionLost):
                 await connection.close()
-        if self._http is not None:
-            await self._http.close()
-            self._checking.cancel()
-            await asyncio.wait([self._checking])
+        for name, service in self._listener.services.items():
+            await service.close()
+            self._parts[name].cancel()
+        if self._parts:
+            await asyncio.wait(self._parts.values())
         await self._listener.close()
         try:
             await realm.close()

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
 
-from penstock.frontends.amqp import standby as amqp_standby
-from penstock.frontends.amqp.standby import StandbyAmqpConnection
-from penstock.frontends.http import standby as http_standby
-from penstock.frontends.http.standby import StandbyHttpConnection
-from penstock.frontends.mqtt import standby as mqtt_standby
-from penstock.frontends.mqtt.standby import StandbyMqttConnection
-from penstock.frontends.native import standby as native_standby
-from penstock.frontends.native.standby import OwnerFollowers, StandbyConnection
+from penstock.frontends.front_end import NATIVE, FrontEnd, StandbyNode, front_ends
+from penstock.frontends.native.standby import OwnerFollowers
 from penstock.frontends.shared.arrivals import Arrivals
 from penstock.frontends.shared.handshakes import Handshake, TlsServer
 from penstock.frontends.shared.ports import HeldPorts, SocketServers, open_server
 from penstock.frontends.shared.protocol_detection import ProtocolSniffer
 from penstock.frontends.shared.relay import RelayChooser, Relays, Wants, relay_before_tls
-from penstock.frontends.shared.serving_node import FindOwner, FrontEnd
+from penstock.frontends.shared.serving_node import FindOwner
 from penstock.frontends.shared.tls import Tls
 from penstock.runtime.access.incidents import Incidents
 from penstock.wire.native import messages as wire
@@ -31,15 +24,6 @@ PATIENCE_S = 10.0
 CONNECTIONS_MAX = 1_000
 
 
-class FrontEndPlaces(NamedTuple):
-    """Host and port of each front end of a node; None: it has none."""
-
-    native: tuple[str, int]
-    http: tuple[str, int] | None = None
-    amqp: tuple[str, int] | None = None
-    mqtt: tuple[str, int] | None = None
-
-
 class StandbyListener:
     """Opened while the node stands by, and closed while it serves; both as often as it takes."""
 
@@ -47,7 +31,7 @@ class StandbyListener:
         self,
         owner: FindOwner,
         owners: Callable[[], wire.Owners],
-        places: FrontEndPlaces,
+        places: Mapping[str, tuple[str, int]],
         name: str,
         ports: HeldPorts | None = None,
         tls: Tls | None = None,
@@ -56,9 +40,10 @@ class StandbyListener:
         unfit: Callable[[], str] = str,
         incidents: Incidents | None = None,
     ) -> None:
-        """``name`` is the node's own. Without ``relays`` nothing is relayed: everybody is told
-        where to go. ``has_quorum`` says whether the node reaches the engine, ``unfit`` why
-        it could not take the realm over, ``incidents`` what its background tasks could not do."""
+        """``places`` has host and port of each front end, by its name; ``name`` is the node's own.
+        Without ``relays`` nothing is relayed: all clients are told where to go. ``has_quorum``
+        says whether the node reaches the engine, ``unfit`` why it could not take the realm over,
+        ``incidents`` what its background tasks could not do."""
         self.is_open = False
         self._arrivals = Arrivals(owner, PATIENCE_S, CONNECTIONS_MAX, has_quorum=has_quorum)
         self._followers = OwnerFollowers(owners)
@@ -79,23 +64,28 @@ class StandbyListener:
         if self.is_open:
             return
         self.is_open = True
-        amqp, http = self._places.amqp, self._places.http
-        make: Make = self._native if amqp is None else self._sniffed
-        await self._listen("native", self._places.native, make, wants=native_standby.wants_relay)
-        if amqp is not None:
-            await self._listen("amqp", amqp, self._amqp, wants=amqp_standby.wants_relay)
-        if http is not None:
-            make = partial(
-                StandbyHttpConnection,
-                self._arrivals,
-                self._is_ready,
-                self._unfit,
-                self._incidents.open,
-            )
-            await self._listen("http", http, make, wants=http_standby.wants_relay)
-        if self._places.mqtt is not None:
-            make = partial(StandbyMqttConnection, self._arrivals)
-            await self._listen("mqtt", self._places.mqtt, make, wants=mqtt_standby.wants_relay)
+        installed = front_ends()
+        node = StandbyNode(
+            self._arrivals,
+            self._followers,
+            self._name,
+            is_relaying=self._is_relaying,
+            unfit=self._unfit,
+            incidents=self._incidents.open,
+        )
+        for name, place in self._places.items():
+            front_end = installed[name]
+            make, wants = front_end.standby(node), front_end.wants_relay
+            if name == NATIVE:
+                others = {each.first_bytes: each for each in installed.values() if each.first_bytes}
+                wants = partial(_wants_relay, front_end, tuple(others))
+                recognized = {
+                    first_bytes: each.standby(node)
+                    for first_bytes, each in others.items()
+                    if each.name in self._places
+                }
+                make = self._sniffed(make, recognized) if recognized else make
+            await self._listen(name, place, make, wants=wants)
 
     def close(self) -> None:
         """Leave the ports to somebody else."""
@@ -118,7 +108,7 @@ class StandbyListener:
                 self._relays.cut()
 
     async def _listen(
-        self, front_end: FrontEnd, place: tuple[str, int], make: Make, wants: Wants
+        self, front_end: str, place: tuple[str, int], make: Make, wants: Wants
     ) -> None:
         relays = self._relays
         if self._tls is None:
@@ -133,18 +123,12 @@ class StandbyListener:
         await server.listen(*place, self._ports)
         self._servers.append(server)
 
-    def _is_ready(self) -> bool:
+    def _is_relaying(self) -> bool:
         return self._relays is not None and self._relays.may_begin("http")
 
-    def _amqp(self) -> StandbyAmqpConnection:
-        return StandbyAmqpConnection(self._arrivals, self._name)
-
-    def _native(self) -> StandbyConnection:
-        return StandbyConnection(self._arrivals, self._followers)
-
-    def _sniffed(self) -> ProtocolSniffer:
-        return ProtocolSniffer(
-            self._native, self._amqp, PATIENCE_S, enter=self.enter, leave=self.leave
+    def _sniffed(self, native: Make, others: Mapping[bytes, Make]) -> Make:
+        return partial(
+            ProtocolSniffer, native, others, PATIENCE_S, enter=self.enter, leave=self.leave
         )
 
     # --- WaitingPlaces -------------------------------------------------------------------
@@ -159,3 +143,9 @@ class StandbyListener:
     def leave(self, waiting: Waiting) -> None:
         """Count it no more."""
         self._waiting.pop(waiting, None)
+
+
+def _wants_relay(native: FrontEnd, others: tuple[bytes, ...], data: bytes) -> bool | None:
+    """Whether a connection that begins so at the native port is relayed to the owner: whatever
+    another front end recognises, and what the native one says."""
+    return data.startswith(others) or native.wants_relay(data)

@@ -12,7 +12,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.bootstrap import (
-    http_server,
     native_listener,
     notifying,
     open_realm,
@@ -32,6 +31,7 @@ from penstock.serving.lifecycle import (
     reload,
     run,
     show_first_password,
+    wanted_front_ends,
 )
 from penstock.settings import ClusterSettings, Settings
 from penstock.version import __version__
@@ -113,8 +113,13 @@ async def _serve_alone(directory: Path, settings: Settings, stopping: asyncio.Ev
         asyncio.get_running_loop().add_signal_handler(
             signal.SIGHUP, lambda: reload(realm, listener)
         )
-        http = http_server(realm, listener, settings) if settings.http.enabled else None
-        await run(realm, listener, settings, stopping=stopping, http=http)
+        await run(
+            realm,
+            listener,
+            settings,
+            stopping=stopping,
+            front_ends=wanted_front_ends(settings),
+        )
     finally:
         await realm.release()
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from penstock.bootstrap import http_server, native_listener, notifying, tls, with_certificate
+from penstock.bootstrap import native_listener, notifying, tls, with_certificate
 from penstock.bootstrap.cluster import (
     advertised,
     check_engine,
@@ -24,6 +24,7 @@ from penstock.bootstrap.cluster import (
     open_inspector,
     open_shard,
     owner_tls,
+    places_in,
 )
 from penstock.bootstrap.node_directory import NodeDirectory
 from penstock.cluster.local_names import ClusterWideNames
@@ -41,7 +42,7 @@ from penstock.cluster.roles import (
     unfit_in,
     watch_engine,
 )
-from penstock.cluster.standing_by import FrontEndPlaces, StandbyListener
+from penstock.cluster.standing_by import StandbyListener
 from penstock.core.owning.arriving import refuse_half_a_realm
 from penstock.core.owning.register_records import SHARD, MemberRecord, NodeFigures
 from penstock.core.vocabulary.errors import AddressInUse, NoQuorum, PenstockError
@@ -53,6 +54,7 @@ from penstock.core.vocabulary.ports import (
     Registry,
     StorageEngine,
 )
+from penstock.frontends.front_end import front_ends
 from penstock.frontends.native.listener import NativeListener
 from penstock.frontends.shared.ports import HeldPorts
 from penstock.frontends.shared.relay import Relays
@@ -72,9 +74,10 @@ from penstock.serving.lifecycle import (
     reload_certificate,
     run,
     show_first_password,
+    wanted_front_ends,
 )
 from penstock.serving.local import LocalRealm, check_local
-from penstock.settings import HTTP_PORT, ClusterSettings, Settings
+from penstock.settings import ClusterSettings, Settings
 from penstock.tasks import leave_to_owner, start_task
 from penstock.version import __version__
 
@@ -191,30 +194,19 @@ async def _warn_of_other_clusters(cluster: ClusterSettings, clock: Clock) -> Non
 
 async def _hold(ports: HeldPorts, settings: Settings) -> Settings:
     """Listen at the ports of all front ends, and give the settings with the ports there are."""
-    listen, http = settings.listen, settings.http
-    native = await ports.hold(listen.host, listen.port)
-    amqp = None
-    if listen.amqp_port is not None:
-        amqp = await ports.hold(listen.host, listen.amqp_port)
-    mqtt = None
-    if listen.mqtt_port is not None:
-        mqtt = await ports.hold(listen.host, listen.mqtt_port)
-    if http.enabled:
-        wanted = HTTP_PORT if http.port is None else http.port
+    for front_end in front_ends().values():
+        place = front_end.place(settings)
+        if place is None:
+            continue
+        port: int | None = None
         try:
-            held = await ports.hold(http.host or listen.host, wanted)
-            http = replace(http, port=held)
+            port = await ports.hold(place.host, place.port)
         except AddressInUse as error:
-            if http.port is not None:
+            if place.is_required:
                 raise
-            _log.warning("http.not_listening", reason=str(error))
-            http = replace(http, enabled=False)
-    return replace(
-        settings,
-        listen=replace(listen, port=native, amqp_port=amqp, mqtt_port=mqtt),
-        http=http,
-        cluster=await _hold_local(ports, settings),
-    )
+            front_end.log_left_out(str(error))
+        settings = front_end.at_port(settings, port)
+    return replace(settings, cluster=await _hold_local(ports, settings))
 
 
 async def _hold_local(ports: HeldPorts, settings: Settings) -> ClusterSettings:
@@ -309,7 +301,7 @@ class NodeProcess:
         standby = StandbyListener(
             lambda: serving_node(self._node),
             lambda: owners_in(self._node),
-            self._places,
+            places_in(self._settings),
             name=self._me.node,
             ports=self._ports,
             tls=self._tls,
@@ -359,16 +351,6 @@ class NodeProcess:
             certificate=self._tls,
             incidents=self._node.incidents,
         )
-
-    @property
-    def _places(self) -> FrontEndPlaces:
-        listen, http = self._settings.listen, self._settings.http
-        web = None
-        if http.enabled and http.port is not None:
-            web = (http.host or listen.host, http.port)
-        amqp = None if listen.amqp_port is None else (listen.host, listen.amqp_port)
-        mqtt = None if listen.mqtt_port is None else (listen.host, listen.mqtt_port)
-        return FrontEndPlaces((listen.host, listen.port), web, amqp, mqtt=mqtt)
 
     def _stands_by(self, owner: str) -> None:
         serves = self._node.claims.members[owner].serves if owner else {}
@@ -424,7 +406,6 @@ class NodeProcess:
         listener.owners = lambda: owners_in(self._node)
         listener.gate = RelayGate(self._secret, self._me.nonce, self._clock)
         listener.figures_of = lambda name: figures_of(self._node, name, self._figures)
-        http = http_server(realm, listener, settings) if settings.http.enabled else None
         self._serving = realm, listener
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -436,7 +417,13 @@ class NodeProcess:
                         watch_engine(self._engine, self._node.tenures, realm.incidents)
                     ),
                 ]
-                await run(realm, listener, settings, stopping=stopping, http=http)
+                await run(
+                    realm,
+                    listener,
+                    settings,
+                    stopping=stopping,
+                    front_ends=wanted_front_ends(settings),
+                )
                 for each in aside:
                     each.cancel()
         except* PenstockError as failures:

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from penstock.api.realm import ClusterInfo
-from penstock.bootstrap import http_server, native_listener
+from penstock.bootstrap import native_listener
 from penstock.bootstrap.cluster import open_history
 from penstock.bootstrap.front_end_urls import front_end_url
 from penstock.cluster.looking import look_forever
 from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
 from penstock.core.vocabulary.ports import Registry
+from penstock.frontends.front_end import HTTP, NATIVE, front_end_named
+from penstock.frontends.http.front_end import http_server
 from penstock.frontends.native.listener import NativeListener
 from penstock.frontends.shared.tls import Tls
 from penstock.loggers import logger
@@ -133,7 +135,7 @@ class HistoryServer:
         realm.cluster = lambda: ClusterInfo(history_us=history.as_of_us)
         own = history_settings(self._settings)
         listener = native_listener(realm, own, __version__, certificate=self._certificate)
-        http = http_server(realm, listener, own) if own.http.enabled else None
+        http = http_server(listener, own) if own.http.enabled else None
         try:
             async with asyncio.TaskGroup() as tasks:
                 ready = asyncio.Event()
@@ -169,11 +171,11 @@ class HistoryServer:
         """Let clients come; gives where."""
         is_safe, host = self._certificate is not None, own.listen.host
         port = await listener.listen(host, own.listen.port)
-        urls = {"url": front_end_url("native", host, port, is_safe=is_safe)}
+        urls = {"url": front_end_url(front_end_named(NATIVE), host, port, is_safe=is_safe)}
         if http is not None:
             host = own.http.host or host
             port = await http.listen(host, own.http.port or 0)
-            urls["http"] = front_end_url("http", host, port, is_safe=is_safe)
+            urls["http"] = front_end_url(front_end_named(HTTP), host, port, is_safe=is_safe)
         return urls
 
 

@@ -12,28 +12,23 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from penstock.bootstrap import (
-    mqtt_hub,
-    notifying,
-)
+from penstock.bootstrap import notifying
 from penstock.bootstrap.front_end_urls import front_end_url
 from penstock.core.vocabulary.errors import AddressInUse, InvalidArgument, PenstockError
-from penstock.frontends.amqp import hub_of
+from penstock.frontends.front_end import NATIVE, FrontEnd, front_end_named, front_ends, service_of
 from penstock.frontends.native.listener import NativeListener
 from penstock.frontends.shared.tls import Tls
 from penstock.loggers import logger
 from penstock.runtime.access.accounts import FIRST_USER
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.writer.linger import Linger
-from penstock.settings import HTTP_PORT, Settings
+from penstock.settings import Settings
 from penstock.wire.addresses import is_loopback
-
-if TYPE_CHECKING:
-    from penstock.frontends.http.server import HttpServer
 
 _log = logger("penstock.realm")
 
@@ -51,14 +46,32 @@ LOAD_AFTER_S: Final = 0.2
 """Seconds from when a realm listens until it loads what a start leaves out and nearly all need."""
 
 
+def wanted_front_ends(settings: Settings) -> Sequence[FrontEnd]:
+    """The front ends that the settings ask for besides the native one, in the order in which they
+    are opened. Raises ``InvalidArgument``."""
+    loaded = front_ends()
+    for name, port in (("amqp", settings.listen.amqp_port), ("mqtt", settings.listen.mqtt_port)):
+        if port is not None and name not in loaded:
+            raise InvalidArgument(
+                f"listen.{name}_port is {port}, and no installed package serves {name}: "
+                f"pip install 'penstock-realm[{name}]', or leave listen.{name}_port out"
+            )
+    return [
+        front_end
+        for name, front_end in loaded.items()
+        if name != NATIVE and front_end.place(settings) is not None
+    ]
+
+
 async def run(
     realm: RunningRealm,
     listener: NativeListener,
     settings: Settings,
     stopping: asyncio.Event,
-    http: HttpServer | None = None,
+    front_ends: Sequence[FrontEnd] = (),
 ) -> None:
-    """Serve an opened realm until ``stopping`` is set; the caller releases it.
+    """Serve an opened realm until ``stopping`` is set; the caller releases it. ``front_ends`` are
+    served besides the native protocol.
 
     Raises ``AddressInUse``, ``InvalidArgument``, ``StorageFailed``.
     """
@@ -70,31 +83,42 @@ async def run(
             try:
                 await ready.wait()
                 port = await listener.listen(settings.listen.host, settings.listen.port)
-                if settings.listen.mqtt_port is not None:
-                    # first, so that its WebSockets are there when HTTP is
-                    await _listen_mqtt(listener, settings)
-                if http is not None:
-                    serving.append(tasks.create_task(http.run(), name="http"))
-                    await _listen_http(http, settings)
-                if settings.listen.amqp_port is not None:
-                    await _listen_amqp(listener, settings)
+                for front_end in front_ends:
+                    service = service_of(listener, front_end.name, settings)
+                    serving.append(tasks.create_task(service.run(), name=front_end.name))
+                    await _listen(front_end, listener, settings)
                 _warn_of_eavesdroppers(listener, settings)
                 is_safe = listener.tls is not None
-                url = front_end_url("native", settings.listen.host, port, is_safe=is_safe)
-                _log.info("realm.listening", url=url)
+                native = front_end_named(NATIVE)
+                url = front_end_url(native, settings.listen.host, port, is_safe=is_safe)
+                native.log_listening(url)
                 notifying.ready(f"listening on {url}")
                 loading = load_later()
                 await stopping.wait()
                 loading.cancel()
             finally:
-                if http is not None:
-                    await http.close()
+                for service in listener.services.values():
+                    await service.close()
                 await listener.close()
             await realm.close()
             for task in serving:
                 task.cancel()
     except* PenstockError as failures:
         raise first_failure(failures) from None
+
+
+async def _listen(front_end: FrontEnd, listener: NativeListener, settings: Settings) -> None:
+    place = front_end.place(settings)
+    assert place is not None, "the settings ask for it"
+    try:
+        port = await listener.services[front_end.name].listen(place.host, place.port)
+    except AddressInUse as error:
+        if place.is_required:
+            raise
+        front_end.log_left_out(str(error))
+        return
+    is_safe = listener.tls is not None
+    front_end.log_listening(front_end_url(front_end, place.host, port, is_safe=is_safe))
 
 
 def show_first_password(realm: RunningRealm, *, as_json: bool = False) -> None:
@@ -155,36 +179,6 @@ def _warn_of_eavesdroppers(listener: NativeListener, settings: Settings) -> None
             passwords="taken" if settings.access.cleartext_passwords else "refused",
             remedy="name listen.tls_certificate and listen.tls_key, or listen.tls_self_signed",
         )
-
-
-async def _listen_amqp(listener: NativeListener, settings: Settings) -> None:
-    host, wanted = settings.listen.host, settings.listen.amqp_port
-    assert wanted is not None, "somebody wants it"
-    port = await hub_of(listener).listen(host, wanted)
-    url = front_end_url("amqp", host, port, is_safe=listener.tls is not None)
-    _log.info("amqp.listening", url=url)
-
-
-async def _listen_mqtt(listener: NativeListener, settings: Settings) -> None:
-    host, wanted = settings.listen.host, settings.listen.mqtt_port
-    assert wanted is not None, "somebody wants it"
-    port = await mqtt_hub(listener, settings).listen(host, wanted)
-    url = front_end_url("mqtt", host, port, is_safe=listener.tls is not None)
-    _log.info("mqtt.listening", url=url)
-
-
-async def _listen_http(http: HttpServer, settings: Settings) -> None:
-    host = settings.http.host or settings.listen.host
-    wanted = settings.http.port
-    try:
-        port = await http.listen(host, HTTP_PORT if wanted is None else wanted)
-    except AddressInUse as error:
-        if wanted is not None:
-            raise
-        _log.warning("http.not_listening", reason=str(error))
-        return
-    url = front_end_url("http", host, port, is_safe=http.is_secure)
-    _log.info("http.listening", url=url, serves="console, /api/v1, /metrics, /health")
 
 
 def collect_rarely() -> None:

@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec.structs import replace
 
 from penstock.api.realm import ClusterInfo
-from penstock.bootstrap import http_server, mqtt_hub, native_listener, open_realm
+from penstock.bootstrap import native_listener, open_realm
 from penstock.bootstrap.front_end_urls import front_end_url
 from penstock.cluster.local_names import LocalStoreNames
 from penstock.cluster.looking import look_forever
@@ -19,21 +19,18 @@ from penstock.cluster.outbox import OutboxSender
 from penstock.cluster.owner_link import OwnerDoor
 from penstock.core.vocabulary.errors import Internal, InvalidArgument, NoQuorum, PenstockError
 from penstock.core.vocabulary.ports import Registry
-from penstock.frontends.amqp import hub_of
+from penstock.frontends.front_end import NATIVE, FrontEnd, front_end_named, front_ends, service_of
 from penstock.frontends.native.listener import NativeListener
+from penstock.frontends.shared.front_end_service import FrontEndService
 from penstock.frontends.shared.ports import HeldPorts
 from penstock.frontends.shared.tls import Tls
 from penstock.loggers import logger
 from penstock.runtime.access.shared_accounts import ACCESS_PREFIX, SharedAccounts
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.upkeep.regular_work import run_again
-from penstock.serving.lifecycle import first_failure
+from penstock.serving.lifecycle import first_failure, wanted_front_ends
 from penstock.settings import ClusterSettings, Settings
 from penstock.version import __version__
-
-if TYPE_CHECKING:
-    from penstock.frontends.http.server import HttpServer
-    from penstock.frontends.mqtt.hub import MqttHub
 
 LOCAL_FOLDER: Final = "local"
 """In the node's data directory: the data directory of its local channels."""
@@ -70,9 +67,7 @@ class LocalRealm:
             realm, own, __version__, certificate=certificate
         )
         self.listener.ports = ports
-        self._http: HttpServer | None = None
-        if own.http.enabled:
-            self._http = http_server(realm, self.listener, own)
+        self._front_ends = wanted_front_ends(own)
 
     @classmethod
     async def open(
@@ -125,19 +120,20 @@ class LocalRealm:
                 ]
                 try:
                     await ready.wait()
-                    if self._http is not None:
-                        aside.append(tasks.create_task(self._http.run(), name="local http"))
+                    for front_end in self._front_ends:
+                        service = service_of(self.listener, front_end.name, self._settings)
+                        name = f"local {front_end.name}"
+                        aside.append(tasks.create_task(service.run(), name=name))
                     await self._listen()
-                    listen = self._settings.listen
-                    if listen.mqtt_port is not None:
-                        hub = mqtt_hub(self.listener, self._settings)
-                        serve = partial(serve_mqtt, hub, listen.host, listen.mqtt_port)
-                        serving = run_again(incidents, "mqtt", serve)
-                        aside.append(tasks.create_task(serving, name="local mqtt"))
+                    for front_end in self._front_ends:
+                        if front_end.opens_stores:
+                            serve = partial(self._serve_later, front_end)
+                            serving = run_again(incidents, front_end.name, serve)
+                            aside.append(tasks.create_task(serving))
                     await stopping.wait()
                 finally:
-                    if self._http is not None:
-                        await self._http.close()
+                    for service in self.listener.services.values():
+                        await service.close()
                     await self.listener.close()
                 await self.realm.close()
                 for task in aside:
@@ -153,21 +149,20 @@ class LocalRealm:
             await self.realm.release()
 
     async def _listen(self) -> None:
-        listen, http = self._settings.listen, self._settings.http
-        is_safe = self.listener.tls is not None
-        urls: dict[str, str] = {}
+        listen, is_safe = self._settings.listen, self.listener.tls is not None
         port = await self.listener.listen(listen.host, listen.port)
-        urls["url"] = front_end_url("native", listen.host, port, is_safe=is_safe)
-        if self._http is not None:
-            host = http.host or listen.host
-            port = await self._http.listen(host, http.port or 0)
-            urls["http"] = front_end_url("http", host, port, is_safe=is_safe)
-        if listen.amqp_port is not None:
-            port = await hub_of(self.listener).listen(listen.host, listen.amqp_port)
-            urls["amqp"] = front_end_url("amqp", listen.host, port, is_safe=is_safe)
-        if listen.mqtt_port is not None:
-            urls["mqtt"] = front_end_url("mqtt", listen.host, listen.mqtt_port, is_safe=is_safe)
+        native = front_end_named(NATIVE)
+        urls = {"url": front_end_url(native, listen.host, port, is_safe=is_safe)}
+        for front_end in self._front_ends:
+            host, port = _place(front_end, self._settings)
+            if not front_end.opens_stores:
+                port = await self.listener.services[front_end.name].listen(host, port)
+            urls[front_end.name] = front_end_url(front_end, host, port, is_safe=is_safe)
         _log.info("local.listening", **urls)
+
+    async def _serve_later(self, front_end: FrontEnd) -> None:
+        host, port = _place(front_end, self._settings)
+        await serve_mqtt(self.listener.services[front_end.name], host, port)
 
     async def _follow_users(self) -> None:
         if self.realm.access.is_open:
@@ -193,7 +188,13 @@ class LocalRealm:
             self.realm.access.revoke(self.listener.tls.revoked)
 
 
-async def serve_mqtt(hub: MqttHub, host: str, port: int) -> None:
+def _place(front_end: FrontEnd, settings: Settings) -> tuple[str, int]:
+    place = front_end.place(settings)
+    assert place is not None, "the settings ask for it"
+    return place.host, place.port
+
+
+async def serve_mqtt(hub: FrontEndService, host: str, port: int) -> None:
     """Serve MQTT of local channels as soon as its own ones are there. They are made at the first
     start, and their names have to be granted; meanwhile everything else is served."""
     said = False
@@ -220,23 +221,7 @@ def check_local(cluster: ClusterSettings) -> None:
 
 
 def local_settings(settings: Settings, node: str) -> Settings:
-    """The settings of a node's local channels, from those of the node. Its channel of all topics
-    has the node in its name, since a name is there once in the whole cluster."""
-    cluster, listen, http = settings.cluster, settings.listen, settings.http
-    assert cluster.local_port is not None, "somebody wants them"
-    return replace(
-        settings,
-        listen=replace(
-            listen,
-            port=cluster.local_port,
-            amqp_port=cluster.local_amqp_port,
-            mqtt_port=cluster.local_mqtt_port,
-            mqtt_channel=f"{listen.mqtt_channel}-{node}",
-        ),
-        http=replace(
-            http,
-            enabled=cluster.local_http_port is not None,
-            port=cluster.local_http_port,
-            pipelines="",
-        ),
-    )
+    """The settings of a node's local channels, from those of the node."""
+    for front_end in front_ends().values():
+        settings = front_end.for_local_channels(settings, node)
+    return settings

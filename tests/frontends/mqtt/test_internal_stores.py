@@ -167,7 +167,7 @@ def test_entries_that_cannot_be_read_are_left_out_and_told(tmp_path: Path) -> No
     with penstock.Realm(tmp_path) as realm:
         with back(realm.listen_mqtt(), "good"):
             pass
-        hub: Any = realm._listener.mqtt_hub
+        hub: Any = realm._listener.services["mqtt"]
         assert hub.sessions.unreadable_count == len(BROKEN)
         settled(realm)
         assert len(stored_in(realm, "mqtt-sessions")) == len(BROKEN) + 1
@@ -196,7 +196,7 @@ def test_entries_of_other_users_are_not_believed_though_the_store_looks_like_the
 
     with penstock.Realm(tmp_path) as realm:
         realm.listen_mqtt()
-        hub: Any = realm._listener.mqtt_hub
+        hub: Any = realm._listener.services["mqtt"]
         assert hub.sessions.unreadable_count == len(forged)
         settled(realm)
         assert stored(realm, "forged") == []
@@ -217,7 +217,7 @@ def test_a_session_that_was_stored_with_its_will_goes_on(tmp_path: Path) -> None
     with penstock.Realm(tmp_path) as realm:
         with back(realm.listen_mqtt(), "x"):
             pass
-        hub: Any = realm._listener.mqtt_hub
+        hub: Any = realm._listener.services["mqtt"]
         assert hub.sessions.unreadable_count == 0
 
 

@@ -318,7 +318,7 @@ def test_a_session_that_lasts_goes_on_as_who_has_shown_it_again(realm: penstock.
         assert client.receive().reason == Reason.SUCCESS
 
     async def principal() -> Any:
-        hub: Any = realm._listener.mqtt_hub
+        hub: Any = realm._listener.services["mqtt"]
         (session,) = hub.sessions._known.values()
         return session.principal
 
@@ -376,7 +376,7 @@ def test_a_token_is_shown_by_auth_and_a_newer_one_later(realm: penstock.Realm) -
 
 async def _expired(realm: penstock.Realm, client_id: str) -> int:
     """Have the token of a client be over; gives until when it was good, in microseconds."""
-    hub: Any = realm._listener.mqtt_hub
+    hub: Any = realm._listener.services["mqtt"]
     (connection,) = [each for each in hub.connections() if each.client_id == client_id]
     until_us: int = connection.principal.until_us
     connection.principal = replace(connection.principal, until_us=1)

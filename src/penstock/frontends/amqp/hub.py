@@ -17,10 +17,12 @@ from penstock.frontends.amqp.modified import Modifications
 from penstock.frontends.amqp.open_frame import CLOSE
 from penstock.frontends.amqp.outgoing import EncodedMessages
 from penstock.frontends.amqp.places import SubscriberRegistry
+from penstock.frontends.shared.front_end_service import FrontEndService
 from penstock.loggers import logger
 from penstock.runtime.access.rare_lines import RareLines
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.subscriptions.realm_view import DurableView
+from penstock.wire.amqp import FIRST_BYTES
 
 if TYPE_CHECKING:
     from penstock.frontends.amqp.attaching import Attached
@@ -55,7 +57,7 @@ class AmqpLimits(Struct, frozen=True):
     """Most bytes of messages in the open transactions of one connection."""
 
 
-class AmqpHub:
+class AmqpHub(FrontEndService):
     """Makes AMQP connections, and knows their links."""
 
     def __init__(self, listener: NativeListener, limits: AmqpLimits | None = None) -> None:
@@ -89,7 +91,7 @@ class AmqpHub:
         """Accept AMQP connections, here, on the native port and inside the HTTP port's WebSockets;
         gives the port."""
         await self.realm.reply_queues.remove_ended(self.realm.access)
-        self.listener.amqp = self.connection
+        self.listener.offer("amqp", self.connection, first_bytes=FIRST_BYTES)
         return await self.listener.listen(host, port, self.connection)
 
     def kept_for(self, user: str) -> UserKept:

@@ -12,9 +12,8 @@ from typing import Final
 from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.frontends.amqp.conditions import description_of
 from penstock.frontends.shared.arrivals import Arrivals, StandbyProtocol
-from penstock.frontends.shared.protocol_detection import AMQP
 from penstock.frontends.shared.serving_node import part
-from penstock.wire.amqp import sasl
+from penstock.wire.amqp import FIRST_BYTES, sasl
 from penstock.wire.amqp.performatives import closing, opening
 from penstock.wire.amqp.types import Symbol, UInt
 
@@ -98,7 +97,7 @@ class StandbyAmqpConnection(StandbyProtocol, asyncio.Protocol):
 
 def wants_relay(data: bytes) -> bool | None:
     """Whether a connection that begins so is relayed to the owner."""
-    return data.startswith(AMQP) if len(data) >= len(AMQP) else None
+    return data.startswith(FIRST_BYTES) if len(data) >= len(FIRST_BYTES) else None
 
 
 def _holds_a_frame(data: bytes) -> bool:

@@ -45,6 +45,7 @@ from penstock.frontends.mqtt.sessions import MqttSessions
 from penstock.frontends.mqtt.signing_in import ROOM_BYTES
 from penstock.frontends.mqtt.topic_channels import TopicChannel, TopicChannels
 from penstock.frontends.shared.buffers import Buffers
+from penstock.frontends.shared.front_end_service import FrontEndService
 from penstock.loggers import logger
 from penstock.runtime.access.open_connections import MessageCounts, MqttFigures
 from penstock.runtime.operations.internal_stores import serve_mqtt
@@ -76,14 +77,7 @@ FILTERS_SHOWN: Final = 100
 _log = logger("penstock.mqtt")
 
 
-def hub_of(listener: NativeListener, channel: str) -> MqttHub:
-    """The MQTT side of a realm, shared by all its ports; ``channel`` has all topics."""
-    if not isinstance(listener.mqtt_hub, MqttHub):
-        listener.mqtt_hub = MqttHub(listener, channel)
-    return listener.mqtt_hub
-
-
-class MqttHub:
+class MqttHub(FrontEndService):
     """Makes MQTT connections, gathers what they publish, and gives out what they want."""
 
     session = "mqtt"
@@ -142,7 +136,7 @@ class MqttHub:
             # every other node of the cluster would fail like this one, and nobody would be served
             self.fault = Unavailable(f"MQTT is not served here: {error}")
             _log.error("mqtt.not_served", reason=str(error))
-        self.listener.mqtt = self.connection
+        self.listener.offer("mqtt", self.connection)
         self.realm.connections.mqtt = self
         return await self.listener.listen(host, port, self.connection)
 

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec
 
 from msgspec import Struct
 
@@ -24,6 +24,7 @@ from penstock.core.vocabulary.errors import (
     Unavailable,
 )
 from penstock.frontends.native.connection import Connection
+from penstock.frontends.shared.front_end_service import FrontEndService
 from penstock.frontends.shared.handshakes import Handshake, TlsServer
 from penstock.frontends.shared.peer import PeerConnection
 from penstock.frontends.shared.ports import HeldPorts, SocketServers, open_server
@@ -73,6 +74,14 @@ class NativeLimits(Struct, frozen=True):
     """Limits of each connection."""
 
 
+class OfferedProtocol(NamedTuple):
+    """A protocol that clients speak inside WebSockets, and perhaps at the native port."""
+
+    make: Callable[[], asyncio.Protocol]
+    first_bytes: bytes
+    """First bytes of its connections at the native port; empty: it is not spoken there."""
+
+
 class NativeListener:
     """All native connections of a realm."""
 
@@ -80,10 +89,6 @@ class NativeListener:
     """Lets in what other nodes of the cluster relay; None: nobody relays."""
     figures_of: Callable[[str], NodeFigures | None] = staticmethod(lambda node: None)
     """Figures of the process of a node; None: they are not known."""
-    mqtt: Callable[[], asyncio.Protocol] | None = None
-    """Makes the protocol of an MQTT connection; None where the realm does not serve MQTT."""
-    mqtt_hub: object = None
-    """State shared by all MQTT connections; None where the realm does not speak MQTT."""
     is_draining = False
     """Whether nothing more is read, and what was begun is still answered."""
 
@@ -117,10 +122,10 @@ class NativeListener:
         self.suspended: PenstockError | None = None
         """Why nobody is served at the moment."""
         realm.access.on_changed(self._rights_changed)
-        self.amqp: Callable[[], asyncio.Protocol] | None = None
-        """Makes the protocol of an AMQP connection; None where the realm does not serve AMQP."""
-        self.amqp_hub: object = None
-        """State shared by all AMQP connections; None where the realm does not speak AMQP."""
+        self.services: dict[str, FrontEndService] = {}
+        """What the connections of each other front end share, by its name."""
+        self._offered: dict[str, OfferedProtocol] = {}
+        """The protocols besides the native one, by name."""
         self._arriving: dict[ProtocolSniffer | PrefaceSniffer | Handshake, None] = {}
         """Connections whose handshake is not over, or whose first bytes are still to come."""
         self._opened = 0
@@ -178,17 +183,30 @@ class NativeListener:
     def web_protocols(self) -> Mapping[str, Callable[[], asyncio.BaseProtocol]]:
         """Makes the protocols that are spoken inside WebSockets, by the name of the
         sub-protocol."""
-        native = partial(Connection, self)
-        made = {"mqtt": self.mqtt, "amqp": self.amqp, "penstock": native}
-        return {name: make for name, make in made.items() if make is not None}
+        makers: dict[str, Callable[[], asyncio.BaseProtocol]] = {
+            name: offered.make for name, offered in reversed(self._offered.items())
+        }
+        return makers | {"penstock": partial(Connection, self)}
+
+    def offer(
+        self, name: str, make: Callable[[], asyncio.Protocol], *, first_bytes: bytes = b""
+    ) -> None:
+        """Accept another protocol inside WebSockets, where ``name`` is its sub-protocol, and at the
+        native port, if its connections begin with ``first_bytes``; ``make`` makes them."""
+        self._offered[name] = OfferedProtocol(make, first_bytes)
 
     def _made(self) -> asyncio.BaseProtocol:
-        if self.amqp is None:
+        recognized = {
+            offered.first_bytes: offered.make
+            for offered in self._offered.values()
+            if offered.first_bytes
+        }
+        if not recognized:
             return Connection(self)
         patience_s = self.limits.hello_timeout_s
         native = partial(Connection, self)
         return ProtocolSniffer(
-            native, self.amqp, patience_s, enter=self._arrives, leave=self._is_known
+            native, recognized, patience_s, enter=self._arrives, leave=self._is_known
         )
 
     def _prefaced(

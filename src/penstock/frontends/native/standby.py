@@ -12,7 +12,6 @@ from penstock.core.bounds import HEADER_BYTES_MAX
 from penstock.core.vocabulary.errors import PenstockError, RemoteProtocolViolation, Unavailable
 from penstock.frontends.native.connection import GREETING_BYTES_MAX
 from penstock.frontends.shared.arrivals import Arrivals, StandbyProtocol
-from penstock.frontends.shared.protocol_detection import AMQP
 from penstock.frontends.shared.serving_node import part
 from penstock.frontends.shared.transports import close
 from penstock.wire.native import messages as wire
@@ -25,11 +24,8 @@ FOLLOWER_IDLE_S: Final = 45.0
 
 
 def wants_relay(data: bytes) -> bool | None:
-    """Whether a connection that begins so at the native port is relayed to the owner: one of AMQP,
-    and one that says Hello. Who asks for the owners, or whether a realm is here, is answered by
-    the node itself."""
-    if data.startswith(AMQP):
-        return True
+    """Whether a connection that begins so at the native port is relayed to the owner: one that says
+    Hello. Who asks for the owners, or whether a realm is here, is answered by the node itself."""
     reader = FrameReader(
         preface=PREFACE, frame_bytes_max=GREETING_BYTES_MAX, header_bytes_max=HEADER_BYTES_MAX
     )

@@ -8,7 +8,7 @@ from typing import Final, cast
 
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.frontends.shared.buffers import Buffers
-from penstock.frontends.shared.serving_node import FindOwner, FrontEnd, refusal
+from penstock.frontends.shared.serving_node import FindOwner, refusal
 
 BEGINNINGS_BYTES_MAX: Final = 16 << 20
 """Bytes that the connections of one front end have sent and that are not answered, together."""
@@ -45,7 +45,7 @@ class Arrivals:
             entered.abort()
         return entered
 
-    def refusal(self, front_end: FrontEnd) -> PenstockError:
+    def refusal(self, front_end: str) -> PenstockError:
         """What somebody is told who wants to be served here."""
         return refusal(self.owner(), front_end, has_quorum=self.has_quorum())
 

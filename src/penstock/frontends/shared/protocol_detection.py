@@ -1,13 +1,10 @@
-"""Finds out from its first bytes which of two protocols a connection speaks."""
+"""Finds out from its first bytes which protocol a connection speaks."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Final, cast
-
-AMQP: Final = b"AMQP"
-"""The first bytes of every AMQP connection."""
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 
 def hand_over(transport: asyncio.Transport, protocol: asyncio.BaseProtocol, data: bytes) -> None:
@@ -79,25 +76,32 @@ class Sniffer(asyncio.Protocol):
 
 
 class ProtocolSniffer(Sniffer):
-    """Hands its transport to the native or the AMQP protocol as soon as it is known which."""
+    """Hands its transport to the native protocol or to one that begins with other bytes, as soon as
+    it is known which."""
 
     def __init__(
         self,
-        native: Callable[[], asyncio.BufferedProtocol],
-        amqp: Callable[[], asyncio.Protocol],
+        native: Callable[[], asyncio.BaseProtocol],
+        others: Mapping[bytes, Callable[[], asyncio.BaseProtocol]],
         patience_s: float,
         enter: Callable[[ProtocolSniffer], bool] = lambda _: True,
         leave: Callable[[ProtocolSniffer], None] = lambda _: None,
     ) -> None:
+        """``others`` makes each of the other protocols, by its first bytes."""
         super().__init__(patience_s, enter, leave)
         self._native = native
-        self._amqp = amqp
+        self._others = others
 
     def data_received(self, data: bytes) -> None:
         self._data += data
         transport = self._transport
-        if len(self._data) < len(AMQP) or transport is None:
+        if transport is None:
             return
+        make: Callable[[], asyncio.BaseProtocol] = self._native
+        for first_bytes, other in self._others.items():
+            if self._data.startswith(first_bytes):
+                make = other
+            elif first_bytes.startswith(self._data):
+                return  # more bytes have to come
         self.end()
-        is_amqp = self._data.startswith(AMQP)
-        hand_over(transport, self._amqp() if is_amqp else self._native(), self._data)
+        hand_over(transport, make(), self._data)

@@ -15,7 +15,7 @@ from penstock.core.vocabulary.ports import Clock
 from penstock.frontends.shared.handshakes import Handshake
 from penstock.frontends.shared.protocol_detection import Sniffer, hand_over
 from penstock.frontends.shared.relayed import peek
-from penstock.frontends.shared.serving_node import FindOwner, FrontEnd
+from penstock.frontends.shared.serving_node import FindOwner
 from penstock.frontends.shared.transports import close, host_of, place_of
 from penstock.loggers import logger
 from penstock.runtime.access.rare_lines import RareLines
@@ -175,7 +175,7 @@ class Relays:
     def __len__(self) -> int:
         return len(self._processes)
 
-    def may_begin(self, front_end: FrontEnd) -> bool:
+    def may_begin(self, front_end: str) -> bool:
         """Whether there is an owner that takes relays, and room for one more."""
         owner = self._owner()
         has_room = len(self._processes) + self._connecting < self._relays_max
@@ -187,7 +187,7 @@ class Relays:
         tell_no_owner(self.rare_lines, owner.name, reason)
         return False
 
-    async def begin(self, front_end: FrontEnd, client: Place, reached: Place) -> RelayEnd | None:
+    async def begin(self, front_end: str, client: Place, reached: Place) -> RelayEnd | None:
         """Connect to the owner for a client that has connected to ``reached``. Gives the protocol
         for the client's connection; None: the owner cannot be reached."""
         owner = self._owner()
@@ -240,7 +240,7 @@ class RelayChooser(Sniffer):
     def __init__(
         self,
         relays: Relays,
-        front_end: FrontEnd,
+        front_end: str,
         wants: Wants,
         local: Callable[[], asyncio.BaseProtocol],
         places: WaitingPlaces,
@@ -248,7 +248,7 @@ class RelayChooser(Sniffer):
         """``local`` makes the protocol that answers here."""
         super().__init__(places.patience_s, places.enter, places.leave)
         self._relays = relays
-        self._front_end: FrontEnd = front_end
+        self._front_end: str = front_end
         self._wants = wants
         self._local = local
         self._relaying: asyncio.Task[None] | None = None
@@ -324,9 +324,7 @@ def tell_no_owner(rare_lines: RareLines, owner: str, reason: str) -> None:
         _log.warning("relay.no_owner", owner=owner, reason=reason, left_out=left_out)
 
 
-async def relay_before_tls(
-    relays: Relays, front_end: FrontEnd, handshake: Handshake
-) -> RelayEnd | None:
+async def relay_before_tls(relays: Relays, front_end: str, handshake: Handshake) -> RelayEnd | None:
     """Relay a connection on which TLS would begin, TLS and all; None: it is answered here. Raises
     ``RemoteProtocolViolation`` for one that somebody relays to this node."""
     sock = handshake.sock

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Final, Literal
+from typing import Final
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from penstock.core.vocabulary.errors import Elsewhere, NoQuorum, PenstockError
 from penstock.frontends.shared.transports import LINGER_S
-
-FrontEnd = Literal["native", "http", "amqp", "mqtt"]
 
 NOBODY: Final = (
     "no node of the cluster serves this realm at the moment, and one of them will soon; try again"
@@ -35,11 +33,11 @@ class ServingNode(Struct, frozen=True):
     secret_name: str = ""
     """What it calls the secret with which relayed connections are signed; empty: it takes none."""
 
-    def url(self, front_end: FrontEnd) -> str:
+    def url(self, front_end: str) -> str:
         """Where it serves that; empty: it does not."""
         return self.serves.get(front_end, "")
 
-    def place(self, front_end: FrontEnd) -> tuple[str, int] | None:
+    def place(self, front_end: str) -> tuple[str, int] | None:
         """Host and port where it serves that; None: it does not, or its record has no URL there."""
         try:
             parts = urlsplit(self.url(front_end))
@@ -53,9 +51,7 @@ FindOwner = Callable[[], ServingNode | None]
 """Gives the node that serves the realm now; None while nobody is known to."""
 
 
-def refusal(
-    owner: ServingNode | None, front_end: FrontEnd, *, has_quorum: bool = True
-) -> PenstockError:
+def refusal(owner: ServingNode | None, front_end: str, *, has_quorum: bool = True) -> PenstockError:
     """What somebody is told who has come to a node that stands by. While it does not reach the
     engine and knows nobody who serves, it can promise nothing (SEM N2)."""
     if owner is None:

@@ -3,3 +3,10 @@
 Apache Qpid Proton handles connections, sessions and links (``penstock.frontends.amqp.engine``).
 This package has what must be faster than Proton, and what Proton does not offer to servers.
 """
+
+from __future__ import annotations
+
+from typing import Final
+
+FIRST_BYTES: Final = b"AMQP"
+"""The first bytes of every connection."""

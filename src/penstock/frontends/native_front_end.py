@@ -1,0 +1,58 @@
+"""The native protocol as a front end: its listener is shared by all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from msgspec.structs import replace
+
+from penstock.frontends.front_end import NATIVE, FrontEnd, ListenAddress, StandbyNode
+from penstock.frontends.native.listener import NativeListener
+from penstock.frontends.native.standby import StandbyConnection, wants_relay
+from penstock.frontends.shared.front_end_service import FrontEndService
+from penstock.loggers import logger
+from penstock.settings import Settings
+
+_log = logger("penstock.realm")
+
+
+class NativeService(FrontEndService):
+    """The listener of a realm; the server runs and closes it itself."""
+
+    def __init__(self, listener: NativeListener) -> None:
+        self._listener = listener
+
+    async def listen(self, host: str, port: int) -> int:
+        return await self._listener.listen(host, port)
+
+
+class NativeFrontEnd(FrontEnd):
+    name = NATIVE
+    schemes = ("penstock://", "penstocks://")
+
+    def place(self, settings: Settings) -> ListenAddress:
+        return ListenAddress(settings.listen.host, settings.listen.port)
+
+    def at_port(self, settings: Settings, port: int | None) -> Settings:
+        assert port is not None, "every realm speaks the native protocol"
+        return replace(settings, listen=replace(settings.listen, port=port))
+
+    def for_local_channels(self, settings: Settings, node: str) -> Settings:
+        return self.at_port(settings, settings.cluster.local_port)
+
+    def service(self, listener: NativeListener, settings: Settings) -> NativeService:
+        return NativeService(listener)
+
+    def standby(self, node: StandbyNode) -> Callable[[], StandbyConnection]:
+        return partial(StandbyConnection, node.arrivals, node.followers)
+
+    def wants_relay(self, data: bytes) -> bool | None:
+        return wants_relay(data)
+
+    def log_listening(self, url: str) -> None:
+        _log.info("realm.listening", url=url)
+
+
+FRONT_END: Final = NativeFrontEnd()

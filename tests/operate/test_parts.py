@@ -1,0 +1,102 @@
+"""Parts that packages register as entry points, and servers without some of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.frontends.front_end import GROUP, front_end_named, front_ends
+from penstock.parts import registered
+from penstock.serving.lifecycle import wanted_front_ends
+from penstock.settings.loading import load
+
+NATIVE = "native = penstock.frontends.native_front_end:FRONT_END"
+AMQP = "amqp = penstock.frontends.amqp.front_end:FRONT_END"
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Replaces the installed distributions by those that the test makes."""
+    monkeypatch.setattr(sys, "path", [f"{tmp_path}"])
+
+    def made(*entry_points: str, distribution: str = "penstock_realm-0.1.0") -> None:
+        folder = tmp_path / f"{distribution}.dist-info"
+        folder.mkdir()
+        lines = ("[console_scripts]", "penstock = penstock.cli:main", f"[{GROUP}]", *entry_points)
+        (folder / "entry_points.txt").write_text("\n".join(lines))
+
+    return made
+
+
+def test_each_front_end_of_this_package_is_registered_by_its_name() -> None:
+    assert {name: front_end.name for name, front_end in front_ends().items()} == {
+        name: name for name in ("native", "amqp", "mqtt", "http")
+    }
+
+
+def test_the_native_protocol_is_opened_first_and_http_last() -> None:
+    names = list(front_ends())
+
+    assert (names[0], names[-1]) == ("native", "http")
+
+
+def test_a_server_without_a_part_serves_the_rest(install: Install) -> None:
+    install(NATIVE)
+    with penstock.Realm() as realm:
+        with realm.connect() as session:
+            session.channels.create("orders").publish(b"1")
+        with pytest.raises(InvalidArgument, match=r"no installed package serves amqp.*\[amqp\]"):
+            realm.listen_amqp()
+
+
+def test_a_port_of_a_front_end_that_is_not_installed_is_refused(install: Install) -> None:
+    install(NATIVE, AMQP)
+    settings = load(overrides={"listen.mqtt_port": 0, "listen.amqp_port": 0})
+
+    with pytest.raises(InvalidArgument, match=r"listen.mqtt_port is 0.*'penstock-realm\[mqtt\]'"):
+        wanted_front_ends(settings)
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("penstock.no_module:FRONT_END", "ModuleNotFoundError: No module named 'penstock.no_m"),
+        ("penstock.version:FRONT_END", "AttributeError: module 'penstock.version' has no attr"),
+    ],
+)
+def test_a_part_that_cannot_be_loaded_is_named_with_its_distribution(
+    install: Install, place: str, reason: str
+) -> None:
+    install(f"lines = {place}", distribution="penstock_lines-2.0")
+
+    with pytest.raises(InvalidArgument) as refused:
+        front_end_named("lines")
+    assert f"'lines' of {GROUP} cannot be loaded from {place} ({reason}" in str(refused.value)
+    assert "penstock_lines-2.0 registers it: reinstall or uninstall" in str(refused.value)
+
+
+def test_a_name_that_two_distributions_register_is_refused(install: Install) -> None:
+    install(NATIVE)
+    install("native = lines:FRONT_END", distribution="penstock_lines-2.0")
+
+    with pytest.raises(InvalidArgument, match=r"by penstock_.* and by penstock_.*; uninstall one"):
+        registered(GROUP)
+
+
+def test_of_two_installations_of_one_distribution_the_first_counts(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(NATIVE)
+    later = tmp_path / "later" / "penstock_realm-0.0.9.dist-info"
+    later.mkdir(parents=True)
+    (later / "entry_points.txt").write_text(f"[{GROUP}]\nold = penstock.old:FRONT_END\n")
+    monkeypatch.setattr(sys, "path", [f"{tmp_path}", f"{later.parent}", "/nowhere.zip"])
+
+    assert list(registered(GROUP)) == ["native"]
