@@ -51,6 +51,17 @@ def registered(group: str) -> Mapping[str, EntryPoint]:
     return _registered(group, tuple(sys.path))
 
 
+def loaded(group: str, name: str, *, use: str) -> Any:
+    """The object of a part that is needed for ``use``. Raises ``InvalidArgument`` if no installed
+    distribution registers it, or it cannot be imported."""
+    part = registered(group).get(name)
+    if part is None:
+        raise InvalidArgument(
+            f"{use}, and no installed package brings it: pip install 'penstock-realm[{name}]'"
+        )
+    return part.load()
+
+
 @cache
 def _registered(group: str, path: Sequence[str]) -> Mapping[str, EntryPoint]:
     parts: dict[str, EntryPoint] = {}

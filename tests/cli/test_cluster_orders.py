@@ -17,7 +17,8 @@ from penstock.cli import asking
 from penstock.cli.program import app
 from penstock.cluster.node import orders_of
 from penstock.core.owning.orders import ORDERS_KEY, MoveOrder, Orders
-from penstock.core.owning.register_records import SHARD, ClaimRecord
+from penstock.core.owning.register_records import ClaimRecord
+from penstock.core.vocabulary.node_figures import SHARD
 from penstock.core.vocabulary.ports import VersionedRecord
 from penstock.testing.engine import EngineServers, MemoryEngine
 from tests.cli.test_cluster_looks import ENGINE, Renewing, fill

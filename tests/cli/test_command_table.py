@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from penstock import cli
-from penstock.cli.program import MODULES, CommandTable, commands_of
+from penstock.cli.program import ORDER, CommandTable, commands_of, places
 
 
 def test_what_modules_register_is_what_the_table_says() -> None:
-    registered = {name: each for each in set(MODULES.values()) for name in commands_of(each)}
+    registered = {name: each for each in set(places().values()) for name in commands_of(each)}
 
-    assert registered == MODULES
+    assert registered == places()
     assert {name: command.name for name, command in CommandTable().items()} == {
-        name: name for name in MODULES
+        name: name for name in ORDER
     }
 
 
@@ -25,7 +25,7 @@ def test_every_module_with_commands_is_in_the_table() -> None:
     files = Path(cli.__path__[0]).glob("*.py")
     found = {file.stem for file in files if "\ndef register(app:" in file.read_text()}
 
-    assert found == set(MODULES.values())
+    assert {f"penstock.cli.{module}:register" for module in found} == set(places().values())
 
 
 @pytest.mark.process
@@ -39,7 +39,8 @@ def test_a_command_does_not_wait_for_the_modules_of_others() -> None:
         check=True,
     )
     loaded = set(shown.stderr.split())
-    others = {f"penstock.cli.{module}" for module in MODULES.values()} - {"penstock.cli.reference"}
+    modules = {place.partition(":")[0] for place in places().values()}
+    others = modules - {"penstock.cli.reference"}
 
     assert "penstock.cli.reference" in loaded
     assert loaded.isdisjoint(others)

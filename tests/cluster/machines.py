@@ -20,7 +20,8 @@ from penstock.cluster.roles import (
     unfit_in,
 )
 from penstock.cluster.standing_by import StandbyListener
-from penstock.core.owning.register_records import MemberRecord, NodeFigures
+from penstock.core.owning.register_records import MemberRecord
+from penstock.core.vocabulary.node_figures import NodeFigures
 from penstock.core.vocabulary.ports import Blobs, Journal, Offload, inline
 from penstock.frontends.http.http_service import HttpLimits
 from penstock.frontends.http.server import HttpServer

@@ -17,17 +17,11 @@ from penstock.cluster.local_names import ClusterWideNames
 from penstock.cluster.looking import look_forever
 from penstock.cluster.roles import suspend_without_quorum, watch_engine
 from penstock.core.owning.local_names import LOCAL_NAMES_KEY
-from penstock.core.owning.register_records import (
-    MEMBERS,
-    SHARDS,
-    WHYS,
-    ClaimRecord,
-    MemberRecord,
-    TenureCounts,
-)
+from penstock.core.owning.register_records import MEMBERS, SHARDS, ClaimRecord, MemberRecord
 from penstock.core.realm.directory import Directory
 from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import Damaged, Deposed
+from penstock.core.vocabulary.node_figures import WHYS, TenureCounts
 from penstock.core.vocabulary.ports import Change, EngineHealth
 from penstock.frontends.native.listener import NativeLimits, NativeListener
 from penstock.runtime.access.incidents import RETRY_FIRST_S, Incidents

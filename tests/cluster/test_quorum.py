@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from penstock import aio
 from penstock.cluster.roles import watch_engine
-from penstock.core.owning.register_records import TenureCounts
 from penstock.core.vocabulary.errors import NoQuorum, PenstockError
+from penstock.core.vocabulary.node_figures import TenureCounts
 from penstock.core.vocabulary.ports import EngineHealth
 from penstock.runtime.access.incidents import Incidents
 from penstock.testing.engine import EngineServers, MemoryEngine

@@ -9,9 +9,13 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.api.topics import DescribeMqtt
+from penstock.cli.program import places
+from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
 from penstock.frontends.front_end import GROUP, front_end_named, front_ends
-from penstock.parts import registered
+from penstock.parts import loaded, registered
+from penstock.runtime.operations.handlers import registered_handler
+from penstock.serving import SERVERS
 from penstock.serving.lifecycle import wanted_front_ends
 from penstock.settings.loading import load
 
@@ -100,3 +104,24 @@ def test_of_two_installations_of_one_distribution_the_first_counts(
     monkeypatch.setattr(sys, "path", [f"{tmp_path}", f"{later.parent}", "/nowhere.zip"])
 
     assert list(registered(GROUP)) == ["native"]
+
+
+def test_a_request_whose_handler_is_not_installed_is_refused(install: Install) -> None:
+    install(NATIVE)
+
+    with pytest.raises(IllegalState, match="DescribeMqtt is not served here: the package"):
+        registered_handler(DescribeMqtt)
+
+
+def test_a_cluster_that_is_not_installed_is_refused(install: Install) -> None:
+    install(NATIVE)
+
+    with pytest.raises(InvalidArgument, match=r"asks for a cluster, and no .*realm\[cluster\]"):
+        loaded(SERVERS, "cluster", use="cluster.engine asks for a cluster")
+
+
+def test_commands_that_are_not_installed_are_not_listed(install: Install) -> None:
+    install(NATIVE)
+
+    assert {"serve", "publish"} <= set(places())
+    assert not {"topic", "cluster", "pipeline", "top"} & set(places())

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.cluster.ordering import change_orders
 from penstock.core.owning.orders import MoveOrder
-from penstock.core.owning.register_records import SHARD
+from penstock.core.vocabulary.node_figures import SHARD
 from penstock.testing.engine import EngineServers
 from penstock.testing.loop import SimLoop, pass_time, simulate
 from penstock.testing.network import MACHINE, SimNetwork

@@ -37,6 +37,8 @@ def _words() -> Counter[str]:
         for path in (ROOT / folder).rglob("*"):
             if path.suffix in {".py", ".md", ".js", ".toml", ".html"} and path.is_file():
                 words.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    # the server loads the objects of entry points by these names
+    words.update(re.findall(r"\w+", (ROOT / "pyproject.toml").read_text(encoding="utf-8")))
     return words
 
 

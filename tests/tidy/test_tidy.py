@@ -55,6 +55,7 @@ WITHOUT_TEST_FILE: dict[str, str] = {
     "src/penstock/core/vocabulary/digest.py": "a record without behaviour",
     "src/penstock/core/vocabulary/effects.py": "records without behaviour",
     "src/penstock/core/vocabulary/identities.py": "types without behaviour",
+    "src/penstock/core/vocabulary/node_figures.py": "records without behaviour",
     "src/penstock/core/realm/exported_file.py": "a record without behaviour",
     "src/penstock/core/durable/seat.py": "the protocol of kinds; tested with the durables",
     "src/penstock/core/vocabulary/start_positions.py": "records without behaviour",

@@ -21,7 +21,7 @@ from penstock.bootstrap.front_end_urls import front_end_url
 from penstock.client.connection.urls import safe
 from penstock.client.copies.object_store_uri import place
 from penstock.cluster.roles import LOCAL
-from penstock.core.owning.register_records import SHARD, MemberRecord
+from penstock.core.owning.register_records import MemberRecord
 from penstock.core.vocabulary.errors import (
     Conflict,
     InvalidArgument,
@@ -29,6 +29,7 @@ from penstock.core.vocabulary.errors import (
     PenstockError,
     Unavailable,
 )
+from penstock.core.vocabulary.node_figures import SHARD
 from penstock.core.vocabulary.ports import (
     Blobs,
     Clock,

@@ -20,7 +20,7 @@ from penstock.bootstrap.directories import absolute, opened
 from penstock.bootstrap.registries import rules
 from penstock.cluster.blob_identity import IDENTITY_BLOBS
 from penstock.core.owning.arriving import ARRIVING_KEY, ArrivingRealm, arriving_in
-from penstock.core.owning.register_records import FORMAT_KEY, SHARD, SHARDS, ClaimRecord
+from penstock.core.owning.register_records import FORMAT_KEY, SHARDS, ClaimRecord
 from penstock.core.vocabulary.errors import (
     Conflict,
     Damaged,
@@ -34,6 +34,7 @@ from penstock.core.vocabulary.errors import (
     Unavailable,
 )
 from penstock.core.vocabulary.formats import FORMAT
+from penstock.core.vocabulary.node_figures import SHARD
 from penstock.core.vocabulary.ports import (
     Blobs,
     Clock,

@@ -58,20 +58,20 @@ def installation() -> Iterator[Check]:
     python = sys.version.split()[0]
     yield Check("python", "ok", f"{python}, {sys.executable}")
     yield Check("penstock", "ok", __version__)
-    missing = [name for name in _NEEDED if _version(name) is None]
+    missing = [name for name in _NEEDED if version_of(name) is None]
     if missing:
         again = f"{sys.executable} -m pip install --force-reinstall penstock-realm"
         remedy = f"install it again: {again}"
         yield Check("packages", "failed", f"not there: {', '.join(missing)}", remedy=remedy)
     else:
         known = (*_NEEDED, *_EXTRAS)
-        listed = [f"{name} {found}" for name in known if (found := _version(name)) is not None]
+        listed = [f"{name} {found}" for name in known if (found := version_of(name)) is not None]
         yield Check("packages", "ok", ", ".join(listed))
-    if _version("uvloop") is None:
+    if version_of("uvloop") is None:
         yield Check(
             "event loop", "warning", "asyncio's own", remedy="uvloop is faster: pip install uvloop"
         )
-    yield amqp(_version(AMQP_ENGINE))
+    yield amqp(version_of(AMQP_ENGINE))
 
 
 def amqp(version: str | None) -> Check:
@@ -81,7 +81,7 @@ def amqp(version: str | None) -> Check:
     return Check("amqp", "ok", f"{AMQP_ENGINE} {version}")
 
 
-def _version(name: str) -> str | None:
+def version_of(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -341,33 +341,3 @@ def _expiry(name: str, file: Path, *, first_only: bool) -> Check:
         return Check(name, "failed", f"{file} begins {begins:%Y-%m-%d}", remedy="check the clock")
     until = f"{file}, good until {ends:%Y-%m-%d}"
     return Check(name, "warning" if ends < now + EXPIRES_SOON else "ok", until, remedy=remedy)
-
-
-def spark() -> Iterator[Check]:
-    """Whether a Spark session starts here; takes some seconds."""
-    if _version("pyspark") is None:
-        remedy = "pip install 'penstock-realm[spark]'"
-        yield Check("spark", "failed", "PySpark is not installed", remedy=remedy)
-        return
-    from penstock.spark.jvm import find_jvm
-    from penstock.spark.session import session
-
-    try:
-        jvm = find_jvm()
-    except PenstockError as error:
-        yield Check(
-            "jvm", "failed", str(error), remedy="pip install 'penstock-realm[spark]' brings one"
-        )
-        return
-    yield Check("jvm", "ok", f"Java {jvm.version}, {jvm.java} ({jvm.origin})")
-    try:
-        with session("penstock doctor", master="local[1]") as opened:
-            count = opened.range(3).count()
-    except Exception as error:  # noqa: BLE001  whatever Spark says is the finding
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        yield Check(
-            "spark", "failed", first, remedy="run it with JAVA_HOME set to a JVM of 17 or newer"
-        )
-        return
-    assert count == 3, "Spark counts"
-    yield Check("spark", "ok", f"a session of Spark {_version('pyspark')} starts and counts")

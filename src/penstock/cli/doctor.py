@@ -13,10 +13,13 @@ from penstock.cli.configuring import SettingsFile
 from penstock.cli.output import ListFormat, count, write, write_json
 from penstock.core.printable import plain
 from penstock.core.vocabulary.errors import PenstockError
+from penstock.parts import registered
 
 if TYPE_CHECKING:
     from penstock.cli.checks import Check
 
+CHECKS: Final = "penstock.checks"
+"""Group of functions that yield a :class:`~penstock.cli.checks.Check` for each thing they check."""
 FOUND: Final = 1
 """Exit status when a check has failed."""
 
@@ -87,7 +90,18 @@ def _checks(data: Path | None, file: Path | None, *, spark: bool) -> Iterator[Ch
     yield from checks.eavesdroppers(chosen)
     yield from checks.certificates(chosen)
     if spark:
-        yield from checks.spark()
+        yield from _spark()
+
+
+def _spark() -> Iterator[Check]:
+    from penstock.cli import checks
+
+    part = registered(CHECKS).get("spark")
+    if part is None:
+        remedy = "pip install 'penstock-realm[spark]'"
+        yield checks.Check("spark", "failed", "penstock-spark is not installed", remedy=remedy)
+    else:
+        yield from part.load()()
 
 
 def show(check: Check) -> None:

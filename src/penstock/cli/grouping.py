@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import typer
 from typer.core import TyperCommand, TyperGroup
+
+from penstock.parts import registered
+
+GROUP: Final = "penstock.commands"
+"""Group of functions that register commands with a Typer application; ``cluster.demo`` is the
+command ``demo`` of the group ``cluster``."""
 
 _LINE_MAX: Final = 1_000
 """Columns for a line of help; more than the first sentence of any command has."""
@@ -33,3 +40,10 @@ class WordsCommand(TyperCommand):
         arguments = [each for each in self.get_params(ctx) if each.param_type_name == "argument"]
         words = [word for each in arguments for word in (each.metavar or "").split()]
         return [self.options_metavar or "", *words]
+
+
+def register_below(group: str, commands: typer.Typer) -> None:
+    """Add to a group of commands those that installed packages register for it."""
+    for name, part in registered(GROUP).items():
+        if name.startswith(f"{group}."):
+            part.load()(commands)

@@ -14,10 +14,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from penstock.cli.grouping import CommandGroup
+from penstock.cli.grouping import GROUP, CommandGroup
 from penstock.cli.output import note
 from penstock.core.printable import on_one_line
 from penstock.core.vocabulary.errors import PenstockError
+from penstock.parts import registered
 
 REFUSED: Final = 1
 """Exit status when the realm or this program refused; 0 is success, 2 is wrong usage."""
@@ -41,29 +42,66 @@ MODULES: Final = {
     "request": "requesting",
     "reply": "requesting",
     "join": "joins",
-    "topic": "topics",
     "schedule": "scheduling",
     "redrive": "redriving",
     "selector": "selectors",
-    "pipeline": "pipelines",
     "user": "access",
     "group": "access",
     "acl": "access",
     "audit": "access",
-    "apply": "applying",
-    "export": "applying",
     "realm": "administration",
     "store": "store",
-    "cluster": "cluster",
     "info": "administration",
     "settings": "reference",
-    "top": "top",
-    "load": "load",
     "health": "health",
     "doctor": "doctor",
     "error": "reference",
 }
-"""The module that has each command, in the order in which a newcomer needs them."""
+"""The module that has each command of this package."""
+ORDER: Final = (
+    "serve",
+    "channel",
+    "publish",
+    "subscribe",
+    "browse",
+    "durable",
+    "queue",
+    "request",
+    "reply",
+    "join",
+    "topic",
+    "schedule",
+    "redrive",
+    "selector",
+    "pipeline",
+    "user",
+    "group",
+    "acl",
+    "audit",
+    "apply",
+    "export",
+    "realm",
+    "store",
+    "cluster",
+    "info",
+    "settings",
+    "top",
+    "load",
+    "health",
+    "doctor",
+    "error",
+)
+"""Commands of all packages of this project, in the order in which a newcomer needs them; those of
+others come last."""
+
+
+def places() -> Mapping[str, str]:
+    """The function that registers each command, as ``module:function``, in the order of help."""
+    own = {name: f"penstock.cli.{module}:register" for name, module in MODULES.items()}
+    parts = {name: part.place for name, part in registered(GROUP).items() if "." not in name}
+    known = own | parts
+    others = [name for name in known if name not in ORDER]
+    return {name: known[name] for name in (*ORDER, *others) if name in known}
 
 
 class CommandTable(Mapping[str, Any]):
@@ -71,21 +109,22 @@ class CommandTable(Mapping[str, Any]):
     of them take longer than most need for their work."""
 
     def __getitem__(self, name: str) -> Any:
-        return commands_of(MODULES[name])[name]
+        return commands_of(places()[name])[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(MODULES)
+        return iter(places())
 
     def __len__(self) -> int:
-        return len(MODULES)
+        return len(places())
 
 
 @cache
-def commands_of(module: str) -> Mapping[str, Any]:
-    """What a module registers, by name."""
+def commands_of(place: str) -> Mapping[str, Any]:
+    """The commands that a function, given as ``module:function``, registers, by name."""
+    module, _, function = place.partition(":")
     part = typer.Typer(add_completion=False, rich_markup_mode=None)
     part.callback()(_no_options)
-    import_module(f"penstock.cli.{module}").register(part)
+    getattr(import_module(module), function)(part)
     group: Any = typer.main.get_command(part)
     return dict(group.commands)
 

@@ -27,13 +27,10 @@ from penstock.core.owning.register_records import (
     FORMAT_KEY,
     MEMBERS,
     SHARDS,
-    WHYS,
     ClaimRecord,
     MemberRecord,
-    NodeFigures,
     RegisterLook,
     RegisterWrite,
-    TenureCounts,
 )
 from penstock.core.vocabulary.errors import (
     Conflict,
@@ -46,6 +43,7 @@ from penstock.core.vocabulary.errors import (
     Trimmed,
     Unknown,
 )
+from penstock.core.vocabulary.node_figures import WHYS, NodeFigures, TenureCounts
 from penstock.core.vocabulary.ports import (
     Blobs,
     Clock,

@@ -16,7 +16,8 @@ from penstock.cluster.node import ClusterNode
 from penstock.cluster.roles import local_doors
 from penstock.core.owning.clocks import SECOND_US
 from penstock.core.owning.local_names import LocalNames
-from penstock.core.owning.register_records import SHARD, MemberRecord, NodeFigures
+from penstock.core.owning.register_records import MemberRecord
+from penstock.core.vocabulary.node_figures import SHARD, NodeFigures
 from penstock.frontends.shared.relay import Relays
 from penstock.runtime.realm import RunningRealm
 

@@ -18,12 +18,12 @@ from penstock.core.owning.orders import ORDERS_KEY
 from penstock.core.owning.register_records import (
     FORMAT_KEY,
     MEMBERS,
-    SHARD,
     SHARDS,
     ClaimRecord,
     RegisterLook,
 )
 from penstock.core.vocabulary.errors import Damaged, PenstockError, Unavailable
+from penstock.core.vocabulary.node_figures import SHARD
 from penstock.core.vocabulary.ports import (
     Clock,
     EngineCheck,

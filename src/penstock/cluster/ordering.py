@@ -16,13 +16,14 @@ from penstock.cluster.node import orders_of
 from penstock.cluster.observation import LOOK_S, claim_in, observe
 from penstock.core.owning.observing import ClusterSeen, MemberSeen, read_record
 from penstock.core.owning.orders import ORDERS_KEY, MoveOrder, Orders
-from penstock.core.owning.register_records import MEMBERS, SHARD, MemberRecord
+from penstock.core.owning.register_records import MEMBERS, MemberRecord
 from penstock.core.vocabulary.errors import (
     Conflict,
     IllegalState,
     NameDoesNotExist,
     Unavailable,
 )
+from penstock.core.vocabulary.node_figures import SHARD
 from penstock.core.vocabulary.ports import Clock, EngineInspector, Registry
 
 DONE_S_MAX: Final = 60.0

@@ -9,8 +9,9 @@ from typing import Final, NoReturn
 
 from penstock.cluster.node import ClusterNode
 from penstock.cluster.standing_by import StandbyListener
-from penstock.core.owning.register_records import SHARD, MemberRecord, TenureCounts
+from penstock.core.owning.register_records import MemberRecord
 from penstock.core.vocabulary.errors import NoQuorum, Unavailable
+from penstock.core.vocabulary.node_figures import SHARD, TenureCounts
 from penstock.core.vocabulary.ports import Blobs, Journal, StorageEngine
 from penstock.frontends.native.listener import NativeListener
 from penstock.frontends.shared.serving_node import QUORUM_LOST, ServingNode

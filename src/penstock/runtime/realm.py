@@ -72,7 +72,7 @@ from penstock.runtime.writer.transactions import TransactionOperations
 from penstock.runtime.writer.with_files import with_open_files
 
 if TYPE_CHECKING:  # a realm on its own loads nothing of a cluster
-    from penstock.core.owning.register_records import TenureCounts
+    from penstock.core.vocabulary.node_figures import TenureCounts
 
 _log = logger("penstock.realm")
 

@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 from pathlib import Path
+from typing import Final, Protocol
 
 import pyarrow as pa
 
@@ -23,6 +24,7 @@ from penstock.frontends.native.listener import check_exposed
 from penstock.garbage import uncollected
 from penstock.imports import left_out
 from penstock.loggers import logger
+from penstock.parts import loaded
 from penstock.serving.lifecycle import (
     collect_rarely,
     linger,
@@ -36,7 +38,18 @@ from penstock.serving.lifecycle import (
 from penstock.settings import ClusterSettings, Settings
 from penstock.version import __version__
 
+SERVERS: Final = "penstock.servers"
+"""Group of what serves a data directory in other ways than alone; ``cluster`` is a node."""
+
 _log = logger("penstock.realm")
+
+
+class ServeNode(Protocol):
+    """Serves a data directory as a node of a cluster, until ``stopping`` is set."""
+
+    async def __call__(
+        self, directory: Path, settings: Settings, stopping: asyncio.Event
+    ) -> None: ...
 
 
 def leave_pandas_out() -> None:
@@ -91,9 +104,8 @@ async def _serve(directory: Path, settings: Settings) -> None:
     )
     if settings.cluster.engine:
         # the cluster's modules, its engine's adapter and client are loaded by nobody else
-        from penstock.serving.cluster import serve_node
-
-        await serve_node(directory, settings, stopping)
+        serve: ServeNode = loaded(SERVERS, "cluster", use="cluster.engine asks for a cluster")
+        await serve(directory, settings, stopping)
     else:
         await _serve_alone(directory, settings, stopping)
     _log.info("realm.stopped", on_disk="everything acknowledged")

@@ -44,8 +44,9 @@ from penstock.cluster.roles import (
 )
 from penstock.cluster.standing_by import StandbyListener
 from penstock.core.owning.arriving import refuse_half_a_realm
-from penstock.core.owning.register_records import SHARD, MemberRecord, NodeFigures
+from penstock.core.owning.register_records import MemberRecord
 from penstock.core.vocabulary.errors import AddressInUse, NoQuorum, PenstockError
+from penstock.core.vocabulary.node_figures import SHARD, NodeFigures
 from penstock.core.vocabulary.ports import (
     Blobs,
     Clock,

@@ -7,7 +7,7 @@ from msgspec import structs
 
 import penstock
 from penstock.api.realm import ClusterInfo, ClusterNodeInfo
-from penstock.core.owning.register_records import NodeFigures, TenureCounts
+from penstock.core.vocabulary.node_figures import NodeFigures, TenureCounts
 from penstock.core.vocabulary.ports import CopyCounts
 from penstock.core.vocabulary.timings import Timings
 from tests.frontends.http.asking import Web

@@ -37,11 +37,10 @@ from penstock.core.owning.register_records import (
     SHARDS,
     ClaimRecord,
     MemberRecord,
-    NodeFigures,
     RegisterLook,
     RegisterWrite,
-    Why,
 )
+from penstock.core.vocabulary.node_figures import NodeFigures, Why
 from penstock.core.vocabulary.ports import VersionedRecord
 
 

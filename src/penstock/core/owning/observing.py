@@ -16,8 +16,9 @@ from penstock.core.owning.agreement import disagreement
 from penstock.core.owning.clocks import SECOND_US, MemberClocks
 from penstock.core.owning.lease import MARGIN_US
 from penstock.core.owning.orders import Orders
-from penstock.core.owning.register_records import SHARD, ClaimRecord, MemberRecord, RegisterLook
+from penstock.core.owning.register_records import ClaimRecord, MemberRecord, RegisterLook
 from penstock.core.vocabulary.errors import Damaged
+from penstock.core.vocabulary.node_figures import SHARD
 from penstock.core.vocabulary.ports import VersionedRecord
 
 MemberCondition = Literal["owner", "stands by", "drained", "leaving", "left", "silent", "gone"]

@@ -416,7 +416,7 @@ class RealmCollector(Collector):
         for what, count in self._realm.dispatch.withheld.items():
             withheld.add_metric([what], count)
         yield withheld
-        from penstock.core.owning.register_records import SHARD  # no realm on its own loads it
+        from penstock.core.vocabulary.node_figures import SHARD  # no realm on its own loads it
 
         unsealed = GaugeMetricFamily(
             "penstock_unsealed_age_seconds",

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:  # a realm on its own loads nothing of a cluster
     from penstock.api.realm import ClusterNodeInfo
-    from penstock.core.owning.register_records import NodeFigures
+    from penstock.core.vocabulary.node_figures import NodeFigures
 
 _PROCESS: Final = {
     "process_cpu_seconds_total": "Total user and system CPU time spent in seconds.",

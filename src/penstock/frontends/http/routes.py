@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.frontends.http import (
     consuming,
     destinations,
@@ -11,11 +13,14 @@ from penstock.frontends.http import (
     queues,
     realm,
     states,
-    topics,
 )
 from penstock.frontends.http.openapi import document
 from penstock.frontends.http.routing import Call, Route, RouteTable
 from penstock.frontends.http.shapes import NoQuery, Openapi
+from penstock.parts import registered
+
+GROUP: Final = "penstock.routes"
+"""Group of sequences of routes, which installed packages register."""
 
 
 async def describe(call: Call[NoQuery, None]) -> Openapi:
@@ -33,7 +38,7 @@ TABLE = RouteTable(
         *consuming.ROUTES,
         *people.ROUTES,
         *states.ROUTES,
-        *topics.ROUTES,
+        *(route for part in registered(GROUP).values() for route in part.load()),
         Route("getOpenApi", "GET", "openapi.json", asks=None, endpoint=describe),
     )
 )

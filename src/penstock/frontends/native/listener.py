@@ -40,7 +40,7 @@ from penstock.wire.addresses import is_loopback
 from penstock.wire.native import messages as wire
 
 if TYPE_CHECKING:  # a realm on its own loads nothing of a cluster
-    from penstock.core.owning.register_records import NodeFigures
+    from penstock.core.vocabulary.node_figures import NodeFigures
 
 TOLD_MAX = 64
 """How many connections above the limit are read until they say which protocol they speak, so that

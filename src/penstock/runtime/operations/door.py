@@ -26,7 +26,7 @@ from penstock.runtime.delivery.byte_credit import Room
 from penstock.runtime.delivery.delivery import Outlet
 from penstock.runtime.operations.beginners import BEGINNERS, Batches
 from penstock.runtime.operations.callers import Caller
-from penstock.runtime.operations.handlers import HANDLERS, copy_in, put_import
+from penstock.runtime.operations.handlers import HANDLERS, copy_in, put_import, registered_handler
 from penstock.runtime.operations.tar_handlers import import_tar
 from penstock.runtime.subscriptions.subscriptions import Opened
 from penstock.runtime.subscriptions.watches import ChannelWatch, Tell
@@ -103,7 +103,9 @@ def answer_to(caller: Caller, request: Request[Any], content: Content = None) ->
     if isinstance(request, ImportTar):
         assert isinstance(content, AsyncGenerator), "a body that comes part by part"
         return import_tar(caller, request, content)
-    return HANDLERS[type(request)](caller, request)
+    kind = type(request)
+    handler = HANDLERS.get(kind) or registered_handler(kind)
+    return handler(caller, request)
 
 
 def check(caller: Caller, request: Request[Any]) -> None:

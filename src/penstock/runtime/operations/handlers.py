@@ -17,7 +17,6 @@ from penstock.api import (
     reading,
     requesting,
     subscriptions,
-    topics,
     transactions,
     transfers,
 )
@@ -25,17 +24,20 @@ from penstock.api import realm as realms
 from penstock.api.requests import Request
 from penstock.core.ids.ids import Span, Spans
 from penstock.core.vocabulary.durable_attributes import durable_attributes
-from penstock.core.vocabulary.errors import AccessDenied, RemoteProtocolViolation
+from penstock.core.vocabulary.errors import AccessDenied, IllegalState, RemoteProtocolViolation
+from penstock.parts import registered
 from penstock.runtime.operations import (
     access_handlers,
     reading_handlers,
     realm_handlers,
     tar_handlers,
-    topic_handlers,
 )
 from penstock.runtime.operations.callers import Caller
 from penstock.runtime.subscriptions.locations import columns, locate, missing
 from penstock.runtime.writer.copies_in import TakeCopies, copies_from
+
+GROUP: Final = "penstock.handlers"
+"""Group of mappings from types of requests to handlers, which installed packages register."""
 
 RequestT = TypeVar("RequestT", bound=Request[Any])
 
@@ -248,14 +250,6 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
                     by.seat(it.subscription), checked(it.spans), it.reason
                 ),
             ),
-            # Topics of MQTT
-            _on(topics.DescribeMqtt, topic_handlers.describe_mqtt),
-            _on(topics.ListTopics, topic_handlers.list_topics),
-            _on(topics.ReadRetained, topic_handlers.read_retained),
-            _on(topics.OpenRetained, topic_handlers.open_retained),
-            _on(topics.ForgetRetained, topic_handlers.forget_retained),
-            _on(topics.ListMqttSessions, topic_handlers.list_mqtt_sessions),
-            _on(topics.EndMqttSession, topic_handlers.end_mqtt_session),
             # Durables over patterns
             _on(
                 patterns.CreatePatternDurable,
@@ -384,3 +378,22 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
         )
     )
 )
+
+
+def registered_handlers() -> Mapping[type[Request[Any]], Handler]:
+    """The handlers of installed packages. Raises ``InvalidArgument`` if one cannot be loaded."""
+    parts: dict[type[Request[Any]], Handler] = {}
+    for part in registered(GROUP).values():
+        parts |= part.load()
+    return parts
+
+
+def registered_handler(kind: type[Request[Any]]) -> Handler:
+    """The handler of a type of request that is not in ``HANDLERS``. Raises ``IllegalState`` if no
+    installed package has it."""
+    handler = registered_handlers().get(kind)
+    if handler is None:
+        raise IllegalState(
+            f"{kind.__name__} is not served here: the package with its handler is not installed"
+        )
+    return handler

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from penstock.api import topics
 from penstock.api.channels import ChannelOpened
 from penstock.api.operations import PURGE, READ, Pair
+from penstock.api.requests import Request
 from penstock.columns.events.batch import EventBatch
 from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import InvalidArgument, NameDoesNotExist
@@ -20,6 +21,7 @@ from penstock.core.vocabulary.topic_templates import TOPIC, may_meet, selector_o
 from penstock.core.vocabulary.topics import filter_fault, has_wildcards, topic_matches
 from penstock.runtime.access.permits import rights_through
 from penstock.runtime.operations.callers import Caller
+from penstock.runtime.operations.handlers import Handler
 from penstock.runtime.reading.stretches import batches_at, batches_of
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.subscriptions.realm_view import StoreView
@@ -268,3 +270,14 @@ def _is_retained(wanted: str, event: Event) -> bool:
     """Whether it is no removal, and on a topic that the filter takes."""
     topic = event.properties.get(TOPIC)
     return bool(event.data) and isinstance(topic, str) and topic_matches(wanted, topic)
+
+
+HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = {
+    topics.DescribeMqtt: describe_mqtt,
+    topics.ListTopics: list_topics,
+    topics.ReadRetained: read_retained,
+    topics.OpenRetained: open_retained,
+    topics.ForgetRetained: forget_retained,
+    topics.ListMqttSessions: list_mqtt_sessions,
+    topics.EndMqttSession: end_mqtt_session,
+}
