@@ -54,7 +54,7 @@ async def test_a_session_goes_on_in_the_cluster_and_behind_it(tmp_path: Path) ->
         hub = MqttHub(NativeListener(realm, "1", NativeLimits()), "mqtt")
         await hub.sessions.load()
         assert len(hub.sessions) == 2
-        await publish(realm, hub.channel_id(), body([b"of the cluster"], topic="t/3"))
+        await publish(realm, hub.mqtt.topics.channel_id(), body([b"of the cluster"], topic="t/3"))
     await moved_out(servers, tmp_path / "two")
 
     with penstock.Realm(tmp_path / "two") as there:

@@ -56,7 +56,7 @@ NO_MEMORY: Final = {
         "frontends.mqtt.expressing._TEXT_MAX",
         "frontends.mqtt.messages._COLUMN_BYTES_MAX",
         "frontends.mqtt.reasons._REASON_CHARACTERS_MAX",
-        "frontends.mqtt.sessions.TOGETHER_BYTES_MAX",
+        "frontends.mqtt.session_store.TOGETHER_BYTES_MAX",
         "wire.native.frames._CHUNK_BYTES_MAX",
     ),
     "of work, depth or time": (

@@ -56,7 +56,7 @@ class MqttServed(Served):
     async def _restart(self) -> None:
         await super()._restart()
         self.hub = MqttHub(self.listener, SETTINGS.listen.mqtt_channel)
-        await self.hub.open_channel()
+        await self.hub.mqtt.open_channel()
         await self.hub.sessions.load()
 
     async def converse(self, data: bytes) -> None:

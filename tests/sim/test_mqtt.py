@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from penstock.core.vocabulary.errors import PenstockError
-from penstock.frontends.mqtt.hub import MqttHub
 from penstock.frontends.mqtt.in_flight import InFlight
 from penstock.frontends.mqtt.incoming import Incoming
 from penstock.frontends.mqtt.messages import Gathered
 from penstock.frontends.mqtt.outbox import Outbox
+from penstock.frontends.mqtt.publishing import MessagePublisher
 from penstock.frontends.mqtt.session import MqttSession
 from penstock.frontends.mqtt.sessions import MqttSessions
 from tests.sim.mqtt_world import devices_of
@@ -34,12 +34,12 @@ def test_devices_get_what_they_were_promised(seed: int) -> None:
 
 def forgotten_ids(patch: pytest.MonkeyPatch) -> None:
     """The ids of what has come with QoS 2 are in memory only."""
-    submit = MqttHub.submit
+    submit = MessagePublisher.submit
 
-    def without(hub: MqttHub, publisher: str, messages: list[Gathered]) -> None:
-        submit(hub, publisher, [each._replace(entries=()) for each in messages])
+    def without(own: MessagePublisher, publisher: str, messages: list[Gathered]) -> None:
+        submit(own, publisher, [each._replace(entries=()) for each in messages])
 
-    patch.setattr(MqttHub, "submit", without)
+    patch.setattr(MessagePublisher, "submit", without)
 
 
 def sent_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def repeated_wills(patch: pytest.MonkeyPatch) -> None:
     async def apart(sessions: MqttSessions, session: Any, will: Any, entries: Any) -> None:
         await say(sessions, session, will, entries=())
         try:
-            await sessions._put(entries)
+            await sessions._store.put(entries)
         except PenstockError:
             return
 

@@ -13,7 +13,8 @@ from penstock.core.vocabulary.start_positions import FromLatest
 from penstock.frontends.mqtt import durable_feed, sessions
 from penstock.frontends.mqtt.connection import MqttConnection
 from penstock.frontends.mqtt.fan_out import FanOut
-from penstock.frontends.mqtt.hub import MqttHub
+from penstock.frontends.mqtt.publishing import MessagePublisher
+from penstock.frontends.mqtt.session_store import SessionStore
 from penstock.frontends.mqtt.sessions import MqttSessions
 from penstock.frontends.mqtt.topic_channels import SortedMessages, TopicChannel, TopicChannels
 from tests.sim.mqtt_fleet import fleet_of
@@ -83,37 +84,37 @@ def rights_of_subscribing(patch: pytest.MonkeyPatch) -> None:
 
 def retained_apart(patch: pytest.MonkeyPatch) -> None:
     """What is retained is stored in a step of its own, after the acknowledgement."""
-    publishes = MqttHub._publishes
+    publishes = MessagePublisher._publishes
 
-    def without(own: MqttHub, gathered: Any) -> Any:
+    def without(own: MessagePublisher, gathered: Any) -> Any:
         found, refused = publishes(own, gathered)
-        retained = own.retained.channel()
+        retained = own._retained.channel()
         for number, bodies in found:
             if number == retained:
-                own.loop.call_later(0.05, _publish, own, number, bodies)
+                own._loop.call_later(0.05, _publish, own, number, bodies)
         return [each for each in found if each[0] != retained], refused
 
-    patch.setattr(MqttHub, "_publishes", without)
+    patch.setattr(MessagePublisher, "_publishes", without)
 
 
-def _publish(own: MqttHub, number: Any, bodies: Any) -> None:
+def _publish(own: MessagePublisher, number: Any, bodies: Any) -> None:
     try:
-        own.realm.publish(number, bodies, "", sequence=0, reply=lambda *_: None)
+        own._realm.publish(number, bodies, "", sequence=0, reply=lambda *_: None)
     except PenstockError:
         return
 
 
 def nothing_is_removed(patch: pytest.MonkeyPatch) -> None:
     """What is retained stays when nothing is to be."""
-    publishes = MqttHub._publishes
+    publishes = MessagePublisher._publishes
 
-    def without(own: MqttHub, gathered: Any) -> Any:
+    def without(own: MessagePublisher, gathered: Any) -> Any:
         found, refused = publishes(own, gathered)
         if all(each.message.packet.payload for each in gathered):
             return found, refused
-        return [each for each in found if each[0] != own.retained.channel()], refused
+        return [each for each in found if each[0] != own._retained.channel()], refused
 
-    patch.setattr(MqttHub, "_publishes", without)
+    patch.setattr(MessagePublisher, "_publishes", without)
 
 
 FLEET = {
@@ -131,16 +132,16 @@ FLEET = {
 
 def acknowledged_before(patch: pytest.MonkeyPatch) -> None:
     """A message of QoS 1 is acknowledged, and then stored."""
-    gather = MqttHub.gather
+    gather = MessagePublisher.gather
 
-    def early(own: MqttHub, publisher: str, message: Any) -> None:
+    def early(own: MessagePublisher, publisher: str, message: Any) -> None:
         packet = message.message.packet
         if packet.qos == 1:
             message.whose.stored(packet)
             message = message._replace(whose=Silent())
         gather(own, publisher, message)
 
-    patch.setattr(MqttHub, "gather", early)
+    patch.setattr(MessagePublisher, "gather", early)
 
 
 class Silent:
@@ -152,20 +153,20 @@ def sessions_in_memory(patch: pytest.MonkeyPatch) -> None:
     """A subscription is said to last before it is stored."""
 
     async def save(own: MqttSessions, session: Any) -> None:
-        own.write((session.entry,), lambda _: None)
+        own._store.write((session.entry,), lambda _: None)
 
     patch.setattr(MqttSessions, "save", save)
 
 
 def wills_in_memory(patch: pytest.MonkeyPatch) -> None:
     """A kill forgets wills."""
-    put = MqttSessions._put
+    put = SessionStore.put
 
-    async def without(own: MqttSessions, entries: Any) -> None:
+    async def without(own: SessionStore, entries: Any) -> None:
         if left := [each for each in entries if b'"will"' not in each[1]]:
             await put(own, left)
 
-    patch.setattr(MqttSessions, "_put", without)
+    patch.setattr(SessionStore, "put", without)
 
 
 def older_connections_live_on(patch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.frontends.mqtt.fan_out import FanOut
+from penstock.frontends.mqtt.filters import Filter
 from penstock.frontends.mqtt.messages import TopicMessage
-from penstock.frontends.mqtt.outbox import Filter
 from penstock.runtime.access.open_connections import MessageCounts
 from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, TopicSubscription
 from penstock.wire.mqtt.properties import NO_PROPERTIES
@@ -25,15 +25,14 @@ class Client:
         self.client_id, self.version, self.takes_more = "somebody", version, True
         self.written: list[bytes] = []
         self.given: list[tuple[bytes, int]] = []
-        self.retained_deliveries: list[Any] = []
-        self.client = SimpleNamespace(outbox=self)
+        self.rights = self
         self.packet_bytes_max = 100
         self.may_have_messages = True
         for each in wanted:
-            made = Filter(self, each, None)  # type: ignore[arg-type]
+            made = Filter(self, self, each, None)  # type: ignore[arg-type]
             fan_out.filters.add(made.text, made)
 
-    def may_have(self, wanted: Filter, channel: object) -> bool:
+    def may_have(self, text: str, channel: object, *, makes_durable: bool) -> bool:
         return self.may_have_messages
 
     def write(self, data: bytes) -> None:

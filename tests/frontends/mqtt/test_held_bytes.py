@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import random
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 import penstock
 from penstock.frontends.mqtt import held_bytes, session
-from penstock.frontends.mqtt.held_bytes import STEP_BYTES, ClientBytes, UserBytes, size_of
+from penstock.frontends.mqtt.held_bytes import (
+    STEP_BYTES,
+    ClientBytes,
+    HeldMessages,
+    UserBytes,
+    size_of,
+)
 from penstock.frontends.mqtt.in_flight import MessageSource
 from penstock.frontends.mqtt.messages import TopicMessage
 from penstock.wire.mqtt.packets import PubackPacket, PublishPacket
@@ -93,10 +99,9 @@ def test_bytes_are_counted_as_long_as_messages_are_kept(seed: int) -> None:
 
 
 class Client:
-    """A session with a connection that may be ended."""
+    """A client with a connection that may be ended."""
 
     def __init__(self, users: UserBytes, user: str) -> None:
-        self.principal = self.outbox = self.connection = self
         self.user = user
         self.bytes = ClientBytes(lambda change: users.add(user, change))
         self.is_ended = False
@@ -111,7 +116,9 @@ def test_of_a_users_clients_the_one_with_most_is_disconnected(
 ) -> None:
     monkeypatch.setattr(held_bytes, "USER_BYTES_MAX", 10 * STEP_BYTES)
     clients: list[Client] = []
-    users = UserBytes(lambda: cast("Any", clients))
+    users = UserBytes(
+        lambda user: [HeldMessages(each.bytes, each.end) for each in clients if each.user == user]
+    )
     clients += [Client(users, each) for each in ("ann", "ann", "ann", "bob")]
     small, large, late, other = clients
     small.bytes.add(2 * STEP_BYTES)

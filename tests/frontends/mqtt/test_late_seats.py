@@ -83,7 +83,7 @@ class Stage:
         """Have a message stored with the next block."""
         message = Received("t", PublishPacket("t", payload, self._qos, packet_id=1), "writer")
         event = body_from(body_of_messages([message]))
-        work = publish(self._realm, self.hub.channel_id(), event)
+        work = publish(self._realm, self.hub.mqtt.topics.channel_id(), event)
         self._publishing.append(the_loop().create_task(work))
 
     async def begin(self) -> None:

@@ -9,14 +9,21 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.core.vocabulary.errors import PenstockError
+from penstock.frontends.mqtt.filters import Filter
 from penstock.frontends.mqtt.in_flight import MessageSource
 from penstock.frontends.mqtt.messages import TopicMessage
-from penstock.frontends.mqtt.outbox import WAITING_MAX, Filter, Outbox
+from penstock.frontends.mqtt.outbox import WAITING_MAX, Outbox
 from penstock.frontends.mqtt.reasons import reason_of
 from penstock.runtime.access.open_connections import MessageCounts
 from penstock.testing.stores import StillClock
 from penstock.wire.mqtt.framing import PacketReader
-from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, PubrelPacket, TopicSubscription
+from penstock.wire.mqtt.packets import (
+    MQTT_3,
+    MQTT_5,
+    PACKET_BYTES_MAX,
+    PubrelPacket,
+    TopicSubscription,
+)
 from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties
 from penstock.wire.mqtt.reading import packet_of
 from penstock.wire.mqtt.reasons import Reason
@@ -35,17 +42,18 @@ class Line:
         self.version = version
         self.counts = MessageCounts()
         self.clock = StillClock()
-        self.realm = self.connection = self
+        self.connection = self
+        self.packet_bytes_max = PACKET_BYTES_MAX
         self.sent = PacketReader()
         self.ended: list[Reason] = []
         self.settled: list[tuple[str, str, int]] = []
         self.counted_bytes = 0
-        self.outbox = Outbox(cast("Any", self), self.counts)
-        self._filters = [Filter(cast("Any", self), TopicSubscription("a", 1), None)]
+        self.outbox = Outbox(cast("Any", self), self.counts, self.clock)
+        self._filters = [Filter(cast("Any", self), self.outbox, TopicSubscription("a", 1), None)]
 
     def qos(self, qos: int) -> None:
         """Subscribe with another QoS."""
-        self._filters = [Filter(cast("Any", self), TopicSubscription("a", qos), None)]
+        self._filters = [Filter(cast("Any", self), self.outbox, TopicSubscription("a", qos), None)]
 
     def write(self, data: bytes) -> None:
         self.sent.receive(data)
@@ -239,7 +247,7 @@ def test_acknowledgements_together_make_room_for_what_waits() -> None:
 )
 def test_what_is_not_plain_or_too_large_is_not_given_together(message: Any) -> None:
     line = Line(MQTT_5)
-    line.outbox.packet_bytes_max = 50
+    line.packet_bytes_max = 50
     assert not line.give_of_durable(plain(b""), message)
     assert line.got() == []
     assert line.give_of_durable(plain(b""))

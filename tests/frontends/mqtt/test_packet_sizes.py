@@ -10,7 +10,7 @@ import pytest
 import penstock
 from penstock.core.access.rights import ANONYMOUS, Principal
 from penstock.frontends.mqtt.connection import CONNECT_BYTES_MAX, HELD_BYTES_MAX, MqttConnection
-from penstock.frontends.mqtt.hub import (
+from penstock.frontends.mqtt.mqtt_realm import (
     INCOMPLETE_SMALL_BYTES,
     UNKNOWN_BYTES_MAX,
     UNKNOWN_SMALL_BYTES,
@@ -187,7 +187,7 @@ async def test_clients_that_are_not_signed_in_share_a_bounded_memory() -> None:
         assert not small_line.is_closing()
         for connection, _ in lines:
             connection.connection_lost(None)
-        made.unknown.open(Principal(ANONYMOUS, "10.0.0.1")).grow(UNKNOWN_BYTES_MAX // 2)
+        made.mqtt.unknown.open(Principal(ANONYMOUS, "10.0.0.1")).grow(UNKNOWN_BYTES_MAX // 2)
 
 
 def signed_in(made: Any, client_id: str, user: str) -> tuple[MqttConnection, Line]:
@@ -202,7 +202,7 @@ def signed_in(made: Any, client_id: str, user: str) -> tuple[MqttConnection, Lin
 @simulated
 async def test_packets_of_one_user_that_do_not_end_leave_room_for_those_of_others() -> None:
     async with hub() as made:
-        made.incomplete = Buffers(8 << 20, INCOMPLETE_SMALL_BYTES)
+        made.mqtt.incomplete = Buffers(8 << 20, INCOMPLETE_SMALL_BYTES)
         size = 1 << 20
         beginning = b"\x30" + variable_bytes(2 * size) + bytes(size + INCOMPLETE_SMALL_BYTES)
         lines = [signed_in(made, f"c{at}", "low") for at in range(10)]
@@ -224,7 +224,7 @@ async def test_packets_of_one_user_that_do_not_end_leave_room_for_those_of_other
         for connection, _ in lines[1:]:
             connection.connection_lost(None)
 
-        assert made.incomplete._held == {}
+        assert made.mqtt.incomplete._held == {}
 
 
 @pytest.mark.spec("M1")

@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.errors import InvalidArgument, NameAlreadyBound
-from penstock.frontends.mqtt import outbox, retained
+from penstock.frontends.mqtt import outbox, retained, retained_delivery
 from penstock.runtime.reading import stretches
 from penstock.wire.mqtt.packets import (
     MQTT_3,
@@ -234,7 +234,7 @@ def test_a_client_is_given_all_of_it_as_fast_as_it_takes_it(
 ) -> None:
     monkeypatch.setattr(outbox, "WAITING_MAX", 3)
     monkeypatch.setattr(stretches, "PAGE", 10)
-    monkeypatch.setattr(retained, "FLUSH_BYTES", 100)
+    monkeypatch.setattr(retained_delivery, "FLUSH_BYTES", 100)
     topics = {f"many/{number}": b"x" * 30 for number in range(45)}
     retain(url, topics)
     slow = PacketProperties(receive_maximum=2)
@@ -253,7 +253,7 @@ def test_a_client_is_given_all_of_it_as_fast_as_it_takes_it(
 def test_whoever_wants_everything_with_qos_0_is_given_it(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retained, "TOGETHER", 3)
+    monkeypatch.setattr(retained_delivery, "TOGETHER", 3)
     with penstock.Realm() as realm:
         url = realm.listen_mqtt()
         messages = {f"all/{each}": b"%d" % each for each in range(8)}

@@ -45,10 +45,10 @@ class Publisher:
             message = Received(
                 topic, PublishPacket(topic, payload, 1, packet_id=at), self.client_id
             )
-            hub.gather(self.client_id, Gathered(self, message))
+            hub.mqtt.publisher.gather(self.client_id, Gathered(self, message))
 
     def publish_plain(self, hub: MqttHub, topic: str, payload: bytes) -> None:
-        hub.gather(self.client_id, GatheredTogether(self, [(topic, payload, 1)]))  # type: ignore[arg-type]
+        hub.mqtt.publisher.gather(self.client_id, GatheredTogether(self, [(topic, payload, 1)]))  # type: ignore[arg-type]
 
 
 class Unreachable(Publisher):
@@ -69,7 +69,7 @@ async def hub(**channels: Definition) -> AsyncIterator[MqttHub]:
         for name, definition in channels.items():
             await realm.create_channel(name, definition)
         made = MqttHub(listener, "mqtt")
-        await made.open_channel()
+        await made.mqtt.open_channel()
         await made.sessions.load()
         yield made
         await listener.close()
@@ -116,14 +116,15 @@ async def test_a_failure_of_the_realm_is_shared_by_nobody_else(
     failing, other = Publisher("failing"), Publisher("other")
     say = Publisher.publish_plain if is_plain else Publisher.publish
     async with hub() as made:
-        send = made._send
+        publisher = made.mqtt.publisher
+        send = publisher._send
 
-        def fail(publisher: str, *rest: Any) -> None:
-            if publisher == "failing":
+        def fail(principal: str, *rest: Any) -> None:
+            if principal == "failing":
                 raise RuntimeError("a fault")
-            send(publisher, *rest)
+            send(principal, *rest)
 
-        monkeypatch.setattr(made, "_send", fail)
+        monkeypatch.setattr(publisher, "_send", fail)
         say(failing, made, "f", b"1")
         say(other, made, "o", b"1")
         await pass_time(1)
@@ -154,10 +155,10 @@ async def test_a_client_that_cannot_be_answered_keeps_no_other_waiting(is_plain:
 async def test_an_entry_of_a_session_that_cannot_be_stored_is_refused_by_itself() -> None:
     answers: dict[str, PenstockError | None] = {}
     async with hub() as made:
-        made.sessions.write([("session/wrong\ud800", b"1")], lambda e: answers.update(wrong=e))
+        made.mqtt.store.write([("session/wrong\ud800", b"1")], lambda e: answers.update(wrong=e))
         huge = b"1" * (made.realm.limits.event_bytes_max + 1)
-        made.sessions.write([("session/huge", huge)], lambda e: answers.update(huge=e))
-        made.sessions.write([("session/right", b"1")], lambda e: answers.update(right=e))
+        made.mqtt.store.write([("session/huge", huge)], lambda e: answers.update(huge=e))
+        made.mqtt.store.write([("session/right", b"1")], lambda e: answers.update(right=e))
         await pass_time(1)
 
         assert answers["right"] is None

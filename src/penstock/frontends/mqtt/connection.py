@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from msgspec.structs import replace
 
-from penstock.core.access.rights import ANONYMOUS, Principal
-from penstock.core.vocabulary.errors import ConnectionLost, PenstockError, Unavailable
-from penstock.frontends.mqtt.incoming import Incoming
-from penstock.frontends.mqtt.outbox import Filter
+from penstock.api.publishing import PublishEvents
+from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.errors import ConnectionLost, PenstockError
+from penstock.core.vocabulary.topics import name_fault
+from penstock.frontends.mqtt.filters import Filter
+from penstock.frontends.mqtt.held_bytes import ReceivedBytes
+from penstock.frontends.mqtt.incoming import ALIASES_MAX, RECEIVE_MAXIMUM, Incoming
 from penstock.frontends.mqtt.reasons import (
     connack_reason,
     ending_reason,
@@ -22,14 +26,12 @@ from penstock.frontends.mqtt.reasons import (
     return_code,
     version_refusal,
 )
-from penstock.frontends.mqtt.retained import RetainedDelivery
+from penstock.frontends.mqtt.retained_delivery import RetainedDelivery
 from penstock.frontends.mqtt.session import ClientKey, MqttSession
-from penstock.frontends.mqtt.signing_in import MqttSignIn
-from penstock.frontends.mqtt.subscribing import Subscribing, give_retained
-from penstock.frontends.mqtt.topic_rights import ClientRights
+from penstock.frontends.mqtt.signing_in import NOT_TAKEN, MqttSignIn
+from penstock.frontends.mqtt.subscribing import Subscribing
 from penstock.frontends.native.hosted_connection import HostedConnection
 from penstock.frontends.shared.backpressure import ReadThrottle
-from penstock.frontends.shared.buffers import HeldBytes
 from penstock.frontends.shared.transports import close
 from penstock.loggers import logger
 from penstock.runtime.access.open_connections import ConnectionState
@@ -38,6 +40,7 @@ from penstock.wire.mqtt.framing import PacketReader
 from penstock.wire.mqtt.packets import (
     MQTT_3,
     MQTT_5,
+    PACKET_BYTES_MAX,
     AuthPacket,
     ConnackPacket,
     ConnectPacket,
@@ -56,14 +59,15 @@ from penstock.wire.mqtt.packets import (
     UnsubscribePacket,
 )
 from penstock.wire.mqtt.plain_messages import PlainMessage, plain_messages
-from penstock.wire.mqtt.properties import NO_PROPERTIES, without_problem
+from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties, without_problem
 from penstock.wire.mqtt.reading import packet_of
 from penstock.wire.mqtt.reasons import MqttViolation, Reason, UnknownVersion, protocol_error
 from penstock.wire.mqtt.writing import packet_bytes_within
 
 if TYPE_CHECKING:
-    from penstock.frontends.mqtt.hub import MqttHub
-    from penstock.frontends.mqtt.topic_channels import TopicChannel
+    from penstock.frontends.mqtt.following import FollowedChannels
+    from penstock.frontends.mqtt.mqtt_realm import MqttRealm
+    from penstock.frontends.mqtt.sessions import MqttSessions
 
 CONNECT_BYTES_MAX: Final = 1 << 18
 """Largest CONNECT packet in bytes."""
@@ -95,33 +99,34 @@ _log = logger("penstock.mqtt")
 class MqttConnection(HostedConnection):
     protocol = "mqtt"
 
-    def __init__(self, hub: MqttHub) -> None:
-        super().__init__(hub.listener)
-        self.hub = hub
+    def __init__(
+        self, mqtt: MqttRealm, sessions: MqttSessions, following: FollowedChannels
+    ) -> None:
+        super().__init__(mqtt.listener)
+        self._mqtt = mqtt
+        self._sessions = sessions
+        self._following = following
         self.client_id = ""
         self.version = MQTT_5
         self.is_ending = False
         """Whether nothing more is heard of the client."""
         self._connect: ConnectPacket | None = None
-        self._sign_in = MqttSignIn(self)
+        self._sign_in = MqttSignIn(self.realm, self)
         self._tells_problems = True
         self._reader = PacketReader(CONNECT_BYTES_MAX)
-        self._unknown_bytes = 0
-        self._unknown = hub.unknown.open(Principal(ANONYMOUS, ""))
-        """What it has sent before it is known who it is."""
-        self._incomplete: HeldBytes | None = None
-        """What it has sent of a packet that is not complete, if that is much."""
+        self._received = ReceivedBytes(mqtt.unknown, mqtt.incomplete)
         self._out: list[bytes] = []
         self.takes_more = True
         self._reading = ReadThrottle(self._may_read, self._reads_again, self._take_and_count)
         self._keep_alive_s = 0.0
-        self.incoming = Incoming(self)
-        self._subscriber = Subscribing(self)
-        self.client = MqttSession(hub, "", self.principal, "")
-        """The session that it goes on with, once its client is let in."""
-        self.rights = ClientRights(hub, self.principal, "")
+        self.packet_bytes_max = PACKET_BYTES_MAX
+        """Largest packet that the client takes, in bytes."""
+        self.rights = mqtt.rights_of(self.principal, "")
         """What its user may."""
-        self.retained_deliveries: list[RetainedDelivery] = []
+        self.incoming = Incoming(mqtt, self)
+        self._subscriber = Subscribing(mqtt, sessions, following, self)
+        self.client = MqttSession(mqtt, "", self.principal, "")
+        """The session that it goes on with, once its client is let in."""
         self._subscribing = 0
 
     @property
@@ -133,13 +138,13 @@ class MqttConnection(HostedConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._unknown = self.hub.unknown.open(Principal(ANONYMOUS, self.host))
+        self._received.begin(self.host)
         if not self.listener.opened(self, is_told_later=True):
             self.abort()
 
     def data_received(self, data: bytes) -> None:
         self.heard_s = self._loop.time()
-        self.hub.traffic.received_bytes += len(data)
+        self._mqtt.traffic.received_bytes += len(data)
         if self.is_open and not self._reader.held_bytes and len(data) <= _FEW_BYTES:
             data = self._rest_behind(data)
             if not data:
@@ -154,9 +159,8 @@ class MqttConnection(HostedConnection):
         connection ends."""
         if self.is_ending:
             return False
-        self._unknown_bytes += size
         try:
-            self._unknown.grow(self._unknown_bytes)
+            self._received.add(size)
         except PenstockError as error:
             _log.warning("mqtt.refused", connection=self.number, host=self.host, reason=str(error))
             self.end(error)
@@ -174,7 +178,7 @@ class MqttConnection(HostedConnection):
             self._receive_together(messages)
         if end < len(data):
             return data[end:]
-        if not self.takes_more or self.hub.is_held_up or self.pace.per_s:
+        if not self.takes_more or self._mqtt.publisher.is_held_up or self.pace.per_s:
             self._reading.check()
         return b""
 
@@ -190,8 +194,7 @@ class MqttConnection(HostedConnection):
         self._transport = None
         self._reading.end()
         self._sign_in.lost()
-        self._unknown.close()
-        self._count_incomplete(0)
+        self._received.end()
         self._leave()
         self.listener.closed(self)
 
@@ -220,27 +223,18 @@ class MqttConnection(HostedConnection):
 
     def _take_and_count(self) -> bool:
         has_more = self._take_in()
-        if self._incomplete is not None or self._reader.held_bytes > HELD_BYTES_MAX:
+        if self._received.is_incomplete or self._reader.held_bytes > HELD_BYTES_MAX:
             self._count_incomplete(self._reader.held_bytes)
         return has_more
 
     def _count_incomplete(self, size: int) -> None:
         """Count what is held of an incomplete packet with that of the other clients of its user.
         Without room for it the connection ends."""
-        if self._incomplete is not None:
-            self._incomplete.close()
-        self._incomplete = None
-        if size <= HELD_BYTES_MAX or not self.is_open or self.is_ending:
-            return
-        self._incomplete = self.hub.incomplete.open(self.principal)
+        is_counted = size > HELD_BYTES_MAX and self.is_open and not self.is_ending
         try:
-            self._incomplete.grow(size)
-        except Unavailable:
-            text = (
-                "too many large messages of the user are incomplete; send fewer of them at the "
-                "same time"
-            )
-            self._refused(MqttViolation(Reason.QUOTA_EXCEEDED, text))
+            self._received.hold(self.principal, size if is_counted else 0)
+        except MqttViolation as error:
+            self._refused(error)
 
     def _take_in(self) -> bool:
         """Receive some of the packets that are here; returns whether there may be more."""
@@ -311,7 +305,7 @@ class MqttConnection(HostedConnection):
                 self._sign_in.received(packet)
             case SubscribePacket() | UnsubscribePacket():
                 self._subscribing += 1
-                self.listener.spawn(self.contained, self._subscribe, packet)
+                self.run(self._subscribe, packet)
             case PingreqPacket():
                 self.send(PingrespPacket())
             case DisconnectPacket():
@@ -333,11 +327,16 @@ class MqttConnection(HostedConnection):
             case _:
                 raise protocol_error(f"{type(packet).__name__} is not expected here")
 
-    async def contained(
+    def run(
         self, work: Callable[P, Coroutine[Any, Any, None]], /, *args: P.args, **kwargs: P.kwargs
     ) -> None:
-        """Do something that has to wait for the realm. If it fails unexpectedly, only this
+        """Run something that has to wait for the realm. If it fails unexpectedly, only this
         connection ends."""
+        self.listener.spawn(self._contained, work, *args, **kwargs)
+
+    async def _contained(
+        self, work: Callable[P, Coroutine[Any, Any, None]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> None:
         try:
             await work(*args, **kwargs)
         except Exception:  # noqa: BLE001  whatever it is, the others must live on
@@ -360,11 +359,11 @@ class MqttConnection(HostedConnection):
 
     def _greet(self, packet: ConnectPacket) -> None:
         self._connect, self.version = packet, packet.version
-        self.client.outbox.packet_bytes_max = packet.packet_bytes_max
+        self.packet_bytes_max = packet.packet_bytes_max
         if fault := invalid_client_id(packet):
             self.refuse(Reason.CLIENT_IDENTIFIER_NOT_VALID, fault)
             return
-        if (refusal := self.listener.suspended or self.hub.fault) is not None:
+        if (refusal := self.listener.suspended or self._mqtt.fault) is not None:
             self.refuse(connack_reason(refusal), str(refusal))
             return
         self._sign_in.begin(packet)
@@ -387,14 +386,55 @@ class MqttConnection(HostedConnection):
         self._keep_alive_s = 1.5 * packet.keep_alive_s
         self._tells_problems = packet.properties.request_problem_information != 0
         self._reader.packet_bytes_max, self._reader.is_strict = packet_bytes_max, True
-        self._unknown.close()
+        self._received.signed_in()
         self.is_open = True
+
+    async def welcome(
+        self, packet: ConnectPacket, principal: Principal, proof: PacketProperties
+    ) -> None:
+        """Go on with the session of a client; ``proof`` is what its authentication ends with."""
+        self.principal, self.publisher = principal, principal.name
+        self.client_id = packet.client_id or f"auto-{secrets.token_hex(12)}"
+        self.rights = self._mqtt.rights_of(principal, self.client_id)
+        if packet.will is not None:  # what could never be published is not kept
+            self.rights.check_publish(packet.will.topic, PublishEvents)
+        self.listener.greeted(self, f"mqtt-{self.number}")
+        self.session = f"mqtt-{self.number}"
+        session, present = await self._sessions.enter(self, packet, principal)
+        self.client = session
+        own = packet.properties
+        session.outbox.in_flight_max = own.receive_maximum or 65_535
+        if self.is_gone:
+            self._sessions.forget(self)
+            self._sessions.leave(session)
+            return
+        most = min(self._mqtt.packet_bytes_max, PACKET_BYTES_MAX)
+        self.opened(packet, most)
+        offered = replace(
+            proof,
+            assigned_client_id=None if packet.client_id else self.client_id,
+            receive_maximum=RECEIVE_MAXIMUM,
+            topic_alias_maximum=ALIASES_MAX,
+            retain_available=1,
+            maximum_packet_bytes=most,
+            response_information=_answers_of(self.client_id, own),
+        )
+        if not self.send(ConnackPacket(0, present, offered)):
+            _log.warning("mqtt.sign_in_refused", host=self.host, reason=NOT_TAKEN)
+            self.abort()  # a DISCONNECT may not come before the CONNACK
+            return
+        owed = []
+        if present:
+            await self._following.begin()
+            owed = await self._sessions.resume(session, self)
+        if owed:
+            self.run(self._give_retained, owed)
 
     def identified(self, principal: Principal) -> None:
         """The client has shown anew who it is."""
         self.principal = self.client.principal = principal
-        self.rights = ClientRights(self.hub, principal, self.client_id)
-        self.hub.rights_changed()
+        self.rights = self._mqtt.rights_of(principal, self.client_id)
+        self._mqtt.fan_out.forget()
         if self.client.has_record:
             self.client.store((self.client.entry,))
         self.check_rights()
@@ -405,22 +445,10 @@ class MqttConnection(HostedConnection):
         code = int(reason) if self.version == MQTT_5 else return_code(reason)
         self.send(ConnackPacket(code, properties=explanation(text)))
         self.is_ending = True
-        self.hub.leave(self)
+        self._sessions.forget(self)
         self._close()
 
-    def may_have(self, wanted: Filter, channel: TopicChannel | None) -> bool:
-        """Whether the user may have messages of a channel by a filter."""
-        return self.rights.may_have(wanted.text, channel, makes_durable=bool(wanted.durable))
-
     # --- subscribing ---------------------------------------------------------------------
-
-    @property
-    def has_filters(self) -> bool:
-        return bool(self.client.filters)
-
-    def has(self, filter_: Filter) -> bool:
-        """Whether the client is still subscribed by this filter."""
-        return self.client.filters.get(filter_.text) is filter_
 
     async def _subscribe(self, packet: SubscribePacket | UnsubscribePacket) -> None:
         made: list[Filter] = []
@@ -435,7 +463,12 @@ class MqttConnection(HostedConnection):
         finally:
             self._subscribing -= 1
         self._reading.came()
-        await give_retained(self, made)
+        await self._give_retained(made)
+
+    async def _give_retained(self, filters: Sequence[Filter]) -> None:
+        """Give the client the retained messages of the topics that its filters take."""
+        if filters and self.is_open:
+            await RetainedDelivery(self._mqtt, self.client, self, filters).run()
 
     # --- out -----------------------------------------------------------------------------
 
@@ -443,14 +476,14 @@ class MqttConnection(HostedConnection):
         """Send a packet; False: it is larger than the client takes."""
         if not self._tells_problems and isinstance(packet, _ASKED_FOR_PROBLEMS):
             packet = replace(packet, properties=without_problem(packet.properties))
-        written = packet_bytes_within(packet, self.version, self.client.outbox.packet_bytes_max)
+        written = packet_bytes_within(packet, self.version, self.packet_bytes_max)
         if written is not None:
             self.write(written)
         return written is not None
 
     def acknowledge(self, packet_ids: Sequence[int]) -> None:
         """Send that messages of QoS 1 are stored: the packet that is sent most often."""
-        if self.client.outbox.packet_bytes_max < _PUBACK_BYTES:
+        if self.packet_bytes_max < _PUBACK_BYTES:
             return  # the client has said that it takes no such packet
         if len(packet_ids) == 1:
             self.write(_PUBACK + packet_ids[0].to_bytes(2))
@@ -467,7 +500,7 @@ class MqttConnection(HostedConnection):
         out, self._out = self._out, []
         data = out[0] if len(out) == 1 else b"".join(out)
         if data and self._transport is not None and not self._transport.is_closing():
-            self.hub.traffic.sent_bytes += len(data)
+            self._mqtt.traffic.sent_bytes += len(data)
             self._transport.write(data)
 
     def _close(self) -> None:
@@ -522,8 +555,8 @@ class MqttConnection(HostedConnection):
         if not self.is_open:
             return
         self.is_open = False
-        self.hub.leave(self)
-        self.hub.sessions.leave(self.client)
+        self._sessions.forget(self)
+        self._sessions.leave(self.client)
 
     def check(self, now_s: float) -> None:
         """End a connection that is silent for too long, or does not identify itself in time."""
@@ -559,3 +592,10 @@ class MqttConnection(HostedConnection):
             requests=self.incoming.unanswered,
             is_stalled=not self.takes_more,
         )
+
+
+def _answers_of(client_id: str, own: PacketProperties) -> str | None:
+    """What the topics begin with to which a client may have answers sent; None: it has not asked,
+    or its client id cannot stand in a topic."""
+    found = f"reply/{client_id}/"
+    return None if not own.request_response_information or name_fault(found) else found

@@ -15,17 +15,17 @@ from penstock.core.vocabulary.session_durables import DIGITS, PREFIX
 from penstock.core.vocabulary.start_positions import FromId, FromLatest
 from penstock.core.vocabulary.topic_templates import selector_of
 from penstock.core.vocabulary.topics import topic_matches
+from penstock.frontends.mqtt.filters import Filter
 from penstock.frontends.mqtt.in_flight import MessageSource
 from penstock.frontends.mqtt.messages import TopicMessage, messages_of
-from penstock.frontends.mqtt.outbox import Filter
 from penstock.loggers import logger
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.wire.mqtt.reading import SHARED, wanted_of
 
 if TYPE_CHECKING:
-    from penstock.frontends.mqtt.connection import MqttConnection
+    from penstock.frontends.mqtt.mqtt_realm import MqttRealm
     from penstock.frontends.mqtt.session import MqttSession
-    from penstock.frontends.mqtt.topic_channels import TopicChannel
+    from penstock.frontends.mqtt.topic_channels import TopicChannel, TopicChannels
     from penstock.runtime.realm import RunningRealm
 
 WINDOW: Final = 100
@@ -84,6 +84,17 @@ async def make_durable(
         )
 
 
+async def retire_durable(realm: RunningRealm, topics: TopicChannels, name: str, text: str) -> None:
+    """Delete the durable of a filter on channels that have no topics any more which the filter
+    takes, once nothing waits there (SEM M12)."""
+    subscriptions = realm.subscriptions
+    for channel in topics.left_with(name, text):
+        with contextlib.suppress(NameDoesNotExist):
+            every = Span(0, 1 << 62)
+            if not (await subscriptions.holding.outstanding(channel.number, name, every)).ids:
+                await subscriptions.delete_durable(channel.number, name)
+
+
 class DurableFeed:
     """A seat at the durable of a filter, while its client is connected."""
 
@@ -92,19 +103,20 @@ class DurableFeed:
 
     def __init__(
         self,
+        mqtt: MqttRealm,
         session: MqttSession,
         wanted: Filter,
-        connection: MqttConnection,
         topics: TopicChannel | None = None,
     ) -> None:
         """``topics``: the channel, if it is not the one of all topics."""
+        self._mqtt = mqtt
         self._topics = topics
         self.channel = "" if topics is None else topics.name
         self._client = session
         self._filter = wanted
-        self._connection = connection
-        self._realm = connection.realm
-        self.session = connection.session
+        self._connection = wanted.connection
+        self._realm = mqtt.realm
+        self.session = wanted.connection.session
         self._subscription = 0
         self._looked, self._was_left = -1, False
         self._held: dict[int, int] = {}
@@ -118,7 +130,7 @@ class DurableFeed:
         """Whether the channel is gone, or has no topics any more that the filter takes."""
         if self._topics is None:
             return False
-        topics = self._connection.hub.topics
+        topics = self._mqtt.topics
         if self._looked != topics.version:  # asked with every acknowledgement
             self._looked = topics.version
             met = topics.met_by(self._filter.text)
@@ -129,7 +141,7 @@ class DurableFeed:
     def _has_ended(self) -> bool:
         """Whether the connection has ended, or the client has given the filter up: each connection
         makes filters of its own."""
-        return self._client.filters.get(self._filter.text) is not self._filter
+        return not self._client.has(self._filter)
 
     async def pass_over(self, event_ids: Sequence[int]) -> None:
         """Have the durable know, before the seat is taken, what the client has already."""
@@ -140,7 +152,7 @@ class DurableFeed:
 
     @property
     def _number(self) -> ChannelId:
-        return self._connection.hub.channel_id() if self._topics is None else self._topics.number
+        return self._mqtt.topics.channel_id() if self._topics is None else self._topics.number
 
     async def open(self) -> None:
         """Make the durable if it is missing, and take the seat. A seat that comes when nobody is
@@ -223,14 +235,11 @@ class DurableFeed:
             if message is None or not self._filter.takes(message):
                 self.acknowledge(event_id)
                 continue
-            if message.is_retained:
-                for delivery in self._connection.retained_deliveries:
-                    delivery.superseded.add(message.topic)
             source = MessageSource(self._filter.text, event_id, channel=self.channel)
             self._client.outbox.give(message, (self._filter,), source=source)
 
     def _messages_of(self, rows: OutgoingBatch) -> list[TopicMessage | None]:
-        counts = self._connection.hub.counts
+        counts = self._mqtt.counts
         if self._topics is None:
             return messages_of(rows.batch, counts=counts)
         wanted = wanted_of(self._filter.text)
@@ -245,7 +254,7 @@ class DurableFeed:
         self._client.taken(sum([self._held.pop(each, 0) for each in ids]))
         self._client.outbox.recall(self._filter.text, ids, self.channel)
         self._realm.subscriptions.recall_seen(self._subscription)
-        self._connection.hub.listener.spawn(self.let_go)
+        self._mqtt.listener.spawn(self.let_go)
 
     def finished(self) -> None:
         """A seat has no end."""
@@ -268,7 +277,7 @@ class DurableFeed:
             return
         self._client.taken(self._held.pop(event_id))
         if not self._settled:
-            self._connection.hub.loop.call_soon(self._settle)
+            self._mqtt.loop.call_soon(self._settle)
         self._settled[event_id] = then
 
     def acknowledge_all(self, event_ids: Sequence[int]) -> None:
@@ -276,7 +285,7 @@ class DurableFeed:
         known = [each for each in event_ids if each in self._held]
         self._client.taken(sum([self._held.pop(each) for each in known]))
         if known and not self._settled:
-            self._connection.hub.loop.call_soon(self._settle)
+            self._mqtt.loop.call_soon(self._settle)
         self._settled.update(dict.fromkeys(known))
 
     def _settle(self) -> None:
@@ -291,9 +300,10 @@ class DurableFeed:
                     if each is not None:
                         each()
                 if not self._held and self._is_left:
-                    sessions = self._connection.hub.sessions
-                    durable, text = self._filter.durable, self._filter.text
-                    self._connection.hub.listener.spawn(sessions.retire, durable, text)
+                    mqtt, wanted = self._mqtt, self._filter
+                    mqtt.listener.spawn(
+                        retire_durable, mqtt.realm, mqtt.topics, wanted.durable, wanted.text
+                    )
             elif len(settled) > 1:  # one of them went back, which is no reason to refuse the others
                 for event_id, then in settled.items():
                     self._submit({event_id: then})

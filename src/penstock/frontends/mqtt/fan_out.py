@@ -6,13 +6,12 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.frontends.mqtt.filters import ClientConnection, Filter
 from penstock.frontends.mqtt.messages import TopicMessage, published_parts
-from penstock.frontends.mqtt.outbox import Filter
 from penstock.frontends.mqtt.topic_index import CHARACTERS_MAX, MATCHES_MAX, TopicIndex
 from penstock.loggers import logger
 
 if TYPE_CHECKING:
-    from penstock.frontends.mqtt.connection import MqttConnection
     from penstock.frontends.mqtt.topic_channels import TopicChannel
     from penstock.runtime.access.access import AccessControl
     from penstock.runtime.access.open_connections import MessageCounts
@@ -34,14 +33,14 @@ class Receivers(NamedTuple):
     own said: all of them are sent the same bytes."""
     acknowledging: list[Filter]
     """The others of such clients."""
-    various: list[tuple[MqttConnection, tuple[Filter, ...]]]
+    various: list[tuple[ClientConnection, tuple[Filter, ...]]]
 
 
 class FanOut:
     """Gives messages to the clients whose filters take their topics."""
 
     def __init__(self, access: AccessControl, counts: MessageCounts) -> None:
-        self._counts = counts
+        self.counts = counts
         self.filters: TopicIndex[Filter] = TopicIndex()
         self._access = access
         self._version = access.version
@@ -54,14 +53,15 @@ class FanOut:
         self._matches = 0
 
     def give_out(
-        self, messages: Iterable[TopicMessage], channel: TopicChannel | None = None
+        self, messages: Iterable[TopicMessage | None], channel: TopicChannel | None = None
     ) -> None:
         """Give out messages of a channel, that of all topics if it is None, in their order, to
-        whoever may have them (SEM M4, M15)."""
+        whoever may have them (SEM M4, M15). None is an event that is not a message."""
         if self._version != self._access.version:
             self._version = self._access.version
             self.forget()
-        for (topic, qos, is_plain), run in groupby(messages, _kind):
+        given = (message for message in messages if message is not None)
+        for (topic, qos, is_plain), run in groupby(given, _kind):
             together = list(run)
             try:
                 self._give_run(topic, qos, together, channel, is_plain=is_plain)
@@ -101,7 +101,7 @@ class FanOut:
         known = self._known.get(key)
         if known is not None and known.filters is found:
             return known
-        by_connection: dict[MqttConnection, list[Filter]] = {}
+        by_connection: dict[ClientConnection, list[Filter]] = {}
         is_open = self._access.is_open
         for each in found:
             if not is_open and not each.may_have(channel):
@@ -131,7 +131,7 @@ class FanOut:
         for each in filters:
             connection = each.connection
             if not connection.takes_more:  # messages of QoS 0 are left out while it does not read
-                self._counts.dropped += len(messages)
+                self.counts.dropped += len(messages)
                 continue
             version = connection.version
             try:
@@ -140,11 +140,11 @@ class FanOut:
                     packets = [b"".join(published_parts(one, version)) for one in messages]
                     known = written[version] = b"".join(packets), max(map(len, packets))
             except ValueError:  # one of them cannot be said in this version, the others can
-                known = b"", connection.client.outbox.packet_bytes_max + 1
+                known = b"", connection.packet_bytes_max + 1
             together, largest = known
-            if largest <= connection.client.outbox.packet_bytes_max:
+            if largest <= connection.packet_bytes_max:
                 connection.write(together)
-                self._counts.sent[0] += len(messages)
+                self.counts.sent[0] += len(messages)
                 continue
             for message in messages:
                 _give(message, connection, (each,))
@@ -156,15 +156,12 @@ def _kind(message: TopicMessage) -> tuple[str, int, bool]:
     return message.topic, message.qos, not message.is_retained and not message.ends_us
 
 
-def _give(message: TopicMessage, connection: MqttConnection, filters: Sequence[Filter]) -> None:
+def _give(message: TopicMessage, connection: ClientConnection, filters: Sequence[Filter]) -> None:
     wanted = [each for each in filters if each.takes(message)]
     if not wanted:
         return
-    if message.is_retained:
-        for delivery in connection.retained_deliveries:
-            delivery.superseded.add(message.topic)
     try:
-        connection.client.outbox.give(message, wanted)
+        wanted[0].outbox.give(message, wanted)
     except Exception:  # noqa: BLE001  the other receivers do not share it
         _log.exception("mqtt.failed", connection=connection.number)
         connection.abort()

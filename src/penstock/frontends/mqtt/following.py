@@ -1,15 +1,18 @@
-"""The events of channels with topics, given out to clients as those of the channel of all topics
-are (SEM M12)."""
+"""The events of the channel of all topics, and of channels with topics (SEM M12), given out to the
+clients whose filters take them."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.ids.ids import Spans
 from penstock.core.vocabulary.errors import NameDoesNotExist, PenstockError
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.start_positions import FromId, FromLatest
-from penstock.frontends.mqtt.messages import messages_in
+from penstock.frontends.mqtt.fan_out import FanOut
+from penstock.frontends.mqtt.messages import ALL_TOPICS, messages_in
 from penstock.frontends.mqtt.topic_channels import TopicChannel
 from penstock.loggers import logger
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
@@ -17,7 +20,7 @@ from penstock.runtime.subscriptions.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
     from penstock.columns.selectors import Selector
-    from penstock.frontends.mqtt.hub import MqttHub
+    from penstock.frontends.mqtt.mqtt_realm import MqttRealm
 
 CREDIT = 10_000
 """Events that the realm may hand out before the last ones are given on."""
@@ -41,48 +44,65 @@ class Replenishment:
         self._given = 0
 
     def given_on(self, subscription: int, count: int) -> None:
-        """So many events have been given on."""
+        """So many events have been given on. ``subscription`` is 0 while it is being opened."""
         self._given += count
-        if self._given >= _AT_ONCE:
+        if subscription and self._given >= _AT_ONCE:
             self._subscriptions.credit(subscription, self._given)
             self._given = 0
 
 
 class ChannelFollower:
-    """The one plain subscription of a channel with topics."""
+    """The one plain subscription of a channel of MQTT."""
 
     session = "mqtt"
     writable = True
     selector: Selector | None = None
 
-    def __init__(self, hub: MqttHub, channel: TopicChannel) -> None:
-        self._hub = hub
+    def __init__(
+        self,
+        subscriptions: Subscriptions,
+        fan_out: FanOut,
+        channel: TopicChannel | None,
+        on_closed: Callable[[PenstockError], None] | None = None,
+    ) -> None:
+        """``channel``: the channel with topics; None: that of all topics. ``on_closed`` is called
+        with the reason when the channel is gone."""
+        self._subscriptions = subscriptions
+        self._fan_out = fan_out
         self.channel = channel
+        self._on_closed = on_closed
         self._subscription = 0
-        self._credit = Replenishment(hub.realm.subscriptions)
+        self._credit = Replenishment(subscriptions)
 
-    async def open(self, start: FromId | FromLatest) -> None:
+    @property
+    def is_open(self) -> bool:
+        return self._subscription > 0
+
+    async def open(self, channel: ChannelId, start: FromId | FromLatest) -> None:
         """Raises ``NameDoesNotExist``: the channel is gone."""
-        subscriptions = self._hub.realm.subscriptions
-        opened = await subscriptions.subscribe(self.channel.number, start, self, credit=CREDIT)
+        opened = await self._subscriptions.subscribe(channel, start, self, credit=CREDIT)
         self._subscription = opened.number
 
     def close(self) -> None:
         if self._subscription:
-            self._hub.realm.subscriptions.detach(self._subscription)
+            self._subscriptions.detach(self._subscription)
             self._subscription = 0
 
     def deliver(self, rows: OutgoingBatch, redeliveries: object) -> None:
         """Give events to everybody who wants their topics. Never raises: its caller serves others,
         too."""
         try:
-            if not self._hub.filters.is_empty:
-                messages = messages_in(rows, self.channel.reading, self._hub.counts)
-                self._hub.give(messages, self.channel)
+            self._give_out(rows)
         except Exception:  # noqa: BLE001  whatever it is, the others must live on
             _log.exception("mqtt.failed")
-        if self._subscription:
-            self._credit.given_on(self._subscription, rows.count)
+        self._credit.given_on(self._subscription, rows.count)
+
+    def _give_out(self, rows: OutgoingBatch) -> None:
+        fan_out, channel = self._fan_out, self.channel
+        if fan_out.filters.is_empty:  # only durables have them
+            return
+        by = ALL_TOPICS if channel is None else channel.reading
+        fan_out.give_out(messages_in(rows, by, fan_out.counts), channel)
 
     def recall(self, spans: Spans) -> None:
         """Nothing is taken back from a plain subscription."""
@@ -93,49 +113,72 @@ class ChannelFollower:
     def closed(self, reason: PenstockError) -> None:
         """The channel is gone, and its topics with it."""
         self._subscription = 0
+        self._credit.end()
+        if self._on_closed is not None:
+            self._on_closed(reason)
 
 
 class FollowedChannels:
-    """Follows the channels that have topics, whichever these are."""
+    """Follows the channel of all topics, and the channels that have topics, whichever these
+    are."""
 
-    def __init__(self, hub: MqttHub) -> None:
-        self._hub = hub
+    def __init__(
+        self,
+        mqtt: MqttRealm,
+        on_closed: Callable[[PenstockError], None],
+        on_topics_changed: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
+        """``on_closed`` is called with the reason when the channel of all topics is gone, and
+        ``on_topics_changed`` when a channel has got topics, or lost them."""
+        self._mqtt = mqtt
+        self._on_topics_changed = on_topics_changed
+        self._all_topics = ChannelFollower(
+            mqtt.realm.subscriptions, mqtt.fan_out, None, on_closed=on_closed
+        )
         self._followers: dict[int, ChannelFollower] = {}
         self._is_begun = False
         self._is_asked = False
-        hub.topics.on_changed(self._changed)
+        mqtt.topics.on_changed(self._changed)
 
     async def begin(self) -> None:
-        """Give out what is published from now on, also in channels that come later."""
-        if not self._is_begun:
-            self._is_begun = True
-            await self._renew(is_first=True)
+        """See to it that what is published from now on is given out, also in channels that come
+        later."""
+        async with self._mqtt.opening:
+            if self._all_topics.is_open:
+                return
+            await self._all_topics.open(await self._mqtt.open_channel(), FromLatest())
+            if not self._is_begun:
+                self._is_begun = True
+                await self._renew(is_first=True)
 
     def _changed(self) -> None:
         """A channel has got topics, or lost them: see to it once that is done."""
-        if not self._is_asked and not self._hub.listener.is_stopping:
+        if not self._is_asked and not self._mqtt.listener.is_stopping:
             self._is_asked = True
-            self._hub.listener.spawn(self._follow_again)
+            self._mqtt.listener.spawn(self._follow_again)
 
     async def _follow_again(self) -> None:
         self._is_asked = False
         try:
             if self._is_begun:
                 await self._renew(is_first=False)
-            await self._hub.sessions.topics_changed()
+            await self._on_topics_changed()
         except PenstockError as error:
             _log.warning("mqtt.topics_not_followed", reason=str(error))
 
     async def _renew(self, *, is_first: bool) -> None:
-        every = self._hub.topics.every
+        topics = self._mqtt.topics
+        every = topics.every
         for number in [each for each in self._followers if each not in every]:
             self._followers.pop(number).close()
         for number, channel in list(every.items()):
             if (known := self._followers.get(number)) is not None:
                 known.channel = channel
                 continue
-            made = self._followers[number] = ChannelFollower(self._hub, channel)
+            made = self._followers[number] = ChannelFollower(
+                self._mqtt.realm.subscriptions, self._mqtt.fan_out, channel
+            )
             # Nothing is missed of a channel that was made while somebody has subscribed.
-            start = FromLatest() if is_first else FromId(self._hub.topics.since(number))
+            start = FromLatest() if is_first else FromId(topics.since(number))
             with contextlib.suppress(NameDoesNotExist):
-                await made.open(start)
+                await made.open(channel.number, start)

@@ -1,17 +1,19 @@
-"""How many bytes of messages are kept for clients that do not acknowledge: by client, by user."""
+"""How many bytes are held for clients: of messages that they do not acknowledge, by client and by
+user, and of what they have sent that cannot be processed yet."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from operator import itemgetter
+from typing import Final, NamedTuple
 
+from penstock.core.access.rights import ANONYMOUS, Principal
+from penstock.core.vocabulary.errors import PenstockError, Unavailable
 from penstock.frontends.mqtt.messages import TopicMessage
+from penstock.frontends.shared.buffers import Buffers, HeldBytes
 from penstock.wire.mqtt.properties import NO_PROPERTIES
 from penstock.wire.mqtt.reasons import MqttViolation, Reason
-
-if TYPE_CHECKING:
-    from penstock.frontends.mqtt.session import MqttSession
 
 CLIENT_BYTES_MAX: Final = 64 << 20
 """Bytes of messages that wait for one client, or for its acknowledgements; a single message may be
@@ -70,12 +72,20 @@ class ClientBytes:
         return f"{self.held} bytes wait to be acknowledged; at most {CLIENT_BYTES_MAX} may"
 
 
+class HeldMessages(NamedTuple):
+    """The messages that are kept for one client."""
+
+    bytes: ClientBytes
+    end: Callable[[PenstockError], None] | None
+    """Ends the client's connection with a reason; None: it has none."""
+
+
 class UserBytes:
     """The sums of all clients, by user."""
 
-    def __init__(self, sessions: Callable[[], Iterable[MqttSession]]) -> None:
-        """``sessions`` are those that messages are kept for."""
-        self._sessions = sessions
+    def __init__(self, clients_of: Callable[[str], Iterable[HeldMessages]]) -> None:
+        """``clients_of`` returns what is kept for the clients of a user."""
+        self._clients_of = clients_of
         self._held: Counter[str] = Counter()
 
     def add(self, user: str, change: int) -> None:
@@ -88,14 +98,70 @@ class UserBytes:
             self._relieve(user)
 
     def _relieve(self, user: str) -> None:
-        own = [each for each in self._sessions() if each.principal.user == user]
-        self._held[user] = sum(each.outbox.bytes.counted for each in own)
-        connected = [each for each in own if each.connection is not None]
+        clients = list(self._clients_of(user))
+        self._held[user] = sum(client.bytes.counted for client in clients)
+        connected = [(client.bytes.held, client.end) for client in clients if client.end]
         if self._held[user] > USER_BYTES_MAX and connected:
-            largest = max(connected, key=lambda each: each.outbox.bytes.held)
+            held, end = max(connected, key=itemgetter(0))
             text = (
-                f"{largest.outbox.bytes.held} bytes wait to be acknowledged, and more than "
+                f"{held} bytes wait to be acknowledged, and more than "
                 f"{USER_BYTES_MAX} of all clients of the user; acknowledge sooner, or take less"
             )
-            assert largest.connection is not None, "it is one of those"
-            largest.connection.end(MqttViolation(Reason.QUOTA_EXCEEDED, text))
+            end(MqttViolation(Reason.QUOTA_EXCEEDED, text))
+
+
+class ReceivedBytes:
+    """The bytes of one client that are held before it is signed in, and of a packet that is not
+    complete."""
+
+    def __init__(self, unknown: Buffers, incomplete: Buffers) -> None:
+        """``unknown`` counts the bytes of clients that are not signed in, ``incomplete`` those of
+        packets that are not complete."""
+        self._unknown = unknown.open(Principal(ANONYMOUS, ""))
+        self._unknown_bytes = 0
+        self._incomplete: HeldBytes | None = None
+        self._all_unknown, self._all_incomplete = unknown, incomplete
+
+    def begin(self, host: str) -> None:
+        """Count for a host what comes until its client is signed in."""
+        self._unknown = self._all_unknown.open(Principal(ANONYMOUS, host))
+
+    def add(self, size: int) -> None:
+        """Count bytes of a client that is not signed in. Raises ``Unavailable`` without room for
+        them."""
+        self._unknown_bytes += size
+        self._unknown.grow(self._unknown_bytes)
+
+    def signed_in(self) -> None:
+        """Give back what was counted before the client was signed in."""
+        self._unknown.close()
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether an incomplete packet is counted."""
+        return self._incomplete is not None
+
+    def hold(self, principal: Principal, size: int) -> None:
+        """Count an incomplete packet with those of the other clients of the user; 0: the client has
+        no large one. Raises :class:`MqttViolation` without room for it."""
+        if self._incomplete is not None:
+            self._incomplete.close()
+        self._incomplete = None
+        if not size:
+            return
+        self._incomplete = self._all_incomplete.open(principal)
+        try:
+            self._incomplete.grow(size)
+        except Unavailable:
+            text = (
+                "too many large messages of the user are incomplete; send fewer of them at the "
+                "same time"
+            )
+            raise MqttViolation(Reason.QUOTA_EXCEEDED, text) from None
+
+    def end(self) -> None:
+        """Give everything back, because the connection is lost."""
+        self.signed_in()
+        if self._incomplete is not None:
+            self._incomplete.close()
+        self._incomplete = None

@@ -12,7 +12,7 @@ from penstock.frontends.mqtt.messages import TopicMessage
 from penstock.wire.mqtt.properties import PacketProperties
 
 if TYPE_CHECKING:
-    from penstock.frontends.mqtt.outbox import Filter
+    from penstock.frontends.mqtt.filters import Filter
 
 
 _KEPT: Final = (

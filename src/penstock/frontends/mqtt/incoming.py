@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.api.publishing import PublishEvents
 from penstock.core.vocabulary.errors import PenstockError
+from penstock.frontends.mqtt.filters import ClientConnection
 from penstock.frontends.mqtt.messages import (
     Gathered,
     GatheredTogether,
@@ -28,7 +29,7 @@ from penstock.wire.mqtt.properties import NO_PROPERTIES
 from penstock.wire.mqtt.reasons import MqttViolation, Reason, protocol_error
 
 if TYPE_CHECKING:
-    from penstock.frontends.mqtt.connection import MqttConnection
+    from penstock.frontends.mqtt.mqtt_realm import MqttRealm
     from penstock.frontends.mqtt.session import MqttSession
 
 RECEIVE_MAXIMUM: Final = 1_000
@@ -36,12 +37,27 @@ RECEIVE_MAXIMUM: Final = 1_000
 ALIASES_MAX: Final = 100
 
 
+class PublishingConnection(ClientConnection, Protocol):
+    """The connection of a client that publishes, which is answered by it."""
+
+    publisher: str
+    """The client's principal, as events name who has published them."""
+    client: MqttSession
+    is_ending: bool
+    """Whether nothing more is heard of the client."""
+
+    def acknowledge(self, packet_ids: Sequence[int]) -> None:
+        """Send that messages of QoS 1 are stored."""
+        ...
+
+
 class Incoming:
     """What comes by one connection."""
 
-    def __init__(self, connection: MqttConnection) -> None:
+    def __init__(self, mqtt: MqttRealm, connection: PublishingConnection) -> None:
+        self._mqtt = mqtt
         self._connection = connection
-        self._access = connection.realm.access
+        self._access = mqtt.realm.access
         self._aliases: dict[int, str] = {}
         self._whose: Publication | None = None
         self.unanswered = 0
@@ -62,14 +78,14 @@ class Incoming:
                 if not connection.is_ending:
                     self.received(plain_packet(*each))
             return
-        hub, whose = connection.hub, self._whose
-        received = hub.counts.received
+        mqtt, whose = self._mqtt, self._whose
+        received = mqtt.counts.received
         received[1] += confirmed
         received[0] += count - confirmed
         self.unanswered += confirmed
         if whose is None or whose.session is not connection.client:
             whose = self._publication(connection.client)
-        hub.gather(connection.publisher, GatheredTogether(whose, messages))
+        mqtt.publisher.gather(connection.publisher, GatheredTogether(whose, messages))
 
     def _may_publish(self, messages: Sequence[PlainMessage]) -> bool:
         rights = self._connection.rights
@@ -83,7 +99,7 @@ class Incoming:
     def received(self, packet: PublishPacket) -> None:
         """A message has come. Raises :class:`MqttViolation` for one that may not."""
         connection, session = self._connection, self._connection.client
-        connection.hub.counts.received[packet.qos] += 1
+        self._mqtt.counts.received[packet.qos] += 1
         topic = packet.topic if packet.properties is NO_PROPERTIES else self._topic(packet)
         if packet.qos == 2 and (is_stored := session.received.get(packet.packet_id)) is not None:
             if is_stored:  # it is sent again: it has been stored once, and is not stored twice
@@ -110,11 +126,11 @@ class Incoming:
             whose.not_stored(packet, MqttViolation(Reason.PAYLOAD_FORMAT_INVALID, text))
             return
         message = Received(topic, packet, session.client_id)
-        connection.hub.gather(connection.publisher, Gathered(whose, message, entries))
+        self._mqtt.publisher.gather(connection.publisher, Gathered(whose, message, entries))
 
     def _publication(self, session: MqttSession) -> Publication:
         if self._whose is None or self._whose.session is not session:
-            self._whose = Publication(self._connection, session)
+            self._whose = Publication(self, self._connection, session)
         return self._whose
 
     def _topic(self, packet: PublishPacket) -> str:
@@ -140,8 +156,8 @@ class Incoming:
     def not_stored(self, packet: PublishPacket, error: PenstockError) -> None:
         """Refuse a message: with a reason where the version has one, else by closing."""
         connection = self._connection
-        connection.realm.connections.refused(error)
-        connection.hub.counts.refused += 1
+        self._mqtt.realm.connections.refused(error)
+        self._mqtt.counts.refused += 1
         if packet.qos:
             self.unanswered -= 1
         if packet.qos and connection.version == MQTT_5:
@@ -175,31 +191,32 @@ class Incoming:
 class Publication:
     """Who hears what has become of a message that came by a connection."""
 
-    __slots__ = ("_connection", "client_id", "session")
+    __slots__ = ("_connection", "_incoming", "client_id", "session")
 
-    def __init__(self, connection: MqttConnection, session: MqttSession) -> None:
+    def __init__(
+        self, incoming: Incoming, connection: PublishingConnection, session: MqttSession
+    ) -> None:
+        self._incoming = incoming
         self._connection = connection
         self.session = session
         self.client_id = session.client_id
 
     def stored_together(self, messages: Sequence[PlainMessage]) -> None:
         """Acknowledge plain messages that are stored."""
-        connection = self._connection
         if len(messages) == 1:
             packet_ids: Sequence[int] = messages[0][2:] if messages[0][2] else ()
         else:
             packet_ids = [packet_id for _, _, packet_id in messages if packet_id]
         if packet_ids:
-            connection.incoming.unanswered -= len(packet_ids)
-            connection.acknowledge(packet_ids)
+            self._incoming.unanswered -= len(packet_ids)
+            self._connection.acknowledge(packet_ids)
 
     def stored(self, packet: PublishPacket) -> None:
         """Acknowledge a message that is stored, by the connection that its client has now if it
         has QoS 2: the client has sent it again there."""
-        connection = self._connection
-        connection.incoming.stored(packet)
+        self._incoming.stored(packet)
         if packet.qos == 1:
-            connection.acknowledge((packet.packet_id,))
+            self._connection.acknowledge((packet.packet_id,))
         elif packet.qos == 2:
             self.session.took(packet.packet_id, is_stored=True)
             self.session.answer(PubrecPacket(packet.packet_id))
@@ -207,7 +224,7 @@ class Publication:
     def not_stored(self, packet: PublishPacket, error: PenstockError) -> None:
         if packet.qos == 2:
             self.session.took(packet.packet_id, is_stored=False)
-        self._connection.incoming.not_stored(packet, error)
+        self._incoming.not_stored(packet, error)
 
 
 def _is_text(payload: bytes) -> bool:

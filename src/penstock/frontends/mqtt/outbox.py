@@ -5,30 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Final, TypeGuard
+from typing import TYPE_CHECKING, Final, Protocol, TypeGuard
 
+from penstock.core.vocabulary.ports import Clock
 from penstock.frontends.mqtt.expressing import TOO_LARGE, give_up
+from penstock.frontends.mqtt.filters import ClientConnection, Filter
 from penstock.frontends.mqtt.held_bytes import ClientBytes, size_of
 from penstock.frontends.mqtt.in_flight import InFlight, MessageSource, WaitingMessage
 from penstock.frontends.mqtt.messages import TopicMessage, published_parts
-from penstock.frontends.mqtt.session_store import SentRecord, sent_entry
-from penstock.wire.mqtt.packets import (
-    MQTT_5,
-    PACKET_BYTES_MAX,
-    PublishPacket,
-    PubrelPacket,
-    TopicSubscription,
-)
+from penstock.frontends.mqtt.session_store import Entry, SentRecord, sent_entry
+from penstock.wire.mqtt.packets import MQTT_5, Packet, PublishPacket, PubrelPacket
 from penstock.wire.mqtt.properties import PacketProperties
 from penstock.wire.mqtt.reading import SHARED
 from penstock.wire.mqtt.reasons import MqttViolation, Reason
 from penstock.wire.mqtt.writing import packet_bytes, plain_publishes
 
 if TYPE_CHECKING:
-    from penstock.frontends.mqtt.connection import MqttConnection
-    from penstock.frontends.mqtt.durable_feed import DurableFeed
-    from penstock.frontends.mqtt.session import MqttSession
-    from penstock.frontends.mqtt.topic_channels import TopicChannel
     from penstock.runtime.access.open_connections import MessageCounts
 
 WAITING_MAX: Final = 10_000
@@ -36,78 +28,59 @@ WAITING_MAX: Final = 10_000
 _IDS: Final = 65_535
 
 
-class Filter:
-    """What a client has subscribed to."""
+class OutboxSession(Protocol):
+    """The session of the client, which makes its outbox."""
 
-    __slots__ = (
-        "connection",
-        "durable",
-        "feed",
-        "feeds",
-        "is_live",
-        "no_local",
-        "number",
-        "open_retained",
-        "owes_retained",
-        "qos",
-        "retain_as_published",
-        "text",
-    )
+    place: str
+    """Where the session is stored."""
+    connection: ClientConnection | None
+    """The connection that the client has now."""
 
-    def __init__(
-        self, connection: MqttConnection, wanted: TopicSubscription, number: int | None
+    def count_bytes(self, change: int) -> None:
+        """Change the sum of what is kept for clients of the user."""
+        ...
+
+    def store(
+        self,
+        entries: Sequence[Entry],
+        then: Callable[[], None] | None = None,
+        failed: Callable[[], None] | None = None,
     ) -> None:
-        self.connection = connection
-        self.text = wanted.filter
-        self.qos = wanted.qos
-        self.no_local = wanted.no_local
-        self.retain_as_published = wanted.retain_as_published
-        self.number = number
-        self.durable = ""
-        """The durable that has its messages; empty: they come as they are published."""
-        self.feed: DurableFeed | None = None
-        """What gives the messages of the channel of all topics."""
-        self.feeds: dict[str, DurableFeed] = {}
-        """What gives messages of channels with topics, by their names."""
-        self.is_live = False
-        """Whether it is among the filters that what is published is given out by."""
-        self.owes_retained = False
-        """Whether the client of a lasting session may not have all retained messages yet."""
-        self.open_retained = 0
-        """Retained messages in flight, and one while they are searched."""
+        """Store entries; ``then`` is called once they are on disk, ``failed`` if they cannot be."""
+        ...
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether a group of clients has it, each message one of them (SEM M9)."""
-        return self.text.startswith(SHARED)
+    def answer(self, packet: Packet) -> None:
+        """Send the client a packet, if it is connected."""
+        ...
 
-    @property
-    def is_open(self) -> bool:
-        """Whether messages come by it."""
-        return self.feed is not None or bool(self.feeds) or self.is_live
+    def settle(self, source: MessageSource | None, then: Callable[[], None] | None = None) -> None:
+        """Acknowledge an event to its durable; ``then`` is called once that is on disk."""
+        ...
 
-    def feed_of(self, channel: str) -> DurableFeed | None:
-        """What gives the messages of a channel; an empty name is that of all topics."""
-        return self.feeds.get(channel) if channel else self.feed
+    def settle_all(self, text: str, channel: str, event_ids: Sequence[int]) -> None:
+        """Acknowledge events to the durable of a filter in a channel."""
+        ...
 
-    def may_have(self, channel: TopicChannel | None) -> bool:
-        """Whether its client may have messages of a channel, that of all topics if it is None."""
-        return self.connection.may_have(self, channel)
+    def reads_again(self, source: MessageSource) -> bool:
+        """Whether a message that is in flight is given to the next connection by itself."""
+        ...
 
-    def takes(self, message: TopicMessage) -> bool:
-        """Whether it takes a message of a topic that it matches."""
-        return not (self.no_local and self.connection.client_id == message.client_id)
+    def retained_done(self, text: str) -> None:
+        """End the delivery of a retained message by a filter."""
+        ...
 
 
 class Outbox:
     """The messages on their way to one client; those of a lasting session outlive its
     connection."""
 
-    def __init__(self, session: MqttSession, counts: MessageCounts) -> None:
+    def __init__(self, session: OutboxSession, counts: MessageCounts, clock: Clock) -> None:
         self._session = session
         self._counts = counts
-        self.packet_bytes_max = PACKET_BYTES_MAX
-        """Largest packet that the client takes, in bytes."""
+        self._clock = clock
+        self.newer_topics: list[set[str]] = []
+        """A set for each delivery of retained messages that is under way: the topics of which the
+        client has been given something newer since."""
         self.in_flight_max = _IDS
         """Most messages of QoS 1 and 2 that the client takes before it acknowledges the first."""
         self.in_flight: dict[int, InFlight] = {}
@@ -121,6 +94,10 @@ class Outbox:
         self._last_id = 0
         self._room = asyncio.Event()
         self._room.set()
+
+    def forget_newer(self, topics: set[str]) -> None:
+        """Remove a set from :attr:`newer_topics`; others may be equal to it."""
+        self.newer_topics = [each for each in self.newer_topics if each is not topics]
 
     # --- messages come -------------------------------------------------------------------
 
@@ -137,6 +114,9 @@ class Outbox:
         connection = self._session.connection
         if connection is None:
             return
+        if message.is_retained and not from_store:
+            for topics in self.newer_topics:
+                topics.add(message.topic)
         as_published = any(each.retain_as_published for each in filters)
         retain = from_store or (message.is_retained and as_published)
         waiting = WaitingMessage(message, filters, retain, source, size_of(message))
@@ -196,7 +176,7 @@ class Outbox:
             packets = plain_publishes(told, packet_ids, connection.version)
         except ValueError:  # one of them is longer than any packet
             return False
-        if max(map(len, packets)) > self.packet_bytes_max:
+        if max(map(len, packets)) > connection.packet_bytes_max:
             return False
         filters = (wanted,)
         size = 0
@@ -538,7 +518,7 @@ class Outbox:
             return False
         if written is None:
             return False
-        if len(written) > self.packet_bytes_max:
+        if len(written) > connection.packet_bytes_max:
             give_up(self._counts, waiting.message.topic, TOO_LARGE)
             return False
         connection.write(written)
@@ -547,7 +527,7 @@ class Outbox:
 
     def _written(
         self,
-        connection: MqttConnection,
+        connection: ClientConnection,
         waiting: WaitingMessage,
         qos: int,
         packet_id: int,
@@ -557,7 +537,7 @@ class Outbox:
         """A message as it is sent; None: it has expired."""
         message = waiting.message
         own: PacketProperties | None = message.properties
-        now_us = connection.realm.clock.now_us()
+        now_us = self._clock.now_us()
         if is_duplicate:  # its delivery had begun before it expired
             now_us = min(now_us, message.ends_us - 1) if message.ends_us else now_us
         if connection.version == MQTT_5:

@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import LimitReached, PenstockError
-from penstock.frontends.mqtt.durable_feed import DurableFeed, durable_of, shared_durable_of
-from penstock.frontends.mqtt.held_bytes import SEAT_BYTES_MAX
+from penstock.frontends.mqtt.durable_feed import (
+    DurableFeed,
+    durable_of,
+    retire_durable,
+    shared_durable_of,
+)
+from penstock.frontends.mqtt.filters import ClientConnection, Filter
+from penstock.frontends.mqtt.held_bytes import SEAT_BYTES_MAX, HeldMessages
 from penstock.frontends.mqtt.in_flight import MessageSource
-from penstock.frontends.mqtt.outbox import Filter, Outbox
+from penstock.frontends.mqtt.outbox import Outbox
 from penstock.frontends.mqtt.session_store import (
     NEVER,
     Entry,
@@ -25,8 +31,7 @@ from penstock.runtime.delivery.byte_credit import RoughRoom
 from penstock.wire.mqtt.packets import Packet, TopicSubscription
 
 if TYPE_CHECKING:
-    from penstock.frontends.mqtt.connection import MqttConnection
-    from penstock.frontends.mqtt.hub import MqttHub
+    from penstock.frontends.mqtt.mqtt_realm import MqttRealm
 
 
 class SessionFigures(NamedTuple):
@@ -102,15 +107,15 @@ class SessionShares:
 class MqttSession:
     """The state of a session (4.1). One that lasts is stored, and outlives its connection."""
 
-    def __init__(self, hub: MqttHub, client_id: str, principal: Principal, place: str) -> None:
+    def __init__(self, mqtt: MqttRealm, client_id: str, principal: Principal, place: str) -> None:
         """``place`` is where it is stored."""
-        self._hub = hub
+        self._mqtt = mqtt
         self.client_id = client_id
         self.key = ClientKey(client_id, principal.user)
         self.turn = turn_of(self.key)
         self.place = place
         self.principal = principal
-        self.connection: MqttConnection | None = None
+        self.connection: ClientConnection | None = None
         """The connection that it has now."""
         self.is_lasting = False
         self.is_over = False
@@ -124,7 +129,7 @@ class MqttSession:
         self.filters: dict[str, Filter] = {}
         self._away: dict[str, StoredFilter] = {}
         """Its subscriptions, while it has no connection."""
-        self.outbox = Outbox(self, hub.counts)
+        self.outbox = Outbox(self, mqtt.counts, mqtt.realm.clock)
         self.received: dict[int, bool] = {}
         """Messages of QoS 2 that have come and are not released, by id: whether they are stored."""
         self.room = RoughRoom(SEAT_BYTES_MAX)
@@ -133,6 +138,10 @@ class MqttSession:
         self._stored = asyncio.Event()
         self.counted = NOTHING
         """What is in the sums of sessions that are away."""
+
+    def has(self, wanted: Filter) -> bool:
+        """Whether the client is still subscribed by this filter."""
+        return self.filters.get(wanted.text) is wanted
 
     def stored_filters(self) -> tuple[StoredFilter, ...]:
         """Its subscriptions, as they are stored of one that lasts."""
@@ -225,7 +234,7 @@ class MqttSession:
             if self.connection is not None:
                 self.connection.end(error)
 
-        self._hub.sessions.write(entries, reply)
+        self._mqtt.store.write(entries, reply)
 
     @property
     def durables(self) -> list[str]:
@@ -241,7 +250,7 @@ class MqttSession:
 
     # --- connections come and go ---------------------------------------------------------
 
-    def attach(self, connection: MqttConnection) -> None:
+    def attach(self, connection: ClientConnection) -> None:
         """Have a connection, which does not get anything yet."""
         self.connection = connection
         self.room, self._taken_bytes = RoughRoom(SEAT_BYTES_MAX), 0
@@ -250,36 +259,22 @@ class MqttSession:
             options = TopicSubscription(
                 stored.filter, stored.qos, stored.no_local, stored.retain_as_published
             )
-            made = Filter(connection, options, stored.number)
+            made = Filter(connection, self.outbox, options, stored.number)
             made.durable, made.owes_retained = stored.durable, stored.owes_retained
             self.filters[made.text] = made
         self._away = {}
-
-    async def resume(self, connection: MqttConnection) -> list[Filter]:
-        """Go on by a connection where the earlier one ended, unless it has ended, too; gives the
-        filters that are owed retained messages. Raises what taking a seat raises."""
-        if self.connection is not connection:  # another one goes on by itself, once it is let in
-            return []
-        self.outbox.resume()
-        for each in list(self.filters.values()):
-            if self.connection is not connection or not connection.is_open:
-                return []
-            if self.filters.get(each.text) is each:
-                await self._hub.sessions.open(self, each)
-        return [each for each in self.filters.values() if each.owes_retained]
 
     async def open(self, wanted: Filter) -> None:
         """Have messages come by a filter, unless they do already: a client may subscribe to what
         its session is about to go on with. Raises what taking a seat raises."""
         if wanted.is_open:
             return
-        connection = wanted.connection
         if not wanted.durable:
             wanted.is_live = True
-            self._hub.filters.add(wanted.text, wanted)
+            self._mqtt.fan_out.filters.add(wanted.text, wanted)
             return
         if wanted.may_have(None):
-            feed = wanted.feed = DurableFeed(self, wanted, connection)
+            feed = wanted.feed = DurableFeed(self._mqtt, self, wanted)
             try:
                 await self._open(wanted, feed)
             except BaseException:
@@ -291,19 +286,19 @@ class MqttSession:
     def let_go_of_gone(self, wanted: Filter) -> None:
         """Have the client let go of what is in flight from channels that are gone."""
         for name in self.outbox.channels_of(wanted.text):
-            if self._hub.realm.view.named(name) is None:
+            if self._mqtt.realm.view.named(name) is None:
                 left = self.outbox.unacknowledged(wanted.text, name)
                 self.outbox.settled(wanted.text, left, name)
 
     async def open_topics(self, wanted: Filter) -> None:
         """Have messages come by a filter with a durable from the channels with topics that it
         takes, too, and from others what waits there. Raises what taking a seat raises."""
-        topics = self._hub.topics
+        topics = self._mqtt.topics
         left = topics.left_with(wanted.durable, wanted.text)
         for channel in (*topics.met_by(wanted.text), *left):
             if channel.name in wanted.feeds or not wanted.may_have(channel):
                 continue
-            feed = DurableFeed(self, wanted, wanted.connection, channel)
+            feed = DurableFeed(self._mqtt, self, wanted, channel)
             wanted.feeds[channel.name] = feed
             try:
                 await self._open(wanted, feed)
@@ -311,7 +306,7 @@ class MqttSession:
                 wanted.feeds.pop(channel.name, None)
                 raise
         if left:
-            await self._hub.sessions.retire(wanted.durable, wanted.text)
+            await retire_durable(self._mqtt.realm, topics, wanted.durable, wanted.text)
 
     async def _open(self, wanted: Filter, feed: DurableFeed) -> None:
         known = self.outbox.unsettled(wanted.text, feed.channel)
@@ -331,7 +326,7 @@ class MqttSession:
         self.connection = None
         if not self.is_lasting:
             self.outbox.bytes.close()
-        self.ended_us = self._hub.realm.clock.now_us()
+        self.ended_us = self._mqtt.realm.clock.now_us()
 
     def _close(self, wanted: Filter) -> None:
         if wanted.durable:
@@ -342,7 +337,7 @@ class MqttSession:
             wanted.feeds = {}
         elif wanted.is_live:
             wanted.is_live = False
-            self._hub.filters.remove(wanted.text, wanted)
+            self._mqtt.fan_out.filters.remove(wanted.text, wanted)
 
     # --- subscriptions -------------------------------------------------------------------
 
@@ -350,7 +345,7 @@ class MqttSession:
         """Have a filter, in place of an earlier one of its text; gives it, and whether it is new.
         Nothing comes by it before it is opened."""
         assert self.connection is not None, "it has asked for it"
-        made = Filter(self.connection, wanted, number)
+        made = Filter(self.connection, self.outbox, wanted, number)
         older = self.filters.get(made.text)
         if made.is_shared:
             made.durable, made.qos = shared_durable_of(made.text), min(made.qos, 1)
@@ -381,7 +376,13 @@ class MqttSession:
     def count_bytes(self, change: int) -> None:
         """Change the sum of what is kept for clients of its user."""
         if change:
-            self._hub.held.add(self.principal.user, change)
+            self._mqtt.held.add(self.principal.user, change)
+
+    @property
+    def held_messages(self) -> HeldMessages:
+        """The messages that are kept for its client."""
+        end = None if self.connection is None else self.connection.end
+        return HeldMessages(self.outbox.bytes, end)
 
     def taken(self, size: int) -> None:
         """Give back room for events of durables; its seats are told once it is worth it."""

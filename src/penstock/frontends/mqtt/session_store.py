@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Final
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta, Struct
@@ -12,10 +14,13 @@ from penstock.columns.events.body import body_of_columns
 from penstock.columns.events.event import Event
 from penstock.core.access.rights import Principal, Proof
 from penstock.core.realm.internal_stores import ENTRY, session_store
+from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.topics import filter_fault
 from penstock.frontends.mqtt.messages import REMOVAL_MS
 from penstock.frontends.mqtt.newest_events import KeyedChannel
+from penstock.frontends.mqtt.reasons import reported
+from penstock.loggers import logger
 from penstock.runtime.reading.stretches import pages_of
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.store.bodies import Body, body_from
@@ -26,8 +31,13 @@ from penstock.wire.mqtt.reading import packet_of, wanted_of
 from penstock.wire.mqtt.reasons import malformed
 
 PACKET_ID_MAX: Final = 65_535
+TOGETHER_BYTES_MAX: Final = 1 << 16
+"""Bytes of a client's entries above which they are stored in a step of their own."""
 SESSION, RECEIVED, SENT = "session", "received", "sent"
 """Kinds of entries: a session, a message of QoS 2 that has come, one that was sent."""
+
+
+_log = logger("penstock.mqtt")
 
 
 NEVER: Final = 0xFFFF_FFFF
@@ -121,6 +131,8 @@ class SentRecord(Struct, frozen=True, omit_defaults=True):
 
 Entry = tuple[str, bytes]
 """The name of an entry and what it says; nothing: it is removed."""
+Answer = Callable[[PenstockError | None], None]
+"""Called when entries are stored, with None, or with the error that they were refused with."""
 
 
 class StoredEntries(Struct):
@@ -145,6 +157,8 @@ class SessionStore(KeyedChannel):
 
     def __init__(self, realm: RunningRealm, beside: str) -> None:
         super().__init__(realm, beside, session_store(beside))
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[tuple[Sequence[Entry], Answer]] = []
 
     def _type(self, beside: str) -> str:
         return "persistent"
@@ -168,6 +182,63 @@ class SessionStore(KeyedChannel):
             self._realm.publish(*part, "", 0, reply)
         except Exception as error:  # noqa: BLE001  who waits for them is answered, whatever it is
             reply(None, error)
+
+    def write(self, entries: Sequence[Entry], answer: Answer) -> None:
+        """Store entries with the others of this turn of the loop."""
+        if not self._waiting:
+            self._loop.call_soon(self.flush)
+        self._waiting.append((entries, answer))
+
+    async def put(self, entries: Sequence[Entry]) -> None:
+        """Store entries. Raises what a publish raises."""
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def answer(error: PenstockError | None) -> None:
+            if done.done():  # who waited has been cancelled
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self.write(entries, answer)
+        await done
+
+    def flush(self) -> None:
+        """Store now what waits for the end of the turn."""
+        waiting, self._waiting = self._waiting, []
+        for is_large, several in groupby(waiting, self._is_large):
+            together = list(several)
+            for each in [[one] for one in together] if is_large else [together]:
+                self._submit_together(each)
+
+    def _is_large(self, waiting: tuple[Sequence[Entry], Answer]) -> bool:
+        """Whether entries could be too large for the realm, which would refuse those of other
+        clients with them."""
+        size = sum(len(name) + len(data) for name, data in waiting[0])
+        return size > min(TOGETHER_BYTES_MAX, self._realm.limits.event_bytes_max // 2)
+
+    def _submit_together(self, waiting: Sequence[tuple[Sequence[Entry], Answer]]) -> None:
+        """Store the entries of several clients in one step; by themselves if they cannot be an
+        event."""
+
+        def reply(_: Any, error: BaseException | None) -> None:
+            told = None if error is None else reported(error)
+            for _entries, answer in waiting:
+                try:
+                    answer(told)
+                except Exception:  # noqa: BLE001  whatever it is, the others must live on
+                    _log.exception("mqtt.failed")
+
+        try:
+            part = self.part([entry for entries, _ in waiting for entry in entries])
+        except Exception as error:  # noqa: BLE001  the entries of others do not share it
+            if len(waiting) == 1:
+                reply(None, error)
+            for each in waiting if len(waiting) > 1 else ():
+                self._submit_together([each])
+            return
+        self.submit(part, reply)
 
     # --- reading -------------------------------------------------------------------------
 

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from heapq import heappop, heappush
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
 from penstock.api.publishing import PublishEvents
 from penstock.core.access.rights import Principal
-from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import NameDoesNotExist, PenstockError
-from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.session_durables import is_of_session
 from penstock.core.vocabulary.start_positions import FromId
-from penstock.frontends.mqtt.durable_feed import is_shared_durable, make_durable
+from penstock.frontends.mqtt.durable_feed import is_shared_durable, make_durable, retire_durable
+from penstock.frontends.mqtt.filters import ClientConnection, Filter
 from penstock.frontends.mqtt.messages import Gathered, Received
-from penstock.frontends.mqtt.outbox import Filter
-from penstock.frontends.mqtt.reasons import reported
 from penstock.frontends.mqtt.session import (
     NOTHING,
     ClientKey,
@@ -34,7 +30,6 @@ from penstock.frontends.mqtt.session import (
 from penstock.frontends.mqtt.session_store import (
     NEVER,
     Entry,
-    SessionStore,
     StoredEntries,
     StoredWill,
     place_of,
@@ -43,46 +38,56 @@ from penstock.frontends.mqtt.session_store import (
     session_removed,
     will_packet,
 )
-from penstock.frontends.mqtt.topic_rights import ClientRights
 from penstock.loggers import logger
 from penstock.runtime.access.internal_errors import new_incident_id
-from penstock.runtime.store.bodies import Body
 from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, ConnectPacket, PublishPacket, Will
 from penstock.wire.mqtt.writing import packet_bytes
 
 if TYPE_CHECKING:
-    from penstock.frontends.mqtt.connection import MqttConnection
-    from penstock.frontends.mqtt.hub import MqttHub
-
-Answer = Callable[[PenstockError | None], None]
+    from penstock.frontends.mqtt.mqtt_realm import MqttRealm
 
 LOOK_S_MAX = 60.0
 """Most seconds until the clock is looked at again: it may have been set."""
-TOGETHER_BYTES_MAX: Final = 1 << 16
-"""Bytes of a client's entries above which they are stored in a step of their own."""
 
 _log = logger("penstock.mqtt")
+
+
+class SessionConnection(ClientConnection, Protocol):
+    """The connection of a client that has a session, or is about to have one."""
+
+    client: MqttSession
+    """The session; one without a client id until the client is let in."""
+
+    @property
+    def key(self) -> ClientKey:
+        """What the session is known by."""
+        ...
+
+    def replaced(self) -> None:
+        """Close the connection, because its client has connected again."""
+        ...
 
 
 class MqttSessions:
     """The sessions of all clients, those that are stored and those that are not."""
 
-    def __init__(self, hub: MqttHub) -> None:
-        self._hub = hub
-        self._store = SessionStore(hub.realm, hub.channel)
+    def __init__(self, mqtt: MqttRealm) -> None:
+        self._mqtt = mqtt
+        self._store = mqtt.store
+        self._connected: dict[ClientKey, SessionConnection] = {}
+        """The connections of all clients."""
         self._known: dict[ClientKey, MqttSession] = {}
         """Sessions of which something is stored."""
         self._places: dict[str, MqttSession] = {}
         """Sessions of which something is stored, by the place where it is."""
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         """Clients that come or go at the moment, and how many wait for their turn."""
-        limits = hub.listener.limits
+        limits = mqtt.listener.limits
         self._shares = SessionShares(
             limits.mqtt_sessions_per_user_max, limits.mqtt_session_bytes_per_user_max
         )
         self._members: dict[str, set[MqttSession]] = {}
         """Who shares a durable, by its name."""
-        self._waiting: list[tuple[Sequence[Entry], Answer]] = []
         self._due: list[tuple[int, ClientKey]] = []
         """When which client's session has something to do, in microseconds since 1970."""
         self._alarm: asyncio.TimerHandle | None = None
@@ -98,6 +103,19 @@ class MqttSessions:
     def away(self) -> dict[ClientKey, MqttSession]:
         """The sessions without a connection."""
         return {key: each for key, each in self._known.items() if each.connection is None}
+
+    def connections(self) -> list[SessionConnection]:
+        """The connections of all clients."""
+        return list(self._connected.values())
+
+    def connection_of(self, key: ClientKey) -> SessionConnection | None:
+        """The connection of a client."""
+        return self._connected.get(key)
+
+    def every(self) -> dict[ClientKey, MqttSession]:
+        """The sessions of all clients, with a connection and without."""
+        connected = {key: each.client for key, each in self._connected.items()}
+        return self.away() | connected
 
     def get(self, key: ClientKey) -> MqttSession | None:
         """A session of which something is stored."""
@@ -124,7 +142,7 @@ class MqttSessions:
         if found.unreadable_count:
             self._report_unreadable(found)
         for place, record in found.sessions.items():
-            session = MqttSession(self._hub, record.client_id, record.principal.principal, place)
+            session = MqttSession(self._mqtt, record.client_id, record.principal.principal, place)
             # not later than now, although the clock of an earlier start may have been ahead
             session.know(replace(record, ended_us=min(record.ended_us or now_us, now_us)))
             self._known[session.key] = self._places[place] = session
@@ -158,14 +176,14 @@ class MqttSessions:
         known = {name for each in self._known.values() for name in each.durables}
         there = {
             (store.number, name)
-            for store in self._hub.realm.view.stores()
+            for store in self._mqtt.realm.view.stores()
             for name, _ in store.durables
             if is_of_session(name)
         }
         for channel, name in there:
             if name not in known:
-                await self._hub.realm.subscriptions.delete_durable(channel, name)
-        if self._hub.topics.every:
+                await self._mqtt.realm.subscriptions.delete_durable(channel, name)
+        if self._mqtt.topics.every:
             for session in list(self._known.values()):
                 await self._make_durables(session, there)
 
@@ -177,8 +195,8 @@ class MqttSessions:
                 if self._known.get(session.key) is session:
                     await self._make_durables(session)
             for text, name in session.kept:
-                await self.retire(name, text)
-        for connection in self._hub.connections():
+                await retire_durable(self._mqtt.realm, self._mqtt.topics, name, text)
+        for connection in self.connections():
             session = connection.client
             for each in list(session.filters.values()):
                 if each.durable and each.is_open:
@@ -189,44 +207,37 @@ class MqttSessions:
     ) -> None:
         """Make the durables that a session lacks on channels with topics; ``there`` are some that
         it does not lack."""
-        rights = ClientRights(self._hub, session.principal, session.client_id)
+        rights = self._mqtt.rights_of(session.principal, session.client_id)
         for text, name in session.kept:
-            for channel in self._hub.topics.met_by(text):
+            for channel in self._mqtt.topics.met_by(text):
                 if (channel.number, name) in there:
                     continue
                 if not rights.may_have(text, channel, makes_durable=True):
                     continue
-                start = FromId(self._hub.topics.since(channel.number))
+                start = FromId(self._mqtt.topics.since(channel.number))
                 with contextlib.suppress(NameDoesNotExist):  # it is gone again
-                    await make_durable(self._hub.realm, channel.number, name, text, channel, start)
-
-    async def retire(self, name: str, text: str) -> None:
-        """Delete the durable of a filter on channels that have no topics any more which the filter
-        takes, once nothing waits there (SEM M12)."""
-        subscriptions = self._hub.realm.subscriptions
-        for channel in self._hub.topics.left_with(name, text):
-            with contextlib.suppress(NameDoesNotExist):
-                every = Span(0, 1 << 62)
-                if not (await subscriptions.holding.outstanding(channel.number, name, every)).ids:
-                    await subscriptions.delete_durable(channel.number, name)
+                    await make_durable(self._mqtt.realm, channel.number, name, text, channel, start)
 
     # --- clients come --------------------------------------------------------------------
 
     async def enter(
-        self, connection: MqttConnection, packet: ConnectPacket, principal: Principal
+        self, connection: SessionConnection, packet: ConnectPacket, principal: Principal
     ) -> tuple[MqttSession, bool]:
         """The session of a client that connects, and whether it is one that there was. An older
         connection of the client ends."""
         key = connection.key
         async with self._turn(turn_of(key)):
-            self._hub.enter(connection)
+            older = self._connected.get(key)
+            if older is not None:
+                older.replaced()
+            self._connected[key] = connection
             known = self._known.get(key)
             if known is not None and (packet.clean_start or known.is_over):
                 await self._end(known)
                 known = None
             if known is not None and _is_due(known.will_us, self._now_us):
                 await self._say_will(known)
-            session = known or MqttSession(self._hub, key.client_id, principal, self._place(key))
+            session = known or MqttSession(self._mqtt, key.client_id, principal, self._place(key))
             present = session.is_lasting
             session.principal = principal
             session.expiry_s, session.will = expiry_of(packet), _stored(packet.will)
@@ -238,7 +249,7 @@ class MqttSessions:
                     self._shares.keep(key, len(session.entry[1]))
                     self._known[key] = self._places[session.place] = session
                     session.has_record = True
-                    await self._put((session.entry,))
+                    await self._store.put((session.entry,))
                 except BaseException:
                     session.detach()
                     self._count(session)
@@ -255,7 +266,7 @@ class MqttSessions:
 
     @property
     def _now_us(self) -> int:
-        return self._hub.realm.clock.now_us()
+        return self._mqtt.realm.clock.now_us()
 
     @asynccontextmanager
     async def _turn(self, client_id: str) -> AsyncIterator[None]:
@@ -270,7 +281,25 @@ class MqttSessions:
             if count > 1:
                 self._turns[client_id] = lock, count - 1
 
+    async def resume(self, session: MqttSession, connection: SessionConnection) -> list[Filter]:
+        """Go on by a connection where the earlier one ended, unless it has ended, too; gives the
+        filters that are owed retained messages. Raises what taking a seat raises."""
+        if session.connection is not connection:
+            return []  # another one goes on by itself, once it is let in
+        session.outbox.resume()
+        for wanted in list(session.filters.values()):
+            if session.connection is not connection or not connection.is_open:
+                return []
+            if session.has(wanted):
+                await self.open(session, wanted)
+        return [each for each in session.filters.values() if each.owes_retained]
+
     # --- clients go ----------------------------------------------------------------------
+
+    def forget(self, connection: SessionConnection) -> None:
+        """A connection has ended, or its client was not let in."""
+        if self._connected.get(connection.key) is connection:
+            del self._connected[connection.key]
 
     def leave(self, session: MqttSession) -> None:
         """The connection of a session has ended."""
@@ -279,10 +308,10 @@ class MqttSessions:
         session.is_over = session.is_over or session.expiry_s == 0 or self._is_useless(session)
         if not session.has_record:
             if shared := session.durables:
-                self._hub.listener.spawn(self._part, session, shared)
+                self._mqtt.listener.spawn(self._part, session, shared)
             return
         if session.is_over or _is_due(session.will_us, session.ended_us):
-            self._hub.listener.spawn(self._seen_to, session)
+            self._mqtt.listener.spawn(self._seen_to, session)
             return
         session.store((session.entry,))
         self._watch(session)
@@ -292,7 +321,7 @@ class MqttSessions:
         right that one could have, or to publish its will."""
         if session.stored_filters():
             return False
-        rights = ClientRights(self._hub, session.principal, session.client_id)
+        rights = self._mqtt.rights_of(session.principal, session.client_id)
         return not rights.may_anything()
 
     async def _seen_to(self, session: MqttSession) -> None:
@@ -328,7 +357,7 @@ class MqttSessions:
             if each.qos == 2 and each.source is not None
         ]
         if session.will is None:
-            await self._put(entries)
+            await self._store.put(entries)
         else:
             await self._say(session, session.will, entries)
         self._known.pop(session.key, None)
@@ -348,7 +377,7 @@ class MqttSessions:
     async def save(self, session: MqttSession) -> None:
         """Store a session as it is now. Raises ``LimitReached``, and what a publish raises."""
         self._shares.keep(session.key, len(session.entry[1]))
-        await self._put((session.entry,))
+        await self._store.put((session.entry,))
 
     async def open(self, session: MqttSession, wanted: Filter) -> None:
         """Have messages come by a filter. Raises what taking a seat raises."""
@@ -370,9 +399,9 @@ class MqttSessions:
                     continue
                 self._members.pop(name, None)
                 # also on a channel that has no topics any more
-                for store, _ in self._hub.realm.view.with_durable(name):
+                for store, _ in self._mqtt.realm.view.with_durable(name):
                     with contextlib.suppress(NameDoesNotExist):
-                        await self._hub.realm.subscriptions.delete_durable(store.number, name)
+                        await self._mqtt.realm.subscriptions.delete_durable(store.number, name)
 
     async def _part(self, session: MqttSession, names: Sequence[str]) -> None:
         """A client without a session that lasts has left the groups that it was in."""
@@ -402,16 +431,16 @@ class MqttSessions:
         principal = session.principal
         try:
             packet = will_packet(will)  # one that was stored when wills could be larger is refused
-            rights = ClientRights(self._hub, principal, session.client_id)
+            rights = self._mqtt.rights_of(principal, session.client_id)
             rights.check_publish(packet.topic, PublishEvents)
         except PenstockError as error:
             _log.warning("mqtt.will_refused", client=session.client_id, reason=str(error))
-            await self._put(entries)
+            await self._store.put(entries)
             return
-        self._write()  # in the order in which it was said
-        farewell = Farewell(self._hub.loop.create_future())
+        self._store.flush()  # in the order in which it was said
+        farewell = Farewell(self._mqtt.loop.create_future())
         message = Received(packet.topic, packet, session.client_id)
-        self._hub.submit(principal.name, [Gathered(farewell, message, tuple(entries))])
+        self._mqtt.publisher.submit(principal.name, [Gathered(farewell, message, tuple(entries))])
         await farewell.done
 
     # --- times ---------------------------------------------------------------------------
@@ -427,80 +456,18 @@ class MqttSessions:
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm = None
-        if self._due and not self._hub.listener.is_stopping:
+        if self._due and not self._mqtt.listener.is_stopping:
             wait_s = (self._due[0][0] - self._now_us) / 1e6
-            self._alarm = self._hub.loop.call_later(min(max(wait_s, 0.0), LOOK_S_MAX), self._look)
+            self._alarm = self._mqtt.loop.call_later(min(max(wait_s, 0.0), LOOK_S_MAX), self._look)
 
     def _look(self) -> None:
         now_us = self._now_us
-        while self._due and self._due[0][0] <= now_us and not self._hub.listener.is_stopping:
+        while self._due and self._due[0][0] <= now_us and not self._mqtt.listener.is_stopping:
             _, key = heappop(self._due)
             session = self._known.get(key)
             if session is not None and session.connection is None:
-                self._hub.listener.spawn(self._seen_to, session)
+                self._mqtt.listener.spawn(self._seen_to, session)
         self._set_alarm()
-
-    # --- writing -------------------------------------------------------------------------
-
-    def part(self, entries: Sequence[Entry]) -> tuple[ChannelId, list[Body]]:
-        """Entries as what is published in one step with something else."""
-        return self._store.part(entries)
-
-    def write(self, entries: Sequence[Entry], answer: Answer) -> None:
-        """Store entries with the others of this turn of the loop."""
-        if not self._waiting:
-            self._hub.loop.call_soon(self._write)
-        self._waiting.append((entries, answer))
-
-    async def _put(self, entries: Sequence[Entry]) -> None:
-        """Store entries. Raises what a publish raises."""
-        done: asyncio.Future[None] = self._hub.loop.create_future()
-
-        def answer(error: PenstockError | None) -> None:
-            if done.done():  # who waited has been cancelled
-                return
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
-
-        self.write(entries, answer)
-        await done
-
-    def _write(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for is_large, several in groupby(waiting, self._is_large):
-            together = list(several)
-            for each in [[one] for one in together] if is_large else [together]:
-                self._submit(each)
-
-    def _is_large(self, waiting: tuple[Sequence[Entry], Answer]) -> bool:
-        """Whether entries could be too large for the realm, which would refuse those of other
-        clients with them."""
-        size = sum(len(name) + len(data) for name, data in waiting[0])
-        return size > min(TOGETHER_BYTES_MAX, self._hub.realm.limits.event_bytes_max // 2)
-
-    def _submit(self, waiting: Sequence[tuple[Sequence[Entry], Answer]]) -> None:
-        """Store the entries of several clients in one step; by themselves if they cannot be an
-        event."""
-
-        def reply(_: Any, error: BaseException | None) -> None:
-            told = None if error is None else reported(error)
-            for _entries, answer in waiting:
-                try:
-                    answer(told)
-                except Exception:  # noqa: BLE001  whatever it is, the others must live on
-                    _log.exception("mqtt.failed")
-
-        try:
-            part = self._store.part([entry for entries, _ in waiting for entry in entries])
-        except Exception as error:  # noqa: BLE001  the entries of others do not share it
-            if len(waiting) == 1:
-                reply(None, error)
-            for each in waiting if len(waiting) > 1 else ():
-                self._submit([each])
-            return
-        self._store.submit(part, reply)
 
 
 class Farewell:

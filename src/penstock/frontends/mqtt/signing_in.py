@@ -4,38 +4,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Protocol
 
-from msgspec.structs import replace
-
-from penstock.api.publishing import PublishEvents
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import AuthenticationFailed, ConnectionLost, PenstockError
-from penstock.core.vocabulary.topics import TOPIC_BYTES_MAX, name_fault
-from penstock.frontends.mqtt.incoming import ALIASES_MAX, RECEIVE_MAXIMUM
 from penstock.frontends.mqtt.reasons import connack_reason
-from penstock.frontends.mqtt.subscribing import give_retained
-from penstock.frontends.mqtt.topic_rights import ClientRights
 from penstock.frontends.shared.sasl_responses import BEARER, bearer_of, check_own
 from penstock.loggers import logger
 from penstock.wire import scram
-from penstock.wire.mqtt.packets import PACKET_BYTES_MAX, AuthPacket, ConnackPacket, ConnectPacket
-from penstock.wire.mqtt.properties import PROPERTIES_BYTES_MAX, PacketProperties
+from penstock.wire.mqtt.packets import AuthPacket, ConnectPacket, Packet
+from penstock.wire.mqtt.properties import PacketProperties
 from penstock.wire.mqtt.reasons import MqttViolation, Reason, protocol_error
 
 if TYPE_CHECKING:
-    from penstock.frontends.mqtt.connection import MqttConnection
+    from penstock.runtime.realm import RunningRealm
 
-ROOM_BYTES: Final = PROPERTIES_BYTES_MAX + TOPIC_BYTES_MAX + 64
-"""Bytes of a packet beside its payload."""
+P = ParamSpec("P")
+
 TOKEN_USER: Final = "token"
 """The user name of a client whose password is a bearer token, unless a user is called so."""
 
 _log = logger("penstock.mqtt")
 
 
-_NOT_TAKEN: Final = "the client takes no packet as large as the one that it waits for"
+NOT_TAKEN: Final = "the client takes no packet as large as the one that it waits for"
 
 
 class ProvenIdentity(NamedTuple):
@@ -46,13 +39,66 @@ class ProvenIdentity(NamedTuple):
     """What the last packet of the exchange tells it."""
 
 
+class SignInConnection(Protocol):
+    """The connection of a client that signs in."""
+
+    principal: Principal
+    """The user of the connection so far."""
+    host: str
+    is_open: bool
+    """Whether the client is let in."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the client has disconnected, or its connection is ending."""
+        ...
+
+    def about(self, name: str) -> Any:
+        """What the transport knows of its other end; None: nothing."""
+        ...
+
+    def run(
+        self, work: Callable[P, Coroutine[Any, Any, None]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """Run something that has to wait. If it fails unexpectedly, the connection ends."""
+        ...
+
+    def reads_on(self) -> None:
+        """Take in what the client has sent in the meantime."""
+        ...
+
+    def send(self, packet: Packet) -> bool:
+        """Send a packet; False: it is larger than the client takes."""
+        ...
+
+    async def welcome(
+        self, packet: ConnectPacket, principal: Principal, proof: PacketProperties
+    ) -> None:
+        """Let a client in; ``proof`` is what its authentication ends with. Raises what keeps it
+        from having a session."""
+        ...
+
+    def identified(self, principal: Principal) -> None:
+        """Go on with a principal that the client has shown anew."""
+        ...
+
+    def refuse(self, reason: Reason, text: str) -> None:
+        """Answer a CONNECT with a refusal, and close."""
+        ...
+
+    def end(self, reason: PenstockError | None) -> None:
+        """Close the connection with a reason."""
+        ...
+
+
 class MqttSignIn:
     """Finds out who the client of one connection is, when it connects and whenever it wants to
     show it again."""
 
-    def __init__(self, connection: MqttConnection) -> None:
+    def __init__(self, realm: RunningRealm, connection: SignInConnection) -> None:
+        self._realm = realm
         self._connection = connection
-        self._access = connection.realm.access
+        self._access = realm.access
         self._method: str | None = None
         """The authentication method of the CONNECT, which holds for the whole connection."""
         self._response: asyncio.Future[bytes] | None = None
@@ -69,8 +115,7 @@ class MqttSignIn:
     def begin(self, packet: ConnectPacket) -> None:
         """A CONNECT has come: its client is to be let in, or refused."""
         self._is_running = True
-        connection = self._connection
-        connection.listener.spawn(connection.contained, self._first, packet)
+        self._connection.run(self._first, packet)
 
     async def _first(self, packet: ConnectPacket) -> None:
         connection, access = self._connection, self._access
@@ -79,10 +124,11 @@ class MqttSignIn:
             access.require(found.principal, "session.open")
             access.signed_in(found.principal, "mqtt")
             if not connection.is_gone:
-                await _welcome(connection, packet, found.principal, self._properties(found.data))
+                proof = self._properties(found.data)
+                await connection.welcome(packet, found.principal, proof)
         except PenstockError as error:
             _log.warning("mqtt.sign_in_refused", host=connection.host, reason=str(error))
-            connection.realm.connections.refused(error)
+            self._realm.connections.refused(error)
             if not connection.is_gone:
                 connection.refuse(connack_reason(error), str(error))
         finally:
@@ -105,8 +151,7 @@ class MqttSignIn:
                 response.set_result(data)
         elif packet.reason == Reason.RE_AUTHENTICATE and not self._is_running:
             self._is_running = True
-            connection = self._connection
-            connection.listener.spawn(connection.contained, self._again, data)
+            self._connection.run(self._again, data)
         else:
             raise protocol_error(f"an AUTH with reason code 0x{packet.reason:02X} came out of turn")
 
@@ -206,63 +251,9 @@ class MqttSignIn:
         asked = AuthPacket(Reason.CONTINUE_AUTHENTICATION, self._properties(challenge or None))
         if not connection.send(asked):
             self._response = None
-            raise MqttViolation(Reason.PACKET_TOO_LARGE, _NOT_TAKEN)
+            raise MqttViolation(Reason.PACKET_TOO_LARGE, NOT_TAKEN)
         connection.reads_on()
         return await response
 
     def _properties(self, data: bytes | None) -> PacketProperties:
         return PacketProperties(authentication_method=self._method, authentication_data=data)
-
-
-async def _welcome(
-    connection: MqttConnection,
-    packet: ConnectPacket,
-    principal: Principal,
-    proof: PacketProperties,
-) -> None:
-    """Go on with the session of a client; ``proof`` is what its authentication ends with."""
-    hub = connection.hub
-    connection.principal, connection.publisher = principal, principal.name
-    connection.client_id = packet.client_id or hub.new_client_id()
-    connection.rights = ClientRights(hub, principal, connection.client_id)
-    if packet.will is not None:  # what could never be published is not kept
-        connection.rights.check_publish(packet.will.topic, PublishEvents)
-    connection.listener.greeted(connection, f"mqtt-{connection.number}")
-    connection.session = f"mqtt-{connection.number}"
-    session, present = await hub.sessions.enter(connection, packet, principal)
-    connection.client = session
-    own = packet.properties
-    session.outbox.packet_bytes_max = packet.packet_bytes_max
-    session.outbox.in_flight_max = own.receive_maximum or 65_535
-    if connection.is_gone:
-        hub.leave(connection)
-        hub.sessions.leave(session)
-        return
-    most = connection.realm.limits.event_bytes_max + ROOM_BYTES
-    connection.opened(packet, min(most, PACKET_BYTES_MAX))
-    offered = replace(
-        proof,
-        assigned_client_id=None if packet.client_id else connection.client_id,
-        receive_maximum=RECEIVE_MAXIMUM,
-        topic_alias_maximum=ALIASES_MAX,
-        retain_available=1,
-        maximum_packet_bytes=min(most, PACKET_BYTES_MAX),
-        response_information=_answers_of(connection.client_id, own),
-    )
-    if not connection.send(ConnackPacket(0, present, offered)):
-        _log.warning("mqtt.sign_in_refused", host=connection.host, reason=_NOT_TAKEN)
-        connection.abort()  # a DISCONNECT may not come before the CONNACK
-        return
-    owed = []
-    if present:
-        await hub.follow()
-        owed = await session.resume(connection)
-    if owed:
-        connection.listener.spawn(connection.contained, give_retained, connection, owed)
-
-
-def _answers_of(client_id: str, own: PacketProperties) -> str | None:
-    """What the topics begin with to which a client may have answers sent; None: it has not asked,
-    or its client id cannot stand in a topic."""
-    found = f"reply/{client_id}/"
-    return None if not own.request_response_information or name_fault(found) else found

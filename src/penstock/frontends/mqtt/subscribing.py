@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.vocabulary.errors import PenstockError
-from penstock.frontends.mqtt.outbox import Filter
+from penstock.frontends.mqtt.filters import ClientConnection, Filter
 from penstock.frontends.mqtt.reasons import explanation, reason_within
-from penstock.frontends.mqtt.retained import RetainedDelivery
 from penstock.wire.mqtt import reasons
 from penstock.wire.mqtt.packets import (
     SubackPacket,
@@ -21,13 +20,31 @@ from penstock.wire.mqtt.reading import SHARED
 from penstock.wire.mqtt.reasons import Reason
 
 if TYPE_CHECKING:
-    from penstock.frontends.mqtt.connection import MqttConnection
+    from penstock.frontends.mqtt.following import FollowedChannels
+    from penstock.frontends.mqtt.mqtt_realm import MqttRealm
+    from penstock.frontends.mqtt.session import MqttSession
+    from penstock.frontends.mqtt.sessions import MqttSessions
+
+
+class SubscribingConnection(ClientConnection, Protocol):
+    """The connection of a client that subscribes, which is answered by it."""
+
+    client: MqttSession
 
 
 class Subscribing:
     """Answers the SUBSCRIBE and UNSUBSCRIBE of one connection, in their order."""
 
-    def __init__(self, connection: MqttConnection) -> None:
+    def __init__(
+        self,
+        mqtt: MqttRealm,
+        sessions: MqttSessions,
+        following: FollowedChannels,
+        connection: SubscribingConnection,
+    ) -> None:
+        self._mqtt = mqtt
+        self._sessions = sessions
+        self._following = following
         self._connection = connection
         self._refused: PenstockError | None = None
         """Why a filter of the packet was refused last."""
@@ -35,7 +52,7 @@ class Subscribing:
     async def subscribe(self, packet: SubscribePacket) -> list[Filter]:
         """Subscribe, and answer; gives the filters that retained messages go to."""
         connection = self._connection
-        await connection.hub.follow()
+        await self._following.begin()
         if not connection.is_open:
             return []
         number = next(iter(packet.properties.subscription_ids), None)
@@ -47,7 +64,7 @@ class Subscribing:
             granted.append(await self._granted(each, number, made))
         session = connection.client
         if session.is_lasting and connection.is_open:
-            await connection.hub.sessions.save(session)
+            await self._sessions.save(session)
         own = NO_PROPERTIES if self._refused is None else explanation(str(self._refused))
         if connection.is_open:
             connection.send(SubackPacket(packet.packet_id, tuple(granted), own))
@@ -64,7 +81,7 @@ class Subscribing:
             makes_durable = is_shared or bool(session.is_lasting and wanted.qos)
             connection.rights.check_subscribe(wanted.filter, makes_durable=makes_durable)
             if wanted.filter not in session.filters:
-                connection.listener.limits.each.check_subscriptions(len(session.filters))
+                self._mqtt.listener.limits.each.check_subscriptions(len(session.filters))
         except PenstockError as error:
             return self._refusal(error)
         made, is_new = session.subscribe(wanted, number)
@@ -75,10 +92,10 @@ class Subscribing:
         if made.is_open:
             return Reason(made.qos)
         try:
-            await connection.hub.sessions.open(session, made)
+            await self._sessions.open(session, made)
         except PenstockError as error:
             if session.unsubscribe(made.text) is made and made.durable:
-                await connection.hub.sessions.delete_durables(session, [made.durable])
+                await self._sessions.delete_durables(session, [made.durable])
             if made in retained_for:
                 retained_for.remove(made)
             return self._refusal(error)
@@ -86,7 +103,7 @@ class Subscribing:
 
     def _refusal(self, error: PenstockError) -> Reason:
         self._refused = error
-        self._connection.realm.connections.refused(error)
+        self._mqtt.realm.connections.refused(error)
         return reason_within(error, reasons.ALLOWED[reasons.SUBACK])
 
     async def unsubscribe(self, packet: UnsubscribePacket) -> None:
@@ -97,15 +114,9 @@ class Subscribing:
         durables = [each.durable for each in found if each is not None and each.durable]
         if durables:
             if session.is_lasting:
-                await connection.hub.sessions.save(session)
-            await connection.hub.sessions.delete_durables(session, durables)
+                await self._sessions.save(session)
+            await self._sessions.delete_durables(session, durables)
         codes = (
             Reason.NO_SUBSCRIPTION_EXISTED if each is None else Reason.SUCCESS for each in found
         )
         connection.send(UnsubackPacket(packet.packet_id, tuple(codes)))
-
-
-async def give_retained(connection: MqttConnection, filters: list[Filter]) -> None:
-    """Give a client the retained messages of the topics that its filters take."""
-    if filters and connection.is_open:
-        await RetainedDelivery(connection, filters).run()

@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.columns.events.event import Event
 from penstock.columns.protobuf import sole_type
+from penstock.core.vocabulary.errors import InvalidArgument, NameDoesNotExist
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.topic_templates import (
@@ -146,6 +147,8 @@ class TopicChannels:
     def __init__(self, realm: RunningRealm, beside: str) -> None:
         """``beside``: the channel of all topics."""
         self._realm = realm
+        self.all_topics = beside
+        """Name of the channel of all topics."""
         self._beside = destination_name(beside)
         self._table = realm.view.topics
         self._version = -1
@@ -160,6 +163,15 @@ class TopicChannels:
     def version(self) -> int:
         """Grows with each change."""
         return self._table.version
+
+    def channel_id(self) -> ChannelId:
+        """The channel of all topics. Raises ``NameDoesNotExist``, ``InvalidArgument``."""
+        store = self._realm.view.named(self.all_topics)
+        if store is None:
+            raise NameDoesNotExist(f"there is no channel {self.all_topics!r} (listen.mqtt_channel)")
+        if store.kind != "channel":
+            raise InvalidArgument(f"listen.mqtt_channel is {self.all_topics!r}, which is a queue")
+        return store.number
 
     def since(self, number: int) -> int:
         """The id of the first event that was published since the channel has topics."""

@@ -18,8 +18,8 @@ from penstock.runtime.operations.door import check_on
 from penstock.wire.mqtt.reading import wanted_of
 
 if TYPE_CHECKING:
-    from penstock.frontends.mqtt.hub import MqttHub
-    from penstock.frontends.mqtt.topic_channels import TopicChannel
+    from penstock.frontends.mqtt.topic_channels import TopicChannel, TopicChannels
+    from penstock.runtime.realm import RunningRealm
 
 Asked = type[Request[Any]]
 
@@ -28,8 +28,11 @@ class ClientRights:
     """What one client may, as its principal; answers about channels are kept until rights
     change."""
 
-    def __init__(self, hub: MqttHub, principal: Principal, client_id: str) -> None:
-        self._hub = hub
+    def __init__(
+        self, realm: RunningRealm, topics: TopicChannels, principal: Principal, client_id: str
+    ) -> None:
+        self._realm = realm
+        self._topics = topics
         self._principal = principal
         self._client_id = client_id
         self._granted: list[tuple[str, frozenset[str]]] = []
@@ -40,9 +43,9 @@ class ClientRights:
 
     def check_publish(self, topic: str, asked: Asked) -> None:
         """Raise ``AccessDenied`` unless it may publish to a topic, or to its channel."""
-        if self._hub.realm.access.is_open:
+        if self._realm.access.is_open:
             return
-        owner = self._hub.topics.owner_of(topic)
+        owner = self._topics.owner_of(topic)
         error = self._missing(self._name(owner and owner[0]), asked)
         if error is not None and not self._publishable.find(topic):
             raise error
@@ -50,11 +53,11 @@ class ClientRights:
     def check_subscribe(self, text: str, *, makes_durable: bool) -> None:
         """Raise ``AccessDenied`` unless it may have messages of a channel whose topics the filter
         takes, or of all these topics."""
-        if self._hub.realm.access.is_open:
+        if self._realm.access.is_open:
             return
         asked = (Subscribe, CreateDurable) if makes_durable else (Subscribe,)
         first: AccessDenied | None = None
-        for each in (None, *self._hub.topics.met_by(text)):
+        for each in (None, *self._topics.met_by(text)):
             errors = (self._missing(self._name(each), one) for one in asked)
             error = next((each for each in errors if each is not None), None)
             if error is None:
@@ -65,9 +68,9 @@ class ClientRights:
 
     def may_anything(self) -> bool:
         """Whether it has a right to any topic at all."""
-        if self._hub.realm.access.is_open:
+        if self._realm.access.is_open:
             return True
-        for channel in (None, *self._hub.topics.every.values()):
+        for channel in (None, *self._topics.every.values()):
             name = self._name(channel)
             if any(self._missing(name, asked) is None for asked in (Subscribe, PublishEvents)):
                 return True
@@ -77,7 +80,7 @@ class ClientRights:
         self, text: str, channel: TopicChannel | None, *, makes_durable: bool = False
     ) -> bool:
         """Whether it may have messages of a channel by a filter; None: that of all topics."""
-        if self._hub.realm.access.is_open:
+        if self._realm.access.is_open:
             return True
         name = self._name(channel)
         asked = (Subscribe, CreateDurable) if makes_durable else (Subscribe,)
@@ -91,10 +94,10 @@ class ClientRights:
         return any(needed <= rights and covers(wide, wanted) for wide, rights in self._granted)
 
     def _name(self, channel: TopicChannel | None) -> str:
-        return self._hub.channel if channel is None else channel.name
+        return self._topics.all_topics if channel is None else channel.name
 
     def _missing(self, channel: str, asked: Asked) -> AccessDenied | None:
-        access = self._hub.realm.access
+        access = self._realm.access
         if self._version != access.version:
             self._version = access.version
             self._known.clear()
@@ -106,7 +109,7 @@ class ClientRights:
         if key not in self._known:
             self._known[key] = None
             try:
-                check_on(Caller(self._hub.realm, self._principal), "channel", channel, asked)
+                check_on(Caller(self._realm, self._principal), "channel", channel, asked)
             except AccessDenied as error:
                 self._known[key] = error
         return self._known[key]
