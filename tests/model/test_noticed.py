@@ -101,7 +101,7 @@ def buried_for_all(patch: pytest.MonkeyPatch) -> None:
 
 def unasked_delay(patch: pytest.MonkeyPatch) -> None:
     """A rollback that names a delay comes again at once."""
-    patch.setattr(decide, "postponed", lambda *_: ())
+    patch.setattr(decide, "postponed", lambda *_, **__: ())
 
 
 def lost_wait(patch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def passed_by(patch: pytest.MonkeyPatch) -> None:
 def lost_to_time(patch: pytest.MonkeyPatch) -> None:
     """What was not acknowledged in time counts as acknowledged."""
 
-    def timed_out(state: ChannelState, *_: object) -> list[StoredFact]:
+    def timed_out(state: ChannelState, *_: object, **__: object) -> list[StoredFact]:
         now_us = state.wakes_us
         return [Acked(durable.name, ids.spans) for durable, ids in timeouts.late(state, now_us)]
 

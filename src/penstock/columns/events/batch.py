@@ -128,7 +128,7 @@ def _flat(schema: pa.Schema, properties: Sequence[str] | None = None) -> _Flat:
             fields.append(field.with_name(flat_name(field.name)))
             children.append(index)
     joins = bool(children) and has_joined(schema.field(struct).type)
-    return _Flat(pa.schema(fields), columns, struct, tuple(children), joins)
+    return _Flat(pa.schema(fields), columns, struct, children=tuple(children), has_joined=joins)
 
 
 _flat_plans = SchemaMemo(_flat)

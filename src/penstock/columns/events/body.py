@@ -105,10 +105,10 @@ def body_of_columns(
         columns["properties"] = found.properties
     if headers is not None and any(headers):
         columns["headers"] = _header_struct(headers)
-    _add_options(columns, ttls, persistents, priorities, transients)
+    _add_options(columns, ttls, persistents, priorities=priorities, transients=transients)
     _add_times(columns, deliver_ats)
     if deltas is not None and any(deltas):
-        columns["delta"] = _column("delta", deltas, _is_flag, "a bool")
+        columns["delta"] = _column("delta", deltas, _is_flag, wanted="a bool")
     if found is not None:
         for name in ("sparse", "nulls", "more"):
             array = getattr(found, name)
@@ -139,13 +139,15 @@ def _add_options(
             _checked(index, check_ttl, ttl or 0)
         columns["ttl"] = pa.array([ttl or None for ttl in ttls], pa.int64())
     if persistents is not None and False in persistents:
-        columns["persistent"] = _column("persistent", persistents, _is_flag, "a bool or None")
+        columns["persistent"] = _column(
+            "persistent", persistents, _is_flag, wanted="a bool or None"
+        )
     if priorities is not None and priorities.count(None) < len(priorities):
         for index, priority in enumerate(priorities):
             _checked(index, check_priority, priority)
         columns["priority"] = pa.array(priorities, pa.int8())
     if transients is not None and any(transients):
-        columns["transient"] = _column("transient", transients, _is_flag, "a bool or None")
+        columns["transient"] = _column("transient", transients, _is_flag, wanted="a bool or None")
 
 
 def _add_times(columns: dict[str, pa.Array], deliver_ats: Sequence[datetime | None] | None) -> None:
@@ -189,7 +191,7 @@ def _tags(tags: Sequence[str | None]) -> pa.StringArray:
             return array_of(tags, pa.string())
         except UnicodeEncodeError as error:
             raise InvalidEvent(f"tag: {error}") from None
-    return _column("tag", tags, _is_text, "a string or None")
+    return _column("tag", tags, _is_text, wanted="a string or None")
 
 
 def _data(datas: Sequence[bytes]) -> pa.BinaryArray:

@@ -78,9 +78,9 @@ def _check_values(name: str, column: pa.Array, elements_max: int) -> None:
     if name == "data" and column.null_count:
         raise InvalidEvent(f"data has {column.null_count} nulls; use empty bytes")
     if name == "ttl":
-        _check_range(name, column, 0, TTL_MS_MAX)
+        _check_range(name, column, 0, high=TTL_MS_MAX)
     elif name == "priority":
-        _check_range(name, column, 0, PRIORITY_MAX)
+        _check_range(name, column, 0, high=PRIORITY_MAX)
     elif name == "more":
         for cell in column.drop_null().to_pylist():
             for property_name in overflow.decoded(cell):

@@ -48,8 +48,8 @@ def digest(batch: pa.RecordBatch, max_event_bytes: int) -> Digest:
         count=batch.num_rows,
         size=max(size, EVENT_BYTES_MIN * batch.num_rows),
         largest=largest,
-        volatile=_flagged(batch.column("persistent"), False) if "persistent" in names else (),
-        transient=_flagged(batch.column("transient"), True) if "transient" in names else (),
+        volatile=_flagged(batch.column("persistent"), flag=False) if "persistent" in names else (),
+        transient=_flagged(batch.column("transient"), flag=True) if "transient" in names else (),
         ttls=_ttls(batch.column("ttl")) if "ttl" in names else (),
     )
 
@@ -89,7 +89,7 @@ def grouped(values: Sizes) -> tuple[tuple[int, Spans], ...]:
 
 def spans_of(mask: pa.BooleanArray) -> Spans:
     """The runs of true in a mask, as half-open ranges of offsets. Null counts as false."""
-    return _flagged(mask, True)
+    return _flagged(mask, flag=True)
 
 
 def _spans(mask: Bools) -> Spans:

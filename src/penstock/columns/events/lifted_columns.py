@@ -81,8 +81,8 @@ def lifted(batch: pa.RecordBatch, names: Iterable[str] | None = None) -> pa.Reco
     shape = struct_shape(found.properties.type)
     source = Parts.of(batch.schema).properties
     columns = {name: batch.column(name) for name in batch.schema.names}
-    columns |= _sparse(batch, source, found, shape)
-    columns["properties"] = _joined(batch, source, found.properties, shape, chosen)
+    columns |= _sparse(batch, source, found, shape=shape)
+    columns["properties"] = _joined(batch, source, found.properties, shape=shape, chosen=chosen)
     columns["more"] = pa.array(left, pa.binary())
     order = [*(n for n in batch.schema.names if n not in BODY), *(n for n in BODY if n in columns)]
     known = {field.name: field for field in batch.schema}
@@ -139,8 +139,8 @@ def _joined(
     arrays = []
     for slot in whole.slots:
         parts = [
-            _child(old, source, slot, whole, count),
-            _child(struct, shape, slot, whole, count),
+            _child(old, source, slot, whole=whole, count=count),
+            _child(struct, shape, slot, whole=whole, count=count),
         ]
         new = np.fromiter((slot.logical in own for own in chosen), np.bool_, count)
         at = np.arange(count) + np.where(new, count, 0)

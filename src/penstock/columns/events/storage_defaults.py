@@ -62,7 +62,7 @@ def with_dictionary(
             if slot.logical != DICTIONARY:
                 fields.append(field)
                 arrays.append(array)
-    dictionary = _dictionary(batch.num_rows, first_id, at_us, publisher, host)
+    dictionary = _dictionary(batch.num_rows, first_id, at_us, publisher=publisher, host=host)
     properties = pa.StructArray.from_arrays(
         [*arrays, dictionary], fields=[*fields, pa.field(DICTIONARY, dictionary.type)]
     )

@@ -85,7 +85,7 @@ def started(
         schema=schema,
         batches=places,
     )
-    return Growth(0, (head, *messages, tail), index, places)
+    return Growth(0, (head, *messages, tail), index, added=places)
 
 
 def extended(
@@ -115,8 +115,8 @@ def extended(
         )
     fresh = tail_of(table.schema, _blocks_in(tail) + _blocks_of(messages, places))
     size = end_of_batches(places) + len(fresh)
-    grown = grown_index(index, places, size, xxh3_64_intdigest(fresh))
-    return Growth(at, (*messages, fresh), grown, places)
+    grown = grown_index(index, places, size, checksum=xxh3_64_intdigest(fresh))
+    return Growth(at, (*messages, fresh), grown, added=places)
 
 
 def grown_index(
@@ -186,7 +186,17 @@ def _encoded(
         checksum = xxh3_64_intdigest(message)
         first, end = int(ids[0]), int(ids[-1]) + 1
         summary = summary_of(batch)
-        places.append(SegmentBatch(first, end, batch.num_rows, at, message.size, checksum, summary))
+        places.append(
+            SegmentBatch(
+                first,
+                end,
+                batch.num_rows,
+                offset=at,
+                length=message.size,
+                checksum=checksum,
+                summary=summary,
+            )
+        )
         messages.append(memoryview(message))
         at += message.size
     return messages, tuple(places)

@@ -87,7 +87,7 @@ class Needs:
         dense = 1.0
         if "sparse" in parts.names:
             dense -= (batch.column("sparse").true_count or 0) / max(1, batch.num_rows)
-        self._tally((), struct, parts.properties, self._full, dense)
+        self._tally((), struct, parts.properties, full=self._full, dense=dense)
         if "nulls" in parts.names:
             for name in _null_names(batch.column("nulls")):
                 self._count((name,), 1)
@@ -120,7 +120,7 @@ class Needs:
                 source_shape, full_shape = source_shape.element, full_shape.element
                 self._lengths[below] = self._lengths.get(below, 0) + len(array)
             if isinstance(source_shape, StructShape) and isinstance(full_shape, StructShape):
-                self._tally(below, array, source_shape, full_shape, dense)
+                self._tally(below, array, source_shape, full=full_shape, dense=dense)
             elif count:
                 self._said += array.nbytes * count / max(1, len(array), count)
 
@@ -140,7 +140,7 @@ class Needs:
         that are kept if the budget of empty cells has room for them.
         """
         columns = sorted(
-            self._columns((), self._full, self._rows, _paths((), maybe)),
+            self._columns((), self._full, self._rows, maybe=_paths((), maybe)),
             key=lambda own: -own.values,
         )
         kept = _paths((), also)
@@ -169,7 +169,7 @@ class Needs:
             while isinstance(shape, ListShape):
                 shape, lists = shape.element, lists + 1
             if isinstance(shape, StructShape):
-                yield from self._columns(below, shape, self._lengths.get(below, rows), maybe)
+                yield from self._columns(below, shape, self._lengths.get(below, rows), maybe=maybe)
             else:
                 width = _OFFSET_BYTES if lists else _width(shape)
                 yield _Column(below, count, max(0, rows - count) * (width + _VALIDITY_BYTES))
@@ -254,7 +254,7 @@ def _without(batch: pa.RecordBatch, kept: StructShape, full: StructShape) -> pa.
         return batch
     struct = batch.column("properties")
     columns = {name: batch.column(name) for name in batch.schema.names}
-    hits = _Hits(batch, struct, source, parts.names)
+    hits = _Hits(batch, struct, source, names=parts.names)
     spilled: dict[int, list[Slot]] = {}
     for index in leaving:
         slot = source.slots[index]
@@ -262,8 +262,8 @@ def _without(batch: pa.RecordBatch, kept: StructShape, full: StructShape) -> pa.
         for row in rows.tolist():
             spilled.setdefault(row, []).append(slot)
     if spilled:
-        columns["more"] = _more(batch, struct, source, spilled)
-    narrow, shape = _narrowed(struct, source, kept, full)
+        columns["more"] = _more(batch, struct, source, spilled=spilled)
+    narrow, shape = _narrowed(struct, source, kept, full=full)
     if shape.slots:
         columns["properties"] = narrow
     else:
@@ -344,7 +344,7 @@ class _Hits:
         found = self._dense.copy()
         found[self._nulls.get(slot.logical, [])] = True
         owners = np.where(_valid(self._struct), np.arange(len(found)), -1)
-        _mark(self._struct.field(index), slot, owners, kept, full, found)
+        _mark(self._struct.field(index), slot, owners, kept=kept, full=full, found=found)
         return np.flatnonzero(found)
 
 
@@ -369,7 +369,9 @@ def _mark(
     assert isinstance(shape, StructShape), "a struct lies below"
     for index, own in enumerate(shape.slots):
         if _loses(own, _inner(left), _inner(whole)):
-            _mark(array.field(index), own, owners, _inner(left), _inner(whole), found)
+            _mark(
+                array.field(index), own, owners, kept=_inner(left), full=_inner(whole), found=found
+            )
 
 
 def _narrowed(
@@ -381,7 +383,9 @@ def _narrowed(
         places = _kept_place(slot, kept, full)
         if places is None:
             continue
-        child, shape = _narrow(array.field(index), slot.shape, places[1].shape, places[0].shape)
+        child, shape = _narrow(
+            array.field(index), slot.shape, places[1].shape, full=places[0].shape
+        )
         slots.append(Slot(slot.name, slot.logical, shape))
         children.append(child)
     found = StructShape(tuple(slots))
@@ -394,11 +398,11 @@ def _narrow(array: Any, source: Shape, kept: Shape, full: Shape) -> tuple[pa.Arr
     if isinstance(source, StructShape):
         assert isinstance(kept, StructShape), "as in the channel"
         assert isinstance(full, StructShape), "as in the channel"
-        return _narrowed(array, source, kept, full)
+        return _narrowed(array, source, kept, full=full)
     if isinstance(source, ListShape) and is_struct(source):
         assert isinstance(kept, ListShape), "as in the channel"
         assert isinstance(full, ListShape), "as in the channel"
-        inner, shape = _narrow(array.values, source.element, kept.element, full.element)
+        inner, shape = _narrow(array.values, source.element, kept.element, full=full.element)
         found = ListShape(shape)
         own = array.buffers()[:2]
         kind = arrow_type(found)

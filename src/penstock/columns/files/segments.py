@@ -167,13 +167,13 @@ def _written(
     options = file_options(compression)
     if compression != "none":  # its size is known once all of the work is done
         growing = pa.BufferOutputStream()
-        ends = _write(growing, schema, batches, options)
+        ends = _write(growing, schema, batches, options=options)
         return growing.getvalue(), ends
     measured = pa.MockOutputStream()
-    _write(measured, schema, batches, options)
+    _write(measured, schema, batches, options=options)
     buffer = pa.allocate_buffer(measured.size())  # a growing buffer would be copied
     with pa.FixedSizeBufferWriter(buffer) as sink:
-        return buffer, _write(sink, schema, batches, options)
+        return buffer, _write(sink, schema, batches, options=options)
 
 
 def _write(

@@ -207,7 +207,7 @@ def _planned(schema: pa.Schema) -> _Direct | None:
     if not names:
         return None
     body = [FIELDS[name] if name in columns else pa.field(name, kind) for name in names]
-    return _Direct(pa.schema(body), columns, tuple(properties), fields)
+    return _Direct(pa.schema(body), columns, tuple(properties), fields=fields)
 
 
 def _is_plain(kind: pa.StructType) -> bool:

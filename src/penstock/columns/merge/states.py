@@ -45,7 +45,7 @@ class StateChunk(NamedTuple):
     def taken(self, rows: Int64s) -> StateChunk:
         """A chunk of the given rows."""
         batch = self.batch.take(pa.array(rows))
-        return StateChunk(batch, self.ids[rows], self.slots[rows], self.codes[rows])
+        return StateChunk(batch, self.ids[rows], self.slots[rows], codes=self.codes[rows])
 
 
 class States:
@@ -114,7 +114,7 @@ class States:
             rows = pa.concat_batches([*batches, rows])
             slots = np.concatenate([*(base.slots for base in bases), slots])
             whole = np.concatenate((np.ones(below, dtype=np.bool_), whole))
-        return merge(rows, slots, whole, wanted + below), wanted
+        return merge(rows, slots, whole, wanted=wanted + below), wanted
 
     def take_in(self, batch: pa.RecordBatch, slots: Int64s, codes: Codes) -> None:
         """Store merged rows as the newest of their keys. Their ids are above all ids in here."""
@@ -125,7 +125,7 @@ class States:
         keyed = slots != NO_SLOT
         self._newest[slots[keyed]] = ids[keyed]
         batch = self.conformed(batch)
-        self.chunks.append(StateChunk(batch, ids, slots, codes, batch.nbytes))
+        self.chunks.append(StateChunk(batch, ids, slots, codes=codes, size=batch.nbytes))
 
     def clear(self) -> None:
         """Drop all rows: the channel is empty."""
@@ -189,7 +189,7 @@ class States:
             pa.concat_batches([self.conformed(part.batch) for part in parts]),
             np.concatenate([part.ids for part in parts]),
             np.concatenate([part.slots for part in parts]),
-            np.concatenate([part.codes for part in parts]),
+            codes=np.concatenate([part.codes for part in parts]),
         )
 
     def conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -82,7 +82,9 @@ def shown_columns(shape: StructShape) -> tuple[ShownColumn, ...]:
         if len(names) == 1 or (name in taken and name not in names):
             name = names[0]
         is_joined = len(names) > 1 or shown != stored
-        found.append(ShownColumn(name, first.logical, shown, tuple(sources), is_joined))
+        found.append(
+            ShownColumn(name, first.logical, shown, sources=tuple(sources), is_joined=is_joined)
+        )
     return tuple(found)
 
 

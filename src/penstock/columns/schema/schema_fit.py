@@ -65,7 +65,7 @@ def fitted(array: pa.Array, source: Shape, target: Shape) -> pa.Array:
     if source == NULL:
         return pa.nulls(len(array), kind)
     if isinstance(source, StructShape) and isinstance(target, StructShape):
-        return _fitted_struct(array, source, target, kind)
+        return _fitted_struct(array, source, target, kind=kind)
     if isinstance(source, ListShape) and isinstance(target, ListShape):
         inner = fitted(array.values, source.element, target.element)
         own = array.buffers()[:2]
@@ -93,7 +93,7 @@ def explicit_nulls(array: pa.StructArray, shape: StructShape, rows: Bools) -> Nu
     """The paths of all nulls, by row, in the rows picked by ``rows``; none of them is sparse."""
     found: Nulls = {}
     owners = np.where(rows & ~_is_null(array), np.arange(len(array)), -1)
-    _collect(array, shape, owners, lambda _: "", found)
+    _collect(array, shape, owners, path=lambda _: "", found=found)
     return found
 
 
@@ -125,7 +125,7 @@ def _collect(
             found.setdefault(int(owners[element]), []).append(key_path(path(element), logical))
         for inner, child in typed:
             if is_struct(inner):
-                _descend(child, inner, owners, _below(path, logical), found)
+                _descend(child, inner, owners, path=_below(path, logical), found=found)
 
 
 def _below(path: Callable[[int], str], logical: str) -> Callable[[int], str]:
@@ -137,7 +137,7 @@ def _descend(
 ) -> None:
     owners = np.where(_is_null(array), -1, owners)
     if isinstance(shape, StructShape):
-        _collect(array, shape, owners, path, found)
+        _collect(array, shape, owners, path=path, found=found)
         return
     assert isinstance(shape, ListShape), "a struct lies below"
     offsets = np.asarray(array.offsets.to_numpy(), dtype=np.int64)
@@ -149,7 +149,7 @@ def _descend(
         return f"{path(int(parents[element]))}[{positions[element]}]"
 
     values = array.values.slice(first, end - first)
-    _descend(values, shape.element, owners[parents], element_path, found)
+    _descend(values, shape.element, owners[parents], path=element_path, found=found)
 
 
 _WIDTH: Final[dict[str, type]] = {

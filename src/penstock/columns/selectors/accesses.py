@@ -96,7 +96,9 @@ class NumberRange(Struct, frozen=True):
             high, without_high = other.high, other.without_high
         elif other.high == high:
             without_high = without_high or other.without_high
-        return NumberRange(self.steps, low, high, without_low, without_high)
+        return NumberRange(
+            self.steps, low, high, without_low=without_low, without_high=without_high
+        )
 
 
 Access = Equal | Prefix | NumberRange
@@ -167,7 +169,7 @@ def _of_predicate(node: Expression) -> Accesses | None:
         case Matches(Reference() as operand, text, negated) if not (negated or operand.has_each):
             return _matches(operand.steps, text)
         case Reference(steps) if not node.has_each:
-            return _equal(steps, (Truth(True),))
+            return _equal(steps, (Truth(value=True),))
         case _:
             return None
 

@@ -158,13 +158,15 @@ def _hopeless(expression: Expression, stored: pa.Schema) -> Iterator[str]:
 def _reason(node: Expression, stored: pa.Schema) -> str:
     match node:
         case Compare(operator, left, right):
-            return _unlike(left, right, stored, operator)
+            return _unlike(left, right, stored, operator=operator)
         case Between(operand, low, high):
-            return _unlike(operand, low, stored, Comparison.AT_LEAST) or _unlike(
-                operand, high, stored, Comparison.AT_MOST
+            return _unlike(operand, low, stored, operator=Comparison.AT_LEAST) or _unlike(
+                operand, high, stored, operator=Comparison.AT_MOST
             )
         case In(operand, options):
-            reasons = [_unlike(operand, option, stored, Comparison.EQUAL) for option in options]
+            reasons = [
+                _unlike(operand, option, stored, operator=Comparison.EQUAL) for option in options
+            ]
             return reasons[0] if all(reasons) else ""
         case Like(operand) | Matches(operand):
             families = _families(operand, stored)

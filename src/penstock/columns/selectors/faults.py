@@ -34,7 +34,7 @@ def fault(text: str, position: int, expected: str, found: str) -> MalformedSelec
         found = f"{found[: _FOUND_MAX - 3]}..."
     excerpt = _excerpt(text[start:].split("\n", 1)[0], column - 1)
     message = f"selector line {line}, column {column}: expected {expected}, found {found}"
-    return MalformedSelector(f"{message}\n{excerpt}", line, column, expected)
+    return MalformedSelector(f"{message}\n{excerpt}", line, column, expected=expected)
 
 
 def _excerpt(line: str, index: int) -> str:

@@ -215,7 +215,7 @@ class _Parser:
                 low = self._expression(_SUM)
                 height = max(height, self._height)
                 self._reader.expect("AND")
-                found = Between(left, low, self._expression(_SUM), negated)
+                found = Between(left, low, self._expression(_SUM), negated=negated)
             case "IN":
                 found = In(left, self._options(), negated)
             case "LIKE":

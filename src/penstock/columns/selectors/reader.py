@@ -72,4 +72,4 @@ class TokenReader:
     ) -> MalformedSelector:
         """The error for the token ``at``, by default the next one."""
         token = at or self.token
-        return fault(self._text, token.position, expected, found or token.shown)
+        return fault(self._text, token.position, expected, found=found or token.shown)

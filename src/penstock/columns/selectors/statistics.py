@@ -109,7 +109,7 @@ def outcomes(node: Expression, statistics: StoreStatistics) -> Outcomes:
         case Not(operand):
             return outcomes(operand, statistics).reversed()
         case Compare(operator, left, right):
-            return _compare(operator, left, right, statistics)
+            return _compare(operator, left, right, statistics=statistics)
         case Between(operand, low, high, negated):
             ends = And(
                 (
@@ -160,7 +160,7 @@ def _among(
 def _plain(node: Reference | Truth, statistics: StoreStatistics) -> Outcomes:
     if isinstance(node, Truth):
         return Outcomes(may_hold=node.value, may_fail=not node.value)
-    return _compare(Comparison.EQUAL, node, Truth(True), statistics)
+    return _compare(Comparison.EQUAL, node, Truth(value=True), statistics=statistics)
 
 
 def _turned(found: Outcomes, *, is_turned: bool) -> Outcomes:
@@ -183,7 +183,7 @@ def _priority(known: ColumnStatistics | None) -> ColumnStatistics | None:
     if known is None or known.null_count == 0:
         return known
     if known.has_no_value:
-        return ColumnStatistics(PRIORITY_DEFAULT, PRIORITY_DEFAULT, 0, (PRIORITY_DEFAULT,))
+        return ColumnStatistics(PRIORITY_DEFAULT, PRIORITY_DEFAULT, 0, distinct=(PRIORITY_DEFAULT,))
     if known.minimum is None or known.maximum is None:
         return None
     distinct = None if known.distinct is None else (*known.distinct, PRIORITY_DEFAULT)
@@ -347,7 +347,7 @@ def _pattern(node: Like | Matches, statistics: StoreStatistics) -> Outcomes:
     if not isinstance(node.operand, Reference):
         return ANYTHING
     if isinstance(node, Like):
-        return _like(node.operand, node.pattern, node.escape, statistics)
+        return _like(node.operand, node.pattern, node.escape, statistics=statistics)
     return _matches(node.operand, node.filter, statistics)
 
 

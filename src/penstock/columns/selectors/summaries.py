@@ -143,7 +143,7 @@ def _statistics(column: Any) -> Found:
         distinct = _distinct(column)
     except (OverflowError, ValueError):  # a time that datetime cannot hold
         return None
-    return _bounded(least, most, column.null_count, distinct)
+    return _bounded(least, most, column.null_count, distinct=distinct)
 
 
 _ORDERED: Final = (
@@ -165,7 +165,7 @@ def _bounded(least: Any, most: Any, nulls: int, distinct: tuple[Any, ...] | None
         least, most = least[:TEXT_MAX], _above(most)
         if most is None:
             return None
-    return ColumnStatistics(least, most, nulls, distinct)
+    return ColumnStatistics(least, most, nulls, distinct=distinct)
 
 
 def _above(text: str) -> str | None:

@@ -89,34 +89,36 @@ def _check_text(text: str) -> None:
             text,
             LENGTH_MAX,
             f"at most {LENGTH_MAX} characters",
-            f"{len(text)} of them",
+            found=f"{len(text)} of them",
         )
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise fault(text, error.start, "Unicode text", "half of a surrogate pair") from error
+        raise fault(text, error.start, "Unicode text", found="half of a surrogate pair") from error
 
 
 def _stray(text: str, position: int) -> Exception:
     found = text[position]
     if found == "'":
-        return fault(text, position, "a closing quote for the text that begins here", "end of text")
+        return fault(
+            text, position, "a closing quote for the text that begins here", found="end of text"
+        )
     if text.startswith("!=", position):
-        return fault(text, position, "'<>'", "'!='")
+        return fault(text, position, "'<>'", found="'!='")
     if found == '"':
-        return fault(text, position, "text in single quotes or a name without quotes", "'\"'")
-    return fault(text, position, "a name, a value or an operator", repr(found))
+        return fault(text, position, "text in single quotes or a name without quotes", found="'\"'")
+    return fault(text, position, "a name, a value or an operator", found=repr(found))
 
 
 def _token(found: re.Match[str], text: str) -> Token:
     written, position = found.group(), found.start()
     match found.lastgroup:
         case "text":
-            return Token(TokenKind.TEXT, written, position, written[1:-1].replace("''", "'"))
+            return Token(TokenKind.TEXT, written, position, value=written[1:-1].replace("''", "'"))
         case "number" | "based":
             follower = text[found.end() : found.end() + 1]
             if _WORD_PART.match(follower):
-                raise fault(text, position, "a number", f"'{written}{follower}'")
+                raise fault(text, position, "a number", found=f"'{written}{follower}'")
             return _number(written, position, text)
         case "word":
             capitals = written.upper()
@@ -131,28 +133,32 @@ def _token(found: re.Match[str], text: str) -> Token:
 def _number(written: str, position: int, text: str) -> Token:
     if written[:2] in ("0x", "0X", "0b", "0B"):
         digits = written.rstrip("lL")
-        return Token(TokenKind.INTEGER, written, position, _integer(digits, position, text, base=0))
+        return Token(
+            TokenKind.INTEGER, written, position, value=_integer(digits, position, text, base=0)
+        )
     suffix = written[-1] if written[-1] in "lLfFdD" else ""
     digits = written.removesuffix(suffix) if suffix else written
     if digits.isdigit() and suffix not in tuple("fFdD"):
         # A leading zero means base 8, as in Java.
         base = _OCTAL if digits[0] == "0" else 10
         return Token(
-            TokenKind.INTEGER, written, position, _integer(digits, position, text, base=base)
+            TokenKind.INTEGER, written, position, value=_integer(digits, position, text, base=base)
         )
     if suffix in ("l", "L"):
-        raise fault(text, position, "a whole number before 'L'", f"'{written}'")
+        raise fault(text, position, "a whole number before 'L'", found=f"'{written}'")
     value = float(digits)
     if math.isinf(value):
-        raise fault(text, position, "a number that fits 64-bit floating point", f"'{written}'")
-    return Token(TokenKind.FLOAT, written, position, value)
+        raise fault(
+            text, position, "a number that fits 64-bit floating point", found=f"'{written}'"
+        )
+    return Token(TokenKind.FLOAT, written, position, value=value)
 
 
 def _integer(digits: str, position: int, text: str, *, base: int) -> int:
     if base == _OCTAL and not _OCTAL_DIGITS.issuperset(digits):
         expected = "digits 0 to 7 (a zero in front means base 8)"
-        raise fault(text, position, expected, f"'{digits}'")
+        raise fault(text, position, expected, found=f"'{digits}'")
     # One more than the largest value is allowed: the parser accepts it after a minus sign.
     if len(digits.lstrip("0")) <= _DIGITS_MAX and (value := int(digits, base)) <= _INTEGER_MAX + 1:
         return value
-    raise fault(text, position, "a whole number of 64 bits (or one with '.0')", f"'{digits}'")
+    raise fault(text, position, "a whole number of 64 bits (or one with '.0')", found=f"'{digits}'")

@@ -93,11 +93,11 @@ class Acl:
 
     def granted(self, kind: str, name: str, subject: str, rights: Sequence[str]) -> list[Entry]:
         """The entries of a resource with ``rights`` added for ``subject``; changes nothing."""
-        return self._with(kind, name, subject, lambda held: {*held, *rights})
+        return self._with(kind, name, subject, change=lambda held: {*held, *rights})
 
     def revoked(self, kind: str, name: str, subject: str, rights: Sequence[str]) -> list[Entry]:
         """The entries of a resource without ``rights`` for ``subject``; changes nothing."""
-        return self._with(kind, name, subject, lambda held: {*held} - {*rights})
+        return self._with(kind, name, subject, change=lambda held: {*held} - {*rights})
 
     def _with(self, kind: str, name: str, subject: str, change: _Change) -> list[Entry]:
         wanted = str(parse_subject(subject))
@@ -159,7 +159,7 @@ class Acl:
             return None
         on_realm = self.effective(principal, "realm")
         if "access" not in on_realm:
-            return denied(principal, "realm", "", ("access",))
+            return denied(principal, "realm", "", rights=("access",))
         is_sending = any(right in _SENDING for right in need.rights)
         if is_sending and not by_number and is_temporary(name):
             return None
@@ -168,7 +168,7 @@ class Acl:
             return None
         if any(right in on_realm for right in need.realm):
             return None
-        return denied(principal, need.kind, name, need.rights)
+        return denied(principal, need.kind, name, rights=need.rights)
 
 
 def denied(principal: Principal, kind: str, name: str, rights: Sequence[str]) -> AccessDenied:

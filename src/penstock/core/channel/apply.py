@@ -60,14 +60,14 @@ def apply(  # noqa: C901, PLR0912  one case a fact
         case Replaced(ids):
             state.counters.replaced += _gone(state, ids_in(ids), Cause.REPLACED)
         case Buried(name, spans, cause):
-            count_copies(state, state.stored_part(spans), cause, name)
+            count_copies(state, state.stored_part(spans), cause, durable=name)
             _acked(state, name, spans)
         case RolledBack(name, spans):
             _rolled_back(state, name, spans)
         case TimedOut(name, spans):
             _rolled_back(state, name, spans, late=True)
         case Postponed(name, spans, until_us):
-            _postponed(state, name, spans, until_us)
+            _postponed(state, name, spans, until_us=until_us)
         case PackedIds():
             apply(state, unpacked(fact))
         case IdsReserved(through):
@@ -365,7 +365,7 @@ def _restored(state: ChannelState, fact: Restored) -> None:
         state.died = {(durable, cause): count for durable, cause, count in fact.died}
     known_from = fact.next_id if fact.departed_from < 0 else fact.departed_from
     state.departures = Departures(known_from, keyed=bool(fact.definition.keys))
-    state.departures.restore(known_from, fact.departed, fact.next_id, state.stored)
+    state.departures.restore(known_from, fact.departed, fact.next_id, stored=state.stored)
     if READERS in state.durables:
         state.durables[READERS].attributes = readers_attributes(fact.definition)
     state.set_alarm()

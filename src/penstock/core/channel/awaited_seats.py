@@ -41,7 +41,7 @@ def decide_taken(state: ChannelState, command: TakeSeat) -> Decided:
         for seat in _kept(durable, command.place)
         if seat.session == command.session and (seat.sole or not durable.kind.may_attach([seat]))
     )
-    return Decided((*left, Seated(durable.name, command.place, command.session, command.sole)))
+    return Decided((*left, Seated(durable.name, command.place, command.session, sole=command.sole)))
 
 
 def claimed(durable: Durable, place: str, session: str = "") -> list[Seat]:
@@ -85,7 +85,9 @@ def seats_waited_for(state: ChannelState, now_us: int) -> tuple[Seated | Left, .
             if waited_us >= state.rules.reattach_us:
                 facts.append(Left(durable.name, place))
             else:
-                facts.append(Seated(durable.name, place, kept.session, kept.sole, waited_us))
+                facts.append(
+                    Seated(durable.name, place, kept.session, sole=kept.sole, waited_us=waited_us)
+                )
     return tuple(facts)
 
 
@@ -123,7 +125,7 @@ def recovered(state: ChannelState) -> None:
 def kept(state: ChannelState) -> tuple[Seated, ...]:
     """The facts that lead to these seats, for a snapshot."""
     return tuple(
-        Seated(durable.name, place, seat.session, seat.sole, seat.waited_us)
+        Seated(durable.name, place, seat.session, sole=seat.sole, waited_us=seat.waited_us)
         for durable in state.durables.values()
         if durable.persistent
         for place, seat in durable.places.items()

@@ -119,7 +119,7 @@ def count_copies(state: ChannelState, ids: IdSet, cause: Cause, durable: str = "
     if not durable and cause in FOR_ONE:
         for own in state.durables.values():
             if own.name:
-                count_copies(state, own.wanting(ids), cause, own.name)
+                count_copies(state, own.wanting(ids), cause, durable=own.name)
         if not any(state.durables):  # the readers of a queue, which have no name
             state.died["", cause.value] = state.died.get(("", cause.value), 0) + len(ids)
         return

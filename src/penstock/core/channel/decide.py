@@ -198,9 +198,9 @@ def _rolled_back(state: ChannelState, command: RollBack, now_us: int) -> Decided
         if isinstance(fact, RolledBack):
             ids = IdSet(fact.spans)
             if command.delay_ms is None:
-                late += backed_off(state, durable, ids, now_us)
+                late += backed_off(state, durable, ids, now_us=now_us)
             else:
-                late += postponed(state, durable, ids, command.delay_ms, now_us)
+                late += postponed(state, durable, ids, delay_ms=command.delay_ms, now_us=now_us)
     return Decided((*decided.facts, *late))
 
 
@@ -213,7 +213,7 @@ def _given_back(state: ChannelState, durable: Durable, spans: Spans) -> Decided:
     exhausted = durable.exhausted(back.overlap(state.stored))
     back.remove_all(exhausted)
     facts: list[StoredFact] = [RolledBack(durable.name, back.spans)] if back else []
-    return Decided((*buried(state, durable, exhausted, Cause.UNDELIVERABLE), *facts))
+    return Decided((*buried(state, durable, exhausted, cause=Cause.UNDELIVERABLE), *facts))
 
 
 def _sweep(state: ChannelState, now_us: int, *, may_write: bool, moved_max: int) -> Decided:
@@ -224,7 +224,7 @@ def _sweep(state: ChannelState, now_us: int, *, may_write: bool, moved_max: int)
     elif expired:
         facts.append(Removed(expired.spans, Cause.EXPIRED))
     if state.wakes_us and state.wakes_us <= now_us:
-        facts += _timed_out(state, expired, facts, now_us)
+        facts += _timed_out(state, expired, facts, now_us=now_us)
     left = state.fresh.overlap(state.stored)
     left.discard_all(expired)
     facts += _let_go(state, left)
@@ -254,7 +254,7 @@ def _timed_out(
                 facts.append(fact)
                 continue
             facts.append(TimedOut(fact.durable, fact.spans))
-            facts += backed_off(state, durable, IdSet(fact.spans), now_us)
+            facts += backed_off(state, durable, IdSet(fact.spans), now_us=now_us)
     return facts
 
 
@@ -400,9 +400,9 @@ def _create(state: ChannelState, command: AddDurable) -> Decided:
                 name,
                 kind.name,
                 start_id,
-                command.selector,
-                matched,
-                persistent,
+                selector=command.selector,
+                matched=matched,
+                persistent=persistent,
                 **asdict(attributes),
             ),
         )

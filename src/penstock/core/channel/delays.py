@@ -36,9 +36,9 @@ def backed_off(
     found: list[Postponed] = []
     for count, level in sorted(durable.levels.items()):
         if own := left.remove_all(level):
-            found += _spread(durable.name, backoff, own, count + 1, now_us)
+            found += _spread(durable.name, backoff, own, count=count + 1, now_us=now_us)
     if left:
-        found += _spread(durable.name, backoff, left, 1, now_us)
+        found += _spread(durable.name, backoff, left, count=1, now_us=now_us)
     return tuple(found)
 
 

@@ -57,7 +57,7 @@ def decide_holding(state: ChannelState, command: HoldEvents | BuryEvents) -> Dec
     """Decide a hold or a burial. Raises ``IllegalState``."""
     durable, seat = state.seat(command.subscription)
     if isinstance(command, BuryEvents):
-        return _bury(state, durable, seat, command.spans)
+        return _bury(state, durable, seat, spans=command.spans)
     if not seat.sole:
         raise IllegalState(
             f"this client has not taken hold of durable {durable.name}; it gets deliveries instead"
@@ -92,4 +92,4 @@ def _bury(state: ChannelState, durable: Durable, seat: Seat, spans: Spans) -> De
         raise InvalidArgument(
             f"{len(dead)} events to reject in one step; the limit here is {limit}"
         )
-    return Decided(tuple(buried(state, durable, dead, Cause.REJECTED)), len(dead))
+    return Decided(tuple(buried(state, durable, dead, cause=Cause.REJECTED)), len(dead))

@@ -31,7 +31,7 @@ def decide_interest(state: ChannelState, command: Command) -> Decided:
         case AddKnownSubscriber(place=place, stop_id=None, selector=selector) if place:
             known = state.places.get(place)
             if known is None or known.selector != selector:
-                interested = Interested(place, command.session, state.next_id, selector)
+                interested = Interested(place, command.session, state.next_id, selector=selector)
                 return Decided((interested,))
         case SetDemand(subscription, 0) if subscription in state.subscribers:
             known = state.places.get(state.subscribers[subscription].place)
@@ -66,7 +66,13 @@ def recovered(state: ChannelState) -> None:
         state.places.clear()
     for number, kept in enumerate(state.places.values(), 1):
         subscriber = Subscriber(
-            -number, kept.session, kept.first_id, None, 0, confirms=True, selector=kept.selector
+            -number,
+            kept.session,
+            kept.first_id,
+            stop_id=None,
+            credit=0,
+            confirms=True,
+            selector=kept.selector,
         )
         subscriber.place, subscriber.pulls = kept.place, kept.pulls
         subscriber.taken_over_at = state.next_id

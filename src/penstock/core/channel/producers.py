@@ -218,7 +218,7 @@ class Remembered(Generic[Ids]):
         """Take in what :meth:`remembered` gave."""
         if CONTENT_MARK in name:
             for sequence, ids in recent:
-                self.stored(name, sequence, ids, at_us)
+                self.stored(name, sequence, ids, at_us=at_us)
             return
         memory: _ProducerMemory[Ids] = _ProducerMemory(at_us)
         memory.forgotten, memory.recent = forgotten, recent
@@ -236,7 +236,7 @@ class Producers(Remembered[Span]):
     def restore(self, states: tuple[ProducerState, ...]) -> None:
         for state in states:
             recent = [(sequence, Span(*span)) for sequence, span in state.recent]
-            self.put_back(state.name, state.forgotten, state.at_us, recent)
+            self.put_back(state.name, state.forgotten, state.at_us, recent=recent)
 
 
 class JointProducers(Remembered[StoreSpans]):

@@ -222,17 +222,17 @@ def frozen(state: ChannelState) -> Restored | Generator[None, None, Restored]:
             definition,
             next_id,
             reserved,
-            written(stored),
-            entries,
-            tuple(own_expiry),
-            durables,
-            producers,
-            written(acked),
-            counters,
-            as_kept(departures.kept(next_id, there)),
-            departures.known_from,
-            died,
-            topics_since,
+            stored=written(stored),
+            ages=entries,
+            own_expiry=tuple(own_expiry),
+            durables=durables,
+            producers=producers,
+            consumed=written(acked),
+            counters=counters,
+            departed=as_kept(departures.kept(next_id, there)),
+            departed_from=departures.known_from,
+            died=died,
+            topics_since=topics_since,
         )
 
     return written_out()
@@ -257,19 +257,19 @@ def _short(state: ChannelState) -> Restored:
         state.definition,
         next_id,
         state.reserved,
-        written(state.stored),
-        entries,
-        tuple([(ends_us, written(ids)) for ends_us, ids in own]) if own else (),
-        tuple([state_of(d, next_id) for d in durables.values() if d.persistent])
+        stored=written(state.stored),
+        ages=entries,
+        own_expiry=tuple([(ends_us, written(ids)) for ends_us, ids in own]) if own else (),
+        durables=tuple([state_of(d, next_id) for d in durables.values() if d.persistent])
         if durables
         else (),
-        state.kept_producers,
-        written(state.acked) if state.acked else (),
-        counters,
-        as_kept(departures) if departures else (),
-        state.departures.known_from,
-        died_of(state) if state.died else (),
-        state.topics_since,
+        producers=state.kept_producers,
+        consumed=written(state.acked) if state.acked else (),
+        counters=counters,
+        departed=as_kept(departures) if departures else (),
+        departed_from=state.departures.known_from,
+        died=died_of(state) if state.died else (),
+        topics_since=state.topics_since,
     )
 
 
@@ -294,4 +294,17 @@ def _reset(state: ChannelState) -> Restored:
         for durable in state.durables.values()
         if durable.persistent
     )
-    return Restored(state.definition, first, 0, (), (), (), durables, (), (), Counters(), (), first)
+    return Restored(
+        definition=state.definition,
+        next_id=first,
+        reserved=0,
+        stored=(),
+        ages=(),
+        own_expiry=(),
+        durables=durables,
+        producers=(),
+        consumed=(),
+        counters=Counters(),
+        departed=(),
+        departed_from=first,
+    )

@@ -18,7 +18,9 @@ def decide_release(state: ChannelState, command: Release, now_us: int) -> Decide
     check_delay(command.delay_ms)
     durable, seat = state.seat(command.subscription)
     mine = durable.settled_by(seat, command.spans, state.stored)
-    return Decided(postponed(state, durable, mine, command.delay_ms or None, now_us))
+    return Decided(
+        postponed(state, durable, mine, delay_ms=command.delay_ms or None, now_us=now_us)
+    )
 
 
 def release(state: ChannelState, command: Release) -> None:

@@ -67,12 +67,12 @@ def preview(state: ChannelState, command: Seek) -> SeekPreview:
     """What ``command`` would change. Raises what :func:`check_seek` does; changes nothing."""
     durable = check_seek(state, command)
     before = durable.wanting(state.stored)
-    after = _outstanding_after(state, durable, command.start_id, IdSet(command.matched))
+    after = _outstanding_after(state, durable, command.start_id, matched=IdSet(command.matched))
     again = after.copy()
     again.discard_all(before)
     skipped = before.copy()
     skipped.discard_all(after)
-    return SeekPreview(len(again), len(skipped), durable.in_flight_count, len(after))
+    return SeekPreview(len(again), len(skipped), durable.in_flight_count, outstanding=len(after))
 
 
 def gone_since(state: ChannelState, event_id: int) -> dict[str, int]:
@@ -91,12 +91,12 @@ def decide_seek(state: ChannelState, command: Seek, now_us: int) -> Decided:
         durable.name,
         command.start_id,
         written(IdSet(command.matched)) if durable.selector else (),
-        command.key,
-        found.again,
-        found.skipped,
-        found.taken_back,
+        key=command.key,
+        again=found.again,
+        skipped=found.skipped,
+        taken_back=found.taken_back,
     )
-    return Decided((*_kept_first(state, durable, command, now_us), fact))
+    return Decided((*_kept_first(state, durable, command, now_us=now_us), fact))
 
 
 def _kept_first(
@@ -106,7 +106,7 @@ def _kept_first(
     selector has matched counts only as far as it is there."""
     if not durable.selector or not state.passing:
         return []
-    after = _outstanding_after(state, durable, command.start_id, IdSet(command.matched))
+    after = _outstanding_after(state, durable, command.start_id, matched=IdSet(command.matched))
     return [
         PersistedLate((span,), state.ages.oldest_us(span.first) or now_us)
         for span in after.overlap(state.passing).spans
@@ -118,7 +118,7 @@ def sought(state: ChannelState, fact: Sought) -> None:
     durable = state.durables.get(fact.durable)
     if durable is None:
         return
-    after = _outstanding_after(state, durable, fact.start_id, id_set(fact.matched))
+    after = _outstanding_after(state, durable, fact.start_id, matched=id_set(fact.matched))
     skipped = durable.wanting(state.stored)
     skipped.discard_all(after)
     passing = durable.ready.overlap(state.relayed)  # never stored: they come in this turn, or never
@@ -134,7 +134,9 @@ def sought(state: ChannelState, fact: Sought) -> None:
     if passing:
         durable.passing(passing, state.next_id, state.stored)
     durable.last_seek = durable.last_seek.followed_by(
-        LastSeek(fact.key, fact.start_id, fact.again, fact.skipped, fact.taken_back)
+        LastSeek(
+            fact.key, fact.start_id, fact.again, skipped=fact.skipped, taken_back=fact.taken_back
+        )
     )
     durable.acknowledged += len(skipped)
     state.acked.add_all(skipped)

@@ -453,7 +453,7 @@ class ChannelState:
 
     def expired(self, now_us: int) -> IdSet:
         """Stored events that have outlived their TTL (SEM T1)."""
-        return self.ages.expired(self.definition.ttl, self.next_id, self.stored, now_us)
+        return self.ages.expired(self.definition.ttl, self.next_id, self.stored, now_us=now_us)
 
     def wake(self, now_us: int) -> None:
         """Let the events come again whose time has come (SEM D18), once those are taken back that

@@ -242,7 +242,7 @@ class Durable:
         session has been waited for. It keeps its turn."""
         self.newest_rank += place not in self.places
         rank = self.places[place].rank if place in self.places else self.newest_rank
-        self.places[place] = KeptPlace(rank, session, sole, waited_us)
+        self.places[place] = KeptPlace(rank, session, sole, waited_us=waited_us)
 
     def came(self, ids: IdSet) -> None:
         """Note at recovery that ``ids`` are stored, although earlier facts said that they only

@@ -46,9 +46,9 @@ class PatternDurable(Struct, frozen=True, array_like=True):
             self.name,
             self.kind,
             start_id,
-            self.selector,
-            (),
-            self.persistent,
+            selector=self.selector,
+            matched=(),
+            persistent=self.persistent,
             **asdict(self.attributes),
         )
 

@@ -304,7 +304,7 @@ class Claims:
         elif watched.counter not in {member.counter, -1}:
             assert self._looked_us is not None, "it has been seen before"
             age_us = look.ended_us - self._looked_us
-            self._clocks.compared(incarnation, member.wall_us, look.wall_us, age_us)
+            self._clocks.compared(incarnation, member.wall_us, look.wall_us, age_us=age_us)
         if watched is None or watched.counter != member.counter:
             self._watched[incarnation] = _Watched(member.counter, look.ended_us)
             self._refused_us.pop(incarnation, None)
@@ -465,8 +465,8 @@ class Claims:
                 me.node,
                 me.nonce,
                 epoch,
-                self._format_to_write,
-                counter,
+                format=self._format_to_write,
+                confirmed=counter,
                 settings=me.settings,
                 lease_us=me.lease_us,
             )

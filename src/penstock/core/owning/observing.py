@@ -124,7 +124,7 @@ class Observer:
                 self._renewed_us[node] = look.ended_us
                 age_us = look.ended_us - self._looked_us
                 process = node, member.nonce
-                self._clocks.compared(process, member.wall_us, look.wall_us, age_us)
+                self._clocks.compared(process, member.wall_us, look.wall_us, age_us=age_us)
         self._members = {node: each for node, each in seen.items() if not each.removed}
         self._looked_us = look.began_us
 

@@ -175,7 +175,9 @@ class Directory:
             )
         if self.joins.find(origin, target) is not None:
             raise NameAlreadyBound(f"a join from {state.name} to {other.name} already exists")
-        return JoinCreated(Join(origin, target, selector, archive, owner, groups))
+        return JoinCreated(
+            Join(origin, target, selector, archive=archive, owner=owner, groups=groups)
+        )
 
     def decide_join_out(
         self, source: str, target: str, join: Join

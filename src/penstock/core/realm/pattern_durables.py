@@ -82,9 +82,9 @@ class PatternTable:
             choice.text,
             durable_name(made.name),
             made.kind,
-            made.selector,
-            made.persistent,
-            made.attributes,
+            selector=made.selector,
+            persistent=made.persistent,
+            attributes=made.attributes,
         )
         if wanted.key in self._by_key:
             raise NameAlreadyBound(

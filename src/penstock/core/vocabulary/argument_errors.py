@@ -77,7 +77,7 @@ def explain(
     steps = [name or at for name, at in _STEP.findall(path)]
     subject = _subject(steps, whole, is_key=bool(is_key))
     value = ABSENT if is_key else _value_at(given, steps)
-    told = _Told(subject, _shown(subject, value, words), _kinds_at(kind, steps), words)
+    told = _Told(subject, _shown(subject, value, words), _kinds_at(kind, steps), words=words)
     for pattern, sentence in _FAULTS:
         if (fits := pattern.fullmatch(what)) is not None:
             return sentence(told, fits)
