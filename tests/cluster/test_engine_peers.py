@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bootstrap.cluster import engine_tls
 from penstock.bootstrap.engine_directory import EngineDirectory, check_ports
 from penstock.bootstrap.engine_files import configuration, engine_password, write_certificates
 from penstock.bootstrap.engine_peers import Peer, PeerAnswer, ask_peer, own_peer, peers_of
+from penstock.bootstrap.storage_engines import engine_tls
 from penstock.core.vocabulary.errors import AddressInUse, DataDirectoryInUse, InvalidArgument
 from penstock.serving.beside_engine import plan_of
 from penstock.settings import ClusterSettings

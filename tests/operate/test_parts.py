@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from penstock.serving import SERVERS
 from penstock.serving.lifecycle import wanted_front_ends
 from penstock.settings.loading import load
 
+ROOT = Path(__file__).resolve().parents[2]
 NATIVE = "native = penstock.frontends.native_front_end:FRONT_END"
 AMQP = "amqp = penstock.frontends.amqp.front_end:FRONT_END"
 
@@ -27,8 +29,9 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Replaces the installed distributions by those that the test makes."""
-    monkeypatch.setattr(sys, "path", [f"{tmp_path}"])
+    """Makes distributions that come before those that are installed, and in place of them if they
+    have the same name."""
+    monkeypatch.setattr(sys, "path", [f"{tmp_path}", *sys.path])
 
     def made(*entry_points: str, distribution: str = "penstock_realm-0.1.0") -> None:
         folder = tmp_path / f"{distribution}.dist-info"
@@ -125,3 +128,18 @@ def test_commands_that_are_not_installed_are_not_listed(install: Install) -> Non
 
     assert {"serve", "publish"} <= set(places())
     assert not {"topic", "cluster", "pipeline", "top"} & set(places())
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("package", ["amqp", "mqtt", "cluster", "spark", "testing", "tools"])
+def test_core_client_and_server_do_without_each_other_package(package: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.operate.without_a_package", package],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "serve" in done.stdout

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from penstock.bootstrap import IDENTITY_KEY, access, realm_limits, rules, sealing_limits
 from penstock.bootstrap.front_end_urls import front_end_url
+from penstock.bootstrap.storage_engines import GROUP, EngineKind
 from penstock.client.connection.urls import safe
 from penstock.client.copies.object_store_uri import place
 from penstock.cluster.roles import LOCAL
@@ -41,6 +42,7 @@ from penstock.core.vocabulary.ports import (
 )
 from penstock.core.vocabulary.uris import below
 from penstock.frontends.front_end import NATIVE, front_end_named, front_ends
+from penstock.parts import registered
 from penstock.runtime.access.account_records import USERS_KEY
 from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.reading.sealed_history import HistoryAccess, SealedHistory
@@ -57,8 +59,6 @@ from penstock.storage.shared_blobs import CachedBlobs, PrefixedBlobs
 from penstock.version import __version__
 from penstock.wire.relay_preface import secret_name
 
-NATS: Final = ("nats", "tls")
-POSTGRES: Final = ("postgresql", "postgres")
 ON_ENGINE: Final = "engine"
 CACHE_FOLDER: Final = "cache"
 """In the node's data directory: segments that were read last. It may be removed while the node is
@@ -94,35 +94,8 @@ async def open_engine(settings: ClusterSettings, clock: Clock) -> StorageEngine:
     """Connect to the engine that the settings name. Raises ``InvalidArgument``, and ``Unavailable``
     where the engine would not keep what it acknowledges."""
     urls = server_urls(settings.engine)
-    try:
-        if urlsplit(urls[0]).scheme in NATS:
-            from penstock.storage.jetstream.engine import JetStreamEngine
-
-            jetstream = JetStreamEngine(
-                urls,
-                name=settings.name,
-                monitors=_monitors(settings.monitors),
-                clock=clock,
-                offload=asyncio.to_thread,
-                tls=engine_tls(settings),
-            )
-            return _with_blobs(await jetstream.open(), settings)
-        _check_no_tls(settings)
-        from penstock.storage.postgres.engine import PostgresEngine
-
-        return _with_blobs(PostgresEngine(urls, cluster=settings.name), settings)
-    except ModuleNotFoundError as error:
-        raise _not_installed(error) from error
-
-
-def _not_installed(error: ModuleNotFoundError) -> Exception:
-    """What to say instead of it."""
-    if (error.name or "").partition(".")[0] not in ("nats", "asyncpg"):
-        return error
-    return InvalidArgument(
-        f"a cluster needs the package {error.name}, which is not installed here: pip install "
-        "'penstock-realm[cluster]'"
-    )
+    engine = await _kind_of(settings.engine).open(urls, settings, clock)
+    return _with_blobs(engine, settings)
 
 
 def open_inspector(settings: ClusterSettings, clock: Clock) -> EngineInspector:
@@ -134,24 +107,12 @@ def open_inspector(settings: ClusterSettings, clock: Clock) -> EngineInspector:
             f"cluster's engine, such as {_LOOKS_LIKE}"
         )
     urls = server_urls(settings.engine)
-    try:
-        if urlsplit(urls[0]).scheme in NATS:
-            from penstock.storage.jetstream.inspection import JetStreamInspector
+    return _kind_of(settings.engine).inspector(urls, settings, clock)
 
-            return JetStreamInspector(
-                urls,
-                name=settings.name,
-                monitors=_monitors(settings.monitors),
-                clock=clock,
-                offload=asyncio.to_thread,
-                tls=engine_tls(settings),
-            )
-        _check_no_tls(settings)
-        from penstock.storage.postgres.inspection import PostgresInspector
 
-        return PostgresInspector(urls, cluster=settings.name)
-    except ModuleNotFoundError as error:
-        raise _not_installed(error) from error
+def _kind_of(engine: str) -> EngineKind:
+    kind: EngineKind = registered(GROUP)[engine.partition("://")[0]].load()
+    return kind
 
 
 async def check_engine(engine: StorageEngine, shard: int) -> EngineHealth:
@@ -185,7 +146,7 @@ def check_names(settings: ClusterSettings) -> None:
 def server_urls(engine: str) -> list[str]:
     """The URL of each server of an engine. Raises ``InvalidArgument``."""
     scheme, colon, rest = engine.partition("://")
-    if not colon or scheme not in (*NATS, *POSTGRES):
+    if not colon or scheme not in registered(GROUP):
         raise InvalidArgument(
             f"cluster.engine is {safe(engine)!r}; the URL of an engine looks like {_LOOKS_LIKE}"
         )
@@ -214,29 +175,6 @@ def _check_server(url: str, host: str, engine: str) -> None:
     )
 
 
-def engine_tls(settings: ClusterSettings) -> ssl.SSLContext | None:
-    """How the servers of a NATS engine are known, and this node to them; None: as the system has
-    it. Raises ``InvalidArgument`` for files that do not do."""
-    authority, certificate = settings.tls_authority, settings.tls_certificate
-    if bool(certificate) != bool(settings.tls_key):
-        raise InvalidArgument(
-            "cluster.tls_certificate and cluster.tls_key belong together: name both, or neither"
-        )
-    if not (authority or certificate):
-        return None
-    try:
-        context = ssl.create_default_context(cafile=authority or None)
-        if certificate:
-            context.load_cert_chain(certificate, settings.tls_key)
-    except (OSError, ValueError) as error:  # an error of TLS is one of the operating system
-        named = ", ".join(filter(None, (authority, certificate, settings.tls_key)))
-        raise InvalidArgument(
-            f"cluster.tls_authority, cluster.tls_certificate and cluster.tls_key name files that "
-            f"cannot be used ({named}): {error}"
-        ) from error
-    return context
-
-
 def owner_tls(settings: Settings) -> ssl.SSLContext:
     """How a node knows the owner of the realm, to which it brings what joins have copied: by the
     authorities of the system, those of the cluster, and its own certificate, which nodes may
@@ -253,25 +191,6 @@ def owner_tls(settings: Settings) -> ssl.SSLContext:
         except (OSError, ValueError) as error:  # an error of TLS is one of the operating system
             raise InvalidArgument(f"the certificates in {file} cannot be used: {error}") from error
     return context
-
-
-def _check_no_tls(settings: ClusterSettings) -> None:
-    if settings.tls_authority or settings.tls_certificate or settings.tls_key:
-        raise InvalidArgument(
-            "cluster.tls_authority, cluster.tls_certificate and cluster.tls_key are for NATS; "
-            "PostgreSQL has these files in its URL: ?sslrootcert=FILE&sslcert=FILE&sslkey=FILE"
-        )
-
-
-def _monitors(text: str) -> list[str]:
-    found = [each.strip().rstrip("/") for each in text.split(",") if each.strip()]
-    for each in found:
-        if not each.startswith(("http://", "https://")) or "@" in each:
-            raise InvalidArgument(
-                f"cluster.monitors has {safe(each)!r}; the monitoring of a NATS server looks like "
-                f"http://HOST:8222"
-            )
-    return found
 
 
 class EngineWithFiles:

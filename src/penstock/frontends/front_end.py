@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.frontends.native.listener import NativeListener
-from penstock.frontends.native.standby import OwnerFollowers
-from penstock.frontends.shared.arrivals import Arrivals
 from penstock.frontends.shared.front_end_service import FrontEndService
 from penstock.parts import registered
 from penstock.runtime.access.incidents import Incident
 from penstock.settings import Settings
+
+if TYPE_CHECKING:  # a realm on its own loads nothing of a node that stands by
+    from penstock.frontends.native.standby import OwnerFollowers
+    from penstock.frontends.shared.arrivals import Arrivals
 
 GROUP: Final = "penstock.front_ends"
 NATIVE: Final = "native"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from penstock.frontends.front_end import NATIVE, FrontEnd, ListenAddress, StandbyNode
 from penstock.frontends.native.listener import NativeListener
-from penstock.frontends.native.standby import StandbyConnection, wants_relay
 from penstock.frontends.shared.front_end_service import FrontEndService
 from penstock.loggers import logger
 from penstock.settings import Settings
+
+if TYPE_CHECKING:
+    from penstock.frontends.native.standby import StandbyConnection
 
 _log = logger("penstock.realm")
 
@@ -46,9 +48,13 @@ class NativeFrontEnd(FrontEnd):
         return NativeService(listener)
 
     def standby(self, node: StandbyNode) -> Callable[[], StandbyConnection]:
+        from penstock.frontends.native.standby import StandbyConnection  # for clusters only
+
         return partial(StandbyConnection, node.arrivals, node.followers)
 
     def wants_relay(self, data: bytes) -> bool | None:
+        from penstock.frontends.native.standby import wants_relay
+
         return wants_relay(data)
 
     def log_listening(self, url: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from penstock.bootstrap.cluster import check_names, engine_tls, read_secret
+from penstock.bootstrap.cluster import check_names, read_secret
 from penstock.bootstrap.engine_directory import EngineDirectory, leader_at
 from penstock.bootstrap.engine_files import EngineTls, engine_password
 from penstock.bootstrap.engine_peers import (
@@ -26,6 +26,7 @@ from penstock.bootstrap.engine_peers import (
     own_peer,
 )
 from penstock.bootstrap.engine_server import EngineProcess
+from penstock.bootstrap.storage_engines import engine_tls
 from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
 from penstock.frontends.native.listener import check_exposed
 from penstock.loggers import logger
