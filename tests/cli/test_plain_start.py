@@ -37,7 +37,7 @@ NO_USE_FOR = (
     "penstock.client.handles.session",
     "penstock.client.sync.sync",
     "penstock.frontends.http.server",
-    "penstock.frontends.amqp.hub",
+    "penstock.frontends.amqp.connection",
     "penstock.frontends.mqtt.hub",
     "penstock.cluster.node",
     "penstock.bootstrap.embedded_realm",

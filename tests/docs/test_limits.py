@@ -46,7 +46,7 @@ NO_MEMORY: Final = {
         ),
     ),
     "of what the server makes, or asks for": (
-        "frontends.amqp.hub._WRITTEN_MAX",
+        "frontends.amqp.outgoing._WRITTEN_MAX",
         "frontends.http.consuming_shapes.FETCH_MAX",
         "frontends.http.consuming_shapes.IDS_MAX",
         "frontends.http.destinations.SEGMENTS_MAX",

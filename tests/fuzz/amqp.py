@@ -76,7 +76,7 @@ class AmqpServed(Served):
     """What the realm has answered last."""
 
     async def converse(self, data: bytes) -> None:
-        from penstock.frontends.amqp.hub import AmqpHub
+        from penstock.frontends.amqp.connection import AmqpHub
 
         connection, out = AmqpHub(self.listener).connection(), Wire()
         with capture_logs() as logged:

@@ -9,8 +9,7 @@ import pytest
 
 from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.frontends.amqp.connection import LATELY_S, TURN_BYTES
-from penstock.frontends.amqp.hub import AmqpHub
+from penstock.frontends.amqp.connection import LATELY_S, TURN_BYTES, AmqpHub
 from penstock.testing.loop import pass_time
 from penstock.wire.amqp.types import UInt, UShort
 from tests.client.simulated import World, in_world

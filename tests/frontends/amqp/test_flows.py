@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.frontends.amqp import hub
-from penstock.frontends.amqp.hub import AmqpLimits
+from penstock.frontends.amqp import connection
+from penstock.frontends.amqp.limits import AmqpLimits
 from penstock.wire.amqp.frames import Frame
 from penstock.wire.amqp.types import UByte, UInt
 from tests.frontends.amqp.clients import WAIT_S
@@ -263,7 +263,7 @@ def test_a_session_that_begins_has_no_more_to_say(peer: Peer) -> None:
 def test_a_sender_that_goes_beyond_its_credit_loses_its_link_and_nothing_it_had_credit_for(
     monkeypatch: pytest.MonkeyPatch, settled: bool
 ) -> None:
-    monkeypatch.setattr(hub, "AmqpLimits", partial(AmqpLimits, credit=3))
+    monkeypatch.setattr(connection, "AmqpLimits", partial(AmqpLimits, credit=3))
     target = terminus(0x29, "jobs", capability="queue")
     with penstock.Realm() as realm, realm.connect() as session:
         peer = Peer(realm.listen_amqp())
@@ -284,7 +284,7 @@ def test_a_sender_that_goes_beyond_its_credit_loses_its_link_and_nothing_it_had_
 
 
 def test_all_credit_may_be_used_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "AmqpLimits", partial(AmqpLimits, credit=3))
+    monkeypatch.setattr(connection, "AmqpLimits", partial(AmqpLimits, credit=3))
     target = terminus(0x29, "jobs", capability="queue")
     with penstock.Realm() as realm, realm.connect() as session:
         peer = Peer(realm.listen_amqp())

@@ -15,7 +15,7 @@ from proton.utils import BlockingConnection, LinkDetached
 
 import penstock
 from penstock.core.vocabulary.definitions import Definition
-from penstock.frontends.amqp.hub import AmqpHub
+from penstock.frontends.amqp.connection import AmqpHub
 from penstock.frontends.native.listener import NativeLimits, NativeListener
 from penstock.runtime.access.quota import ConnectionLimits
 from penstock.storage.memory import MemoryBlobs, MemoryJournal

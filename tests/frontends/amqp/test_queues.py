@@ -11,8 +11,8 @@ from proton.utils import LinkDetached, SendException
 
 import penstock
 from penstock.core.vocabulary.temporary import SESSION_STORES_MAX
-from penstock.frontends.amqp import hub
-from penstock.frontends.amqp.hub import AmqpLimits
+from penstock.frontends.amqp import connection
+from penstock.frontends.amqp.limits import AmqpLimits
 from tests.frontends.amqp.clients import WAIT_S, Client, plain, texts
 from tests.frontends.amqp.conftest import Connect
 from tests.named import TRICKY
@@ -208,7 +208,7 @@ def test_a_sender_with_much_on_its_way_waits_and_loses_nothing() -> None:
 def test_who_settles_nothing_gets_no_more(
     monkeypatch: pytest.MonkeyPatch, kind: str, state: int
 ) -> None:
-    monkeypatch.setattr(hub, "AmqpLimits", partial(AmqpLimits, unsettled_max=2))
+    monkeypatch.setattr(connection, "AmqpLimits", partial(AmqpLimits, unsettled_max=2))
     with penstock.Realm() as realm, Client(realm.listen_amqp()) as client:
         sender, receiver = client.sender("jobs", kind), client.receiver("jobs", kind)
         for text in ("a", "b", "c"):

@@ -14,9 +14,9 @@ from proton.utils import BlockingReceiver, BlockingSender, LinkDetached
 import penstock
 from penstock.core.vocabulary.definitions import Definition
 from penstock.core.vocabulary.temporary import TEMPORARY
+from penstock.frontends.amqp.amqp_service import AttachedDurables
 from penstock.frontends.amqp.consumers import Consumer
 from penstock.frontends.amqp.engine import AmqpEngine
-from penstock.frontends.amqp.hub import AmqpHub
 from tests.client.patience import eventually
 from tests.frontends.amqp.clients import WAIT_S, Client, texts
 from tests.frontends.amqp.conftest import Connect
@@ -116,14 +116,14 @@ def test_a_subscription_others_have_made_anew_is_not_compared_with_the_former(
 def test_nothing_is_remembered_of_subscriptions_that_others_have_deleted(
     connect: Connect, session: penstock.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hubs: set[AmqpHub] = set()
-    wished = AmqpHub.wished
+    used: set[AttachedDurables] = set()
+    note = AttachedDurables.note
 
-    def noted_wished(self: AmqpHub, *args: Any, **more: Any) -> None:
-        hubs.add(self)
-        wished(self, *args, **more)
+    def note_too(self: AttachedDurables, *args: Any, **more: Any) -> None:
+        used.add(self)
+        note(self, *args, **more)
 
-    monkeypatch.setattr(AmqpHub, "wished", noted_wished)
+    monkeypatch.setattr(AttachedDurables, "note", note_too)
     client = connect("me")
     for number in range(3):
         client.receiver("news", "topic", name=f"sub{number}", durable=True)
@@ -132,8 +132,8 @@ def test_nothing_is_remembered_of_subscriptions_that_others_have_deleted(
         session.channels.get("news").durables.delete(f"me:sub{number}")
     gc.collect()
 
-    (hub,) = hubs
-    assert len(hub._wishes) == 0
+    (durables,) = used
+    assert len(durables._wishes) == 0
 
 
 def test_after_a_restart_a_subscription_goes_on_with_the_selector_it_is_given(

@@ -14,8 +14,8 @@ from proton.reactor import LinkOption
 from proton.utils import LinkDetached
 
 import penstock
-from penstock.frontends.amqp import hub
-from penstock.frontends.amqp.hub import AmqpLimits
+from penstock.frontends.amqp import connection
+from penstock.frontends.amqp.limits import AmqpLimits
 from tests.frontends.amqp.clients import WAIT_S, Client, plain, texts
 from tests.frontends.amqp.conftest import Connect
 
@@ -204,7 +204,7 @@ def test_what_no_coordinator_is_told_is_refused(connect: Connect) -> None:
 
 
 def test_only_so_many_are_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "AmqpLimits", partial(AmqpLimits, transactions_max=2))
+    monkeypatch.setattr(connection, "AmqpLimits", partial(AmqpLimits, transactions_max=2))
     with penstock.Realm() as realm, Client(realm.listen_amqp()) as client:
         first, _ = Transaction(client), Transaction(client)
         coordinator = client.blocking.create_sender(None, name="tx", options=Coordinator())
@@ -220,7 +220,7 @@ def test_only_so_many_are_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_they_hold_only_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that has passed the limit cannot be committed; the next one starts from nothing."""
-    monkeypatch.setattr(hub, "AmqpLimits", partial(AmqpLimits, transaction_bytes_max=10_000))
+    monkeypatch.setattr(connection, "AmqpLimits", partial(AmqpLimits, transaction_bytes_max=10_000))
     with penstock.Realm() as realm, Client(realm.listen_amqp()) as client:
         sender = client.sender("jobs")
         for _ in range(2):

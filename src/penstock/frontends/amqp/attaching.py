@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 from proton import Link, Terminus, symbol
@@ -35,10 +36,11 @@ from penstock.frontends.amqp.addresses import (
     temporary_name,
     wanted_kind,
 )
-from penstock.frontends.amqp.consumers import Consumer, Manner
+from penstock.frontends.amqp.consumers import Consumer, ConsumerPeer, Manner
 from penstock.frontends.amqp.kept import kept
-from penstock.frontends.amqp.kept_messages import LinkRoom
+from penstock.frontends.amqp.kept_messages import ConnectionKept, LinkRoom
 from penstock.frontends.amqp.link_ends import IncomingLink, OutgoingLink
+from penstock.frontends.amqp.link_registry import NamedLink
 from penstock.frontends.amqp.link_terms import (
     ReceiverTerms,
     capabilities,
@@ -50,19 +52,44 @@ from penstock.frontends.amqp.link_terms import (
     wish_of,
 )
 from penstock.frontends.amqp.places import place_of
-from penstock.frontends.amqp.producers import LinkProducer
+from penstock.frontends.amqp.producers import LinkProducer, ProducerPeer
+from penstock.frontends.amqp.transactions import TransactionCoordinator
+from penstock.runtime.access.quota import RequestPace
+from penstock.runtime.operations.callers import Caller
 from penstock.runtime.operations.door import answer_to, execute_on, open_subscription
 from penstock.runtime.subscriptions.realm_view import StoreView
 
-if TYPE_CHECKING:
-    from penstock.frontends.amqp.connection import AmqpConnection
+
+class AttachingPeer(ConsumerPeer, ProducerPeer, Protocol):
+    """A connection, as the part uses it that opens its links."""
+
+    pace: RequestPace
+
+    @property
+    def transactions(self) -> TransactionCoordinator: ...
+
+    @property
+    def caller(self) -> Caller:
+        """The signed-in user, as the realm's operations know it."""
+        ...
+
+    @property
+    def kept_bytes(self) -> ConnectionKept:
+        """The bytes of messages that its receivers have not settled."""
+        ...
+
+    def says_source(self, link: Link) -> bool:
+        """Whether the peer has named a source, possibly without an address."""
+        ...
 
 
 class Attached:
     """A link of a connection, with what it does in the realm."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, steal: Callable[[Attached], None]) -> None:
+        """``steal`` ends a link whose place a newer one takes."""
         self.link = kept(link)
+        self._steal = steal
         self.takes_events = bool(link.is_sender and not is_lookup(link))
         """Whether events go out by it: its peer subscribes to something, or reads a queue."""
         self.is_closed = False
@@ -79,7 +106,7 @@ class Attached:
         """Set once opening it has succeeded or failed."""
         self.over = asyncio.Event()
         """Set once everything that depended on it has ended."""
-        self.older: Attached | None = None
+        self.older: NamedLink | None = None
         """The link of the same name whose place it takes."""
         self.producer: LinkProducer | None = None
         self.consumer: Consumer | None = None
@@ -93,26 +120,36 @@ class Attached:
         self.is_volatile = False
         """Whether the durable is deleted when its last client leaves."""
 
+    def steal(self) -> None:
+        """End the link, because a newer one takes its place (2.6.1)."""
+        self._steal(self)
+
+    async def wait_until_over(self) -> None:
+        """Wait until everything that depended on the link has ended."""
+        await self.opened.wait()
+        await self.over.wait()
+
 
 class Attaching:
     """Opens the links of one connection."""
 
-    def __init__(self, connection: AmqpConnection) -> None:
+    def __init__(self, connection: AttachingPeer) -> None:
         self._connection = connection
-        self._realm = connection.realm
-        self._hub = connection.hub
+        self._service = connection.service
+        self._realm = connection.service.realm
 
-    async def open(self, attached: Attached) -> None:
-        """Find out what the link is for, and open it. Raises ``PenstockError`` when it is
-        refused."""
+    async def open(self, attached: Attached, *, links: int, receivers_before: int) -> None:
+        """Find out what the link is for, and open it. Raises ``PenstockError`` when it is refused.
+
+        ``links``: number of links of the connection, this one included. ``receivers_before``:
+        number of links by which events go out that were attached before it.
+        """
         link = attached.link
         link.snd_settle_mode = link.remote_snd_settle_mode
         link.rcv_settle_mode = link.remote_rcv_settle_mode
-        if len(self._connection.links) > self._hub.limits.links_max:
-            raise LimitReached(
-                f"{self._hub.limits.links_max} links are open on this connection, which is the "
-                f"limit"
-            )
+        most = self._service.limits.links_max
+        if links > most:
+            raise LimitReached(f"{most} links are open on this connection, which is the limit")
         if link.remote_target.type != Terminus.COORDINATOR:
             echo_terms(link.remote_target, link.target)
         if link.is_receiver or not is_lookup(link):
@@ -120,7 +157,7 @@ class Attaching:
         if link.is_receiver:
             await self._open_incoming(attached)
         else:
-            await self._open_outgoing(attached)
+            await self._open_outgoing(attached, receivers_before)
 
     # --- messages come -------------------------------------------------------------------
 
@@ -134,7 +171,8 @@ class Attaching:
         limit = self._realm.limits.event_bytes_max
         # The realm settles with the answer, whatever a sender would like (2.8.3).
         link.rcv_settle_mode = Link.RCV_FIRST
-        credit = min(self._hub.limits.credit, connection.pace.per_s or self._hub.limits.credit)
+        most = self._service.limits.credit
+        credit = min(most, connection.pace.per_s or most)
         incoming = IncomingLink(link, credit=credit, message_bytes_max=limit)
         incoming.takes_rejections = takes_outcome(link.remote_source, "rejected")
         incoming.takes_releases = takes_outcome(link.remote_source, "released")
@@ -160,7 +198,7 @@ class Attaching:
         if attached.is_closed:
             return
         attached.producer, attached.incoming = producer, incoming
-        self._hub.sends(producer)
+        self._service.links.add_producer(producer)
         if target.dynamic and destination is not None:
             link.target.address = destination.name
             link.target.dynamic = True
@@ -179,7 +217,7 @@ class Attaching:
 
     # --- events go out -------------------------------------------------------------------
 
-    async def _open_outgoing(self, attached: Attached) -> None:
+    async def _open_outgoing(self, attached: Attached, receivers_before: int) -> None:
         link, connection = attached.link, self._connection
         if is_lookup(link):
             self._look_up(attached)
@@ -187,8 +225,7 @@ class Attaching:
         source = link.remote_source
         check_dynamic(source, "source")
         # Later links do not count against this one: all may have been attached at once.
-        before = connection.links.receivers_before(attached)
-        self._hub.listener.limits.each.check_subscriptions(before)
+        self._service.listener.limits.each.check_subscriptions(receivers_before)
         wish = wish_of(source)
         selector = await self._selector_of(wish)
         if source.dynamic:
@@ -262,7 +299,7 @@ class Attaching:
     ) -> Consumer:
         manner = Manner(seat=False)
         consumer = self._made(destination, manner, selector, Subscribe, no_local=wish.no_local)
-        place = place_of(self._connection, link_name) if destination.is_jms else ""
+        place = self._place_of(link_name) if destination.is_jms else ""
         # On the JMS engine a subscriber starts now, or at the place that was kept for it.
         start = FromEarliest() if destination.is_jms else FromLatest()
         asked = Subscribe(destination.number, 0, start, 0, confirms=bool(place))
@@ -272,7 +309,7 @@ class Attaching:
         consumer.subscription = opened.number
         consumer.confirms = opened.confirms
         if place:
-            self._hub.places.take(destination.number, place, consumer)
+            self._service.places.take(destination.number, place, consumer)
         return consumer
 
     def _made(
@@ -298,6 +335,10 @@ class Attaching:
         consumer.kept.within(room)
         return room
 
+    def _place_of(self, link_name: str) -> str:
+        connection = self._connection
+        return place_of(connection.principal.user, connection.container, link_name)
+
     # --- durables ------------------------------------------------------------------------
 
     async def _client(
@@ -321,12 +362,12 @@ class Attaching:
         manner = Manner(seat=True, cumulative=kind.cumulative)
         consumer = self._made(destination, manner, selector, Attach, no_local=wish.no_local)
         attach = Attach(number, 0, name, pull=True)
-        place = place_of(connection, attached.link.name)
+        place = self._place_of(attached.link.name)
         room = self._room_of(consumer) if kind.cumulative else None
         opened = await open_subscription(connection.caller, attach, consumer, place, room)
         consumer.subscription = opened.number
         consumer.reader = (number, name)
-        self._hub.wished(durable, wish.selector, no_local=wish.no_local)
+        self._service.durables.note(durable, wish.selector, no_local=wish.no_local)
         attached.durable = (number, name)
         attached.ends_durable = True
         return consumer
@@ -347,7 +388,8 @@ class Attaching:
         number = destination.number
         durable = self._store(number).durable(name)
         if durable is not None:
-            if self._hub.is_as_wished(durable, wish.selector, no_local=wish.no_local):
+            durables = self._service.durables
+            if durables.is_as_wished(durable, wish.selector, no_local=wish.no_local):
                 return
             if durable.is_attached:
                 raise DurableInUse(

@@ -1,11 +1,11 @@
-"""One AMQP connection: bytes in and out, its links, and its end."""
+"""One AMQP connection: bytes in and out, its links, and its end; and what makes connections."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, ParamSpec
+from typing import Any, Final, ParamSpec
 
 from proton import Event, Link, Session, symbol
 
@@ -18,6 +18,7 @@ from penstock.core.vocabulary.errors import (
     RemoteProtocolViolation,
 )
 from penstock.frontends.amqp.addresses import LinkDestination
+from penstock.frontends.amqp.amqp_service import AmqpService
 from penstock.frontends.amqp.conditions import (
     DECODE,
     LOCKED,
@@ -33,30 +34,25 @@ from penstock.frontends.amqp.fault_barrier import FaultBarrier
 from penstock.frontends.amqp.gate import Gate
 from penstock.frontends.amqp.kept import kept
 from penstock.frontends.amqp.kept_messages import ConnectionKept
+from penstock.frontends.amqp.limits import AmqpLimits
 from penstock.frontends.amqp.link_ends import IncomingLink, OutgoingLink
 from penstock.frontends.amqp.links import Links
-from penstock.frontends.amqp.open_frame import (
-    Sole,
-    not_opened,
-    opened,
-    sole_policy,
-    sole_properties,
-)
+from penstock.frontends.amqp.open_frame import not_opened, opened, sole_policy, sole_properties
 from penstock.frontends.amqp.read_batching import ReadBatch
 from penstock.frontends.amqp.signing_in import SaslSignIn, without_sasl
+from penstock.frontends.amqp.sole_connections import SoleConnection
 from penstock.frontends.amqp.transactions import TransactionCoordinator
 from penstock.frontends.native.hosted_connection import HostedConnection
+from penstock.frontends.native.listener import NativeListener
 from penstock.frontends.shared.backpressure import ReadThrottle
+from penstock.frontends.shared.front_end_service import FrontEndService
 from penstock.frontends.shared.transports import close
 from penstock.loggers import logger
 from penstock.runtime.access.askers import Asker, asker
 from penstock.runtime.access.open_connections import ConnectionState
 from penstock.runtime.operations.callers import Caller
 from penstock.runtime.operations.door import check_on
-from penstock.wire.amqp import sasl
-
-if TYPE_CHECKING:
-    from penstock.frontends.amqp.hub import AmqpHub
+from penstock.wire.amqp import FIRST_BYTES, sasl
 
 TURN_BYTES: Final = 32 << 10
 """Bytes that are taken in before others have their turn. Where no other connection was heard
@@ -77,27 +73,29 @@ _log = logger("penstock.amqp")
 class AmqpConnection(HostedConnection):
     protocol = "amqp"
 
-    def __init__(self, hub: AmqpHub) -> None:
-        super().__init__(hub.listener)
-        self.hub = hub
+    def __init__(self, service: AmqpService) -> None:
+        super().__init__(service.listener)
+        self.service = service
         self.container = ""
         """The peer's container id: for a JMS client, its client id."""
         self.writable = True
         self.in_flight_bytes = 0
         """Bytes of messages that are not stored yet."""
-        limits = hub.listener.limits
-        self.engine = AmqpEngine(self, limits.idle_timeout_s, hub.limits.parts_bytes_max)
+        limits = service.limits
+        idle_timeout_s = service.listener.limits.idle_timeout_s
+        self.engine = AmqpEngine(self, idle_timeout_s, limits.parts_bytes_max)
         self.containing = FaultBarrier(self)
         self.transactions = TransactionCoordinator(self)
         self.certificate: Mapping[str, Any] | None = None
         self.is_secure = False
         self.links = Links(self)
-        self._gate = Gate(self, FRAME_BYTES_MAX, hub.limits.links_max)
+        self._gate = Gate(self, FRAME_BYTES_MAX, limits.links_max)
         self._frames: sasl.SaslFrames | None = sasl.SaslFrames()
         self._sign_in: SaslSignIn | None = None
         self._is_signed_in = False
         self._not_admitted: PenstockError | None = None  # set when the user is known, but refused
-        self.sole = Sole()
+        self._sole: SoleConnection | None = None
+        """Its entry, when it wants to be the only connection of its container."""
         self._is_backed_up = False
         self._in_progress = 0
         self._flush_is_due = False
@@ -118,7 +116,7 @@ class AmqpConnection(HostedConnection):
 
     def data_received(self, data: bytes) -> None:
         self.heard_s = self._loop.time()
-        self.hub.traffic.received_bytes += len(data)
+        self.service.traffic.received_bytes += len(data)
         self._gathering.add(data)
 
     def _take_turn(self) -> bool:
@@ -181,7 +179,7 @@ class AmqpConnection(HostedConnection):
     def _begin(self, header: bytes, frames: sasl.SaslFrames) -> None:
         if header == sasl.PROTOCOL:
             if not self._is_signed_in:
-                principal = without_sasl(self.realm.access, self)
+                principal = without_sasl(self.realm.access, self.certificate, self.host)
                 if principal is None:
                     self._write(sasl.SASL_PROTOCOL)
                     raise RemoteProtocolViolation(
@@ -191,7 +189,7 @@ class AmqpConnection(HostedConnection):
             self._frames = None
             self._gate.feed(header + frames.rest())
         elif header == sasl.SASL_PROTOCOL and not self._is_signed_in:
-            self._sign_in = SaslSignIn(self)
+            self._sign_in = SaslSignIn(self, self.realm.access)
             self._write(header + sasl.mechanisms(self._sign_in.mechanisms))
         else:
             self._write(sasl.PROTOCOL if self._is_signed_in else sasl.SASL_PROTOCOL)
@@ -307,11 +305,9 @@ class AmqpConnection(HostedConnection):
 
     def too_many_parts(self, link: IncomingLink) -> None:
         """End a link whose unfinished messages take more memory than is allowed."""
+        limit = self.service.limits.parts_bytes_max
         self.end_link(
-            link,
-            TOO_MUCH,
-            f"{self.hub.limits.parts_bytes_max} bytes of unfinished messages are waiting, which "
-            f"is the limit",
+            link, TOO_MUCH, f"{limit} bytes of unfinished messages are waiting, which is the limit"
         )
 
     def happened(self, event: Event) -> None:
@@ -341,18 +337,24 @@ class AmqpConnection(HostedConnection):
         try:
             if self._not_admitted is not None:
                 raise self._not_admitted
-            self.sole.policy = sole_policy(connection)
-            if self.sole.policy is not None:
-                self.sole.older = self.hub.enter(self.container, self)
-                self.sole.is_there = True
+            policy = sole_policy(connection)
+            if policy is not None:
+                self._enter(policy)
         except PenstockError as error:
             _log.warning("amqp.refused", connection=self.number, host=self.host, reason=str(error))
             self.realm.connections.refused(error)
             not_opened(connection, self.listener.version, error)
             return
-        opened(connection, self.listener.version, sole_properties(self.sole.policy))
+        opened(connection, self.listener.version, sole_properties(policy))
         self.is_open = True
         self._loop.call_soon(self._tick)
+
+    def _enter(self, policy: int) -> None:
+        """Become the only connection of the container. Raises ``NameAlreadyBound``."""
+        entry = SoleConnection(self.principal.user, policy, self.replaced, self.links.left)
+        older = self.service.sole_connections.enter(self.container, entry)
+        self.links.former_left = None if older is None else older.left
+        self._sole = entry
 
     async def _end_connection(self) -> None:
         """End everything the connection held in the realm, and only then tell the peer that it is
@@ -390,7 +392,7 @@ class AmqpConnection(HostedConnection):
     @cached_property
     def kept_bytes(self) -> ConnectionKept:
         """The bytes of messages that its receivers have not settled."""
-        return ConnectionKept(self.hub.kept_for(self.principal.user))
+        return ConnectionKept(self.service.kept_for(self.principal.user))
 
     # --- rights --------------------------------------------------------------------------
 
@@ -427,7 +429,7 @@ class AmqpConnection(HostedConnection):
     def flush(self) -> None:
         """Send pending output now."""
         self._flush_is_due = False
-        self.hub.forget_written()
+        self.service.messages.clear()
         if self._frames is not None or self._transport is None:
             return
         if data := self.engine.output():
@@ -440,7 +442,7 @@ class AmqpConnection(HostedConnection):
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self.hub.traffic.sent_bytes += len(data)
+            self.service.traffic.sent_bytes += len(data)
             self._transport.write(data)
 
     def _check_writable(self) -> None:
@@ -535,9 +537,9 @@ class AmqpConnection(HostedConnection):
         """Give back everything that it held, at once (SEM D13). Subscribers of a connection that is
         ``lost`` may come back (SEM J5)."""
         self.is_open = False
-        if self.sole.is_there:
-            self.sole.is_there = False
-            self.hub.leave(self.container, self)
+        if self._sole is not None:
+            self.service.sole_connections.leave(self.container, self._sole)
+            self._sole = None
         self.transactions.end()
         self.links.leave(lost=lost)
 
@@ -560,3 +562,22 @@ class AmqpConnection(HostedConnection):
             requests=self._in_progress,
             is_stalled=not self.writable,
         )
+
+
+class AmqpHub(FrontEndService):
+    """Makes AMQP connections, and accepts them at ports."""
+
+    def __init__(self, listener: NativeListener, limits: AmqpLimits | None = None) -> None:
+        self._service = AmqpService(listener, limits or AmqpLimits())
+
+    def connection(self) -> AmqpConnection:
+        """Make the protocol of a new connection."""
+        return AmqpConnection(self._service)
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept AMQP connections, here, on the native port and inside the HTTP port's WebSockets;
+        gives the port."""
+        realm, listener = self._service.realm, self._service.listener
+        await realm.reply_queues.remove_ended(realm.access)
+        listener.offer("amqp", self.connection, first_bytes=FIRST_BYTES)
+        return await listener.listen(host, port, self.connection)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -14,6 +14,7 @@ from penstock.core.ids.ids import IdSet, Span, Spans
 from penstock.core.vocabulary.backoff import DELAY_MS_MAX
 from penstock.core.vocabulary.errors import IllegalState, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
+from penstock.frontends.amqp.addresses import LinkDestination
 from penstock.frontends.amqp.conditions import (
     INVALID,
     STOLEN,
@@ -25,14 +26,11 @@ from penstock.frontends.amqp.kept_messages import KeptMessages
 from penstock.frontends.amqp.link_ends import OutgoingLink
 from penstock.frontends.amqp.modified import annotated
 from penstock.frontends.amqp.outcomes import ACCEPTED, MODIFIED, REJECTED, Outcome
+from penstock.frontends.amqp.peer import AmqpPeer
 from penstock.loggers import logger
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.writer.requests import Reply
 from penstock.runtime.writer.unit_of_work import Acknowledged
-
-if TYPE_CHECKING:
-    from penstock.frontends.amqp.addresses import LinkDestination
-    from penstock.frontends.amqp.connection import AmqpConnection
 
 _log = logger("penstock.amqp")
 
@@ -53,12 +51,36 @@ class Manner(Struct, frozen=True):
         return not self.browse and (self.cumulative or not self.seat)
 
 
+class ConsumerTransactions(Protocol):
+    """The transactions of a connection, as its consumers use them."""
+
+    def add_outcome(self, name: bytes, consumer: Consumer, outcome: Outcome) -> None:
+        """Add the outcome of a delivery to a transaction."""
+        ...
+
+
+class ConsumerPeer(AmqpPeer, Protocol):
+    """A connection, as its consumers use it."""
+
+    session: str
+    writable: bool
+    """Whether messages may be sent."""
+
+    @property
+    def transactions(self) -> ConsumerTransactions: ...
+
+    def flush_soon(self) -> None:
+        """Send pending output at the end of this turn of the loop, or with the answers of a
+        group."""
+        ...
+
+
 class Consumer:
     """A link by which events go out: an outlet of the realm."""
 
     def __init__(
         self,
-        connection: AmqpConnection,
+        connection: ConsumerPeer,
         number: ChannelId,
         manner: Manner,
         selector: Selector | None,
@@ -66,7 +88,8 @@ class Consumer:
         no_local: bool = False,
     ) -> None:
         self._connection = connection
-        self._realm = connection.realm
+        self._service = connection.service
+        self._realm = connection.service.realm
         self.number = number
         """Id of the channel or queue."""
         self.manner = manner
@@ -141,7 +164,7 @@ class Consumer:
 
     def _deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
         link = self.link
-        messages = self._connection.hub.messages_of(rows)
+        messages = self._service.messages.messages_of(rows)
         ids = messages.ids
         if not self.manner.seat:
             self._granted -= len(ids)
@@ -197,7 +220,7 @@ class Consumer:
 
     def _message(self, event_id: int, message: bytes) -> bytes:
         """The message, with the annotations that receivers have added."""
-        modifications = self._connection.hub.modifications
+        modifications = self._service.modifications
         if not modifications:
             return message
         added = modifications.of(self.reader, event_id)
@@ -216,7 +239,7 @@ class Consumer:
         link = self.link
         if link is None or self.is_over:
             return 0
-        credit, most = link.credit, self._connection.hub.limits.unsettled_max - link.unsettled
+        credit, most = link.credit, self._service.limits.unsettled_max - link.unsettled
         self._is_full = most < credit
         return max(0, min(credit, most) - len(self._held))
 
@@ -298,10 +321,10 @@ class Consumer:
         for outcome in outcomes:
             if outcome.fault:
                 self._connection.end_link(link, INVALID, outcome.fault)  # the event goes back
-            elif outcome.transaction is None:
+            elif (name := outcome.transaction) is None:
                 self._settle(outcome)
             else:
-                self._connection.transactions.settled(self, outcome)
+                self._connection.transactions.add_outcome(name, self, outcome)
         if link.has_flow or outcomes or self._is_full:
             link.has_flow = False
             self.flow()
@@ -391,7 +414,7 @@ class Consumer:
         """Note that these events are consumed; ``done`` is the acknowledgement that the realm was
         sent."""
         self.kept.forget(ids)
-        self._connection.hub.modifications.forget(self.reader, ids)
+        self._service.modifications.forget(self.reader, ids)
         if self.confirms and not self.is_over:
             self._confirm(ids)
         if done is not None and done.previous:
@@ -411,8 +434,8 @@ class Consumer:
     def returned(self, outcome: Outcome, reply: Reply | None = None) -> None:
         """Give back an event that the client released or modified."""
         if outcome.added:
-            hub = self._connection.hub
-            hub.modifications.note(self.reader, outcome.event_id, outcome.added)
+            modifications = self._service.modifications
+            modifications.note(self.reader, outcome.event_id, outcome.added)
         self.give_back(
             [outcome.event_id],
             counted=outcome.state == MODIFIED and outcome.failed,
@@ -496,7 +519,7 @@ class Consumer:
         """Move an event that the client rejects to the dead event store (SEM T11)."""
         event_id = outcome.event_id
         self.kept.forget([event_id])
-        self._connection.hub.modifications.forget(self.reader, [event_id])
+        self._service.modifications.forget(self.reader, [event_id])
         self._connection.spawn(self._bury, event_id, outcome.reason, reply)
 
     @property
@@ -541,9 +564,9 @@ class Consumer:
         self._held.clear()
         self._confirming.clear()
         if self.kept:
-            self._connection.hub.modifications.forget(self, list(self.kept))
+            self._service.modifications.forget(self, list(self.kept))
         self.kept.close()
-        self._connection.hub.places.left(self)
+        self._service.places.left(self)
 
 
 def _counts(redeliveries: tuple[tuple[int, Spans], ...], ids: list[int]) -> dict[int, int]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING
 
+from penstock.frontends.native.hosted_connection import HostedConnection
 from penstock.loggers import logger
-
-if TYPE_CHECKING:
-    from penstock.frontends.amqp.connection import AmqpConnection
 
 _log = logger("penstock.amqp")
 
@@ -17,7 +14,7 @@ class FaultBarrier:
     """A context manager, ``with connection.containing:``. An exception inside is logged, and ends
     that connection alone. One object serves all uses, nested ones, too."""
 
-    def __init__(self, connection: AmqpConnection) -> None:
+    def __init__(self, connection: HostedConnection) -> None:
         self._connection = connection
 
     def __enter__(self) -> None:

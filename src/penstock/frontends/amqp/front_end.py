@@ -16,7 +16,7 @@ from penstock.settings import Settings
 from penstock.wire.amqp import FIRST_BYTES
 
 if TYPE_CHECKING:
-    from penstock.frontends.amqp.hub import AmqpHub
+    from penstock.frontends.amqp.connection import AmqpHub
     from penstock.frontends.amqp.standby import StandbyAmqpConnection
 
 _PROTON: Final = ("proton", "cproton", "cproton_ffi")
@@ -42,7 +42,9 @@ class AmqpFrontEnd(FrontEnd):
     def service(self, listener: NativeListener, settings: Settings) -> AmqpHub:
         """Raises ``InvalidArgument`` if Proton is not installed."""
         try:
-            from penstock.frontends.amqp.hub import AmqpHub  # a realm without AMQP has no Proton
+            from penstock.frontends.amqp.connection import (
+                AmqpHub,
+            )  # a realm without AMQP has no Proton
         except ModuleNotFoundError as error:
             if error.name not in _PROTON:
                 raise

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from proton import Condition, Endpoint, Link, Session
 
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.frontends.amqp.addresses import remove
-from penstock.frontends.amqp.attaching import Attached, Attaching
+from penstock.frontends.amqp.attaching import Attached, Attaching, AttachingPeer
 from penstock.frontends.amqp.conditions import (
-    DELETED,
     STOLEN,
     TOO_MANY,
     condition_of,
@@ -20,20 +19,33 @@ from penstock.frontends.amqp.conditions import (
 )
 from penstock.frontends.amqp.engine import refuse
 from penstock.frontends.amqp.link_ends import IncomingLink, OutgoingLink
+from penstock.frontends.amqp.link_registry import LinkName
 from penstock.loggers import logger
-
-if TYPE_CHECKING:
-    from penstock.frontends.amqp.connection import AmqpConnection
 
 _log = logger("penstock.amqp")
 
 
+class LinksPeer(AttachingPeer, Protocol):
+    """A connection, as its links use it."""
+
+    number: int
+    is_open: bool
+    """Whether the peer has opened the connection, and neither side has closed it."""
+
+
 class Links:
-    def __init__(self, connection: AmqpConnection) -> None:
+    """The links of one connection."""
+
+    def __init__(self, connection: LinksPeer) -> None:
         self._connection = connection
+        self._service = connection.service
+        self._realm = connection.service.realm
         self._engine = connection.engine
         self._attaching = Attaching(connection)
         self._links: dict[int, Attached] = {}
+        self.former_left: asyncio.Event | None = None
+        """Set once the connection that was closed for this one has given back what it held; links
+        are opened only then. None: no connection was closed, or it has."""
         self.left = asyncio.Event()
         """Set once the connection is over and everything its links held has been given back."""
         self._over: dict[int, Attached] = {}
@@ -50,7 +62,7 @@ class Links:
         """How many links have a consumer."""
         return sum(each.consumer is not None for each in self._links.values())
 
-    def receivers_before(self, attached: Attached) -> int:
+    def _receivers_before(self, attached: Attached) -> int:
         """How many links by which events go out were attached before this one."""
         found = 0
         for each in self._links.values():
@@ -80,7 +92,7 @@ class Links:
             except PenstockError as error:
                 link = attached.incoming or attached.outgoing
                 if link is not None:
-                    self._connection.realm.connections.refused(error)
+                    self._realm.connections.refused(error)
                     self.end(link, condition_of_attached(error), description_of(error))
 
     # --- coming and going ----------------------------------------------------------------
@@ -89,20 +101,23 @@ class Links:
         if not self._connection.is_open:
             return
         self._connection.pace.came(1)
-        attached = self._links[_key(link)] = Attached(link)
-        attached.older = self._connection.hub.named(self._connection, attached)
+        attached = self._links[_key(link)] = Attached(link, self.steal)
+        attached.older = self._service.links.add(self._name_of(attached), attached)
         self._connection.spawn(self._attached, attached)
 
     async def _attached(self, attached: Attached) -> None:
         try:
             await self._after_older(attached)
             if not attached.is_closed:
-                await self._attaching.open(attached)
+                receivers_before = self._receivers_before(attached) if attached.takes_events else 0
+                await self._attaching.open(
+                    attached, links=len(self), receivers_before=receivers_before
+                )
         except PenstockError as error:
             await self._remove_temporary(attached)
             is_uninit = attached.link.state & Endpoint.LOCAL_UNINIT
             if self._connection.is_open and is_uninit and not attached.is_closed:
-                self._connection.realm.connections.refused(error)
+                self._realm.connections.refused(error)
                 refuse(attached.link, condition_of(error), description_of(error))
             self._pop(attached)
             attached.over.set()
@@ -114,18 +129,22 @@ class Links:
 
     async def _after_older(self, attached: Attached) -> None:
         """Wait until the link or connection whose place is taken has given back what it held."""
-        if (former := self._connection.sole.older) is not None:
-            await former.links.left.wait()
-            self._connection.sole.older = None
+        if self.former_left is not None:
+            await self.former_left.wait()
+            self.former_left = None
         older, attached.older = attached.older, None
         if older is not None:
-            await older.opened.wait()
-            await older.over.wait()
+            await older.wait_until_over()
 
     def _pop(self, attached: Attached) -> bool:
         """Remove a link; gives whether it was still among this connection's."""
-        self._connection.hub.unnamed(self._connection, attached)
+        self._service.links.remove(self._name_of(attached), attached)
         return self._links.pop(_key(attached.link), None) is not None
+
+    def _name_of(self, attached: Attached) -> LinkName:
+        connection, link = self._connection, attached.link
+        own = connection.container or connection.number
+        return connection.principal.user, own, link.name, link.is_sender
 
     def detach(self, link: Link, *, closed: bool) -> None:
         attached = self._links.get(_key(link))
@@ -148,7 +167,7 @@ class Links:
         if not self._pop(attached) and self._over.pop(_key(link), None) is None:
             return  # its session or connection is over, too
         if error is not None:
-            self._connection.realm.connections.refused(error)
+            self._realm.connections.refused(error)
             link.condition = Condition(condition_of(error), description_of(error))
         if self._connection.is_open and not link.state & Endpoint.LOCAL_CLOSED:
             if link.state & Endpoint.LOCAL_UNINIT:
@@ -172,7 +191,7 @@ class Links:
             if end is not None:
                 self._engine.drop(end)
         if attached.producer is not None:
-            self._connection.hub.sends_no_more(attached.producer)
+            self._service.links.remove_producer(attached.producer)
         if attached.incoming is not None and self._connection.transactions.coordinates(
             attached.incoming
         ):
@@ -204,7 +223,7 @@ class Links:
     async def _remove_temporary(self, attached: Attached) -> None:
         temporary, attached.temporary = attached.temporary, None
         if temporary is not None:
-            await remove(self._connection.realm, temporary)
+            await remove(self._realm, temporary)
 
     def _free(self, attached: Attached) -> None:
         """Free a link's memory and its name, so that a client can attach it again."""
@@ -269,10 +288,6 @@ class Links:
         if (attached := self._links.get(_key(link))) is not None:
             self._end(attached, TOO_MANY, "a message was sent without credit")
 
-    def deleted(self, link: IncomingLink, name: str) -> None:
-        """End a link whose destination was deleted."""
-        self.end(link, DELETED, f"{name} was deleted")
-
     # --- sessions ------------------------------------------------------------------------
 
     def fail_session(self, session: Session, condition: str, description: str) -> None:
@@ -323,9 +338,9 @@ class Links:
         for attached in links:
             attached.is_lost = lost and not attached.is_closed
             attached.is_closed = True
-            self._connection.hub.unnamed(self._connection, attached)
+            self._service.links.remove(self._name_of(attached), attached)
             if attached.producer is not None:
-                self._connection.hub.sends_no_more(attached.producer)
+                self._service.links.remove_producer(attached.producer)
             for end in (attached.incoming, attached.outgoing):
                 if end is not None:
                     self._engine.drop(end)
@@ -352,7 +367,7 @@ class Links:
     async def _end_what_lived_by(self, attached: Attached) -> None:
         try:
             if attached.is_lost and attached.is_volatile and attached.durable is not None:
-                self._connection.hub.keep(*attached.durable)
+                self._service.durables.keep(*attached.durable)
             else:
                 await self._attaching.end_durable(attached, closed=False)
             await self._remove_temporary(attached)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from msgspec import Struct
 from proton import UNDESCRIBED as NO_DESCRIPTOR
 from proton import Array, Condition, Connection, Data, symbol, uint
 
@@ -13,9 +12,6 @@ from penstock.core.vocabulary.errors import InvalidArgument, NameAlreadyBound, P
 from penstock.frontends.amqp.conditions import INVALID, condition_of, description_of
 from penstock.frontends.amqp.link_terms import desired
 from penstock.frontends.amqp.outcomes import UNREADABLE
-
-if TYPE_CHECKING:
-    from penstock.frontends.amqp.connection import AmqpConnection
 
 _SOLE: Final = "sole-connection-for-container"
 _OFFERED: Final = ("ANONYMOUS-RELAY", "DELAYED_DELIVERY", "SHARED-SUBS", _SOLE)
@@ -29,17 +25,6 @@ CLOSE: Final = 1
 refused, or the older one is closed."""
 _WEAK: Final = 1
 """Connections that did not ask to be the only one are left alone."""
-
-
-class Sole(Struct):
-    """Whether a connection wants to be the only one of its container."""
-
-    policy: int | None = None
-    """The policy it asked for; None: it may have company."""
-    is_there: bool = False
-    """Whether it is registered as the only one."""
-    older: AmqpConnection | None = None
-    """The connection that was closed for it."""
 
 
 def sole_policy(connection: Connection) -> int | None:

@@ -13,10 +13,14 @@ import pyarrow as pa
 from penstock.columns.schema.layout import LOGICAL_NAME, PRIORITY_MAX
 from penstock.columns.schema.rows import Rows
 from penstock.core.vocabulary.errors import RemoteProtocolViolation
+from penstock.core.vocabulary.ports import Clock
 from penstock.core.vocabulary.temporary import is_temporary
 from penstock.frontends.amqp import message_header
 from penstock.frontends.amqp.message_header import PLAIN, AmqpExtras
 from penstock.frontends.amqp.typed import EPOCH, MS_MAX, NoProperty, exact, message_value
+from penstock.loggers import logger
+from penstock.runtime.access.open_connections import TrafficCounts
+from penstock.runtime.access.rare_lines import RareLines
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.wire.amqp.sections import (
     APPLICATION_PROPERTIES,
@@ -53,6 +57,9 @@ _NARROW: Final[dict[pa.DataType, tuple[type, Callable[[Any], Any]]]] = {
     pa.float32(): (float, Float32),
 }
 _UINT_MAX: Final = (1 << 32) - 1
+_WRITTEN_MAX: Final = 4
+
+_log = logger("penstock.amqp")
 
 
 class EncodedMessages:
@@ -101,6 +108,38 @@ class EncodedMessages:
                 durable=key[0] is not False, priority=priority, ttl=ttl, deliveries=deliveries
             )
         return head + self.rests[row]
+
+
+class MessageCache:
+    """Messages that were encoded in this turn of the loop, for all links that send the same
+    events."""
+
+    def __init__(self, clock: Clock, traffic: TrafficCounts) -> None:
+        self._clock = clock
+        self._traffic = traffic
+        self._written: list[tuple[OutgoingBatch, EncodedMessages]] = []
+        self._rare_lines = RareLines()
+
+    def messages_of(self, rows: OutgoingBatch) -> EncodedMessages:
+        """The messages of some events; written once for all who receive them in the same turn."""
+        for known, messages in self._written:
+            if known is rows:
+                return messages
+        messages = EncodedMessages(rows, self._clock.now_us())
+        if messages.left_out:
+            self._leave_out(messages.left_out)
+        self._written = [(rows, messages), *self._written[: _WRITTEN_MAX - 1]]
+        return messages
+
+    def _leave_out(self, parts: list[str]) -> None:
+        """Count parts of events that messages do not have. The log has a line a minute."""
+        self._traffic.left_out += len(parts)
+        if self._rare_lines.is_due("amqp.left_out"):
+            _log.warning("amqp.left_out", parts=parts[:10], count=self._traffic.left_out)
+
+    def clear(self) -> None:
+        """Drop the messages at the end of a turn."""
+        self._written.clear()
 
 
 def _values(batch: pa.RecordBatch, name: str, count: int, absent: Any) -> list[Any]:

@@ -6,34 +6,36 @@ transport, 2.6.1): whoever attaches it again is the same subscriber.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from penstock.core.vocabulary.identities import ChannelId
 
-if TYPE_CHECKING:
-    from penstock.frontends.amqp.connection import AmqpConnection
-    from penstock.frontends.amqp.consumers import Consumer
+
+class PlacedSubscriber(Protocol):
+    """The consumer of a subscriber that is connected."""
+
+    def stolen(self) -> None:
+        """End its link, because its client has attached the link elsewhere."""
+        ...
 
 
-def place_of(connection: AmqpConnection, link_name: str) -> str:
+def place_of(user: str, container: str, link_name: str) -> str:
     """The key of a subscriber's place; empty if the peer has no container name. The user is part of
     it, since names are not secret."""
-    if not connection.container:
-        return ""
-    return "\0".join(("amqp", connection.principal.user, connection.container, link_name))
+    return "\0".join(("amqp", user, container, link_name)) if container else ""
 
 
 class SubscriberRegistry:
     """The subscribers that are connected, by place."""
 
     def __init__(self) -> None:
-        self._taken: dict[tuple[int, str], Consumer] = {}
-        self._of: dict[Consumer, tuple[int, str]] = {}
+        self._taken: dict[tuple[int, str], PlacedSubscriber] = {}
+        self._of: dict[PlacedSubscriber, tuple[int, str]] = {}
 
     def __len__(self) -> int:
         return len(self._taken)
 
-    def take(self, number: ChannelId, place: str, consumer: Consumer) -> None:
+    def take(self, number: ChannelId, place: str, consumer: PlacedSubscriber) -> None:
         """Note that a subscriber of a channel is connected. If its place is taken by a connection
         whose loss nobody has noticed yet, that one's link is stolen."""
         key = number, place
@@ -44,7 +46,7 @@ class SubscriberRegistry:
         self._taken[key] = consumer
         self._of[consumer] = key
 
-    def left(self, consumer: Consumer) -> None:
+    def left(self, consumer: PlacedSubscriber) -> None:
         """Note that a subscriber has left, or lost its connection."""
         key = self._of.pop(consumer, None)
         if key is not None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from penstock.api.publishing import PublishEvents
+from penstock.api.requests import Request
+from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import (
     InvalidEvent,
     NameDoesNotExist,
@@ -16,6 +18,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.frontends.amqp.addresses import SENDS, Kind, LinkDestination, found, parsed, resolved
 from penstock.frontends.amqp.conditions import (
+    DELETED,
     UnreadableMessage,
     condition_of,
     condition_of_attached,
@@ -24,14 +27,12 @@ from penstock.frontends.amqp.conditions import (
 from penstock.frontends.amqp.incoming import batches_of
 from penstock.frontends.amqp.link_ends import IncomingLink
 from penstock.frontends.amqp.outcomes import RELEASED, Pointer
+from penstock.frontends.amqp.peer import AmqpPeer
 from penstock.frontends.amqp.single_message import SingleMessages
 from penstock.loggers import logger
 from penstock.runtime.store.bodies import Body, body_from
 from penstock.wire.amqp.sections import entries, fields, sections_of
 from penstock.wire.amqp.types import Byte
-
-if TYPE_CHECKING:
-    from penstock.frontends.amqp.connection import AmqpConnection
 
 _log = logger("penstock.amqp")
 
@@ -39,18 +40,56 @@ _JMS_DESTINATION: Final = "x-opt-jms-dest"
 _JMS_KINDS: Final[dict[int, Kind]] = {0: "queue", 1: "channel", 2: "queue", 3: "channel"}
 
 
+class ProducerTransactions(Protocol):
+    """The transactions of a connection, as its producers use them."""
+
+    def is_declared(self, name: bytes) -> bool:
+        """Whether a transaction of this name is open."""
+        ...
+
+    def add_message(self, name: bytes, by: LinkProducer, message: bytes) -> None:
+        """Add a message to an open transaction. Raises ``LimitReached``."""
+        ...
+
+    def fail(self, name: bytes, error: PenstockError) -> None:
+        """Let an open transaction fail when it is discharged, because a message of it was
+        refused."""
+        ...
+
+
+class ProducerPeer(AmqpPeer, Protocol):
+    """A connection, as its producers use it."""
+
+    principal: Principal
+    in_flight_bytes: int
+    """Bytes of messages that are not stored yet."""
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether senders get no more credit for now."""
+        ...
+
+    @property
+    def transactions(self) -> ProducerTransactions: ...
+
+    def check_on(self, asked: type[Request[Any]], destination: LinkDestination) -> None:
+        """Raise ``AccessDenied`` unless the signed-in user may ask this of a destination."""
+        ...
+
+
 class LinkProducer:
     """A link by which messages come."""
 
     def __init__(
         self,
-        connection: AmqpConnection,
+        connection: ProducerPeer,
         incoming: IncomingLink,
         destination: LinkDestination | None,
     ) -> None:
         """Without a destination each message names its own: an anonymous relay."""
         self._connection = connection
-        self._realm = connection.realm
+        self._listener = connection.service.listener
+        self._realm = connection.service.realm
         self._destination = destination
         self._version = -1
         self._allowed: set[int] = set()
@@ -72,7 +111,7 @@ class LinkProducer:
     def deleted(self) -> None:
         """End the link, because its destination was deleted."""
         with self._connection.containing:
-            self._connection.links.deleted(self.incoming, self.name)
+            self._connection.end_link(self.incoming, DELETED, f"{self.name} was deleted")
 
     def check(self) -> None:
         """Raise ``AccessDenied`` or ``NameDoesNotExist`` if it may not, or cannot, send any
@@ -158,15 +197,15 @@ class LinkProducer:
         deliveries: Sequence[Pointer | None],
         own: Sequence[int],
     ) -> None:
-        connection, size = self._connection, body.weight
+        connection, listener, size = self._connection, self._listener, body.weight
 
         def reply(_: Any, error: BaseException | None) -> None:
-            connection.listener.pending_bytes -= size
+            listener.pending_bytes -= size
             connection.in_flight_bytes -= size
             with connection.containing:
                 self._answer(destination, error, messages, deliveries, own)
 
-        connection.listener.pending_bytes += size
+        listener.pending_bytes += size
         connection.in_flight_bytes += size
         try:
             self._realm.publish(
@@ -211,7 +250,7 @@ class LinkProducer:
         connection, link = self._connection, self.incoming
         condition = (condition_of_attached if self._destination else condition_of)(error)
         description = description_of(error)
-        connection.realm.connections.refused(error, len(deliveries))
+        self._realm.connections.refused(error, len(deliveries))
         for delivery in deliveries:
             if delivery is not None:
                 if link.takes_rejections:
@@ -298,9 +337,8 @@ class LinkProducer:
                 self._relay([message], [delivery])
 
     def _put(self, message: bytes, delivery: Pointer | None, name: bytes | None) -> None:
-        connection = self._connection
-        transaction = connection.transactions.of(name)
-        if transaction is None or name is None:
+        connection, transactions = self._connection, self._connection.transactions
+        if name is None or not transactions.is_declared(name):
             self._refuse(
                 [delivery], NoSuchTransaction("this transaction is not open on this connection")
             )
@@ -308,9 +346,9 @@ class LinkProducer:
         try:
             if (to := self._destination or self._found(message)) is not None:
                 self._require(to)
-            connection.transactions.published(transaction, self, message)
+            transactions.add_message(name, self, message)
         except PenstockError as error:
-            transaction.broken = transaction.broken or error
+            transactions.fail(name, error)
             self._refuse([delivery], error)
             return
         if delivery is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
 
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import (
@@ -10,14 +11,12 @@ from penstock.core.vocabulary.errors import (
     PenstockError,
     RemoteProtocolViolation,
 )
+from penstock.frontends.amqp.peer import Spawner
 from penstock.frontends.shared.sasl_responses import BEARER, bearer_of, check_own
 from penstock.loggers import logger
+from penstock.runtime.access.access import AccessControl
 from penstock.wire import scram
 from penstock.wire.amqp import sasl
-
-if TYPE_CHECKING:
-    from penstock.frontends.amqp.connection import AmqpConnection
-    from penstock.runtime.access.access import AccessControl
 
 PLAIN: Final = "PLAIN"
 ANONYMOUS: Final = "ANONYMOUS"
@@ -26,12 +25,34 @@ EXTERNAL: Final = "EXTERNAL"
 _log = logger("penstock.amqp")
 
 
+class SaslPeer(Spawner, Protocol):
+    """A connection whose client signs in."""
+
+    host: str
+    is_secure: bool
+    """Whether the connection uses TLS."""
+    certificate: Mapping[str, Any] | None
+    """Content of the client's verified certificate; None: it has none."""
+
+    def send_sasl(self, frame: bytes) -> None:
+        """Send a SASL frame."""
+        ...
+
+    def signed_in(self, principal: Principal, said: bytes | None) -> None:
+        """Continue after a successful sign-in; ``said`` goes with the outcome."""
+        ...
+
+    def not_signed_in(self) -> None:
+        """Continue after a failed sign-in."""
+        ...
+
+
 class SaslSignIn:
     """One sign-in, from the list of mechanisms to the outcome."""
 
-    def __init__(self, connection: AmqpConnection) -> None:
+    def __init__(self, connection: SaslPeer, access: AccessControl) -> None:
         self._connection = connection
-        self._access: AccessControl = connection.realm.access
+        self._access = access
         self._exchange: scram.ScramServer | None = None
         self.is_busy = False
         """A mechanism is being checked. Bytes that come meanwhile are AMQP already: the client may
@@ -137,11 +158,12 @@ class SaslSignIn:
         self._connection.not_signed_in()
 
 
-def without_sasl(access: AccessControl, connection: AmqpConnection) -> Principal | None:
+def without_sasl(
+    access: AccessControl, certificate: Mapping[str, Any] | None, host: str
+) -> Principal | None:
     """The user of a client that does not sign in; None: it has to."""
     try:
-        known = access.certificate(connection.certificate, connection.host)
-        principal = known or access.anonymous(connection.host)
+        principal = access.certificate(certificate, host) or access.anonymous(host)
         access.require(principal, "session.open")
     except PenstockError:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import Struct, field
 
@@ -22,16 +22,14 @@ from penstock.frontends.amqp.conditions import (
 from penstock.frontends.amqp.consumers import Consumer
 from penstock.frontends.amqp.link_ends import IncomingLink
 from penstock.frontends.amqp.outcomes import RELEASED, Outcome, Pointer
+from penstock.frontends.amqp.peer import AmqpPeer
+from penstock.frontends.amqp.producers import LinkProducer
 from penstock.loggers import logger
 from penstock.runtime.store.bodies import Body
 from penstock.runtime.writer.unit_of_work import Acknowledged
 from penstock.wire.amqp.performatives import DECLARE, DISCHARGE, Unfit, check_fields
 from penstock.wire.amqp.sections import VALUE, sections_of
 from penstock.wire.amqp.types import Described, read
-
-if TYPE_CHECKING:
-    from penstock.frontends.amqp.connection import AmqpConnection
-    from penstock.frontends.amqp.producers import LinkProducer
 
 _DECLARE: Final = (0x31, "amqp:declare:list")
 _DISCHARGE: Final = (0x32, "amqp:discharge:list")
@@ -58,21 +56,23 @@ class DeclaredTransaction(Struct):
 class TransactionCoordinator:
     """The transactions of one connection."""
 
-    def __init__(self, connection: AmqpConnection) -> None:
+    def __init__(self, connection: AmqpPeer) -> None:
         self._connection = connection
+        self._realm = connection.service.realm
+        self._limits = connection.service.limits
         self._open: dict[bytes, DeclaredTransaction] = {}
         self._size = 0
         self._coordinators: dict[IncomingLink, None] = {}
 
-    def of(self, name: bytes | None) -> DeclaredTransaction | None:
-        """The open transaction of this name; None if there is none."""
-        return None if name is None else self._open.get(name)
-
     # --- what belongs to one -------------------------------------------------------------
 
-    def published(self, transaction: DeclaredTransaction, by: LinkProducer, message: bytes) -> None:
-        """Add a message. Raises ``LimitReached``."""
-        most = self._connection.hub.limits.transaction_bytes_max
+    def is_declared(self, name: bytes) -> bool:
+        """Whether a transaction of this name is open."""
+        return name in self._open
+
+    def add_message(self, name: bytes, by: LinkProducer, message: bytes) -> None:
+        """Add a message to an open transaction. Raises ``LimitReached``."""
+        transaction, most = self._open[name], self._limits.transaction_bytes_max
         size = len(message) + _PUT_BYTES
         if self._size + size > most:
             raise LimitReached(
@@ -83,9 +83,15 @@ class TransactionCoordinator:
         transaction.size += size
         self._size += size
 
-    def settled(self, consumer: Consumer, outcome: Outcome) -> None:
-        """Add the outcome of a delivery."""
-        transaction = self.of(outcome.transaction)
+    def fail(self, name: bytes, error: PenstockError) -> None:
+        """Let an open transaction fail when it is discharged, because a message of it was refused.
+        The first error is the one that is reported."""
+        transaction = self._open[name]
+        transaction.broken = transaction.broken or error
+
+    def add_outcome(self, name: bytes, consumer: Consumer, outcome: Outcome) -> None:
+        """Add the outcome of a delivery to a transaction."""
+        transaction = self._open.get(name)
         if transaction is None:  # it has ended: the event goes back
             if consumer.link is not None:
                 text = "a delivery was settled in a transaction that is not open here"
@@ -123,7 +129,7 @@ class TransactionCoordinator:
             except Unfit as error:
                 self._answer(link, delivery, error.condition, str(error))
             except PenstockError as error:
-                self._connection.realm.connections.refused(error)
+                self._realm.connections.refused(error)
                 self._answer(link, delivery, condition_of(error), description_of(error))
         self._connection.engine.refill(link)
 
@@ -143,7 +149,7 @@ class TransactionCoordinator:
             raise RemoteProtocolViolation("a coordinator accepts only declare and discharge")
 
     def _declare(self, link: IncomingLink, delivery: Pointer, values: list[Any]) -> None:
-        most = self._connection.hub.limits.transactions_max
+        most = self._limits.transactions_max
         if values and values[0] is not None:
             self._answer(
                 link, delivery, "amqp:not-implemented", "global transactions are not supported"
@@ -170,7 +176,7 @@ class TransactionCoordinator:
             self._done(link, delivery)
         elif transaction.broken is not None:
             self._roll_back(transaction)
-            self._connection.realm.connections.refused(transaction.broken)
+            self._realm.connections.refused(transaction.broken)
             self._answer(link, delivery, ROLLED_BACK, description_of(transaction.broken))
         else:
             self._connection.spawn(self._commit, link, delivery, transaction)
@@ -178,7 +184,7 @@ class TransactionCoordinator:
     async def _commit(
         self, link: IncomingLink, delivery: Pointer, transaction: DeclaredTransaction
     ) -> None:
-        realm = self._connection.realm
+        realm = self._realm
         try:
             publishes = await self._publishes(transaction)
             accepted = self._accepted(transaction)
@@ -209,7 +215,7 @@ class TransactionCoordinator:
         found: list[tuple[int, Sequence[Body]]] = []
         for producer, to, messages in by_number.values():
             bodies = producer.made(to, messages)
-            self._connection.realm.digest(bodies)
+            self._realm.digest(bodies)
             found.append((to.number, bodies))
         return found
 

@@ -1,0 +1,29 @@
+"""Limits for AMQP clients."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+LINKS_MAX: Final = 1_000
+UNSETTLED_MAX: Final = 100_000
+PARTS_BYTES_MAX: Final = 64 << 20
+TRANSACTIONS_MAX: Final = 100
+TRANSACTION_BYTES_MAX: Final = 256 << 20
+
+
+class AmqpLimits(Struct, frozen=True):
+    credit: int = 2_000
+    """Messages that a link accepts before its sender has to wait for more credit."""
+    links_max: int = LINKS_MAX
+    """Most links of one connection at a time."""
+    unsettled_max: int = UNSETTLED_MAX
+    """Most unsettled deliveries of a link; its receiver gets no more until it settles some."""
+    parts_bytes_max: int = PARTS_BYTES_MAX
+    """Most bytes of unfinished messages of one connection; a single message may have that many,
+    too."""
+    transactions_max: int = TRANSACTIONS_MAX
+    """Most open transactions of one connection."""
+    transaction_bytes_max: int = TRANSACTION_BYTES_MAX
+    """Most bytes of messages in the open transactions of one connection."""
