@@ -6,8 +6,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+from msgspec import Meta
 
 import penstock
 from penstock.api.topics import DescribeMqtt
@@ -18,7 +20,8 @@ from penstock.parts import loaded, registered
 from penstock.runtime.operations.handlers import registered_handler
 from penstock.serving import SERVERS
 from penstock.serving.lifecycle import wanted_front_ends
-from penstock.settings.loading import load
+from penstock.settings import Section
+from penstock.settings.loading import described, load
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = "native = penstock.frontends.native_front_end:FRONT_END"
@@ -33,10 +36,12 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     have the same name."""
     monkeypatch.setattr(sys, "path", [f"{tmp_path}", *sys.path])
 
-    def made(*entry_points: str, distribution: str = "penstock_realm-0.1.0") -> None:
+    def made(
+        *entry_points: str, distribution: str = "penstock_realm-0.1.0", group: str = GROUP
+    ) -> None:
         folder = tmp_path / f"{distribution}.dist-info"
         folder.mkdir()
-        lines = ("[console_scripts]", "penstock = penstock.cli:main", f"[{GROUP}]", *entry_points)
+        lines = ("[console_scripts]", "penstock = penstock.cli:main", f"[{group}]", *entry_points)
         (folder / "entry_points.txt").write_text("\n".join(lines))
 
     return made
@@ -128,6 +133,40 @@ def test_commands_that_are_not_installed_are_not_listed(install: Install) -> Non
 
     assert {"serve", "publish"} <= set(places())
     assert not {"topic", "cluster", "pipeline", "top"} & set(places())
+
+
+class LineSettings(Section, frozen=True, kw_only=True):
+    """Settings of a part that only these tests have."""
+
+    port: Annotated[Annotated[int, Meta(ge=0)] | None, Meta(description="Port of lines.")] = None
+
+
+LINES = f"lines = {__name__}:LineSettings"
+
+
+def test_a_part_has_settings_of_its_own(install: Install) -> None:
+    install(LINES, distribution="penstock_lines-2.0", group="penstock.settings")
+
+    from_file = load("[lines]\nport = 7000\n")
+    from_environment = load(environment={"PENSTOCK_LINES_PORT": "7001"})
+
+    assert getattr(from_file, "lines").port == 7_000  # noqa: B009  the type has no such field
+    assert getattr(from_environment, "lines").port == 7_001  # noqa: B009
+    assert ("lines.port", None, "Port of lines.") in described()
+    with pytest.raises(InvalidArgument, match=r"lines\.port"):
+        load(overrides={"lines.port": -1})
+
+
+def test_without_the_part_its_settings_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"lines"):
+        load("[lines]\nport = 7000\n")
+
+
+def test_a_section_that_the_settings_have_is_refused(install: Install) -> None:
+    install(f"listen = {__name__}:LineSettings", distribution="b-1", group="penstock.settings")
+
+    with pytest.raises(InvalidArgument, match=r"b-1 registers the settings 'listen'.*uninstall"):
+        load()
 
 
 @pytest.mark.process

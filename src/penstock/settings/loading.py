@@ -17,8 +17,11 @@ from msgspec import Struct
 
 from penstock.core.vocabulary.argument_errors import TOML, explain
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.settings import Settings, without_secret
+from penstock.parts import EntryPoint, registered
+from penstock.settings import Section, Settings, without_secret
 
+GROUP: Final = "penstock.settings"
+"""Group of sections that installed packages add to the settings, by their names."""
 PREFIX: Final = "PENSTOCK_"
 OTHER_VARIABLES: Final = (
     "PENSTOCK_URL",
@@ -140,7 +143,7 @@ class _Reading:
 
     def settings(self) -> Settings:
         try:
-            return msgspec.convert(self._tree, Settings, strict=False)
+            return msgspec.convert(self._tree, settings_type(), strict=False)
         except msgspec.ValidationError as error:
             raise InvalidArgument(self._refusal(error)) from error
         except RecursionError as error:
@@ -180,7 +183,7 @@ class _Reading:
 
     def _refusal(self, fault: msgspec.ValidationError) -> str:
         """What a bad value is told with: whoever gave it knows it by the name given here."""
-        said = explain(fault, self._tree, kind=Settings, whole="settings", words=TOML)
+        said = explain(fault, self._tree, kind=settings_type(), whole="settings", words=TOML)
         path = said.partition(" ")[0]
         match self.origins.get(path):
             case "environment":
@@ -254,25 +257,62 @@ def _value_at(tree: Any, path: str) -> Any:
     return tree
 
 
+def settings_type() -> type[Settings]:
+    """The type of the settings, with the sections of installed packages. Raises ``InvalidArgument``
+    if one cannot be loaded, or has a name that the settings have already."""
+    parts = registered(GROUP)
+    return _extended(tuple(parts.values())) if parts else Settings
+
+
 @cache
+def _extended(parts: Sequence[EntryPoint]) -> type[Settings]:
+    sections: list[tuple[str, type, Section]] = []
+    for part in parts:
+        if part.name in Settings.__struct_fields__:
+            raise InvalidArgument(
+                f"{part.distribution} registers the settings {part.name!r}, which every realm has; "
+                "uninstall it"
+            )
+        kind: type[Section] = part.load()
+        sections.append((part.name, kind, kind()))
+    extended = msgspec.defstruct(
+        "Settings",
+        sections,
+        bases=(Settings,),
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+    )
+    assert issubclass(extended, Settings), "it is its base"
+    return extended
+
+
 def described() -> Sequence[tuple[str, Any, str]]:
     """Path, default and sentence of every option, for the reference page."""
+    return _described(settings_type())
+
+
+@cache
+def _described(kind: type[Settings]) -> Sequence[tuple[str, Any, str]]:
     return tuple(
         (path, getattr(section, name), _sentences(type(section))[name])
-        for path, section, name in _options(Settings(), "")
+        for path, section, name in _options(kind(), "")
     )
 
 
-@cache
 def _sections() -> frozenset[str]:
     return frozenset(path.rpartition(".")[0] for path in _paths()) - {""}
 
 
-@cache
 def _paths() -> Sequence[str]:
     """Paths of all options, in their order. What else there is to know of them takes five times as
     long to find out, and a start has no use for it."""
-    return tuple(path for path, _, _ in _options(Settings(), ""))
+    return _paths_of(settings_type())
+
+
+@cache
+def _paths_of(kind: type[Settings]) -> Sequence[str]:
+    return tuple(path for path, _, _ in _options(kind(), ""))
 
 
 def _options(section: Struct, prefix: str) -> Iterator[tuple[str, Struct, str]]:

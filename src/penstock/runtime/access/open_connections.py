@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Protocol
 
 from msgspec import Struct
@@ -125,9 +125,10 @@ class OpenConnections:
         self._open: dict[int, OpenConnection] = {}
         self.opened = 0
         """How many there have been since the realm started."""
-        self.traffic = {
-            protocol: TrafficCounts() for protocol in ("native", "amqp", "mqtt", "http")
-        }
+        self.traffic: dict[str, TrafficCounts] = defaultdict(TrafficCounts)
+        """What went over connections, by protocol; those that are installed begin with zeros."""
+        for protocol in ("native", "amqp", "mqtt", "http"):
+            self.traffic[protocol] = TrafficCounts()
         self.refusals: Counter[str] = Counter()
         """Errors that clients were told since the realm started, by code."""
         self.mqtt: MqttService | None = None
