@@ -53,8 +53,8 @@ def from_its_end(patch: pytest.MonkeyPatch) -> None:
     """A channel that gets topics has a session's durable a little later."""
     make = durable_feed.make_durable
 
-    async def later(realm: Any, channel: Any, name: str, text: str, topics: Any, _: Any) -> None:
-        await make(realm, channel, name, text=text, topics=topics, start=FromLatest())
+    async def later(realm: Any, channel: Any, name: str, **options: Any) -> None:
+        await make(realm, channel, name, **(options | {"start": FromLatest()}))
 
     patch.setattr(sessions, "make_durable", later)
 
@@ -63,8 +63,8 @@ def without_columns(patch: pytest.MonkeyPatch) -> None:
     """Fields of JSON are no properties."""
     made = TopicChannel.__init__
 
-    def init(channel: TopicChannel, *given: Any) -> None:
-        made(channel, *given)
+    def init(channel: TopicChannel, *given: Any, **named: Any) -> None:
+        made(channel, *given, **named)
         channel._json = None
 
     patch.setattr(TopicChannel, "__init__", init)

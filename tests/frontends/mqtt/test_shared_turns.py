@@ -119,10 +119,10 @@ async def test_a_failure_of_the_realm_is_shared_by_nobody_else(
         publisher = made.mqtt.publisher
         send = publisher._send
 
-        def fail(principal: str, *rest: Any) -> None:
+        def fail(principal: str, *rest: Any, **named: Any) -> None:
             if principal == "failing":
                 raise RuntimeError("a fault")
-            send(principal, *rest)
+            send(principal, *rest, **named)
 
         monkeypatch.setattr(publisher, "_send", fail)
         say(failing, made, "f", b"1")

@@ -124,8 +124,8 @@ class MqttConnection(HostedConnection):
         self.rights = mqtt.rights_of(self.principal, "")
         """What its user may."""
         self.incoming = Incoming(mqtt, self)
-        self._subscriber = Subscribing(mqtt, sessions, following, self)
-        self.client = MqttSession(mqtt, "", self.principal, "")
+        self._subscriber = Subscribing(mqtt, sessions, following, connection=self)
+        self.client = MqttSession(mqtt, client_id="", principal=self.principal, place="")
         """The session that it goes on with, once its client is let in."""
         self._subscribing = 0
 
@@ -468,7 +468,7 @@ class MqttConnection(HostedConnection):
     async def _give_retained(self, filters: Sequence[Filter]) -> None:
         """Give the client the retained messages of the topics that its filters take."""
         if filters and self.is_open:
-            await RetainedDelivery(self._mqtt, self.client, self, filters).run()
+            await RetainedDelivery(self._mqtt, self.client, self, filters=filters).run()
 
     # --- out -----------------------------------------------------------------------------
 

@@ -78,8 +78,8 @@ async def make_durable(
             channel,
             name,
             "shared" if text.startswith(SHARED) else "serial",
-            start,
-            selector_of(shown, () if topics is None else topics.templates),
+            start=start,
+            selector=selector_of(shown, () if topics is None else topics.templates),
             persistent=None,
         )
 
@@ -148,7 +148,9 @@ class DurableFeed:
         channel, name = self._number, self._filter.durable
         with contextlib.suppress(NameDoesNotExist):
             for each in event_ids:
-                await self._realm.subscriptions.purge_durable(channel, name, each, each, "")
+                await self._realm.subscriptions.purge_durable(
+                    channel, name, first=each, last=each, selector=""
+                )
 
     @property
     def _number(self) -> ChannelId:
@@ -167,7 +169,9 @@ class DurableFeed:
                 channel, name, self, window=window, pull=False, room=self._client.room
             )
         except NameDoesNotExist:
-            await make_durable(self._realm, channel, name, self._filter.text, self._topics)
+            await make_durable(
+                self._realm, channel, name, text=self._filter.text, topics=self._topics
+            )
             opened = await subscriptions.attach(
                 channel, name, self, window=window, pull=False, room=self._client.room
             )
@@ -302,7 +306,11 @@ class DurableFeed:
                 if not self._held and self._is_left:
                     mqtt, wanted = self._mqtt, self._filter
                     mqtt.listener.spawn(
-                        retire_durable, mqtt.realm, mqtt.topics, wanted.durable, wanted.text
+                        retire_durable,
+                        mqtt.realm,
+                        mqtt.topics,
+                        name=wanted.durable,
+                        text=wanted.text,
                     )
             elif len(settled) > 1:  # one of them went back, which is no reason to refuse the others
                 for event_id, then in settled.items():

@@ -107,7 +107,7 @@ class FanOut:
             if not is_open and not each.may_have(channel):
                 continue
             by_connection.setdefault(each.connection, []).append(each)
-        made = Receivers(found, [], [], [])
+        made = Receivers(filters=found, plain=[], acknowledging=[], various=[])
         for connection, filters in by_connection.items():
             first = filters[0]
             if len(filters) > 1 or first.number is not None or first.no_local:

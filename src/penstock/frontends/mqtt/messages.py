@@ -129,7 +129,7 @@ def body_of_plain(gathered: Sequence[GatheredTogether]) -> pa.RecordBatch | None
         return None
     clients = [one.whose.client_id for one in gathered for _ in one.messages]
     persistents = None if all(packet_ids) else [each > 0 for each in packet_ids]
-    return _columns(topics, clients, payloads, persistents)
+    return _columns(topics, clients, payloads, persistents=persistents)
 
 
 def body_of_messages(
@@ -142,7 +142,9 @@ def body_of_messages(
     ``InvalidEvent``."""
     qos = [each.packet.qos > 0 for each in messages]
     ttls = [_ttl_ms(each.packet.properties) for each in messages]
-    return _body(messages, ttls, None if all(qos) else qos, properties, message_type)
+    return _body(
+        messages, ttls, None if all(qos) else qos, properties=properties, message_type=message_type
+    )
 
 
 def body_of_retained(messages: Sequence[Received]) -> pa.RecordBatch:
@@ -185,7 +187,7 @@ def _plain_body(
     """As :func:`~penstock.columns.events.body.body_of_columns` makes it, without a dictionary for
     each event."""
     topics = [each.topic for each in messages]
-    return _columns(topics, [each.client_id for each in messages], datas, persistents)
+    return _columns(topics, [each.client_id for each in messages], datas, persistents=persistents)
 
 
 def _columns(
@@ -368,7 +370,7 @@ def _plain_messages(batch: pa.RecordBatch, by: Reading) -> list[TopicMessage | N
     plain = _PLAIN_OF_FIELDS if by.left_out is None else _PLAIN
     if any(name not in plain and column.null_count < count for name, column in columns.items()):
         return None
-    topics = _texts(columns.get("properties"), (TOPIC,), count, by.left_out)
+    topics = _texts(columns.get("properties"), (TOPIC,), count, left_out=by.left_out)
     headers = _texts(columns.get("headers"), ("application_id", "mqtt"), count)
     if topics is None or headers is None:
         return None

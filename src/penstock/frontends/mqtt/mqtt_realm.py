@@ -64,7 +64,7 @@ class MqttRealm:
         self.retained = RetainedMessages(self.realm, channel)
         self.topics = TopicChannels(self.realm, channel)
         self.store = SessionStore(self.realm, channel)
-        self.publisher = MessagePublisher(listener, self.topics, self.retained, self.store)
+        self.publisher = MessagePublisher(listener, self.topics, self.retained, sessions=self.store)
         self.opening = asyncio.Lock()
         """Held while the front end makes its channels, or subscribes to them."""
         self.fault: PenstockError | None = None
@@ -84,4 +84,4 @@ class MqttRealm:
 
     def rights_of(self, principal: Principal, client_id: str) -> ClientRights:
         """What a client may, as its principal."""
-        return ClientRights(self.realm, self.topics, principal, client_id)
+        return ClientRights(self.realm, self.topics, principal, client_id=client_id)

@@ -414,8 +414,20 @@ class Outbox:
 
     def know(self, packet_id: int, record: SentRecord) -> None:
         """Take up a message that was sent, or was about to be, before the server was started."""
-        source = MessageSource(record.source, record.event_id, record.from_retained, record.channel)
-        found = InFlight(2, None, source, True, True, is_released=record.is_released)
+        source = MessageSource(
+            record.source,
+            record.event_id,
+            from_retained=record.from_retained,
+            channel=record.channel,
+        )
+        found = InFlight(
+            qos=2,
+            waiting=None,
+            source=source,
+            is_stored=True,
+            is_sent=True,
+            is_released=record.is_released,
+        )
         self.in_flight[packet_id] = found
         self._known[source] = packet_id
 
@@ -555,9 +567,9 @@ class Outbox:
             message.topic,
             message.payload,
             qos,
-            packet_id,
-            waiting.retain,
-            is_duplicate,
+            packet_id=packet_id,
+            retain=waiting.retain,
+            is_duplicate=is_duplicate,
             properties=own,
         )
         return packet_bytes(packet, connection.version)

@@ -100,7 +100,7 @@ class MessagePublisher:
             self._failed(publisher, one_by_one(messages), error)
 
         if publishes:
-            self._send(publisher, publishes, stored, failed)
+            self._send(publisher, publishes, stored, failed=failed)
         return bool(publishes)
 
     def submit(self, publisher: str, messages: Sequence[Gathered]) -> None:
@@ -114,7 +114,7 @@ class MessagePublisher:
             publisher,
             publishes,
             lambda: _answer(messages, refused),
-            lambda error: self._failed(publisher, messages, error),
+            failed=lambda error: self._failed(publisher, messages, error),
         )
 
     def _send(

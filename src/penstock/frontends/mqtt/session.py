@@ -43,7 +43,7 @@ class SessionFigures(NamedTuple):
     wills: int
 
 
-NOTHING: Final = SessionFigures(0, 0, 0, 0)
+NOTHING: Final = SessionFigures(sessions=0, filters=0, in_flight=0, wills=0)
 
 
 class ClientKey(NamedTuple):
@@ -151,7 +151,12 @@ class MqttSession:
     def figures(self) -> SessionFigures:
         """What there is of it."""
         filters = len(self._away if self.connection is None else self.filters)
-        return SessionFigures(1, filters, len(self.outbox.in_flight), int(self.will is not None))
+        return SessionFigures(
+            sessions=1,
+            filters=filters,
+            in_flight=len(self.outbox.in_flight),
+            wills=int(self.will is not None),
+        )
 
     # --- times ---------------------------------------------------------------------------
 
@@ -183,9 +188,9 @@ class MqttSession:
                 self.client_id,
                 stored_principal(self.principal),
                 self.expiry_s,
-                self.ended_us,
-                self.will,
-                kept,
+                ended_us=self.ended_us,
+                will=self.will,
+                filters=kept,
             ),
         )
 
@@ -194,11 +199,11 @@ class MqttSession:
             StoredFilter(
                 each.text,
                 each.qos,
-                each.no_local,
-                each.retain_as_published,
-                each.number,
-                each.durable,
-                each.owes_retained,
+                no_local=each.no_local,
+                retain_as_published=each.retain_as_published,
+                number=each.number,
+                durable=each.durable,
+                owes_retained=each.owes_retained,
             )
             for each in self.filters.values()
         )
@@ -257,9 +262,12 @@ class MqttSession:
         self.ended_us = 0
         for stored in self._away.values():
             options = TopicSubscription(
-                stored.filter, stored.qos, stored.no_local, stored.retain_as_published
+                stored.filter,
+                stored.qos,
+                no_local=stored.no_local,
+                retain_as_published=stored.retain_as_published,
             )
-            made = Filter(connection, self.outbox, options, stored.number)
+            made = Filter(connection, self.outbox, options, number=stored.number)
             made.durable, made.owes_retained = stored.durable, stored.owes_retained
             self.filters[made.text] = made
         self._away = {}
@@ -298,7 +306,7 @@ class MqttSession:
         for channel in (*topics.met_by(wanted.text), *left):
             if channel.name in wanted.feeds or not wanted.may_have(channel):
                 continue
-            feed = DurableFeed(self._mqtt, self, wanted, channel)
+            feed = DurableFeed(self._mqtt, self, wanted, topics=channel)
             wanted.feeds[channel.name] = feed
             try:
                 await self._open(wanted, feed)
@@ -306,7 +314,7 @@ class MqttSession:
                 wanted.feeds.pop(channel.name, None)
                 raise
         if left:
-            await retire_durable(self._mqtt.realm, topics, wanted.durable, wanted.text)
+            await retire_durable(self._mqtt.realm, topics, name=wanted.durable, text=wanted.text)
 
     async def _open(self, wanted: Filter, feed: DurableFeed) -> None:
         known = self.outbox.unsettled(wanted.text, feed.channel)
@@ -345,7 +353,7 @@ class MqttSession:
         """Have a filter, in place of an earlier one of its text; gives it, and whether it is new.
         Nothing comes by it before it is opened."""
         assert self.connection is not None, "it has asked for it"
-        made = Filter(self.connection, self.outbox, wanted, number)
+        made = Filter(self.connection, self.outbox, wanted, number=number)
         older = self.filters.get(made.text)
         if made.is_shared:
             made.durable, made.qos = shared_durable_of(made.text), min(made.qos, 1)

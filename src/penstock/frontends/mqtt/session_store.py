@@ -95,8 +95,8 @@ def stored_principal(principal: Principal) -> StoredPrincipal:
         principal.user,
         principal.host,
         principal.proof,
-        principal.until_us,
-        principal.certificate,
+        until_us=principal.until_us,
+        certificate=principal.certificate,
     )
 
 

@@ -142,7 +142,9 @@ class MqttSessions:
         if found.unreadable_count:
             self._report_unreadable(found)
         for place, record in found.sessions.items():
-            session = MqttSession(self._mqtt, record.client_id, record.principal.principal, place)
+            session = MqttSession(
+                self._mqtt, record.client_id, record.principal.principal, place=place
+            )
             # not later than now, although the clock of an earlier start may have been ahead
             session.know(replace(record, ended_us=min(record.ended_us or now_us, now_us)))
             self._known[session.key] = self._places[place] = session
@@ -195,7 +197,7 @@ class MqttSessions:
                 if self._known.get(session.key) is session:
                     await self._make_durables(session)
             for text, name in session.kept:
-                await retire_durable(self._mqtt.realm, self._mqtt.topics, name, text)
+                await retire_durable(self._mqtt.realm, self._mqtt.topics, name=name, text=text)
         for connection in self.connections():
             session = connection.client
             for each in list(session.filters.values()):
@@ -216,7 +218,14 @@ class MqttSessions:
                     continue
                 start = FromId(self._mqtt.topics.since(channel.number))
                 with contextlib.suppress(NameDoesNotExist):  # it is gone again
-                    await make_durable(self._mqtt.realm, channel.number, name, text, channel, start)
+                    await make_durable(
+                        self._mqtt.realm,
+                        channel.number,
+                        name=name,
+                        text=text,
+                        topics=channel,
+                        start=start,
+                    )
 
     # --- clients come --------------------------------------------------------------------
 
@@ -237,7 +246,9 @@ class MqttSessions:
                 known = None
             if known is not None and _is_due(known.will_us, self._now_us):
                 await self._say_will(known)
-            session = known or MqttSession(self._mqtt, key.client_id, principal, self._place(key))
+            session = known or MqttSession(
+                self._mqtt, key.client_id, principal, place=self._place(key)
+            )
             present = session.is_lasting
             session.principal = principal
             session.expiry_s, session.will = expiry_of(packet), _stored(packet.will)
@@ -501,6 +512,11 @@ def _stored(will: Will | None) -> StoredWill | None:
         return None
     own = replace(will.properties, will_delay_s=None)
     packet = PublishPacket(
-        will.topic, will.payload, will.qos, 1 if will.qos else 0, will.retain, properties=own
+        will.topic,
+        will.payload,
+        will.qos,
+        packet_id=1 if will.qos else 0,
+        retain=will.retain,
+        properties=own,
     )
     return StoredWill(packet_bytes(packet, MQTT_5), will.properties.will_delay_s or 0)

@@ -191,7 +191,7 @@ class TopicChannels:
             store = self._realm.view.store(ChannelId(number))
             if store is None or not store.definition.topics:
                 continue
-            made = TopicChannel(self._realm, store.number, store.name, store.definition)
+            made = TopicChannel(self._realm, store.number, store.name, definition=store.definition)
             self._channels[number] = made
             for each in made.templates:
                 self._index.add(each.filter, (number, each))
@@ -226,7 +226,7 @@ class TopicChannels:
         found = (store for store, _ in self._realm.view.with_durable(name))
         return [
             self.every.get(store.number)
-            or TopicChannel(self._realm, store.number, store.name, store.definition)
+            or TopicChannel(self._realm, store.number, store.name, definition=store.definition)
             for store in found
             if store.number not in met and store.name != self._beside
         ]

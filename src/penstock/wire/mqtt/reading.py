@@ -153,7 +153,14 @@ def _connect(cursor: Cursor, _: int) -> ConnectPacket:
     user = cursor.text() if flags & 0x80 else None
     password = cursor.binary() if flags & 0x40 else None
     return ConnectPacket(
-        client_id, version, bool(flags & 2), keep_alive_s, user, password, will, properties
+        client_id,
+        version,
+        clean_start=bool(flags & 2),
+        keep_alive_s=keep_alive_s,
+        user=user,
+        password=password,
+        will=will,
+        properties=properties,
     )
 
 
@@ -172,7 +179,9 @@ def _will(cursor: Cursor, flags: int, version: int) -> Will:
     properties = properties_of(cursor, WILL) if version == MQTT_5 else NO_PROPERTIES
     topic = cursor.text()
     check_name(topic)
-    return Will(topic, cursor.binary(), flags >> 3 & 3, bool(flags & 0x20), properties)
+    return Will(
+        topic, cursor.binary(), flags >> 3 & 3, retain=bool(flags & 0x20), properties=properties
+    )
 
 
 def _connack(cursor: Cursor, version: int) -> ConnackPacket:
@@ -239,7 +248,13 @@ def _subscription(wanted: str, options: int, version: int) -> TopicSubscription:
         raise protocol_error("a subscription has retain handling 3, which does not exist")
     if options & 4 and wanted.startswith(SHARED):
         raise protocol_error("a shared subscription cannot leave out what is local")
-    return TopicSubscription(wanted, qos, bool(options & 4), bool(options & 8), handling)
+    return TopicSubscription(
+        wanted,
+        qos,
+        no_local=bool(options & 4),
+        retain_as_published=bool(options & 8),
+        retain_handling=handling,
+    )
 
 
 def _suback(cursor: Cursor, version: int) -> SubackPacket:
