@@ -95,16 +95,16 @@ async def resolved(
     temporary destinations that are gone; ``InvalidName``, ``AccessDenied``.
     """
     name, kind = parsed(address, kind)
-    known = found(realm, principal, name, kind, needs)
+    known = found(realm, principal, name, kind=kind, needs=needs)
     if known is not None:
         return known
     if is_temporary(name):
         raise NameDoesNotExist(f"temporary destination {name} no longer exists")
     if not realm.access.allows(principal, operation_on(CreateChannel, kind or "queue")):
-        raise _hidden(principal, name, kind, needs)
+        raise _hidden(principal, name, kind, needs=needs)
     kind = kind or "queue"
     definition = TOPIC_DEFINITION if kind == "channel" else QUEUE_DEFINITION
-    return await made(realm, principal, name, kind, definition)
+    return await made(realm, principal, name, kind=kind, definition=definition)
 
 
 def found(
@@ -123,7 +123,7 @@ def found(
     seen_as: Kind = "queue" if is_kind == "queue" else "channel"
     is_seen = realm.access.visible(principal, seen_as, [name])
     if not is_seen and not realm.access.allows(principal, needs[seen_as], name):
-        raise _hidden(principal, name, kind, needs)
+        raise _hidden(principal, name, kind, needs=needs)
     if is_kind != seen_as or (kind is not None and is_kind != kind):
         wanted = "topic" if kind == "channel" else "queue"
         raise NameDoesNotExist(f"{name} is a {is_kind}, not a {wanted}")
@@ -149,11 +149,11 @@ async def made(
     try:
         opened = await execute(Caller(realm, principal), CreateChannel(name, definition))
     except NameAlreadyBound:
-        known = found(realm, principal, name, kind, SENDS)
+        known = found(realm, principal, name, kind=kind, needs=SENDS)
         if known is None:
             raise
         return known
-    return LinkDestination(opened.channel, name, kind, definition.engine == "jms")
+    return LinkDestination(opened.channel, name, kind, is_jms=definition.engine == "jms")
 
 
 def temporary_name(kind: Kind) -> str:

@@ -192,7 +192,9 @@ class Attaching:
         elif target.address:
             kind = wanted_kind(capabilities(target))
             principal = connection.principal
-            destination = await resolved(self._realm, principal, target.address, kind, SENDS)
+            destination = await resolved(
+                self._realm, principal, target.address, kind=kind, needs=SENDS
+            )
         producer = LinkProducer(connection, incoming, destination)
         producer.check()
         if attached.is_closed:
@@ -211,9 +213,14 @@ class Attaching:
         kind: Kind = "channel" if "temporary-topic" in said or "topic" in said else "queue"
         caller, name = self._connection.caller, temporary_name(kind)
         opened = await self._realm.reply_queues.make_temporary(
-            self._realm.access, caller.principal, kind, name, caller.session, caller.owner
+            self._realm.access,
+            caller.principal,
+            kind,
+            name=name,
+            session=caller.session,
+            user=caller.owner,
         )
-        return LinkDestination(opened.channel, name, kind, opened.definition.engine == "jms")
+        return LinkDestination(opened.channel, name, kind, is_jms=opened.definition.engine == "jms")
 
     # --- events go out -------------------------------------------------------------------
 
@@ -234,9 +241,13 @@ class Attaching:
             kind = wanted_kind(capabilities(source))
             principal = connection.principal
             destination = await resolved(
-                self._realm, principal, source.address, kind, LOOKS if wish.copies else TAKES
+                self._realm,
+                principal,
+                source.address,
+                kind=kind,
+                needs=LOOKS if wish.copies else TAKES,
             )
-        consumer = await self._consumer(attached, destination, wish, selector)
+        consumer = await self._consumer(attached, destination, wish, selector=selector)
         outgoing = OutgoingLink(link, settled=link.snd_settle_mode == Link.SND_SETTLED)
         if attached.is_closed:
             (consumer.lose if attached.is_lost or attached.is_stolen else consumer.end)()
@@ -270,8 +281,8 @@ class Attaching:
         if destination.kind == "queue":
             return await self._reader(destination, selector, wish)
         if wish.durable or wish.shared:
-            return await self._client(attached, destination, selector, wish)
-        return await self._subscriber(attached.link.name, destination, selector, wish)
+            return await self._client(attached, destination, selector, wish=wish)
+        return await self._subscriber(attached.link.name, destination, selector, wish=wish)
 
     async def _reader(
         self, destination: LinkDestination, selector: Selector | None, wish: ReceiverTerms
@@ -279,7 +290,7 @@ class Attaching:
         connection, number = self._connection, destination.number
         asked = WatchEvents if wish.copies else Attach
         manner = Manner(seat=not wish.copies, browse=wish.copies)
-        consumer = self._made(destination, manner, selector, asked)
+        consumer = self._made(destination, manner, selector, asked=asked)
         if wish.copies:
             watch = WatchEvents(number, FromEarliest(), 0)
             opened = await open_subscription(connection.caller, watch, consumer)
@@ -298,14 +309,16 @@ class Attaching:
         wish: ReceiverTerms,
     ) -> Consumer:
         manner = Manner(seat=False)
-        consumer = self._made(destination, manner, selector, Subscribe, no_local=wish.no_local)
+        consumer = self._made(
+            destination, manner, selector, asked=Subscribe, no_local=wish.no_local
+        )
         place = self._place_of(link_name) if destination.is_jms else ""
         # On the JMS engine a subscriber starts now, or at the place that was kept for it.
         start = FromEarliest() if destination.is_jms else FromLatest()
-        asked = Subscribe(destination.number, 0, start, 0, confirms=bool(place))
+        asked = Subscribe(destination.number, 0, start, credit=0, confirms=bool(place))
         room = self._room_of(consumer)
         caller = self._connection.caller
-        opened = await open_subscription(caller, asked, consumer, place, room)
+        opened = await open_subscription(caller, asked, consumer, place=place, room=room)
         consumer.subscription = opened.number
         consumer.confirms = opened.confirms
         if place:
@@ -325,7 +338,7 @@ class Attaching:
         connection = self._connection
         connection.check_on(asked, destination)
         number = destination.number
-        consumer = Consumer(connection, number, manner, selector, no_local=no_local)
+        consumer = Consumer(connection, number, manner, selector=selector, no_local=no_local)
         consumer.needs = (asked, destination)
         return consumer
 
@@ -360,11 +373,13 @@ class Attaching:
         kind = durable.type
         selector = None if kind.stores_selector else selector
         manner = Manner(seat=True, cumulative=kind.cumulative)
-        consumer = self._made(destination, manner, selector, Attach, no_local=wish.no_local)
+        consumer = self._made(destination, manner, selector, asked=Attach, no_local=wish.no_local)
         attach = Attach(number, 0, name, pull=True)
         place = self._place_of(attached.link.name)
         room = self._room_of(consumer) if kind.cumulative else None
-        opened = await open_subscription(connection.caller, attach, consumer, place, room)
+        opened = await open_subscription(
+            connection.caller, attach, consumer, place=place, room=room
+        )
         consumer.subscription = opened.number
         consumer.reader = (number, name)
         self._service.durables.note(durable, wish.selector, no_local=wish.no_local)
@@ -401,7 +416,7 @@ class Attaching:
         stores = self._realm.view.stores_selector(kind)
         connection = self._connection
         selector = wish.selector if stores else ""
-        made = CreateDurable(number, name, kind, FromLatest(), selector)
+        made = CreateDurable(number, name, kind, start=FromLatest(), selector=selector)
         with contextlib.suppress(NameAlreadyBound):
             if wish.durable:
                 await self._ask(made, destination.name, name)
@@ -419,8 +434,8 @@ class Attaching:
             self._connection.caller,
             "channel",
             channel,
-            type(request),
-            lambda _: request,
+            asked=type(request),
+            request_of=lambda _: request,
             target=target,
         )
 

@@ -253,7 +253,7 @@ class AmqpConnection(HostedConnection):
         self, session: Session, name: str, condition: str, text: str, *, is_sender: bool
     ) -> None:
         """End a link that the peer asks for something that does not exist."""
-        self.links.fail(session, name, condition, text, is_sender=is_sender)
+        self.links.fail(session, name, condition, description=text, is_sender=is_sender)
 
     def says_source(self, link: Link) -> bool:
         """Whether the peer has named a source, possibly without an address."""
@@ -351,7 +351,7 @@ class AmqpConnection(HostedConnection):
 
     def _enter(self, policy: int) -> None:
         """Become the only connection of the container. Raises ``NameAlreadyBound``."""
-        entry = SoleConnection(self.principal.user, policy, self.replaced, self.links.left)
+        entry = SoleConnection(self.principal.user, policy, self.replaced, left=self.links.left)
         older = self.service.sole_connections.enter(self.container, entry)
         self.links.former_left = None if older is None else older.left
         self._sole = entry
@@ -403,7 +403,7 @@ class AmqpConnection(HostedConnection):
 
     def check_on(self, asked: type[Request[Any]], destination: LinkDestination) -> None:
         """Raise ``AccessDenied`` unless the signed-in user may ask this of a destination."""
-        check_on(self.caller, destination.kind, destination.name, asked)
+        check_on(self.caller, destination.kind, destination.name, asked=asked)
 
     def check_rights(self) -> None:
         """Rights were taken away: end the links that this connection may no longer have, or all of

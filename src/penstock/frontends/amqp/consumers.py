@@ -480,7 +480,7 @@ class Consumer:
                 self.number,
                 self.subscription,
                 spans,
-                reply,
+                reply=reply,
                 counted=counted,
                 elsewhere=elsewhere,
                 delay_ms=delay_ms,
@@ -496,7 +496,7 @@ class Consumer:
         self.kept.forget(ids)
         spans = IdSet.of(sorted(ids)).spans
         self._realm.subscriptions.give_back(
-            self.number, self.subscription, spans, reply, counted=True, delay_ms=delay_ms
+            self.number, self.subscription, spans, reply=reply, counted=True, delay_ms=delay_ms
         )
 
     def _again(self, ids: Sequence[int], *, counted: bool) -> None:
@@ -520,7 +520,7 @@ class Consumer:
         event_id = outcome.event_id
         self.kept.forget([event_id])
         self._service.modifications.forget(self.reader, [event_id])
-        self._connection.spawn(self._bury, event_id, outcome.reason, reply)
+        self._connection.spawn(self._bury, event_id, outcome.reason, reply=reply)
 
     @property
     def _moves_dead(self) -> bool:

@@ -221,7 +221,7 @@ def _read(frame: Frame) -> tuple[_Flow | None, bytes]:
     limit = sum(int(each) for each in (count, credit) if isinstance(each, UInt)) % _UINT
     handle, drain, echo = values[_HANDLE], values[_DRAIN], values[_ECHO]
     return (
-        _Flow(frame.channel, handle is not None, limit, drain is True, echo is True),
+        _Flow(frame.channel, handle is not None, limit, drain=drain is True, echo=echo is True),
         raw,
     )
 

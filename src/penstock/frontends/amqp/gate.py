@@ -224,7 +224,7 @@ class Gate:
         is_plain = found.begin == 3 and body == at + _HEADER_BYTES and values is found.values
         if not is_plain:  # Proton knows the short form alone
             payload = data[body + found.end : at + size]
-            frame = _frame(found.code, values, payload, channel.to_bytes(2, "big"))
+            frame = _frame(found.code, values, payload, channel=channel.to_bytes(2, "big"))
         try:
             act = self._meant(found, channel, frame)
         except Unfit as error:
@@ -345,7 +345,9 @@ class Gate:
         if unknown := unknown_terminus(values):
             text = f"a {unknown} is not supported; the standard has source, target, coordinator"
             passing = passing or partial(self._watched.feed, frame)
-            return self._failing(known, known.links[handle], NOT_IMPLEMENTED, text, passing)
+            return self._failing(
+                known, known.links[handle], NOT_IMPLEMENTED, text=text, passing=passing
+            )
         return passing
 
     def _steals(self, known: _Session, handle: int, frame: bytes) -> None:
@@ -358,7 +360,7 @@ class Gate:
         self._checked.clear()
         assert known.session is not None, "it has links"
         self._watched.take_away(known.session, link.name, is_sender=link.is_sender)
-        gone = _frame(DETACH, [UInt(handle), True], b"", frame[6:8])
+        gone = _frame(DETACH, [UInt(handle), True], b"", channel=frame[6:8])
         self._watched.feed(gone + frame)
 
     def _detaches(self, known: _Session, handle: int) -> Callable[[], None] | None:
@@ -432,7 +434,7 @@ class Gate:
             passing()
             assert known.session is not None, "it has links"
             self._watched.fail_link(
-                known.session, link.name, condition, text, is_sender=link.is_sender
+                known.session, link.name, condition, text=text, is_sender=link.is_sender
             )
 
         return fail
@@ -440,7 +442,7 @@ class Gate:
     def _acquires(self, known: _Session, link: _Link) -> None:
         """Refuse acquiring messages within a transaction, which this realm does not do (4.4.3)."""
         text = "messages cannot be acquired in a transaction here; settle them in one instead"
-        self._failing(known, link, NOT_IMPLEMENTED, text, _nothing)()
+        self._failing(known, link, NOT_IMPLEMENTED, text=text, passing=_nothing)()
 
 
 def _same(known: _Session, name: str, *, is_sender: bool) -> int | None:
@@ -469,7 +471,7 @@ def _dropped(values: list[Any], frame: bytes) -> bytes:
     to count it."""
     own, is_last = [*values], not values[5]
     own[6], own[7], own[8], own[9] = None, None, False, is_last or bool(values[9])
-    return _frame(TRANSFER, own, b"", frame[6:8])
+    return _frame(TRANSFER, own, b"", channel=frame[6:8])
 
 
 def _frame(code: int, values: list[Any], payload: bytes, channel: bytes) -> bytes:

@@ -41,7 +41,9 @@ class Annotations(NamedTuple):
 _headers_known: dict[bytes, MessageHeader] = {
     b"": MessageHeader(durable=False, priority=None, ttl=0)
 }
-_annotations_known: dict[bytes, Annotations] = {b"": Annotations(None, 0, None, {}, None)}
+_annotations_known: dict[bytes, Annotations] = {
+    b"": Annotations(None, 0, None, properties={}, rest=None)
+}
 
 
 def header_in(encoded: bytes) -> MessageHeader:
@@ -55,7 +57,9 @@ def header_in(encoded: bytes) -> MessageHeader:
             raise RemoteProtocolViolation("the ttl of a message must be a number")
         wanted = None if priority is None else min(int(priority), PRIORITY_MAX)
         high = None if wanted is None or priority == wanted else int(priority or 0)
-        found = MessageHeader(bool(durable), wanted, int(ttl or 0), high, zero_ttl=ttl == 0)
+        found = MessageHeader(
+            bool(durable), wanted, int(ttl or 0), high_priority=high, zero_ttl=ttl == 0
+        )
         _remember(_headers_known, encoded, found)
     return found
 
@@ -91,7 +95,7 @@ def _read_annotations(encoded: bytes) -> Annotations:
     if left:
         pairs = [written(each) for pair in left.items() for each in pair]
         rest = mapped(pairs) if len(left) < len(all_of_them) else encoded
-    return Annotations(deliver_ms, delay_ms, tag, properties, rest)
+    return Annotations(deliver_ms, delay_ms, tag, properties=properties, rest=rest)
 
 
 def _delivery_time(value: Any) -> int | None:

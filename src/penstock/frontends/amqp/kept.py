@@ -78,7 +78,7 @@ def give_back_with(owner: object, pointer: Pointer, release: Callable[[Pointer],
         loop = weakref.ref(asyncio.get_running_loop())  # it may be what has the owner
     except RuntimeError:  # an engine without a loop belongs to its thread
         loop = None
-    weakref.finalize(owner, _release, loop, pointer, release).atexit = False
+    weakref.finalize(owner, _release, loop, pointer=pointer, release=release).atexit = False
 
 
 def _release(

@@ -82,8 +82,8 @@ class EncodedMessages:
         batch = rows.batch
         self.ids: list[int] = batch.column(0).to_pylist()
         count = len(self.ids)
-        self.persistents = _values(batch, "persistent", count, None)
-        self._priorities = _values(batch, "priority", count, None)
+        self.persistents = _values(batch, "persistent", count, absent=None)
+        self._priorities = _values(batch, "priority", count, absent=None)
         self._ttls = _remaining(batch, count, now_us)
         self.left_out: list[str] = []
         """Parts of the events that a message cannot say."""
@@ -150,7 +150,7 @@ def _values(batch: pa.RecordBatch, name: str, count: int, absent: Any) -> list[A
 def _remaining(batch: pa.RecordBatch, count: int, now_us: int) -> list[int | None]:
     """The remaining times to live in ms: the receiver counts from the time it gets the message
     (3.2.1)."""
-    ttls = _values(batch, "ttl", count, None)
+    ttls = _values(batch, "ttl", count, absent=None)
     index = batch.schema.get_field_index("published")
     if not any(ttls):
         return [None] * count
@@ -180,11 +180,11 @@ def _rests(
     """For each event the sections after the header, the container it came from, and its header
     ``amqp``. What a message cannot say is noted in ``left_out``."""
     count = batch.num_rows
-    datas = [data or b"" for data in _values(batch, "data", count, b"")]
+    datas = [data or b"" for data in _values(batch, "data", count, absent=b"")]
     names = batch.schema.names
     if not expiries and not {"tag", "properties", "headers", "more"} & {*names}:
         return [_data_section(data) for data in datas], [None] * count, [PLAIN] * count
-    tags = _values(batch, "tag", count, None)
+    tags = _values(batch, "tag", count, absent=None)
     headers = _headers(batch, count)
     containers = headers.pop("application_id", [None] * count)
     residues = _extras(headers, count)

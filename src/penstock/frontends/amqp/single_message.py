@@ -222,20 +222,20 @@ def _likeness(
         container,
         kind,
         row,
-        without_data,
-        head,
-        id_at,
-        id_end,
-        message[id_end:time_at],
-        time_at,
-        time_end,
-        message[time_end : body_at + 1],
-        body_at + 1,
-        data_at,
-        message[body_at] in _STRINGS,
-        id_place,
-        time_place,
-        int(row.tag is not None),
+        values=without_data,
+        head=head,
+        id_at=id_at,
+        id_end=id_end,
+        middle=message[id_end:time_at],
+        time_at=time_at,
+        time_end=time_end,
+        tail=message[time_end : body_at + 1],
+        length_at=body_at + 1,
+        data_at=data_at,
+        is_text=message[body_at] in _STRINGS,
+        id_place=id_place,
+        time_place=time_place,
+        data_place=int(row.tag is not None),
     )
 
 
@@ -273,6 +273,6 @@ def _learn(key: tuple[object, ...], row: Row, container: str) -> _Kind | None:
     found = None
     if (form := trusted_codec_of(schema)) is not None:
         headers = tuple(name for name in HEADERS if name in row.headers)
-        found = _Kind(form, encoded, "data" in schema.names, headers)
+        found = _Kind(form, encoded, "data" in schema.names, headers=headers)
     _kinds[key] = found
     return found

@@ -179,7 +179,7 @@ class TransactionCoordinator:
             self._realm.connections.refused(transaction.broken)
             self._answer(link, delivery, ROLLED_BACK, description_of(transaction.broken))
         else:
-            self._connection.spawn(self._commit, link, delivery, transaction)
+            self._connection.spawn(self._commit, link, delivery, transaction=transaction)
 
     async def _commit(
         self, link: IncomingLink, delivery: Pointer, transaction: DeclaredTransaction

@@ -131,7 +131,7 @@ _BOOL: Final = _kind(bool, "boolean")
 _MAP: Final = _kind(dict, "map")
 _TAG: Final = _kind(bytes, "binary", TAG_BYTES_MAX)
 _TRANSACTION: Final = _kind(bytes, "binary", TRANSACTION_BYTES_MAX)
-_RECEIVER_MODE: Final = _number(UByte, "ubyte", 0, 1)
+_RECEIVER_MODE: Final = _number(UByte, "ubyte", 0, most=1)
 
 
 def _address(value: Any, where: str) -> None:
@@ -233,7 +233,7 @@ _STATE: Final = _OneOf(
 _EXPIRES: Final = _choice("link-detach", "session-end", "connection-close", "never")
 _TERMINUS: Final = (
     Field("address", _address),
-    Field("durable", _number(UInt, "uint", 0, 2)),
+    Field("durable", _number(UInt, "uint", 0, most=2)),
     Field("expiry-policy", _EXPIRES),
     Field("timeout", _UINT),
     Field("dynamic", _BOOL),
@@ -273,7 +273,7 @@ PERFORMATIVES: Final[dict[int, Composite]] = {
         (
             Field("container-id", _kind(str, "string", CONTAINER_MAX), is_mandatory=True),
             Field("hostname", _kind(str, "string", HOST_MAX)),
-            Field("max-frame-size", _number(UInt, "uint", FRAME_BYTES_MIN, (1 << 32) - 1)),
+            Field("max-frame-size", _number(UInt, "uint", FRAME_BYTES_MIN, most=(1 << 32) - 1)),
             Field("channel-max", _kind(UShort, "ushort")),
             Field("idle-time-out", _UINT),
             Field("outgoing-locales", _multiple),
@@ -298,7 +298,7 @@ PERFORMATIVES: Final[dict[int, Composite]] = {
             Field("name", _kind(str, "string", LINK_NAME_MAX), is_mandatory=True),
             Field("handle", _UINT, is_mandatory=True),
             Field("role", _BOOL, is_mandatory=True),
-            Field("snd-settle-mode", _number(UByte, "ubyte", 0, 2)),
+            Field("snd-settle-mode", _number(UByte, "ubyte", 0, most=2)),
             Field("rcv-settle-mode", _RECEIVER_MODE),
             Field("source", _SOURCES),
             Field("target", _TARGETS),
