@@ -13,7 +13,12 @@ from penstock.core.access.rights import RIGHTS
 from penstock.core.vocabulary.errors import AccessDenied, PenstockError
 from penstock.frontends.http.routes import TABLE
 from penstock.frontends.http.routing import RouteMatch
-from tests.access import http_adapter, mqtt_adapter, native_adapter  # noqa: F401  they register themselves
+from tests.access import (  # noqa: F401  they register themselves
+    http_adapter,
+    lines_adapter,
+    mqtt_adapter,
+    native_adapter,
+)
 from tests.access.http_adapter import ASKED
 from tests.access.matrix import (
     ADAPTERS,

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from msgspec.structs import replace
 
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.frontends.native.listener import NativeListener
 from penstock.frontends.shared.front_end_service import FrontEndService
+from penstock.loggers import logger
 from penstock.parts import registered
 from penstock.runtime.access.incidents import Incident
 from penstock.settings import Settings
@@ -21,6 +25,8 @@ from penstock.settings import Settings
 if TYPE_CHECKING:  # a realm on its own loads nothing of a node that stands by
     from penstock.frontends.native.standby import OwnerFollowers
     from penstock.frontends.shared.arrivals import Arrivals
+
+_log = logger("penstock.realm")
 
 GROUP: Final = "penstock.front_ends"
 NATIVE: Final = "native"
@@ -70,12 +76,15 @@ class FrontEnd(Protocol):
     have to be granted first, so it is waited for in the background."""
 
     def place(self, settings: Settings) -> ListenAddress | None:
-        """Where it listens; None: the settings do not ask for it."""
-        ...
+        """Where it listens; None: the settings do not ask for it. By default its section of the
+        settings, which has its name, has a ``port``."""
+        port = getattr(settings, self.name).port
+        return None if port is None else ListenAddress(settings.listen.host, port)
 
     def at_port(self, settings: Settings, port: int | None) -> Settings:
         """The settings with the port that was bound; None: it is not served."""
-        ...
+        section = replace(getattr(settings, self.name), port=port)
+        return replace(settings, **{self.name: section})
 
     def for_local_channels(self, settings: Settings, node: str) -> Settings:
         """The settings with which it serves the local channels of a node of a cluster."""
@@ -89,21 +98,38 @@ class FrontEnd(Protocol):
         ...
 
     def standby(self, node: StandbyNode) -> Callable[[], asyncio.BaseProtocol]:
-        """What makes the protocol of a connection at a node that stands by."""
-        ...
+        """What makes the protocol of a connection at a node that stands by. By default connections
+        that are not relayed are closed."""
+        from penstock.frontends.shared.arrivals import ClosingStandby  # for clusters only
+
+        return partial(ClosingStandby, node.arrivals)
 
     def wants_relay(self, data: bytes) -> bool | None:
         """Whether a connection that begins so is relayed to the owner of the realm; None: more
-        bytes have to come first."""
-        ...
+        bytes have to come first. By default all are."""
+        return bool(data) or None
 
     def log_listening(self, url: str) -> None:
         """Log where it is served."""
-        ...
+        _log.info("front_end.listening", name=self.name, url=url)
 
     def log_left_out(self, reason: str) -> None:
         """Log that it is not served, because its port is in use and not required."""
         return
+
+
+class HostedService(FrontEndService):
+    """A front end whose connections the listener of the realm accepts, as most are."""
+
+    def __init__(
+        self, listener: NativeListener, make: Callable[[NativeListener], asyncio.BaseProtocol]
+    ) -> None:
+        """``make`` makes the protocol of a connection."""
+        self._listener = listener
+        self._make = make
+
+    async def listen(self, host: str, port: int) -> int:
+        return await self._listener.listen(host, port, partial(self._make, self._listener))
 
 
 def front_ends() -> Mapping[str, FrontEnd]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from penstock.api.publishing import Published, PublishEvents
+from penstock.api.publishing import Published
 from penstock.columns.documents import event_of
 from penstock.columns.events.body import body_of
 from penstock.columns.events.check import check_body
@@ -26,7 +26,7 @@ from penstock.frontends.http.event_documents import messages_of
 from penstock.frontends.http.finding import Store
 from penstock.frontends.http.routing import Call, Content
 from penstock.frontends.http.shapes import NewEvent, NewEvents, PublishedAnswer, PublishQuery
-from penstock.runtime.operations.door import begin
+from penstock.runtime.operations.door import publish as begin_publish
 from penstock.runtime.store.bodies import Body, body_from
 
 EVENTS_MAX: Final = 100_000
@@ -93,23 +93,17 @@ async def publish_event(call: Call[Any, Any], store: Store, event: Event) -> int
 async def _stored(
     call: Call[Any, Any], number: ChannelId, bodies: Sequence[Body], producer: str, sequence: int
 ) -> Published:
-    stored: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
-    size = sum(body.weight for body in bodies)
-    service = call.service
-
-    def reply(answer: Any, error: BaseException | None) -> None:
-        service.waiting_bytes(-size)
-        if stored.done():
-            return
-        if error is None:
-            stored.set_result(answer)
-        else:
-            stored.set_exception(error)
-
+    size, service = sum(body.weight for body in bodies), call.service
     service.waiting_bytes(size)
     try:
-        asked = PublishEvents(number, producer, sequence, schema=0, sizes=())
-        begin(call.caller, asked, reply, batches=[bodies])
+        stored = begin_publish(
+            call.caller,
+            number,
+            bodies,
+            producer=producer,
+            sequence=sequence,
+            on_reply=lambda: service.waiting_bytes(-size),
+        )
     except BaseException:
         service.waiting_bytes(-size)
         raise

@@ -6,13 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
 from penstock.core.access.rights import ANONYMOUS, Principal
+from penstock.frontends.shared.backpressure import ReadThrottle
 from penstock.frontends.shared.transports import host_of
 from penstock.runtime.access.open_connections import ConnectionState
 from penstock.runtime.access.quota import RequestPace
 
 if TYPE_CHECKING:
     from penstock.frontends.native.listener import NativeListener
-    from penstock.frontends.shared.backpressure import ReadThrottle
 
 WRITE_HIGH_WATER: Final = 1 << 20
 """Bytes waiting to be sent above which a connection is not read and is sent nothing that can
@@ -23,7 +23,6 @@ class HostedConnection(asyncio.Protocol):
     """Who is connected, since when, and from where."""
 
     protocol: str
-    _reading: ReadThrottle
 
     def __init__(self, listener: NativeListener) -> None:
         self.listener = listener
@@ -36,6 +35,7 @@ class HostedConnection(asyncio.Protocol):
         self.host = ""
         self.is_open = False
         """Whether the peer has opened the connection, and neither side has closed it."""
+        self._reading = ReadThrottle(lambda: not listener.is_congested, self._heard)
         self.pace = RequestPace(listener.limits.each.requests_per_s_max, listener.realm.clock)
         self._transport: asyncio.Transport | None = None
         self._opened_s = self.heard_s = 0.0
@@ -49,6 +49,26 @@ class HostedConnection(asyncio.Protocol):
         self._opened_s = self.heard_s = self._loop.time()
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         self.host = host_of(transport)
+
+    def _heard(self, now_s: float) -> None:
+        self.heard_s = now_s
+
+    @property
+    def owes_answers(self) -> bool:
+        """Whether something is in progress whose outcome the peer waits for."""
+        return False
+
+    def flush(self) -> None:
+        """Send what is queued, where a protocol queues anything."""
+        return
+
+    def check(self, now_s: float) -> None:
+        """End the connection if its peer is gone, where a protocol can tell."""
+        return
+
+    def describe(self) -> ConnectionState:
+        """A description of the connection for administrators."""
+        return self._description("", subscriptions=0, requests=0, is_stalled=False)
 
     def stop_reading(self) -> None:
         """Take in no more: the listener is draining."""

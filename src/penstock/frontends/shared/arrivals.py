@@ -75,3 +75,11 @@ class StandbyProtocol(asyncio.BaseProtocol):
         if self._transport is not None:
             self._arrivals.leave(self._transport)
             self._transport = None
+
+
+class ClosingStandby(StandbyProtocol, asyncio.Protocol):
+    """Closes the connection, for a protocol that has no words for where the realm is served."""
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.close()

@@ -70,12 +70,13 @@ class Outlet(Protocol):
     def deliver(self, rows: OutgoingBatch, redeliveries: Redeliveries) -> None: ...
 
     def recall(self, spans: Spans) -> None:
-        """Tell the client that delivered events count as not delivered (SEM D11)."""
-        ...
+        """Tell the client that delivered events count as not delivered (SEM D11); only seats at
+        durables are told."""
+        return
 
     def finished(self) -> None:
         """A browse is at its end, a demand is met."""
-        ...
+        return
 
     def closed(self, reason: PenstockError) -> None:
         """The subscription has ended, because its channel or durable was deleted."""

@@ -8,7 +8,8 @@ Requests whose order matters are begun with :func:`begin` instead, which does no
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
 from penstock.api.channels import ChannelOpened
@@ -16,10 +17,12 @@ from penstock.api.consuming import FetchEvents
 from penstock.api.joins import CopyIn
 from penstock.api.operations import READ, REQUESTS, TAKE, operation_on
 from penstock.api.patterns import ChannelsWatched, WatchChannels
+from penstock.api.publishing import Published, PublishEvents
 from penstock.api.reading import PopEvents, WatchEvents
 from penstock.api.requests import AnswerT, Kind, Request
 from penstock.api.subscriptions import Attach, BrowseDurable, Subscribe
 from penstock.api.transfers import ImportTar, PutImport
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.names import destination_name
 from penstock.runtime.access.permits import Opening
 from penstock.runtime.delivery.byte_credit import Room
@@ -28,6 +31,7 @@ from penstock.runtime.operations.beginners import BEGINNERS, Batches
 from penstock.runtime.operations.callers import Caller
 from penstock.runtime.operations.handlers import HANDLERS, copy_in, put_import, registered_handler
 from penstock.runtime.operations.tar_handlers import import_tar
+from penstock.runtime.store.bodies import Body
 from penstock.runtime.subscriptions.subscriptions import Opened
 from penstock.runtime.subscriptions.watches import ChannelWatch, Tell
 from penstock.runtime.writer.requests import Reply
@@ -139,6 +143,37 @@ def begin(caller: Caller, request: Request[Any], reply: Reply, batches: Batches 
     ``batches`` has the events sent with it, part by part. Raises errors in the request itself.
     """
     BEGINNERS[type(request)](caller, request, reply, batches)
+
+
+def publish(
+    caller: Caller,
+    channel: ChannelId,
+    bodies: Sequence[Body],
+    *,
+    producer: str = "",
+    sequence: int = 0,
+    on_reply: Callable[[], None] | None = None,
+) -> Awaitable[Published]:
+    """Begin to publish events, whose right :func:`check` has checked; what is returned waits until
+    they are stored. ``on_reply`` is called then, also if nobody waits any more.
+
+    Raises errors in the request itself.
+    """
+    stored: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
+
+    def reply(answer: Any, error: BaseException | None) -> None:
+        if on_reply is not None:
+            on_reply()
+        if stored.done():
+            return
+        if error is None:
+            stored.set_result(answer)
+        else:
+            stored.set_exception(error)
+
+    asked = PublishEvents(channel, producer, sequence, schema=0, sizes=())
+    begin(caller, asked, reply, batches=[bodies])
+    return stored
 
 
 def open_subscription(

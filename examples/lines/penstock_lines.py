@@ -1,0 +1,167 @@
+"""A front end that speaks lines of text, in a package of its own.
+
+``USER name password`` signs in, ``PUB channel text`` publishes, ``SUB channel`` subscribes. Answers
+are ``OK``, ``OK id``, ``EVENT channel id text`` and ``ERROR code: reason``. Try it with::
+
+    pip install ./examples/lines && PENSTOCK_LINES_PORT=7000 penstock serve --data ./data
+    nc localhost 7000
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from penstock.api.publishing import PublishEvents
+from penstock.api.subscriptions import Subscribe
+from penstock.columns.events.batch import EventBatch
+from penstock.columns.events.body import body_of
+from penstock.columns.events.event import Event
+from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
+from penstock.core.vocabulary.start_positions import FromLatest
+from penstock.frontends.front_end import FrontEnd, HostedService
+from penstock.frontends.native.hosted_connection import HostedConnection
+from penstock.frontends.native.listener import NativeListener
+from penstock.runtime.delivery.delivery import Outlet, Redeliveries
+from penstock.runtime.operations.callers import Caller
+from penstock.runtime.operations.door import check_on, find, open_subscription, publish
+from penstock.runtime.store.bodies import body_from
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
+from penstock.settings import Section, Settings
+
+LINE_BYTES_MAX: Final = 1 << 16
+CREDIT: Final = 1_000
+
+
+class LineSettings(Section, frozen=True, kw_only=True):
+    port: Annotated[int | None, Meta(description="Port of lines; not given: no lines.")] = None
+
+
+class LineConnection(HostedConnection):
+    """A client, whose lines are answered one after the other."""
+
+    protocol = "lines"
+    owes_answers = False
+
+    def __init__(self, listener: NativeListener) -> None:
+        super().__init__(listener)
+        self._data, self._lines = b"", asyncio.Queue[str | None]()
+        self._caller: Caller | None = None
+        self._outlets: dict[str, LineOutlet] = {}
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self.listener.opened(self):
+            self.listener.spawn(self._work)
+        else:
+            self.end(self.listener.refusal)
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_s = self._loop.time()
+        *lines, self._data = (self._data + data).split(b"\n")
+        for line in lines:
+            self._lines.put_nowait(line.decode("utf-8", "replace").strip())
+        if len(self._data) > LINE_BYTES_MAX:
+            self.end(InvalidArgument(f"a line has at most {LINE_BYTES_MAX} bytes"))
+        self._reading.came()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lines.put_nowait(None)
+        for outlet in self._outlets.values():
+            self.realm.subscriptions.detach(outlet.subscription)
+        self._reading.end()
+        self.listener.closed(self)
+
+    async def _work(self) -> None:
+        while (line := await self._lines.get()) is not None:
+            self.owes_answers = True
+            try:
+                self.say(await self._answer(line.split(" ", 2)))
+            except PenstockError as error:
+                self.say(f"ERROR {error.code}: {error}")
+            self.owes_answers = False
+
+    async def _answer(self, words: list[str]) -> str:
+        access = self.realm.access
+        if words[0] == "USER" and len(words) == 3:
+            is_secure = self.listener.tls is not None
+            user = await access.password(words[1], words[2], self.host, secure=is_secure)
+            self._sign_in(user)
+            return "OK"
+        caller = self._caller or self._sign_in(access.anonymous(self.host))
+        match words:
+            case ["PUB", channel, text]:
+                store = await find(caller, "channel", channel, asked=PublishEvents)
+                body = body_from(body_of([Event(text.encode())]))
+                return f"OK {(await publish(caller, store.channel, [body])).first_id}"
+            case ["SUB", channel] if channel not in self._outlets:
+                store = await find(caller, "channel", channel, asked=Subscribe)
+                asked = Subscribe(store.channel, 0, start=FromLatest(), credit=CREDIT)
+                outlet = LineOutlet(self, caller, channel)
+                outlet.subscription = (await open_subscription(caller, asked, outlet)).number
+                self._outlets[channel] = outlet
+                return "OK"
+        raise InvalidArgument("send USER name password, PUB channel text, or SUB channel once")
+
+    def _sign_in(self, principal: Principal) -> Caller:
+        self.realm.access.require(principal, "session.open")
+        self.session, self.principal = f"lines-{secrets.token_hex(8)}", principal
+        self.publisher = principal.name
+        self.listener.greeted(self, self.session)
+        self._caller = Caller(self.realm, principal, self.session)
+        return self._caller
+
+    def say(self, line: str) -> None:
+        if self._transport is not None:
+            self._transport.write(f"{line}\n".encode())
+
+    def check_rights(self) -> None:
+        try:
+            for outlet in self._outlets.values():
+                check_on(outlet.caller, "channel", outlet.channel, asked=Subscribe)
+        except PenstockError as error:
+            self.end(error)
+
+    def end(self, reason: PenstockError | None) -> None:
+        if self._transport is not None:
+            self.say("" if reason is None else f"ERROR {reason.code}: {reason}")
+            self._transport.close()
+
+
+class LineOutlet(Outlet):
+    """Receives the events of a subscription."""
+
+    selector = None
+    writable = True
+    subscription = owed = 0
+
+    def __init__(self, connection: LineConnection, caller: Caller, channel: str) -> None:
+        self._connection, self.caller, self.channel = connection, caller, channel
+        self.session = caller.session
+
+    def deliver(self, rows: OutgoingBatch, redeliveries: Redeliveries) -> None:
+        for event in EventBatch(rows.batch, publishers=rows.publishers):
+            text = event.data.decode("utf-8", "replace")
+            self._connection.say(f"EVENT {self.channel} {event.event_id} {text}")
+        self.owed += rows.batch.num_rows
+        if self.subscription:  # events may come before its number is known here
+            self.caller.realm.subscriptions.credit(self.subscription, self.owed)
+            self.owed = 0
+
+    def closed(self, reason: PenstockError) -> None:
+        self._connection.end(reason)
+
+
+class LineFrontEnd(FrontEnd):
+    name = "lines"
+    schemes = ("lines://", "liness://")
+
+    def service(self, listener: NativeListener, settings: Settings) -> HostedService:
+        return HostedService(listener, LineConnection)
+
+
+FRONT_END: Final = LineFrontEnd()
