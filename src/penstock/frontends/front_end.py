@@ -8,7 +8,7 @@ loads all front ends that are installed and serves those for which the settings 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -20,9 +20,12 @@ from penstock.frontends.shared.front_end_service import FrontEndService
 from penstock.loggers import logger
 from penstock.parts import registered
 from penstock.runtime.access.incidents import Incident
+from penstock.runtime.realm import RunningRealm
 from penstock.settings import Settings
 
 if TYPE_CHECKING:  # a realm on its own loads nothing of a node that stands by
+    from prometheus_client.core import Metric
+
     from penstock.frontends.native.standby import OwnerFollowers
     from penstock.frontends.shared.arrivals import Arrivals
 
@@ -108,6 +111,11 @@ class FrontEnd(Protocol):
         """Whether a connection that begins so is relayed to the owner of the realm; None: more
         bytes have to come first. By default all are."""
         return bool(data) or None
+
+    def metrics(self, realm: RunningRealm) -> Iterable[Metric]:
+        """The metrics of this protocol besides those that every protocol has; asked for at each
+        scrape."""
+        return ()
 
     def log_listening(self, url: str) -> None:
         """Log where it is served."""

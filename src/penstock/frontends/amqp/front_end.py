@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -12,10 +12,13 @@ from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.frontends.front_end import FrontEnd, ListenAddress, StandbyNode
 from penstock.frontends.native.listener import NativeListener
 from penstock.loggers import logger
+from penstock.runtime.realm import RunningRealm
 from penstock.settings import Settings
 from penstock.wire.amqp import FIRST_BYTES
 
 if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
     from penstock.frontends.amqp.connection import AmqpHub
     from penstock.frontends.amqp.standby import StandbyAmqpConnection
 
@@ -63,6 +66,13 @@ class AmqpFrontEnd(FrontEnd):
         from penstock.frontends.amqp.standby import wants_relay
 
         return wants_relay(data)
+
+    def metrics(self, realm: RunningRealm) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily  # as HTTP has
+
+        told = "Parts of events left out of messages because AMQP cannot express them."
+        left_out = realm.connections.traffic[self.name].left_out
+        yield CounterMetricFamily("penstock_amqp_left_out_parts", told, value=float(left_out))
 
     def log_listening(self, url: str) -> None:
         _log.info("amqp.listening", url=url)

@@ -24,6 +24,7 @@ from penstock.core.channel.conservation import MEANINGS
 from penstock.core.vocabulary.errors import Unavailable
 from penstock.core.vocabulary.ports import KeepsCopies
 from penstock.core.vocabulary.timings import Timings
+from penstock.frontends.front_end import front_ends
 from penstock.frontends.http.node_metrics import (
     incidents_metric,
     node_metrics,
@@ -94,7 +95,8 @@ class RealmCollector(Collector):
         yield from self._of_journal()
         yield from self._of_machine()
         yield from self._of_clients()
-        yield from self._of_mqtt()
+        for front_end in front_ends().values():
+            yield from front_end.metrics(self._realm)
 
     def _of_realm(self) -> Iterator[Metric]:
         realm = self._realm
@@ -486,45 +488,6 @@ class RealmCollector(Collector):
         for code, count in sorted(connections.refusals.items()):
             refused.add_metric([code], count)
         yield from (received, sent, refused)
-        told = "Parts of events left out of messages because AMQP cannot express them."
-        yield _counter("amqp_left_out_parts", told, connections.traffic["amqp"].left_out)
-
-    def _of_mqtt(self) -> Iterator[Metric]:
-        """What there is of MQTT, where it is served."""
-        if (service := self._realm.connections.mqtt) is None:
-            return
-        found, counts = service.figures(), service.counts
-        connections = GaugeMetricFamily(
-            "penstock_mqtt_connections", "Clients that are connected.", labels=["version"]
-        )
-        for version, count in found.connections.items():
-            connections.add_metric([version], count)
-        sessions = GaugeMetricFamily("penstock_mqtt_sessions", "Sessions.", labels=["state"])
-        sessions.add_metric(["connected"], sum(found.connections.values()))
-        sessions.add_metric(["away"], found.away)
-        yield from (connections, sessions)
-        for name, text, by_qos in (
-            ("received", "Messages that clients have sent, by QoS.", counts.received),
-            ("sent", "Messages that clients were sent, by QoS.", counts.sent),
-        ):
-            family = CounterMetricFamily(f"penstock_mqtt_{name}_messages", text, labels=["qos"])
-            for qos, count in enumerate(by_qos):
-                family.add_metric([str(qos)], count)
-            yield family
-        told = "Messages of QoS 0 left out because their receiver did not read."
-        yield _counter("mqtt_dropped_messages", told, counts.dropped)
-        yield _counter("mqtt_refused_messages", "Messages that were not stored.", counts.refused)
-        told = "Parts of events left out of messages because MQTT cannot express them."
-        yield _counter("mqtt_left_out_parts", told, counts.left_out)
-        told = "Messages that were too large for a receiver, or that MQTT cannot express."
-        yield _counter("mqtt_unsent_messages", told, counts.unsent)
-        for name, text, figure in (
-            ("subscriptions", "Filters of all sessions.", found.subscriptions),
-            ("in_flight_messages", "Messages not acknowledged to the end.", found.in_flight),
-            ("retained_topics", "Topics with a retained message.", found.retained),
-            ("wills_waiting", "Wills that wait for their delay.", found.wills),
-        ):
-            yield _gauge(f"mqtt_{name}", text, figure)
 
 
 def _histogram(timings: Timings) -> tuple[list[tuple[str, int]], float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -11,9 +11,12 @@ from msgspec.structs import replace
 from penstock.frontends.front_end import FrontEnd, ListenAddress, StandbyNode
 from penstock.frontends.native.listener import NativeListener
 from penstock.loggers import logger
+from penstock.runtime.realm import RunningRealm
 from penstock.settings import Settings
 
 if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
     from penstock.frontends.mqtt.hub import MqttHub
     from penstock.frontends.mqtt.standby import StandbyMqttConnection
 
@@ -53,6 +56,47 @@ class MqttFrontEnd(FrontEnd):
         from penstock.frontends.mqtt.standby import wants_relay
 
         return wants_relay(data)
+
+    def metrics(self, realm: RunningRealm) -> Iterator[Metric]:
+        """What there is of MQTT, where it is served."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # as HTTP has
+
+        if (service := realm.connections.mqtt) is None:
+            return
+        found, counts = service.figures(), service.counts
+        connections = GaugeMetricFamily(
+            "penstock_mqtt_connections", "Clients that are connected.", labels=["version"]
+        )
+        for version, count in found.connections.items():
+            connections.add_metric([version], count)
+        sessions = GaugeMetricFamily("penstock_mqtt_sessions", "Sessions.", labels=["state"])
+        sessions.add_metric(["connected"], sum(found.connections.values()))
+        sessions.add_metric(["away"], found.away)
+        yield from (connections, sessions)
+        for name, text, by_qos in (
+            ("received", "Messages that clients have sent, by QoS.", counts.received),
+            ("sent", "Messages that clients were sent, by QoS.", counts.sent),
+        ):
+            family = CounterMetricFamily(f"penstock_mqtt_{name}_messages", text, labels=["qos"])
+            for qos, count in enumerate(by_qos):
+                family.add_metric([str(qos)], count)
+            yield family
+        told = "Messages of QoS 0 left out because their receiver did not read."
+        yield CounterMetricFamily("penstock_mqtt_dropped_messages", told, counts.dropped)
+        yield CounterMetricFamily(
+            "penstock_mqtt_refused_messages", "Messages that were not stored.", counts.refused
+        )
+        told = "Parts of events left out of messages because MQTT cannot express them."
+        yield CounterMetricFamily("penstock_mqtt_left_out_parts", told, counts.left_out)
+        told = "Messages that were too large for a receiver, or that MQTT cannot express."
+        yield CounterMetricFamily("penstock_mqtt_unsent_messages", told, counts.unsent)
+        for name, text, figure in (
+            ("subscriptions", "Filters of all sessions.", found.subscriptions),
+            ("in_flight_messages", "Messages not acknowledged to the end.", found.in_flight),
+            ("retained_topics", "Topics with a retained message.", found.retained),
+            ("wills_waiting", "Wills that wait for their delay.", found.wills),
+        ):
+            yield GaugeMetricFamily(f"penstock_mqtt_{name}", text, figure)
 
     def log_listening(self, url: str) -> None:
         _log.info("mqtt.listening", url=url)
