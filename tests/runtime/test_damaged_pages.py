@@ -20,7 +20,7 @@ from tests.runtime.living import body, events, publish
 
 
 @asynccontextmanager
-async def _living(disk: FaultyDisk) -> AsyncIterator[RunningRealm]:
+async def living_on(disk: FaultyDisk) -> AsyncIterator[RunningRealm]:
     """A realm on ``disk``, killed at the end."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
@@ -50,7 +50,7 @@ async def _living(disk: FaultyDisk) -> AsyncIterator[RunningRealm]:
 @simulated
 async def test_what_has_rotted_is_set_aside_and_the_rest_moves_on_when_it_expires() -> None:
     disk = FaultyDisk()
-    async with _living(disk) as realm:
+    async with living_on(disk) as realm:
         await realm.create_channel("dead", Definition(type="persistent"))
         paged = Definition(type="paged", ttl=1_000, dead_event_store="dead", keys={"k": 1})
         number = (await realm.create_channel("orders", paged)).channel
@@ -60,7 +60,7 @@ async def test_what_has_rotted_is_set_aside_and_the_rest_moves_on_when_it_expire
     disk.flip("/realm/pages/2/0001.page", page.index(b"rotten"))
     await pass_time(2)
 
-    async with _living(disk) as realm:
+    async with living_on(disk) as realm:
         orders = await realm.describe_channel("orders")
         moved = await events(realm, ChannelId(1))
         assert (orders.events, orders.counters.quarantined, list(moved.values())) == (
@@ -74,14 +74,14 @@ async def test_what_has_rotted_is_set_aside_and_the_rest_moves_on_when_it_expire
 @simulated
 async def test_a_page_that_is_gone_does_not_keep_the_publish_keys_from_being_found() -> None:
     disk = FaultyDisk()
-    async with _living(disk) as realm:
+    async with living_on(disk) as realm:
         paged = Definition(type="paged", keys={"k": 1})
         number = (await realm.create_channel("orders", paged)).channel
         await publish(realm, number, body([b"gone" * 1_000], k=1))
         await publish(realm, number, body([b"old" * 1_000], k=2))
     disk.unlink("/realm/pages/1/0001.page")
 
-    async with _living(disk) as realm:
+    async with living_on(disk) as realm:
         await publish(realm, number, body([b"new"], k=2))
         assert list((await events(realm, number)).values()) == [b"new"]
 
@@ -93,17 +93,17 @@ async def test_a_slot_freed_before_a_restart_is_not_freed_again_under_its_next_b
     text: bytes, key: int
 ) -> None:
     disk = FaultyDisk()
-    async with _living(disk) as realm:
+    async with living_on(disk) as realm:
         paged = Definition(type="paged", keys={"k": 1})
         number = (await realm.create_channel("orders", paged)).channel
         await publish(realm, number, body([b"first" * 200], k=1))
         await publish(realm, number, body([b"short"], k=2))
         await realm.subscriptions.purge(number, 1, 2, selector="")
-    async with _living(disk) as realm:
+    async with living_on(disk) as realm:
         await publish(realm, number, body([text], k=key))  # where "short" was
         await publish(realm, number, body([b"other" * 1_200], k=4))  # in the next page
         await publish(realm, number, body([b"f"], k=1))
-    async with _living(disk) as realm:
+    async with living_on(disk) as realm:
         orders = await realm.describe_channel("orders")
         assert orders.storage.quarantined == ()
         kept = await events(realm, number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Final
 
 from msgspec import Struct
@@ -180,6 +181,7 @@ async def _recover(
                 damage.append(f"{block.where}: {block.reason}")
     await _finish(state, slices)
     damage += state.contradictions.values()
+    _free_read_buffers(state)
     has_gaps = bool(state.skipped) or len(damage) > bool(info.cut)
     keep_rest = bool(damage)  # a damaged block may have named other slots
     if isinstance(blobs, ChecksBlobs):
@@ -212,6 +214,23 @@ async def _finish(state: RealmState, slices: Slices) -> None:
         own.event_bytes = max(own.event_bytes, store.event_bytes)
         if slices.is_over:
             await slices.next()
+
+
+def _free_read_buffers(state: RealmState) -> None:
+    """Copy the bodies that keep much larger buffers in memory: blocks are read up to 64 MB at a
+    time, and one unsealed body would keep all of these bytes."""
+    read = [
+        (piece, piece.body)
+        for store in state.stores.values()
+        for piece in store.tail
+        if piece.place is None and isinstance(piece.body, memoryview)
+    ]
+    used: Counter[int] = Counter()
+    for _, body in read:
+        used[id(body.obj)] += body.nbytes
+    for piece, body in read:
+        if 2 * used[id(body.obj)] < memoryview(body.obj).nbytes:
+            piece.moved_outside(memoryview(bytes(body)))
 
 
 async def _merged(
