@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.golden.test_traces import recorded
 from tests.sim.scenes import SCENES
 from tests.sim.world import World, life_of
 
@@ -28,9 +29,11 @@ _ANSWERED: dict[str, Any] = {"check": True, "capture_output": True, "text": True
 )
 @pytest.mark.parametrize("seeds", SEEDS, ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
 def test_nothing_promised_is_lost_and_nothing_comes_twice(seeds: Sequence[int]) -> None:
+    traces = recorded()
     for seed in seeds:
         try:
-            life_of(seed)
+            trace = life_of(seed)
+            assert traces.get(seed, trace) == trace, "it happened otherwise than recorded"
         except BaseException as error:
             error.add_note(f"make sim SEED={seed}")
             raise

@@ -95,8 +95,8 @@ class LeaseBook:
         self._checks: dict[str, Callable[[], None]] = {}
         self.freed = asyncio.Event()
         """Set, and replaced, whenever a lease has ended: its seat is free."""
-        self.waiting: set[asyncio.Event] = set()
-        """Set whenever a lease has ended, too."""
+        self.waiting: dict[asyncio.Event, None] = {}
+        """Set whenever a lease has ended, too, in the order in which they came."""
         self._stopping: PenstockError | None = None
 
     def __len__(self) -> int:

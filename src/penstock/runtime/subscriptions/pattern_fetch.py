@@ -75,12 +75,12 @@ class PatternFetch:
         wake = self._lease.gathering.came
         asked = WatchChannels(self._made.pattern, 0, self._made.name)
         watch, watched = watches.begin(asked, self._allows, self._tell)
-        self._book.waiting.add(wake)
+        self._book.waiting[wake] = None
         try:
             self._tell(watched.channels)
             await self._gather(wait_s)
         finally:
-            self._book.waiting.discard(wake)
+            self._book.waiting.pop(wake, None)
             watches.end(watch)
         self._refuse_failed()
         in_other_hands: str = await self._shard.act(self._sealed, sweeps=())
