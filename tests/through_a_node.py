@@ -75,8 +75,9 @@ class OtherNode:
         arrivals = Arrivals(self._owner, PATIENT_S, 10_000)
         local: Any = partial(amqp.StandbyAmqpConnection, arrivals, "another node")
         server: Any
+        wants = _WANTS.get(front_end, lambda data: bool(data) or None)
         if certificate is None:
-            make = partial(RelayChooser, self.relays, front_end, _WANTS[front_end], local, self)
+            make = partial(RelayChooser, self.relays, front_end, wants, local, self)
             server = await open_server(make, host, 0, held=None)
         else:
             before: Any = partial(relay_before_tls, self.relays, front_end)
@@ -96,6 +97,7 @@ def through_a_node(realm: penstock.Realm) -> Iterator[OtherNode]:
         for name, front_end in _METHODS.items():
             listen = getattr(realm, name)
             patch.setattr(realm, name, partial(_reached, node, front_end, listen), raising=False)
+        patch.setattr(realm, "other_node", node, raising=False)
         yield node
 
 

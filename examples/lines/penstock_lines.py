@@ -1,16 +1,13 @@
 """A front end that speaks lines of text, in a package of its own.
 
 ``USER name password`` signs in, ``PUB channel text`` publishes, ``SUB channel`` subscribes. Answers
-are ``OK``, ``OK id``, ``EVENT channel id text`` and ``ERROR code: reason``. Try it with::
-
-    pip install ./examples/lines && PENSTOCK_LINES_PORT=7000 penstock serve --data ./data
-    nc localhost 7000
+are ``OK``, ``OK id``, ``EVENT channel id text`` and ``ERROR code: reason``. Install it beside the
+server, set ``PENSTOCK_LINES_PORT=7000`` for ``penstock serve``, and try ``nc localhost 7000``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
 from typing import Annotated, Final
 
 from msgspec import Meta
@@ -20,7 +17,6 @@ from penstock.api.subscriptions import Subscribe
 from penstock.columns.events.batch import EventBatch
 from penstock.columns.events.body import body_of
 from penstock.columns.events.event import Event
-from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
 from penstock.core.vocabulary.start_positions import FromLatest
 from penstock.frontends.front_end import FrontEnd, HostedService
@@ -42,10 +38,7 @@ class LineSettings(Section, frozen=True, kw_only=True):
 
 
 class LineConnection(HostedConnection):
-    """A client, whose lines are answered one after the other."""
-
     protocol = "lines"
-    owes_answers = False
 
     def __init__(self, listener: NativeListener) -> None:
         super().__init__(listener)
@@ -71,28 +64,26 @@ class LineConnection(HostedConnection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lines.put_nowait(None)
-        for outlet in self._outlets.values():
-            self.realm.subscriptions.detach(outlet.subscription)
         self._reading.end()
         self.listener.closed(self)
 
     async def _work(self) -> None:
         while (line := await self._lines.get()) is not None:
-            self.owes_answers = True
             try:
                 self.say(await self._answer(line.split(" ", 2)))
             except PenstockError as error:
                 self.say(f"ERROR {error.code}: {error}")
-            self.owes_answers = False
+        for outlet in self._outlets.values():
+            self.realm.subscriptions.detach(outlet.subscription)
 
     async def _answer(self, words: list[str]) -> str:
         access = self.realm.access
         if words[0] == "USER" and len(words) == 3:
             is_secure = self.listener.tls is not None
             user = await access.password(words[1], words[2], self.host, secure=is_secure)
-            self._sign_in(user)
+            self._caller = self.sign_in(user)
             return "OK"
-        caller = self._caller or self._sign_in(access.anonymous(self.host))
+        caller = self._caller = self._caller or self.sign_in(access.anonymous(self.host))
         match words:
             case ["PUB", channel, text]:
                 store = await find(caller, "channel", channel, asked=PublishEvents)
@@ -107,20 +98,14 @@ class LineConnection(HostedConnection):
                 return "OK"
         raise InvalidArgument("send USER name password, PUB channel text, or SUB channel once")
 
-    def _sign_in(self, principal: Principal) -> Caller:
-        self.realm.access.require(principal, "session.open")
-        self.session, self.principal = f"lines-{secrets.token_hex(8)}", principal
-        self.publisher = principal.name
-        self.listener.greeted(self, self.session)
-        self._caller = Caller(self.realm, principal, self.session)
-        return self._caller
-
     def say(self, line: str) -> None:
         if self._transport is not None:
             self._transport.write(f"{line}\n".encode())
 
     def check_rights(self) -> None:
         try:
+            if self._caller is not None:
+                self.realm.access.check_still(self.principal, self.realm.clock.now_us())
             for outlet in self._outlets.values():
                 check_on(outlet.caller, "channel", outlet.channel, asked=Subscribe)
         except PenstockError as error:
@@ -133,8 +118,6 @@ class LineConnection(HostedConnection):
 
 
 class LineOutlet(Outlet):
-    """Receives the events of a subscription."""
-
     selector = None
     writable = True
     subscription = owed = 0

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
+from urllib.parse import urlsplit
 
 import penstock
 from examples.lines.penstock_lines import FRONT_END
@@ -47,7 +48,10 @@ class Lines:
     def signed_in(self, realm: penstock.Realm, user: str, password: str) -> Iterator[Caller]:
         if realm not in self._ports:
             service = FRONT_END.service(realm._listener, realm._settings)
-            self._ports[realm] = realm._loop.call(service.listen(HOST, 0))
+            port = realm._loop.call(service.listen(HOST, 0))
+            if (node := getattr(realm, "other_node", None)) is not None:
+                port = urlsplit(node.url(self.name, f"lines://{HOST}:{port}")).port
+            self._ports[realm] = port
         with (
             socket.create_connection((HOST, self._ports[realm])) as connection,
             connection.makefile("rw") as stream,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from typing import TYPE_CHECKING, Final, cast
 
 from penstock.core.access.rights import ANONYMOUS, Principal
+from penstock.core.vocabulary.errors import PenstockError
 from penstock.frontends.shared.backpressure import ReadThrottle
 from penstock.frontends.shared.transports import host_of
 from penstock.runtime.access.open_connections import ConnectionState
 from penstock.runtime.access.quota import RequestPace
+from penstock.runtime.operations.callers import Caller
 
 if TYPE_CHECKING:
     from penstock.frontends.native.listener import NativeListener
@@ -50,8 +53,25 @@ class HostedConnection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         self.host = host_of(transport)
 
+    def sign_in(self, principal: Principal) -> Caller:
+        """Begin a session of a user whose proof was checked. Raises ``AccessDenied`` and
+        ``LimitReached``."""
+        self.realm.access.require(principal, "session.open")
+        self.session, self.principal = f"{self.protocol}-{secrets.token_hex(8)}", principal
+        self.publisher = principal.name
+        self.listener.greeted(self, self.session)
+        return Caller(self.realm, principal, self.session, self.listener.version)
+
     def _heard(self, now_s: float) -> None:
         self.heard_s = now_s
+
+    def check_rights(self) -> None:
+        """Rights have changed: end what the user may no longer have."""
+        raise NotImplementedError
+
+    def end(self, reason: PenstockError | None) -> None:
+        """Close the connection with a reason."""
+        raise NotImplementedError
 
     @property
     def owes_answers(self) -> bool:
