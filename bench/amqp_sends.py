@@ -46,7 +46,7 @@ class Sending:
         speaker = job.speaker
         self._socket = socket.create_connection(("127.0.0.1", speaker.port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.setblocking(False)
+        self._socket.setblocking(False)  # noqa: FBT003 - positional-only
         connection, transport, collector = Connection(), Transport(), Collector()
         connection.container = f"bench-{os.getpid()}"
         connection.hostname = "localhost"

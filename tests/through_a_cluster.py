@@ -296,7 +296,7 @@ class ClusterRealm(embedded_realm.Realm):
                 raise ConnectionLost("nobody serves at the moment")
             return await super()._admitted(user)
         theirs = socket.socket()
-        theirs.setblocking(False)
+        theirs.setblocking(False)  # noqa: FBT003 - positional-only
         with _closed_if_given_up(theirs):
             await asyncio.get_running_loop().sock_connect(theirs, (HOST, self._own_port))
         return theirs

@@ -91,7 +91,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
 def late_from_jfk(flights: pa.Table) -> Int64s:
     """The event ids that the selector has to select, computed from the CSV."""
     chosen = pc.and_(pc.equal(flights["origin"], "JFK"), pc.greater(flights["dep_delay"], 60))
-    ids: Int64s = np.flatnonzero(chosen.fill_null(False).to_numpy())
+    ids: Int64s = np.flatnonzero(chosen.fill_null(fill_value=False).to_numpy())
     return ids
 
 

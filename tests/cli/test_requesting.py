@@ -118,6 +118,6 @@ def test_subscribers_of_a_channel_reply_without_a_durable(session: Session) -> N
     taken = requesting._so_many(coming, 1, None)
     ((asked, settle),) = taken
     asked.reply(b"b")
-    settle(True)
+    settle(done=True)
     coming.close()
     assert [event.data for event in answers.peek()] == [b"b"]

@@ -43,8 +43,8 @@ async def opened(disk: FaultyDisk) -> RunningRealm:
 async def connected(listener: NativeListener) -> Session:
     async def connect(make: Callable[[], Link]) -> Link:
         ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        theirs.setblocking(False)
+        ours.setblocking(False)  # noqa: FBT003 - positional-only
+        theirs.setblocking(False)  # noqa: FBT003 - positional-only
         await listener.adopt(ours)
         _, link = await asyncio.get_running_loop().create_connection(make, sock=theirs)
         return link

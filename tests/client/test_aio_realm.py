@@ -71,7 +71,7 @@ def test_a_connection_that_is_refused_at_once_closes_its_socket_once(
     nobody: Any = None
     monkeypatch.setattr(listener, "Connection", Refused)
     ours, theirs = socket.socketpair()
-    ours.setblocking(False)
+    ours.setblocking(False)  # noqa: FBT003 - positional-only
     loop = fast_loop()
     with theirs, closing(loop):
         loop.create_task(listener.NativeListener.adopt(nobody, ours))

@@ -347,9 +347,9 @@ async def test_a_join_copies_with_the_rights_of_its_owner_which_the_cluster_know
         joins = local.lives.realm.joins
 
         with pytest.raises(AccessDenied, match=r"ann@127\.0\.0\.1 lacks"):
-            await joins.create("readings", "orders", "", False, ann)
+            await joins.create("readings", "orders", "", archive=False, by=ann)
         await accounts.grant("channel", "orders", "ann@*", rights=["publish"])
-        await joins.create("readings", "orders", "", False, ann)
+        await joins.create("readings", "orders", "", archive=False, by=ann)
         await local.lives.put("readings", *named("a"))
         await local.empty()
         await accounts.revoke("channel", "orders", "ann@*")

@@ -49,7 +49,7 @@ async def test_a_redrive_into_joins_waits_for_the_sealing_as_publishers_do() -> 
         for name in "abc":
             await lives.create(name)
         for name in "bc":
-            await lives.realm.joins.create("a", name, "", False)
+            await lives.realm.joins.create("a", name, "", archive=False)
         for _ in range(20):
             await lives.put("dead", Event(bytes(MIB)))
         await pass_time(1)
@@ -69,7 +69,7 @@ async def test_dead_events_that_joins_copy_wait_for_the_sealing_as_publishers_do
         await lives.create("dead")
         for name in "bc":
             await lives.create(name)
-            await lives.realm.joins.create("dead", name, "", False)
+            await lives.realm.joins.create("dead", name, "", archive=False)
         await lives.create("dying", ttl=100_000, dead_event_store="dead")
         for _ in range(20):
             await lives.put("dying", Event(bytes(MIB)))

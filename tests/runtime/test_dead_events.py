@@ -375,7 +375,7 @@ async def test_on_a_full_disk_expired_events_wait_unseen_until_there_is_room() -
         await lives.create("orders", ttl=1_000, dead_event_store="dead")
         await lives.create("small", capacity=3, dead_event_store="dead")
         await lives.create("copied")
-        await lives.realm.joins.create("copied", "dead", "", False)
+        await lives.realm.joins.create("copied", "dead", "", archive=False)
         for name in ("orders", "small", "copied"):
             await lives.put(name, *[Event(bytes(20_000))] * 3)
         before = (await lives.info("dead")).events

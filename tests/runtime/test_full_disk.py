@@ -72,7 +72,7 @@ async def test_what_a_join_copies_is_refused() -> None:
     async with lives.life():
         await lives.create("orders", engine="jms")
         await lives.create("copies")
-        await lives.realm.joins.create("orders", "copies", "", False)
+        await lives.realm.joins.create("orders", "copies", "", archive=False)
         await fill(lives, "orders")
         assert await is_refused(lives, "orders")
         assert datas(await lives.stored("copies")) == ["first"]

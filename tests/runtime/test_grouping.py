@@ -178,7 +178,7 @@ async def test_a_channels_default_priority_can_be_selected_and_read() -> None:
     async with lives.life():
         await lives.create("orders", storage=Storage(priority=7))
         await lives.create("copy")
-        await lives.realm.joins.create("orders", "copy", "JMSPriority = 7", False)
+        await lives.realm.joins.create("orders", "copy", "JMSPriority = 7", archive=False)
         await lives.durable("orders", "team", selector="JMSPriority > 6")
         await lives.put("orders", *named("a"), *named("b", priority=2), *named("c", priority=4))
     async with lives.life():
@@ -197,7 +197,7 @@ async def test_a_stamped_dictionary_can_be_selected_and_read() -> None:
     async with lives.life():
         await lives.create("orders", storage=Storage(stamp_dictionary=True))
         await lives.create("copy", storage=Storage(stamp_dictionary=True))
-        await lives.realm.joins.create("orders", "copy", "$penstock.host = 'one'", False)
+        await lives.realm.joins.create("orders", "copy", "$penstock.host = 'one'", archive=False)
         await lives.durable("orders", "ann", selector="$penstock.publisher = 'ann'")
         await lives.put("orders", *named("a", properties={"n": 1}), publisher="ann@one")
         await lives.put("orders", *named("b", "c"), publisher="bob@one")

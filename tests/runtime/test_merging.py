@@ -48,7 +48,7 @@ class Story:
             ttl=self.ttl_ms,
         )
         await self.lives.create("history", "persistent")
-        await self.lives.realm.joins.create("rates", "history", "", False)
+        await self.lives.realm.joins.create("rates", "history", "", archive=False)
 
     async def one_life(self) -> None:
         self.followers = []

@@ -50,7 +50,7 @@ async def test_of_the_copies_that_joins_make_few_are_kept_parsed() -> None:
         await lives.create("source")
         for name in "abc":
             await lives.create(name)
-            await lives.realm.joins.create("source", name, "", False)
+            await lives.realm.joins.create("source", name, "", archive=False)
         before = wide_ones()
         event = Event(b"x" * 100_000, properties=WIDE)
         for _ in range(20):

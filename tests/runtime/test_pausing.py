@@ -28,7 +28,7 @@ async def test_publishes_and_commits_of_clients_are_refused_until_it_ends(end: E
         await lives.create("orders")
         await lives.put("orders", *named("a", "b"), producer="p", sequence=1)
         await lives.realm.transactions.begin("t", [1])
-        await lives.realm.pause(True)
+        await lives.realm.pause(paused=True)
         with pytest.raises(PublishingPaused):
             await lives.commit("t", {"orders": named("x")})
     async with lives.life(end):
@@ -43,7 +43,7 @@ async def test_publishes_and_commits_of_clients_are_refused_until_it_ends(end: E
             await lives.transact("t", {"orders": named("x")})
         assert datas(await lives.stored("orders")) == ["a", "b"]
 
-        await lives.realm.pause(False)
+        await lives.realm.pause(paused=False)
         await commit_staged(lives, ChannelId(1))
         await lives.commit("t", {"orders": named("y")})
     async with lives.life(end):
@@ -60,7 +60,7 @@ async def test_a_retry_of_what_was_stored_before_is_answered() -> None:
         first = await lives.put("orders", *named("a", "b"), producer="p", sequence=1)
         later = named("c", deliver_at=clock_now())
         second = await lives.put("orders", *later, producer="p", sequence=2)
-        await lives.realm.pause(True)
+        await lives.realm.pause(paused=True)
         again = await lives.put("orders", *named("a", "b"), producer="p", sequence=1)
         assert again == first == Span(0, 2)
         assert await lives.put("orders", *later, producer="p", sequence=2) == second
@@ -77,11 +77,11 @@ async def test_what_the_realm_does_by_itself_goes_on(end: End) -> None:
         await lives.create("dead")
         await lives.create("copy")
         await lives.create("orders", ttl=60_000, dead_event_store="dead")
-        await lives.realm.joins.create("orders", "copy", "", False)
+        await lives.realm.joins.create("orders", "copy", "", archive=False)
         await lives.durable("orders", "team")
         await lives.put("orders", *named("a", "b"))
         await lives.put("orders", *named("later", deliver_at=clock_now()))
-        await lives.realm.pause(True)
+        await lives.realm.pause(paused=True)
     async with lives.life(end):
         worker = await lives.attach("orders", "team")
         await worker.has(3)

@@ -117,7 +117,7 @@ async def test_while_publishing_is_paused_only_retries_are_answered() -> None:
     async with lives.life():
         await lives.create("orders")
         first = await published(lives, "orders", bodies([Event(b"x")], parsed=False), sequence=1)
-        await lives.realm.pause(True)
+        await lives.realm.pause(paused=True)
 
         assert (
             await published(lives, "orders", bodies([Event(b"x")], parsed=False), sequence=1)

@@ -52,7 +52,7 @@ class Story:
                 storage=spindles(kind, rows),
             )
         await create("q", draw(KINDS), kind="queue", dead_event_store="dead", max_deliveries=2)
-        await self.lives.realm.joins.create("a", "c", "", False)
+        await self.lives.realm.joins.create("a", "c", "", archive=False)
         if draw((True, False)):
             await self.lives.durable("a", "team")
 

@@ -172,7 +172,7 @@ async def test_on_a_full_disk_nothing_moves_and_the_realm_lives(end: End, joined
         await lives.put("a", *named(*"56789"))
         await lives.create("again")
         if joined:
-            await lives.realm.joins.create("again", "copies", "", False)
+            await lives.realm.joins.create("again", "copies", "", archive=False)
         lives.disk.free_bytes = 1_000
         before = [event.data for event in await lives.stored("dead")]
         for _ in range(2):

@@ -78,7 +78,7 @@ async def test_no_room_is_made_for_what_joins_do_not_copy(monkeypatch: pytest.Mo
         await lives.create("source")
         for n in range(40):
             await lives.create(f"s{n}")
-            await lives.realm.joins.create("source", f"s{n}", f"n = {n}", False)
+            await lives.realm.joins.create("source", f"s{n}", f"n = {n}", archive=False)
         body = body_from_events([Event(bytes(10_000), properties={"n": n}) for n in range(5)])
         number = lives.number("source")
 

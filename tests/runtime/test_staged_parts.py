@@ -147,7 +147,7 @@ async def test_while_publishing_is_paused_only_repetitions_are_answered() -> Non
     async with lives.life():
         await lives.create("a")
         spans = await write(lives, 0, {"a": named("1")})
-        await lives.realm.pause(True)
+        await lives.realm.pause(paused=True)
         assert await commit(lives, [], 0) == spans
         with pytest.raises(PublishingPaused):
             await write(lives, 1, {"a": named("2")})

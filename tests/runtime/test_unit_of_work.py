@@ -73,7 +73,7 @@ async def test_what_one_part_is_refused_with_keeps_all_of_it_out() -> None:
             await work(lives, {"out": named("b"), "full": named("c")}, mine)
         with pytest.raises(IllegalState):
             await work(lives, {"out": named("b")}, acknowledged(lives, "in", 99, 0))
-        await lives.realm.pause(True)
+        await lives.realm.pause(paused=True)
         with pytest.raises(PublishingPaused):
             await work(lives, {"out": named("b")}, mine)
 

@@ -151,7 +151,7 @@ def main(directory: str) -> None:
     ends one and says how the next ones end, ``kill`` only ends one. Each line of the output is an
     end."""
     door = socket.create_server(("127.0.0.1", 0), backlog=128)
-    door.setblocking(False)
+    door.setblocking(False)  # noqa: FBT003 - positional-only
     _say(door.getsockname()[1])
     dooms: list[str] = []
     _import_ahead()

@@ -111,8 +111,8 @@ class Realm:
     async def _admitted(self, user: str) -> socket.socket:
         principal = Principal(user or current_user(), "localhost", trusted=not user)
         ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        theirs.setblocking(False)
+        ours.setblocking(False)  # noqa: FBT003 - positional-only
+        theirs.setblocking(False)  # noqa: FBT003 - positional-only
         try:
             await self._listener.adopt(ours, principal)
         except BaseException:

@@ -6,9 +6,9 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 import typer
 
@@ -32,10 +32,16 @@ Name = Annotated[
         help="Name of the channel or queue.", metavar="NAME", autocompletion=completing.stores
     ),
 ]
-Settle = Callable[[bool], None]
-"""Told whether a request was replied to."""
+
+
+class Settlement(Protocol):
+    """Settles a request; ``done`` says whether it was replied to."""
+
+    def __call__(self, *, done: bool) -> None: ...
+
+
 if TYPE_CHECKING:
-    Coming = Generator[tuple[ReceivedEvent, Settle] | None, None, None]
+    Coming = Generator[tuple[ReceivedEvent, Settlement] | None, None, None]
 
 
 def register(app: typer.Typer) -> None:
@@ -134,7 +140,7 @@ def reply(
         for asked, settle in _requests(store, durable, selector, limit=limit, timeout=timeout):
             answer = constant if arguments is None else _output_of(arguments, asked)
             was_replied = answer is not None and _replied(asked, answer)
-            settle(answer is not None)
+            settle(done=answer is not None)
             replied += was_replied
             failed += answer is None
     note(f"{count(replied, 'request')} replied to" + (f", {failed} failed" if failed else ""))
@@ -193,7 +199,7 @@ def _requests(
     selector: str,
     limit: int | None,
     timeout: float | None,
-) -> Iterator[tuple[ReceivedEvent, Settle]]:
+) -> Iterator[tuple[ReceivedEvent, Settlement]]:
     """Each request, and what to call when it is done."""
     from penstock.client.sync.sync import Queue
 
@@ -211,7 +217,7 @@ def _requests(
 
 def _so_many(
     coming: Coming, limit: int | None, timeout: float | None
-) -> Iterator[tuple[ReceivedEvent, Settle]]:
+) -> Iterator[tuple[ReceivedEvent, Settlement]]:
     """Up to ``limit`` of them, until none comes for ``timeout`` seconds: each None is a wait."""
     taken, idle_s = 0, 0.0
     while taken != limit and (timeout is None or idle_s <= timeout):
@@ -225,7 +231,7 @@ def _so_many(
 def _of_queue(queue: Queue, selector: str) -> Coming:
     with queue.reader(transactional=True, window=1, selector=selector) as reader:
 
-        def settle(done: bool) -> None:
+        def settle(*, done: bool) -> None:
             (reader.commit if done else reader.rollback)()
 
         while True:
@@ -242,7 +248,7 @@ def _of_durable(channel: Channel, name: str) -> Coming:
                 continue
             (event,) = events
 
-            def settle(done: bool, event: DeliveredEvent = event) -> None:
+            def settle(*, done: bool, event: DeliveredEvent = event) -> None:
                 (event.ack if done else event.rollback)()
 
             yield event, settle

@@ -86,7 +86,7 @@ class _OfHadoop:
 
     def write(self, name: str, content: bytes) -> None:
         with _os_errors():
-            stream = self._files.create(self._path(name), True)
+            stream = self._files.create(self._path(name), True)  # noqa: FBT003 - a method of Java
             try:
                 stream.write(bytearray(content))
             finally:

@@ -82,7 +82,7 @@ def _dense(batch: pa.RecordBatch, struct: Any) -> Bools:
     has_any = _bools(struct.is_valid())
     if "sparse" not in batch.schema.names:
         return has_any
-    return has_any & ~_bools(batch.column("sparse").fill_null(False))
+    return has_any & ~_bools(batch.column("sparse").fill_null(fill_value=False))
 
 
 def _listed(batch: pa.RecordBatch) -> dict[str, npt.NDArray[np.int64]]:

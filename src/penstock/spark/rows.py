@@ -280,7 +280,7 @@ def deltas_in(table: pa.Table, options: SinkOptions) -> Bools | None:
         return np.ones(table.num_rows, dtype=np.bool_)
     if not options.delta_column:
         return None
-    flags = pc.fill_null(table.column(options.delta_column), False)
+    flags = pc.fill_null(table.column(options.delta_column), fill_value=False)
     found = np.asarray(flags.to_numpy(), dtype=np.bool_)
     return found if found.any() else None
 

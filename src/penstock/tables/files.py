@@ -185,7 +185,7 @@ def split(
             here = pc.is_null(column) if value is None else pc.equal(column, pa.scalar(value))
             mask = here if mask is None else pc.and_(mask, here)
         values = tuple(_as_text(found[name]) for name in partition_by)
-        yield values, rows.select(kept).filter(pc.fill_null(mask, False))
+        yield values, rows.select(kept).filter(pc.fill_null(mask, fill_value=False))
 
 
 def _as_text(value: object) -> str | None:

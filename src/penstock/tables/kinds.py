@@ -77,7 +77,9 @@ def _nested(kind: pa.DataType) -> pa.DataType | None:
         inner = [(field, stored_kind(field.type)) for field in kind]
         if not inner or any(each is None for _, each in inner):
             return None
-        return pa.struct([field.with_type(each).with_nullable(True) for field, each in inner])
+        return pa.struct(
+            [field.with_type(each).with_nullable(nullable=True) for field, each in inner]
+        )
     if hasattr(kind, "value_type"):
         element = stored_kind(kind.value_type)
         return None if element is None else pa.list_(pa.field("element", element))

@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 
 from penstock.client.connection.urls import parse_url
@@ -70,9 +72,8 @@ class Relay:
         for thread in self._threads:
             thread.join()
 
-    def _start(self, work: object, *arguments: object) -> None:
-        assert callable(work), "a function"
-        thread = threading.Thread(target=work, args=arguments, name="relay", daemon=True)
+    def _start(self, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=work, name="relay", daemon=True)
         self._threads.append(thread)
         thread.start()
 
@@ -94,8 +95,8 @@ class Relay:
                 continue
             with self._lock:
                 self._sockets += (client, realm)
-            self._start(self._pump, client, realm, False)
-            self._start(self._pump, realm, client, True)
+            self._start(partial(self._pump, client, realm, answers=False))
+            self._start(partial(self._pump, realm, client, answers=True))
 
     def _pump(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
         with contextlib.suppress(OSError):

@@ -547,6 +547,6 @@ def test_publishing_pauses_until_it_is_resumed() -> None:
     assert not found.publishing_paused
     found.apply(PublishingPauseSet(paused=True))
     assert found.publishing_paused
-    found.apply(PublishingPauseSet(False))
+    found.apply(PublishingPauseSet(paused=False))
 
     assert not found.publishing_paused

@@ -298,7 +298,8 @@ def test_what_is_undeliverable_in_a_transaction_is_for_others_with_its_commit(
     receiver = client.receiver("jobs")
     receiver.receive(WAIT_S)
     transaction = Transaction(client)
-    transaction.settle(receiver, 0x27, True, True, {symbol("x"): 1})
+    undeliverable_here = (True, True, {symbol("x"): 1})
+    transaction.settle(receiver, 0x27, *undeliverable_here)
     transaction.discharge()
 
     found = client.receiver("jobs").receive(WAIT_S)

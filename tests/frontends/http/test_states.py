@@ -42,7 +42,7 @@ def test_a_key_is_of_the_type_it_looks_like_or_is_said_to_be(
 ) -> None:
     rates.register(7, kind="number")
     rates.register("7", kind="text")
-    rates.register(True, kind="bool")
+    rates.register(True, kind="bool")  # noqa: FBT003 - positional-only
 
     assert web.get("channels/rates/state", key="7")["properties"]["kind"] == "number"
     assert web.get("channels/rates/state", key="7.0")["properties"]["kind"] == "number"

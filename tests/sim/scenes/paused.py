@@ -66,7 +66,7 @@ class Paused:
         await self._world.create("beyond", Definition(type="persistent"))
         await self._world.create_durable("gate", "in")
         with contextlib.suppress(NameAlreadyBound):
-            await self._world.realm.joins.create("gate", "beyond", "", False)
+            await self._world.realm.joins.create("gate", "beyond", "", archive=False)
         await self._check_there()
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:

@@ -60,7 +60,7 @@ class Transfers:
         await self._world.create("echo", Definition(type="persistent"))
         if self._is_joined:
             with contextlib.suppress(NameAlreadyBound):
-                await self._world.realm.joins.create("left", "echo", "", False)
+                await self._world.realm.joins.create("left", "echo", "", archive=False)
         await self._check_whole()
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:

@@ -133,7 +133,7 @@ class Access:
         perhaps others. Raises ``NameAlreadyBound``, ``InvalidArgument``."""
         message = CreateGroup(name, tuple(members))
 
-        async def create(resend: bool) -> GroupInfo:
+        async def create(*, resend: bool) -> GroupInfo:
             return await self._connection.ask(message, GroupInfo, resend=resend)
 
         def check(found: GroupInfo) -> None:

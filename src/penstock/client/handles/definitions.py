@@ -41,7 +41,7 @@ async def create_store(
     async def find() -> ChannelOpened:
         return await connection.ask(OpenChannel(name, kind), ChannelOpened)
 
-    async def create(resend: bool) -> ChannelOpened:
+    async def create(*, resend: bool) -> ChannelOpened:
         return await connection.ask(CreateChannel(name, wanted), ChannelOpened, resend=resend)
 
     def check(there: ChannelOpened) -> None:

@@ -100,7 +100,7 @@ class Durables:
             **sent,
         )
 
-        async def create(resend: bool) -> DurableInfo:
+        async def create(*, resend: bool) -> DurableInfo:
             return await self._connection.ask(message, DurableInfo, resend=resend)
 
         def check(found: DurableInfo) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from penstock.core.vocabulary.definitions import Definition, Storage
 from penstock.core.vocabulary.errors import (
@@ -18,9 +18,16 @@ from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.reach import comparable, decided
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 _TRIES: Final = 3
 """Others may create and delete it between our looking and our creating, but not for ever."""
+
+
+class Creating(Protocol[T_co]):
+    """A function that creates something. It is sent again on another connection with ``resend``."""
+
+    def __call__(self, *, resend: bool) -> Awaitable[T_co]: ...
 
 
 async def found_or_created(
@@ -45,21 +52,21 @@ async def found_or_created(
 
 async def created(
     find: Callable[[], Awaitable[T]],
-    create: Callable[[bool], Awaitable[T]],
+    create: Creating[T],
     check: Callable[[T], None],
     *,
     if_missing: bool,
 ) -> T:
-    """What ``create`` gives, which takes whether it may be asked again on another connection; with
-    ``if_missing`` what is there already, if ``check`` does not refuse it.
+    """What ``create`` gives; with ``if_missing`` what is there already, if ``check`` does not
+    refuse it.
 
     Where the connection is lost before the answer, it may have been created: then what is there
     with these attributes is taken for it. Raises what the three raise.
     """
     if not if_missing:
         with suppress(ConnectionLost):
-            return await create(False)
-    found, was_there = await found_or_created(find, lambda: create(True))
+            return await create(resend=False)
+    found, was_there = await found_or_created(find, lambda: create(resend=True))
     if was_there:
         check(found)
     return found

@@ -46,7 +46,7 @@ class Joins:
         """
         message = CreateJoin(source, destination, selector, archive=archive)
 
-        async def create(resend: bool) -> JoinInfo:
+        async def create(*, resend: bool) -> JoinInfo:
             return await self._connection.ask(message, JoinInfo, resend=resend)
 
         def check(found: JoinInfo) -> None:

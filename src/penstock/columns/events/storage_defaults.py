@@ -86,7 +86,7 @@ def _sparse(batch: pa.RecordBatch, struct: pa.StructArray) -> pa.BooleanArray:
     """The column ``sparse``. Rows that had no properties become sparse: their nulls mean absent."""
     index = batch.schema.get_field_index("sparse")
     empty = struct.is_null()
-    return empty if index < 0 else pc.or_(batch.column(index).fill_null(False), empty)
+    return empty if index < 0 else pc.or_(batch.column(index).fill_null(fill_value=False), empty)
 
 
 def _without_dictionary(cells: pa.BinaryArray) -> pa.BinaryArray:
@@ -95,7 +95,7 @@ def _without_dictionary(cells: pa.BinaryArray) -> pa.BinaryArray:
     A channel without free columns keeps the dictionary in ``more``, where it would hide the new
     one, because ``more`` wins over columns.
     """
-    stamped = pc.fill_null(pc.match_substring(cells, DICTIONARY), False)
+    stamped = pc.fill_null(pc.match_substring(cells, DICTIONARY), fill_value=False)
     if not pc.any(stamped).as_py():
         return cells
     rows = [overflow.without(cell, DICTIONARY) for cell in cells.filter(stamped).to_pylist()]

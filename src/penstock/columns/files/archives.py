@@ -153,7 +153,7 @@ class ArchiveLayout:
         properties, names = batch.column("properties"), batch.schema.names
         dense = np.ones(batch.num_rows, dtype=np.bool_)
         if "sparse" in names:
-            flags = batch.column("sparse").fill_null(False)
+            flags = batch.column("sparse").fill_null(fill_value=False)
             dense = ~np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
         if dense.any() and (paths := explicit_nulls(properties, self._shape, dense)):
             nulls = batch.column("nulls").to_pylist() if "nulls" in names else [None] * len(dense)

@@ -328,7 +328,7 @@ class _Hits:
         count = batch.num_rows
         dense = np.ones(count, dtype=np.bool_)
         if "sparse" in names:
-            flags = batch.column("sparse").fill_null(False)
+            flags = batch.column("sparse").fill_null(fill_value=False)
             dense = ~np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
         self._dense = dense & _valid(struct)
         self._nulls: dict[str, list[int]] = {}

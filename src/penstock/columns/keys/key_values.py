@@ -139,7 +139,7 @@ class Values:
 
     def _read_more(self, cells: pa.BinaryArray, found: Int64s) -> None:
         """Add slots of values in ``more``. A Python loop, because few events have values there."""
-        maybe = pc.fill_null(pc.match_substring(cells, self.name), False)
+        maybe = pc.fill_null(pc.match_substring(cells, self.name), fill_value=False)
         for row in np.flatnonzero(maybe.to_numpy(zero_copy_only=False)).tolist():
             properties = overflow.decoded(cells[row].as_py())
             if self.name in properties:

@@ -113,7 +113,7 @@ def _shape(batch: pa.RecordBatch) -> StructShape:
 def _given(column: pa.Array) -> Bools | None:
     """A mask of the rows that set a column which is not a property; None if no row does."""
     if pa.types.is_binary(column.type):
-        return _bools(pc.greater(pc.binary_length(column), 0).fill_null(False))
+        return _bools(pc.greater(pc.binary_length(column), 0).fill_null(fill_value=False))
     return None if column.null_count == len(column) else _bools(column.is_valid())
 
 

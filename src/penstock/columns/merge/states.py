@@ -252,7 +252,7 @@ def deltas_of(batch: pa.RecordBatch) -> Bools:
         return np.zeros(batch.num_rows, dtype=np.bool_)
     flags = batch.column(index)
     if flags.null_count:
-        flags = flags.fill_null(False)
+        flags = flags.fill_null(fill_value=False)
     return np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 

@@ -57,7 +57,7 @@ class MessageFields:
             return {}
         names = pc.struct_field(headers, [place])
         return {
-            kind: pc.equal(names, kind).fill_null(False)
+            kind: pc.equal(names, kind).fill_null(fill_value=False)
             for kind in pc.unique(names).to_pylist()
             if kind in self._descriptors and not self._descriptors.is_too_wide(kind)
         }

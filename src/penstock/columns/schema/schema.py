@@ -223,7 +223,7 @@ def sparse_columns(batch: pa.RecordBatch, shape: StructShape) -> dict[str, pa.Ar
     names = batch.schema.names
     dense = np.ones(count, dtype=np.bool_)
     if "sparse" in names:
-        flags = batch.column("sparse").fill_null(False)
+        flags = batch.column("sparse").fill_null(fill_value=False)
         dense = ~np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
     columns: dict[str, pa.Array] = {"sparse": pa.array(np.ones(count, dtype=np.bool_))}
     found = explicit_nulls(batch.column("properties"), shape, dense)

@@ -301,7 +301,7 @@ def _any(
 def _gathered(outcome: Column, rows: Any, present: Any) -> Column:
     """By row with a list: true if any element is, else unknown if any is, else false."""
     yes = np.zeros(len(present), dtype=bool)
-    yes[rows[outcome.fill_null(False).to_numpy(zero_copy_only=False)]] = True
+    yes[rows[outcome.fill_null(fill_value=False).to_numpy(zero_copy_only=False)]] = True
     unsure = np.zeros(len(present), dtype=bool)
     unsure[rows[outcome.is_null().to_numpy(zero_copy_only=False)]] = True
     return pa.array(yes, mask=~present | (unsure & ~yes))

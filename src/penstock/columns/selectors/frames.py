@@ -212,7 +212,7 @@ class EventFrame:
         persistent = self._column("persistent")
         if persistent is None:
             persistent = pa.scalar(True)
-        flag = pc.if_else(pc.fill_null(persistent, True), "PERSISTENT", "NON_PERSISTENT")
+        flag = pc.if_else(pc.fill_null(persistent, fill_value=True), "PERSISTENT", "NON_PERSISTENT")
         if stated is not None:
             names = pa.array(["NON_PERSISTENT", "PERSISTENT"])
             codes = pa.array([1, 2], stated.type)

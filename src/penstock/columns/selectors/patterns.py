@@ -227,7 +227,9 @@ class _Walk:
         found = pc.greater_equal(pc.utf8_length(texts), self._least)
         if self._longest:  # Arrow quickly excludes most texts
             found = pc.and_(found, pc.match_substring(texts, self._longest))
-        hits = np.asarray(found.fill_null(False).to_numpy(zero_copy_only=False), dtype=np.bool_)
+        hits = np.asarray(
+            found.fill_null(fill_value=False).to_numpy(zero_copy_only=False), dtype=np.bool_
+        )
         rows = np.flatnonzero(hits)
         fits = np.zeros(len(hits), dtype=np.bool_)
         seen = 0

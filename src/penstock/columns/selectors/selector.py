@@ -110,7 +110,7 @@ class Selector:
     def mask_in(self, frame: EventFrame) -> pa.BooleanArray:
         """Like :meth:`mask`, on a frame shared by several selectors, so each value is read once."""
         found = rows_of(self._condition(frame), frame.rows)
-        return found.fill_null(False) if found.null_count else found
+        return found.fill_null(fill_value=False) if found.null_count else found
 
     def may_match(
         self, statistics: Mapping[str, ColumnStatistics], *, now_us: int | None = None

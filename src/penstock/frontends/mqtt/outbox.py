@@ -167,7 +167,8 @@ class Outbox:
             return False
         plain = [each for each in messages if each is not None and each.is_plain and each.qos]
         text = wanted.text
-        sources = [MessageSource(text, each, False, channel) for each in event_ids]
+        retain = from_retained = False
+        sources = [MessageSource(text, each, from_retained, channel) for each in event_ids]
         if len(plain) != count or not self._known.keys().isdisjoint(sources):
             return False
         packet_ids = self._free_ids(count)
@@ -179,11 +180,12 @@ class Outbox:
         if max(map(len, packets)) > connection.packet_bytes_max:
             return False
         filters = (wanted,)
+        is_stored = is_sent = True
         size = 0
         for packet_id, message, source in zip(packet_ids, plain, sources, strict=True):
-            waiting = WaitingMessage(message, filters, False, source, size_of(message))
+            waiting = WaitingMessage(message, filters, retain, source, size_of(message))
             size += waiting.size
-            self.in_flight[packet_id] = InFlight(1, waiting, source, True, True)
+            self.in_flight[packet_id] = InFlight(1, waiting, source, is_stored, is_sent)
         self._counts.sent[1] += count
         self._known.update(zip(sources, packet_ids, strict=True))
         self._sent.update(packet_ids)
@@ -336,7 +338,7 @@ class Outbox:
         if (source := found.source) is None:
             self._release(packet_id, found)
             return
-        record = SentRecord(*source[:3], True, channel=source.channel)
+        record = SentRecord(*source[:3], is_released=True, channel=source.channel)
         entry = sent_entry(self._session.place, packet_id, record)
         self._session.store((entry,), lambda: self._release(packet_id, found))
 

@@ -98,7 +98,7 @@ def listening_socket(family: int, address: object) -> socket.socket:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        made.setblocking(False)
+        made.setblocking(False)  # noqa: FBT003 - positional-only
         made.bind(address)  # type: ignore[arg-type]  # as getaddrinfo gave it
         made.listen(BACKLOG)
     except OSError:

@@ -290,7 +290,7 @@ class AccessControl:
         """End the sessions that were opened with revoked certificates."""
         if certificates != self._revoked:
             self._revoked = certificates
-            self._changed(True)
+            self._changed(lost=True)
 
     def _check_proof(self, principal: Principal, now_us: int) -> None:
         if 0 < principal.until_us < now_us:
@@ -533,7 +533,7 @@ class AccessControl:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    def _changed(self, lost: bool) -> None:
+    def _changed(self, *, lost: bool) -> None:
         self.version += 1
         if lost:
             for listener in list(self._listeners):

@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -51,6 +51,13 @@ FIRST_USER = "admin"
 _log = logger("penstock.access")
 
 
+class RightsListener(Protocol):
+    """A function called after each change of rights; ``lost`` says whether a subject may have lost
+    some."""
+
+    def __call__(self, *, lost: bool) -> None: ...
+
+
 class Accounts:
     """Users, groups and rights of the realm. Changes are on disk when a method returns, and count
     at once."""
@@ -80,8 +87,8 @@ class Accounts:
         self._versions: dict[str, int] = {}
         self._changing = asyncio.Lock()
         self.acl = Acl()
-        self.changed: Callable[[bool], None] = lambda lost: None
-        """Called after each change, with whether somebody may have lost rights by it."""
+        self.changed: RightsListener = lambda *, lost: None
+        """Called after each change."""
         self.user_changed: Callable[[str], None] = lambda user: None
 
     async def load(self) -> None:
@@ -134,7 +141,7 @@ class Accounts:
         for user, known in before.users.items():
             if user in users or now.users[user].verifier != known.verifier:
                 self.user_changed(user)
-        self.changed(True)
+        self.changed(lost=True)
 
     def _refuse_shared(self) -> None:
         if self.shared is not None:
@@ -403,7 +410,7 @@ class Accounts:
             await self._put(USERS_KEY, changed)
             self._record = changed
             self.acl.put_groups(changed.groups)
-        self.changed(True)
+        self.changed(lost=True)
 
     async def _store(self, kind: str, name: str, entries: Sequence[Entry]) -> None:
         if is_of_many(kind, name):
@@ -413,7 +420,8 @@ class Accounts:
         held = {entry.subject: entry.rights for entry in self.acl.entries(kind, name)}
         now = {entry.subject: entry.rights for entry in entries}
         self.acl.put(kind, name, entries)
-        self.changed(any({*rights} - {*now.get(subject, ())} for subject, rights in held.items()))
+        lost = any({*rights} - {*now.get(subject, ())} for subject, rights in held.items())
+        self.changed(lost=lost)
 
     async def _put(self, key: str, record: Struct) -> None:
         if self._registry is None:

@@ -187,7 +187,7 @@ def _without_transient(batch: pa.RecordBatch) -> pa.RecordBatch:
     names = batch.schema.names
     if "transient" not in names or "properties" not in names:
         return batch
-    flags = batch.column("transient").fill_null(False)
+    flags = batch.column("transient").fill_null(fill_value=False)
     at = names.index("properties")
     properties = batch.column(at)
     blank = pa.nulls(len(properties), properties.type)

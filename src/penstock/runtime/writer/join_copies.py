@@ -66,7 +66,7 @@ class CopyCandidates:
         """The rows that are stored nowhere (SEM E8), and so wait for nobody."""
         if "transient" not in self.batch.schema.names:
             return np.zeros(self.batch.num_rows, dtype=np.bool_)
-        flags = self.batch.column("transient").fill_null(False)
+        flags = self.batch.column("transient").fill_null(fill_value=False)
         return np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
     def matched(self, selector: str) -> Bools:

@@ -249,7 +249,7 @@ class _Step:
         for name in pc.unique(origins).to_pylist():
             target = directory.find(name) if name else None
             if target is not None and target != self.number:
-                mask = np.asarray(pc.equal(origins, name).fill_null(False))
+                mask = np.asarray(pc.equal(origins, name).fill_null(fill_value=False))
                 found.append((target, batch.filter(pa.array(mask))))
         return found
 
