@@ -76,7 +76,7 @@ cluster: setup ## a cluster on this machine, with traffic and keys that kill its
 bench: setup ## the speed table, Penstock and its peers side by side
 	@$(bin)/python -m bench $(ARGS)
 
-weight: setup ## figures of the source: lines, names, rooms, the calls of one publish
+weight: setup ## sizes of the packages, and figures: names, rooms, the calls of one publish
 	@$(bin)/python -m scripts.weight $(ARGS)
 
 faults: setup ## real faults for real processes (ARGS="--seed N --minutes M --loops K --cluster")

@@ -1,4 +1,7 @@
-"""``python -m scripts.weight [--all] [--walk]``: a table of figures with their targets."""
+"""``python -m scripts.weight [--all] [--walk]``: sizes of packages, and figures with their targets.
+
+``python -m scripts.weight --record [PACKAGE ... --reason TEXT]`` renews `recorded.toml`.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.weight import shape
-from scripts.weight.source import Source, sources_below
+from scripts.packages import packages
+from scripts.weight import growth, shape
+from scripts.weight.sizes import size_table, statements_by_package
+from scripts.weight.source import Source, sources_below, statement_count
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "penstock"
@@ -32,8 +37,14 @@ class Figure(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table and the lists behind it. The exit status."""
-    given = _parser().parse_args(arguments)
+    """Print the tables and the lists behind them, or renew the record. Return the exit status."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if bool(given.record) != bool(given.reason.strip()):
+        parser.error("--record PACKAGE ... and --reason TEXT need each other")
+    if given.record is not None:
+        return renew_record(given.root, given.record, growth_reason=given.reason)
+    print(*size_table(sources_below(given.root / "src")), sep="\n", end="\n\n")
     figures = list(written(given.root))
     if not given.still:
         figures += driven(walking=given.walk)
@@ -48,12 +59,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m scripts.weight", description=__doc__)
+    parser = argparse.ArgumentParser(
+        "python -m scripts.weight",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--root", type=Path, default=ROOT, help="the repository to measure")
     parser.add_argument("--all", action="store_true", help="every list, also the long ones")
     parser.add_argument("--still", action="store_true", help="run nothing: no publish is measured")
     parser.add_argument("--walk", action="store_true", help="the calls of the publish, in order")
+    parser.add_argument(
+        "--record",
+        nargs="*",
+        choices=tuple(packages()),
+        metavar="PACKAGE",
+        help="lower the record of packages that became smaller, or raise that of these packages",
+    )
+    parser.add_argument("--reason", default="", help="why the packages of --record grew")
     return parser
+
+
+def renew_record(root: Path, names: Sequence[str], *, growth_reason: str) -> int:
+    """Write `recorded.toml`; print its changes and faults. Return the exit status."""
+    statements = statements_by_package(sources_below(root / "src"))
+    before = growth.read_record()
+    if names:
+        record = growth.raised(statements, before, names, growth_reason)
+    else:
+        record = growth.lowered(statements, before)
+    growth.RECORD.write_text(growth.render(record), encoding="utf-8")
+    for package, entry in record.items():
+        if package not in before:
+            print(f"{package}: {entry.statements:,} statements")
+        elif entry.statements != before[package].statements:
+            print(f"{package}: {before[package].statements:,} -> {entry.statements:,} statements")
+    faults = list(growth.faults(statements, record))
+    for fault in faults:
+        print(fault)
+    return 1 if faults else 0
 
 
 def written(root: Path) -> Iterator[Figure]:
@@ -96,7 +139,8 @@ def _sizes(sources: Sequence[Source]) -> Iterator[Figure]:
     yield Figure("source lines", f"{lines.total:,}", "74,000")
     yield Figure("modules", f"{len(sources)}")
     yield Figure("module lines, median", f"{shape.median_of(lengths)}")
-    yield Figure("module lines, largest", f"{max(lengths, default=0)}", "600")
+    largest = max((statement_count(source.tree) for source in sources), default=0)
+    yield Figure("module statements, largest", f"{largest}", "400")
     functions = shape.function_lines(sources)
     yield Figure("function lines, median", f"{shape.median_of(functions)}")
     yield Figure("function lines, largest", f"{max(functions, default=0)}")

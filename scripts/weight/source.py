@@ -74,7 +74,12 @@ def documentation(tree: ast.AST) -> Iterator[ast.Constant]:
 
 
 def statement_count(tree: ast.AST) -> int:
-    """How many statements there are, docstrings not counted."""
+    """Return the number of statements: the weight of code.
+
+    Every `ast.stmt` counts one, at any depth: a definition, an import, an `if` with its condition,
+    and each statement in its body. `else`, `except` and `case` are parts of a statement. Strings
+    that stand alone do not count: docstrings, also those below an assignment.
+    """
     written = sum(isinstance(node, ast.stmt) for node in statements(tree))
     return written - sum(1 for _ in documentation(tree))
 

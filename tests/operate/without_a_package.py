@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
+from scripts.packages import package_of, packages
 from scripts.weight.source import sources_below
-from tests.tidy.test_packages import ROOT, package_of, packages
 
+ROOT = Path(__file__).resolve().parents[2]
 KEPT = ("core", "client", "server")
 
 

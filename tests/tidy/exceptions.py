@@ -10,12 +10,11 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 from scripts.weight import shape
-from scripts.weight.source import Source, documentation, sources_below
-from tests.tidy.parsing import parsed, tree_of
+from scripts.weight.source import documentation
+from tests.tidy.parsing import parsed, sources
 
 ROOT = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_name("exceptions.txt")
@@ -34,20 +33,14 @@ Exceptions = Counter[tuple[str, str]]
 
 def found() -> Exceptions:
     """What the rules find in the files as they are."""
-    sources = _package()
     exceptions = Exceptions()
-    for name, modules in shape.repeated_classes(sources).items():
+    for name, modules in shape.repeated_classes(sources()).items():
         exceptions[CLASS, name] = len(modules)
-    for module in shape.fragments(sources):
+    for module in shape.fragments(sources()):
         exceptions[FRAGMENT, module] = 1
     for opening in opened():
         exceptions[DOCSTRING, opening] += 1
     return exceptions
-
-
-@cache
-def _package() -> tuple[Source, ...]:
-    return sources_below(ROOT / "src", tree_of)
 
 
 def opened() -> Iterator[str]:

@@ -7,6 +7,10 @@ import gc
 from functools import cache
 from pathlib import Path
 
+from scripts.weight.source import Source, sources_below
+
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def parsed(path: Path) -> ast.Module:
     """The syntax tree of a file."""
@@ -32,3 +36,9 @@ def tree_of(source: str) -> ast.Module:
     finally:
         if was_collecting:
             gc.enable()
+
+
+@cache
+def sources() -> tuple[Source, ...]:
+    """Every module of `src/`."""
+    return sources_below(ROOT / "src", tree_of)

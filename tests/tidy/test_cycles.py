@@ -4,12 +4,10 @@ something belongs, and only a tree can be split."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
-from scripts.weight.source import importers, sources_below
-from tests.tidy.parsing import tree_of
+from scripts.weight.source import importers
+from tests.tidy.parsing import sources
 
-ROOT = Path(__file__).resolve().parents[2] / "src"
 CYCLE_MAX = 2
 """Two modules may name each other's types: an object and what it makes."""
 
@@ -54,7 +52,7 @@ def test_a_circle_is_found() -> None:
 
 
 def test_no_more_than_two_modules_import_each_other() -> None:
-    graph = importers(sources_below(ROOT, tree_of))
+    graph = importers(sources())
 
     wrong = [" <-> ".join(cycle) for cycle in cycles(graph) if len(cycle) > CYCLE_MAX]
     assert wrong == []

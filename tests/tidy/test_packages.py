@@ -4,52 +4,17 @@ each other: a part that imports against it could not be moved into a package of 
 from __future__ import annotations
 
 import ast
-import tomllib
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
-from msgspec import Struct, convert
 
-from scripts.weight.source import Source, importers, sources_below, statements
-from tests.tidy.parsing import tree_of
+from scripts.packages import package_of, packages
+from scripts.weight.source import importers, statements
+from tests.tidy.parsing import sources
 
-ROOT = Path(__file__).resolve().parents[2]
 KNOWN = Path(__file__).with_name("package_imports.txt")
 """Imports that still point the wrong way, one a line. The list only gets shorter."""
-
-
-class Package(Struct, forbid_unknown_fields=True):
-    """A package, as `scripts/packages.toml` has it."""
-
-    may_import: list[str]
-    modules: list[str]
-    facades: list[str] = []
-    commands: list[str] = []
-
-
-@cache
-def sources() -> tuple[Source, ...]:
-    return sources_below(ROOT / "src", tree_of)
-
-
-@cache
-def packages() -> dict[str, Package]:
-    text = (ROOT / "scripts" / "packages.toml").read_text()
-    return convert(tomllib.loads(text), dict[str, Package])
-
-
-@cache
-def package_of(module: str) -> str:
-    """The package with the longest name that fits a module."""
-    name = module
-    while name:
-        for package, entry in packages().items():
-            if name in entry.modules:
-                return package
-        name = name.rpartition(".")[0]
-    raise AssertionError(f"{module}: name it in scripts/packages.toml")
 
 
 def may_import(importer: str, module: str) -> bool:
