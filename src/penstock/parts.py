@@ -113,4 +113,6 @@ def _parts_in(text: str, distribution: str) -> Iterator[EntryPoint]:
             group = line.strip("[]")
         elif group.startswith(_PREFIX) and "=" in line and not line.startswith("#"):
             name, _, place = line.partition("=")
-            yield EntryPoint(group, name.strip(), place.strip().replace(" ", ""), distribution)
+            yield EntryPoint(
+                group, name.strip(), place.strip().replace(" ", ""), distribution=distribution
+            )

@@ -1,15 +1,80 @@
-"""What is passed can be read where it stands: no literal is unpacked where its items can stand."""
+"""What is passed can be read where it stands: no literal is unpacked where its items can stand, and
+a call of the package's own gives at most three values by position."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 from tests.tidy.parsing import parsed
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+SOURCE: Final = ROOT / "src"
 FOLDERS: Final = ("src", "bench", "examples", "scripts", "tests")
+POSITIONAL_MAX: Final = 3
+
+HOT: Final = {
+    "sets of ids: several times for each event": """
+        penstock.core.ids.bitmaps _join cut part put
+        penstock.core.ids.ids cut part put
+        penstock.core.ids.packing _write_runs
+        penstock.core.ids.ranges cut
+    """,
+    "decisions and facts: for each publish, offer or acknowledgement": """
+        penstock.core.channel.apply _gone
+        penstock.core.channel.decide not_recalled refuse_recalled
+        penstock.core.channel.holding refuse_recalled
+        penstock.core.channel.offer _granted _look_ahead _offer_durable
+        penstock.core.channel.publish Appended _appended _dead not_received refuse_when_full
+        penstock.core.channel.recall recalled_of
+        penstock.core.channel.timeouts refuse_recalled
+        penstock.core.durable.lanes self._wanted
+        penstock.runtime.delivery.delivery self._send
+    """,
+    "events of a client: for each event or publish": """
+        penstock.client.publishing.publishing self._send
+        penstock.columns.events.event EventOptions
+    """,
+    "properties: for each property of a row": """
+        penstock.columns.schema.nested_columns _read_inner
+        penstock.columns.schema.properties PropertyColumns _Cell _Written _cells _gaps _gaps_inside
+    """,
+    "selectors: for each batch and operator": """
+        penstock.columns.selectors.comparison _compared
+        penstock.columns.selectors.compiler _any
+        penstock.columns.selectors.index self._look
+        penstock.columns.selectors.patterns self._find_at_once
+    """,
+    "AMQP: for each frame or message": """
+        penstock.frontends.amqp.addresses LinkDestination
+        penstock.frontends.amqp.checked_frames _Likeness _alike_in
+        penstock.frontends.amqp.engine self._take_part
+        penstock.frontends.amqp.gate self._of_session self._transfers
+        penstock.frontends.amqp.incoming Row _message_properties _note_rest
+        penstock.frontends.amqp.incoming _other_id _user_and_group
+        penstock.frontends.amqp.outgoing _application_properties _message_properties _rest
+        penstock.frontends.amqp.producers found self._answer self._submit
+        penstock.frontends.amqp.single_message Body
+        penstock.wire.amqp.frames Frame
+        penstock.wire.amqp.performatives Performative
+    """,
+    "MQTT: for each packet or message": """
+        penstock.frontends.mqtt.connection plain_messages
+        penstock.frontends.mqtt.fan_out self._give_run
+        penstock.frontends.mqtt.messages PublishPacket TopicMessage _message_at packet_properties
+        penstock.frontends.mqtt.outbox InFlight MessageSource WaitingMessage self._written
+        penstock.wire.mqtt.framing plain_messages
+        penstock.wire.mqtt.reading PublishPacket _plain_publish
+        penstock.wire.mqtt.writing _plain_bytes
+    """,
+}
+"""Calls that run so often that a keyword costs time: why, the module, and what it calls. The list
+only shrinks."""
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def test_no_literal_is_unpacked() -> None:
@@ -23,3 +88,126 @@ def test_no_literal_is_unpacked() -> None:
     ]
 
     assert starred == []
+
+
+def test_what_follows_the_third_value_of_a_call_goes_by_keyword() -> None:
+    """Ruff's FBT003 does the same for booleans. Checked are calls of functions, classes and methods
+    of ``self`` that the source alone resolves; other methods need types."""
+    excepted = {
+        (module, name)
+        for calls in HOT.values()
+        for module, *names in map(str.split, calls.strip().splitlines())
+        for name in names
+    }
+    lines: dict[tuple[str, str], list[int]] = {}
+    for module in modules():
+        for name, line in long_calls(module):
+            lines.setdefault((module, name), []).append(line)
+
+    assert {call: at for call, at in lines.items() if call not in excepted} == {}
+    assert excepted - lines.keys() == set(), "mended: take these off the list"
+
+
+def test_calls_of_the_source_are_resolved() -> None:
+    calls = """
+from penstock.core.ids import ids
+from penstock.core.ids.ids import Span as Ids
+from penstock.core.ids.ranges import cut
+
+def any_number(*values): ...
+def positional(a, b, c, d, /): ...
+def four(a, b, c, d): ...
+
+class Made:
+    def __init__(self, a, b, c, d): ...
+    def method(self, a, b, c, d): ...
+    def calls(self):
+        self.method(1, 2, 3, 4)
+        self.method(1, 2, 3, d=4)
+        self.other(1, 2, 3, 4)
+
+any_number(1, 2, 3, 4), positional(1, 2, 3, 4), print(1, 2, 3, 4), self.method(1, 2, 3, 4)
+four(1, 2, 3, 4), Made(1, 2, 3, 4)
+four(1, 2, 3, d=4), four(*pair, 3, 4), cut(1, 2, 3, 4), Ids(1, 2, 3, 4), ids.Span(1, 2, 3, 4)
+"""
+    found = [name for name, _ in long_calls_in(ast.parse(calls))]
+
+    assert sorted(found) == ["Ids", "Made", "cut", "four", "ids.Span", "self.method"]
+
+
+@cache
+def modules() -> Mapping[str, Path]:
+    """The modules of the source by their dotted names."""
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def names_of(module: str) -> Mapping[str, Definition | str]:
+    return names_in(parsed(modules()[module]))
+
+
+def names_in(tree: ast.Module) -> Mapping[str, Definition | str]:
+    """The functions and classes of a module by name, and what it imports of the package as dotted
+    names, inside functions as well."""
+    found: dict[str, Definition | str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            for each in node.names:
+                found[each.asname or each.name] = f"{node.module}.{each.name}"
+    return found | {node.name: node for node in tree.body if isinstance(node, Definition)}
+
+
+def resolved(names: Mapping[str, Definition | str], name: str) -> Definition | None:
+    """The definition of a name or of a module's attribute; None if it is not of the package."""
+    head, _, attribute = name.partition(".")
+    target = names.get(head)
+    if not isinstance(target, str):
+        return None if attribute else target
+    if target in modules():
+        return resolved(names_of(target), attribute) if attribute else None
+    module, _, imported = target.rpartition(".")
+    return resolved(names_of(module), imported) if module in modules() and not attribute else None
+
+
+def long_calls(module: str) -> Iterator[tuple[str, int]]:
+    return long_calls_in(parsed(modules()[module]))
+
+
+def long_calls_in(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """The calls of the package's own with too many values by position: the name, and the line."""
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and len(node.args) > POSITIONAL_MAX
+    ]
+    names = names_in(tree) if calls else {}
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    for call in calls:
+        name = ast.unparse(call.func)
+        definition = resolved(names, name)
+        for owner in classes:
+            if owner.lineno <= call.lineno <= (owner.end_lineno or 0):
+                definition = methods_of(owner).get(name, definition)
+        if definition is not None and takes_keywords(definition):
+            yield name, call.lineno
+
+
+def methods_of(owner: ast.ClassDef) -> Mapping[str, Definition]:
+    return {f"self.{each.name}": each for each in owner.body if isinstance(each, Definition)}
+
+
+def takes_keywords(definition: Definition) -> bool:
+    """Whether what follows the third value can be given by keyword."""
+    if isinstance(definition, ast.ClassDef):
+        makers = [
+            each
+            for each in definition.body
+            if isinstance(each, ast.FunctionDef) and each.name in ("__init__", "__new__")
+        ]
+        return all(map(takes_keywords, makers))  # without one, its fields are its parameters
+    parameters = definition.args
+    return parameters.vararg is None and len(parameters.posonlyargs) <= POSITIONAL_MAX

@@ -44,7 +44,7 @@ def create(name: Name, *, local: Local = None, url: Url = DEFAULT_URL, **wanted:
       penstock channel create rates --engine merge --key ccy
       penstock channel create readings --local n2
     """
-    destinations.create("channel", name, wanted, url, local)
+    destinations.create("channel", name, wanted, url=url, local=local)
 
 
 @commands.command("list")

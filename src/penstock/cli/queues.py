@@ -39,7 +39,7 @@ def create(name: QueueName, *, local: Local = None, url: Url = DEFAULT_URL, **gi
       penstock queue create mail --dead-event-store dead/mail --max-deliveries 5
       penstock queue create sensors --local n2
     """
-    destinations.create("queue", name, given, url, local)
+    destinations.create("queue", name, given, url=url, local=local)
 
 
 @commands.command("list")

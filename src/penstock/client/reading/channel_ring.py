@@ -103,7 +103,7 @@ class ChannelRing(Generic[S]):
     async def _open(self) -> None:
         self._error = None
         route = DeliveryRoute(
-            _nothing_comes, lambda: None, self._failed, self._reopen, found=self._later
+            _nothing_comes, lambda: None, self._failed, reopen=self._reopen, found=self._later
         )
         self._number = self._connection.add(route)
         try:

@@ -430,7 +430,7 @@ def _more(
             for slot in source.slots
             if slot.name not in leaving and fields[slot.name][row].is_valid
         }
-        moved = typed_properties(rows.properties(row), row, slots, fields, staying)
+        moved = typed_properties(rows.properties(row), row, slots, columns=fields, staying=staying)
         cells[row] = overflow.extended(cells[row], moved)
     return pa.array(cells, pa.binary())
 

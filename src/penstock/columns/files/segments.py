@@ -144,7 +144,11 @@ def encode_segment(
     places = pairwise([_schema_end(buffer), *ends])
     found = tuple(
         SegmentBatch(
-            *span, start, end - start, xxh3_64_intdigest(buffer.slice(start, end - start)), summary
+            *span,
+            offset=start,
+            length=end - start,
+            checksum=xxh3_64_intdigest(buffer.slice(start, end - start)),
+            summary=summary,
         )
         for span, (start, end), summary in zip(spans, places, summaries, strict=True)
     )

@@ -174,7 +174,9 @@ def spilled(batch: pa.RecordBatch, source: StructShape, slots: list[Slot]) -> pa
         [
             overflow.extended(
                 rows.value("more", row),
-                typed_properties(rows.properties(row), row, slots, columns, staying),
+                typed_properties(
+                    rows.properties(row), row, slots, columns=columns, staying=staying
+                ),
             )
             for row in range(batch.num_rows)
         ],

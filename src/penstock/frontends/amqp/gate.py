@@ -396,7 +396,7 @@ class Gate:
         if not link.is_dropped:
             return None
         passing = partial(self._watched.feed, _dropped(values, frame))
-        return passing if wrong is None else self._failing(known, link, *wrong, passing)
+        return passing if wrong is None else self._failing(known, link, *wrong, passing=passing)
 
     def _begins_delivery(
         self, known: _Session, link: _Link, given: tuple[Any, Any, Any]

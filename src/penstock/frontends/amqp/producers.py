@@ -317,7 +317,9 @@ class LinkProducer:
         """The destination of a message, created if it is missing. Raises ``PenstockError``."""
         if self._destination is not None:
             return self._destination
-        return await resolved(self._realm, self._connection.principal, *addressed(message), SENDS)
+        return await resolved(
+            self._realm, self._connection.principal, *addressed(message), needs=SENDS
+        )
 
     # --- transactions --------------------------------------------------------------------
 

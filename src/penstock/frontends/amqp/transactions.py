@@ -125,12 +125,12 @@ class TransactionCoordinator:
             try:
                 self._ask(link, message, delivery)
             except (RemoteProtocolViolation, UnicodeError) as error:
-                self._answer(link, delivery, DECODE, str(error))
+                self._answer(link, delivery, DECODE, description=str(error))
             except Unfit as error:
-                self._answer(link, delivery, error.condition, str(error))
+                self._answer(link, delivery, error.condition, description=str(error))
             except PenstockError as error:
                 self._realm.connections.refused(error)
-                self._answer(link, delivery, condition_of(error), description_of(error))
+                self._answer(link, delivery, condition_of(error), description=description_of(error))
         self._connection.engine.refill(link)
 
     def _ask(self, link: IncomingLink, message: bytes, delivery: Pointer) -> None:
@@ -152,7 +152,10 @@ class TransactionCoordinator:
         most = self._limits.transactions_max
         if values and values[0] is not None:
             self._answer(
-                link, delivery, "amqp:not-implemented", "global transactions are not supported"
+                link,
+                delivery,
+                "amqp:not-implemented",
+                description="global transactions are not supported",
             )
             return
         if len(self._open) >= most:
@@ -168,7 +171,9 @@ class TransactionCoordinator:
     def _discharge(self, link: IncomingLink, delivery: Pointer, name: Any, *, fails: bool) -> None:
         transaction = self._open.pop(name, None) if isinstance(name, bytes) else None
         if transaction is None:
-            self._answer(link, delivery, UNKNOWN_TRANSACTION, "there is no such transaction")
+            self._answer(
+                link, delivery, UNKNOWN_TRANSACTION, description="there is no such transaction"
+            )
             return
         self._size -= transaction.size
         if fails:
@@ -177,7 +182,9 @@ class TransactionCoordinator:
         elif transaction.broken is not None:
             self._roll_back(transaction)
             self._realm.connections.refused(transaction.broken)
-            self._answer(link, delivery, ROLLED_BACK, description_of(transaction.broken))
+            self._answer(
+                link, delivery, ROLLED_BACK, description=description_of(transaction.broken)
+            )
         else:
             self._connection.spawn(self._commit, link, delivery, transaction=transaction)
 
@@ -196,7 +203,7 @@ class TransactionCoordinator:
         except PenstockError as error:
             self._roll_back(transaction)
             realm.connections.refused(error)
-            self._answer(link, delivery, ROLLED_BACK, description_of(error))
+            self._answer(link, delivery, ROLLED_BACK, description=description_of(error))
         else:
             for consumer, ids, done in accepted:
                 consumer.consumed(ids, done)

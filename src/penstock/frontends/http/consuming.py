@@ -217,13 +217,17 @@ async def extend_of_pattern(call: Call[NoQuery, ExtendPatternBody]) -> SettledAn
     """Have events of a lease over a pattern for so much time from now on; none gets less than it
     had (SEM D19)."""
     lease, time_ms = call.params["lease"], call.body.lease_ms
-    asked = ExtendPatternLease(*_over(call), lease, time_ms, _chosen_over(call.body))
+    asked = ExtendPatternLease(
+        *_over(call), lease=lease, time_ms=time_ms, channels=_chosen_over(call.body)
+    )
     return _settled(await call.ask(asked))
 
 
 async def _settle_over(call: Call[NoQuery, Any], how: How, **more: Any) -> SettledAnswer:
     lease = call.params["lease"]
-    asked = SettlePatternLease(*_over(call), lease, how, _chosen_over(call.body), **more)
+    asked = SettlePatternLease(
+        *_over(call), lease=lease, how=how, channels=_chosen_over(call.body), **more
+    )
     return _settled(await call.ask(asked))
 
 

@@ -109,7 +109,7 @@ class ClientRights:
         if key not in self._known:
             self._known[key] = None
             try:
-                check_on(Caller(self._realm, self._principal), "channel", channel, asked)
+                check_on(Caller(self._realm, self._principal), "channel", channel, asked=asked)
             except AccessDenied as error:
                 self._known[key] = error
         return self._known[key]

@@ -60,7 +60,7 @@ class HostedConnection(asyncio.Protocol):
         self.session, self.principal = f"{self.protocol}-{secrets.token_hex(8)}", principal
         self.publisher = principal.name
         self.listener.greeted(self, self.session)
-        return Caller(self.realm, principal, self.session, self.listener.version)
+        return Caller(self.realm, principal, self.session, version=self.listener.version)
 
     def _heard(self, now_s: float) -> None:
         self.heard_s = now_s

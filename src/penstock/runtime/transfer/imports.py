@@ -198,7 +198,7 @@ class Imports:
         """
         under_way = self._take_up(session, name)
         try:
-            await self._put(under_way, file, offset, content)
+            await self._put(under_way, file, offset, content=content)
         except BaseException:
             await self._drop(name)
             raise

@@ -173,8 +173,8 @@ class Relocation:
             if isinstance(store, MergeStore):
                 continue  # its states are in the snapshot
             while rest := store.all_unsealed():
-                due = store.unsealed(SPINDLE_ROWS, SEGMENT_BYTES) or (rest[-1].end, rest)
-                await self._seal(number, store, target, there, *due)
+                end, pieces = store.unsealed(SPINDLE_ROWS, SEGMENT_BYTES) or (rest[-1].end, rest)
+                await self._seal(number, store, target, there=there, end=end, pieces=pieces)
             self._keep_late(number, store)
 
     async def _seal(
@@ -196,7 +196,7 @@ class Relocation:
             )
             folder = f"{SEGMENTS}{store.folder(state.name, number)}"
             name = _name(folder, image.index)
-            await self._put(name, image, target, there)
+            await self._put(name, image, target, there=there)
             index = msgspec.msgpack.encode(image.index)
             fact = Sealed(end, name, index, publishers=publishers_of(pieces, wanted))
         self._state.apply(number, fact)
@@ -229,7 +229,7 @@ class Relocation:
             return None
         data = await self._source.get(file.name)
         image = await self._offload(lambda: _image_from(file, data))
-        await self._put(_name(folder, image.index), image, target, there)
+        await self._put(_name(folder, image.index), image, target, there=there)
         return image
 
     async def _put(

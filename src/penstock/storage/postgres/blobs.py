@@ -57,7 +57,9 @@ class PostgresBlobs:
             digest.update(view)
             size += len(view)
         head = size, signed(digest.intdigest())
-        if not await self._servers.ask(lambda c: self._put(c, name, head, chunks), size=size):
+        if not await self._servers.ask(
+            lambda c: self._put(c, name, head, chunks=chunks), size=size
+        ):
             stored = await self._servers.ask(lambda c: c.fetchrow(HEAD, self._store, name))
             if stored is not None and tuple(stored) != head:
                 raise Conflict(f"{name} exists with other bytes")

@@ -120,8 +120,8 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
                 lake,
                 written,
                 batch.app,
-                batch.number,
-                batch.content,
+                version=batch.number,
+                content=batch.content,
                 check=lambda table: tables.check(table, batch),
             )
             for channel, table in stored.items():
