@@ -27,15 +27,24 @@ if [ -z "$python" ]; then
   exit 0
 fi
 
-stamp="$( ("$python" -c 'import sys; print(sys.version)' && cat "$lock") | cksum)"
-if [ "$(cat "$venv/.stamp" 2>/dev/null || true)" != "$stamp" ]; then
+install() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input "$@"; }
+is_stamped() { [ "$(cat "$venv/.$1" 2>/dev/null || true)" = "$2" ]; }
+
+stamp="$( ("$python" -c 'import sys; print(sys.version)' && cat "$lock" requirements-build.lock) | cksum)"
+if ! is_stamped stamp "$stamp"; then
   say "installing $(grep -c '==' "$lock") packages in their lowest versions"
   rm -rf "$venv"
   mkdir -p "$(dirname "$venv")"
   "$python" -m venv "$venv"
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
-    --only-binary :all: --require-hashes -r "$lock"
+  install --only-binary :all: --require-hashes -r "$lock"
+  install --only-binary :all: --require-hashes -r requirements-build.lock
   printf '%s' "$stamp" >"$venv/.stamp"
+fi
+# Its parts are found by the entry points of the installation.
+project="$(cksum <pyproject.toml)"
+if ! is_stamped project "$project"; then
+  install --no-build-isolation --no-deps --editable .
+  printf '%s' "$project" >"$venv/.project"
 fi
 say "testing with $("$venv/bin/python" -m pip list --format=freeze --disable-pip-version-check |
   grep -E '^(cryptography|msgspec|numpy|pyarrow|structlog|typer|uvicorn)==' | paste -sd ' ')"
