@@ -7,6 +7,7 @@ starts a realm waits for that.
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from penstock.logs import Format
     from penstock.settings import Settings
 
+ALLOCATOR: Final = "ARROW_DEFAULT_MEMORY_POOL"
+"""Environment variable with the allocator that Arrow uses in the process."""
 FAILED: Final = 1
 """Exit status of a realm that could not start or continue."""
 
@@ -26,6 +29,10 @@ FAILED: Final = 1
 def run_realm(data: Path, settings: Path | None, flags: dict[str, Any]) -> int:
     """Run a realm until it is asked to end; its exit status, 0 or :data:`FAILED`. Why it failed is
     in the log."""
+    # Arrow's own choice, mimalloc, keeps what was freed: 100 MB more after a recovery that had
+    # read 266 MB of journal. Builds for other C libraries have no jemalloc.
+    if sys.platform == "linux" and os.confstr("CS_GNU_LIBC_VERSION"):
+        os.environ.setdefault(ALLOCATOR, "jemalloc")
     try:
         _serve(data.expanduser(), settings, flags)
     except Exception as error:  # noqa: BLE001  whatever ends a realm is said where the rest is said

@@ -154,6 +154,7 @@ class Sealer:
         other publishers do not wait for these."""
         self._backoff = RetryPauses(limits.retry_s, limits.retry_max_s)
         self._freed = FreedMemory()
+        self._freed.bytes = journal.info().size  # a recovery has read it
         self._busy: dict[int, asyncio.Event] = {}
         """Channels that are being sealed, and what is set when they are no more; a channel is
         sealed by one task at a time."""
