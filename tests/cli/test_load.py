@@ -18,6 +18,7 @@ from penstock.cli.load import line
 from penstock.cli.load_run import LoadPicture
 from penstock.testing.process import ServerProcess
 from tests.cli.conftest import Run
+from tests.client.patience import eventually
 
 if TYPE_CHECKING:
     from tests.conftest import Serve
@@ -114,11 +115,15 @@ def started(server: ServerProcess, *arguments: str) -> Iterator[subprocess.Popen
 def wait_for_events(server: ServerProcess) -> str:
     """Wait until a run has published; gives the name of its channel."""
     with penstock.connect(server.url) as session:
-        for _ in range(10_000):
-            for name in session.channels.list():
-                if session.channels.get(name).info().counters.published:
-                    return name
-    raise AssertionError("no run has begun")
+        used: list[str] = []
+
+        def is_published() -> bool:
+            channels = ((name, session.channels.get(name)) for name in session.channels.list())
+            used.extend(name for name, each in channels if each.info().counters.published)
+            return bool(used)
+
+        eventually(is_published)
+        return used[0]
 
 
 @pytest.mark.process
