@@ -3,8 +3,10 @@ in id order, whatever it rolls back."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from penstock.client.sync.sync import Channel
 from penstock.client.sync.sync_delivered import DeliveredEvent
 from penstock.client.sync.sync_durables import Durable
 from penstock.core.vocabulary.errors import IllegalState
+from penstock.testing.relay import Relay
 from tests.client.test_durables import ids
 from tests.loops import on_a_loop
 
@@ -205,3 +208,39 @@ def test_a_durable_says_that_it_orders_strictly(orders: Channel) -> None:
     orders.durables.create("e", type="serial")
 
     assert [info.strict_order for info in orders.durables.list()] == [True, False]
+
+
+@pytest.mark.spec("D11", "D13")
+@on_a_loop
+async def test_what_is_recalled_before_the_seat_is_known_again_is_not_handed_out(
+    realm: penstock.Realm, relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The realm may deliver, and recall, before the client hears that it has its seat again."""
+    async with aio.connect(relay.url) as session:
+        orders = await session.channels.create("orders")
+        durable = await orders.durables.create("d", type="serial", strict_order=True)
+        left = asyncio.get_running_loop().create_future()
+        async with durable.subscribe(window=10) as seat:
+            connection = seat._connection
+            ask_to_open = connection.ask_to_open
+
+            async def heard_late(*given: Any) -> Any:
+                answer = await ask_to_open(*given)
+                batch = await seat.next_batch(30)
+                assert batch is not None
+                await batch[0].rollback()
+                await seat._settlements.rolled_back()
+                left.set_result(batch)
+                return answer
+
+            monkeypatch.setattr(connection, "ask_to_open", heard_late)
+            relay.cut()
+            with realm.connect() as there:
+                there.channels.get("orders").publish_many([penstock.Event()] * 3)
+            batch = await left
+            await session.channels.get("orders")  # answered once the seat is known
+
+            assert await seat._left_of(batch, 1) is None
+            again = await seat.next_batch(30)
+    assert again is not None
+    assert again.event_ids.tolist() == [0, 1, 2]

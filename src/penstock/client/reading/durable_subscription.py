@@ -156,9 +156,10 @@ class DurableSubscription(DeliveringLoops):
             auto_ack=self._auto_ack,
             bytes_max=self._buffer_bytes,
         )
-        answer = await self._connection.ask_to_open(message, Subscribed, self._forget)
-        self._settlements.attached(answer)
+        # Events may come, be rolled back and be recalled before the answer is known here.
         self._recalled = IdSet()
+        answer = await self._connection.ask_to_open(message, Subscribed, self._forget)
+        self._settlements.attached(answer, is_recalled=bool(self._recalled))
 
     def _forget(self) -> None:
         """The seat was lost before it was known; what came with it is the realm's again."""

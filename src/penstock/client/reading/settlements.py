@@ -61,9 +61,11 @@ class Settlements:
         """Whether an acknowledgement covers earlier events: those rolled back before, too, did it
         arrive first."""
 
-    def attached(self, seat: Subscribed) -> None:
-        """A seat is taken: what it is like."""
-        self.in_order = self.keeps_order = seat.strict_order
+    def attached(self, seat: Subscribed, *, is_recalled: bool) -> None:
+        """A seat is taken: what it is like, and whether events were recalled since it was asked
+        for."""
+        self.keeps_order = seat.strict_order
+        self.in_order = self.keeps_order or is_recalled
         self.cumulative = seat.cumulative
         self.is_timed = bool(seat.ack_timeout_ms)
 
