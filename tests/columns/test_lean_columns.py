@@ -175,6 +175,20 @@ def test_a_file_that_is_open_takes_whatever_the_channel_has() -> None:
     )
 
 
+def test_a_file_that_is_open_keeps_the_columns_beside_of_the_events_that_were_counted() -> None:
+    channel, batches = published([{"k": 1, "rare": 2}], [{"k": 3}] * 9)
+    [first, second] = [lean([batch], channel, free_bytes=0)[0] for batch in batches]
+    [spilled] = fitted_in([first], ChannelSchema.from_bytes(schema_bytes(second.schema)), channel)
+    assert "more" in spilled.schema.names
+    needs = Needs(channel)
+    needs.add_all([spilled, second])
+    schema = needs.open_schema(channel.properties)
+    assert property_names(schema.arrow) == ["k", "rare"]
+
+    schemas = [fitted_in([batch], schema, channel)[0].schema for batch in (spilled, second)]
+    assert schemas == [schema.arrow, schema.arrow]
+
+
 @pytest.mark.slow
 def test_a_flat_table_shares_the_nulls_of_its_columns() -> None:
     channel, batches = published(ORDERS, [{"sku": "a1", **WIDE}], ORDERS)

@@ -187,10 +187,11 @@ class Needs:
     ) -> ChannelSchema:
         """The schema of a file to which any events of the channel can be added later.
 
-        Its property columns are those of :meth:`shape`.
+        Its property columns are those of :meth:`shape`. It has the columns beside them that the
+        counted events have: a file may keep in ``more`` what has become frequent since.
         """
         shape = self.shape(also=also, maybe=maybe)
-        names = self._channel.names - {"properties"}
+        names = (self._channel.names | self._names) - {"properties"}
         if shape.slots:
             names |= {"properties"}
         if shape != self._full:

@@ -285,10 +285,11 @@ class _Rewriting:
         return files
 
     def _knows(self, file: SealedFile) -> bool:
-        """Whether all columns of a file were the channel's when this began: one that has others
-        stays a file of its own."""
+        """Whether all columns of a file were the channel's when this began, and the copy has those
+        beside the properties: a file that has others stays a file of its own."""
         theirs = ChannelSchema.of_file(file.index.schema).arrow
-        return self._columns.grown(theirs) is self._columns
+        beside = ChannelSchema.from_bytes(file.index.schema).names - {"properties"}
+        return self._columns.grown(theirs) is self._columns and beside <= self._schema.names
 
     async def _look(self, batches: list[pa.RecordBatch]) -> None:
         """Note which columns these batches need."""
