@@ -152,10 +152,11 @@ class Consumer:
 
     async def _main(self, session: aio.Session) -> None:
         while True:
+            are_made = bool(self.maker.begun)  # while the answer travels the maker goes on
             try:
                 await self._consume(session)
             except NameDoesNotExist:  # the durable is not made yet
-                assert not self.maker.begun, "a channel is made, and not its durable"
+                assert not are_made, "a channel is made, and not its durable"
                 await pass_time(0.5)
             except Unavailable as error:
                 # The end raises what was lost with a connection; these events come again.
