@@ -48,15 +48,14 @@ class Turns:
         monkeypatch.setattr(realm.shard, "_serve_group", counted)
         monkeypatch.setattr(realm, "publish", self._published)
 
-    def _published(self, number: int, bodies: Any, *given: Any, publisher: str) -> None:
-        *others, reply = given
+    def _published(self, number: int, bodies: Any, *given: Any, reply: Any, **named: Any) -> None:
         arrived = self.count
 
         def replied(*answer: Any) -> None:
             self.waits.setdefault(number, []).append(self.count - arrived)
             reply(*answer)
 
-        self._publish(number, bodies, *others, replied, publisher=publisher)
+        self._publish(number, bodies, *given, reply=replied, **named)
 
 
 @pytest.mark.parametrize("kind", ["reliable", "persistent"])
