@@ -16,8 +16,8 @@ NEWER = FORMAT + 1
 
 
 def newer(made: Callable[..., MemberRecord]) -> Callable[..., MemberRecord]:
-    def member(*given: Any) -> MemberRecord:
-        return replace(made(*given), format=NEWER)
+    def member(*given: Any, **named: Any) -> MemberRecord:
+        return replace(made(*given, **named), format=NEWER)
 
     return member
 

@@ -177,8 +177,8 @@ def _restarting_after_each(
     """The realm restarts after rows were put aside, so often; tells how often they were."""
     put_again, calls = writing._put_again, [0]
 
-    def then_restart(*given: Any) -> list[writing.Staged]:
-        found = put_again(*given)
+    def then_restart(*given: Any, **named: Any) -> list[writing.Staged]:
+        found = put_again(*given, **named)
         calls[0] += 1
         if calls[0] <= most:
             realm.restart()
