@@ -83,8 +83,8 @@ class NodeMachine:
     def _files(self, open: Callable[..., Blobs], uri: str, name: str, shard: int) -> Blobs:
         return open(self._mount.absolute().as_uri(), name, shard)
 
-    def _member(self, make: Callable[..., MemberRecord], *given: Any) -> MemberRecord:
-        record = make(*given)
+    def _member(self, make: Callable[..., MemberRecord], *given: Any, **named: Any) -> MemberRecord:
+        record = make(*given, **named)
         if not self._format.exists():
             return record
         return replace(record, format=int(self._format.read_text()))
