@@ -153,8 +153,7 @@ def _places(view: memoryview) -> tuple[int, int]:
 
 
 def _claimed(view: memoryview, body: int, batch: int) -> int:
-    field = _field(view, batch, 2)
-    buffers = field + _UINT32(view, field)[0]
+    buffers = _buffer_list(view, batch)
     size = 1
     for at in range(_UINT32(view, buffers)[0]):
         offset, length = _PLACE(view, buffers + 4 + 16 * at)
@@ -162,6 +161,13 @@ def _claimed(view: memoryview, body: int, batch: int) -> int:
             claimed = _INT64(view, body + offset)[0]
             size += length if claimed < 0 else claimed
     return size
+
+
+def _buffer_list(view: memoryview, batch: int) -> int:
+    """Where the buffers of a record batch are listed: their number, then the place and length of
+    each."""
+    field = _field(view, batch, 2)
+    return field + int(_UINT32(view, field)[0])
 
 
 def _field(view: memoryview, table: int, index: int) -> int:
@@ -189,9 +195,7 @@ def batch_places(message: bytes) -> BatchPlaces:
     view = memoryview(message)
     root = 8 + _UINT32(view, 8)[0]
     header = _field(view, root, 2)
-    batch = header + _UINT32(view, header)[0]
-    field = _field(view, batch, 2)
-    buffers = field + _UINT32(view, field)[0]
+    buffers = _buffer_list(view, header + _UINT32(view, header)[0])
     return BatchPlaces(8 + _UINT32(view, 4)[0], _field(view, root, 3), buffers + 4)
 
 
@@ -294,8 +298,7 @@ def _buffers_bytes(message: pa.Buffer) -> int:
     them. Read by hand: asking the columns of a batch takes ten times as long."""
     view = memoryview(message)
     try:
-        field = _field(view, _places(view)[1], 2)
-        buffers = field + _UINT32(view, field)[0]
+        buffers = _buffer_list(view, _places(view)[1])
         numbers = struct.unpack_from(f"<{2 * _UINT32(view, buffers)[0]}q", view, buffers + 4)
     except (struct.error, IndexError):
         return 0  # damage, which Arrow finds
@@ -310,8 +313,7 @@ def edges_of(message: memoryview, count: int) -> tuple[int, int] | None:
         body, batch = _places(message)
         if _field(message, batch, 3):
             return None
-        field = _field(message, batch, 2)
-        buffers = field + _UINT32(message, field)[0]
+        buffers = _buffer_list(message, batch)
         values = body + _PLACE(message, buffers + 4 + 16)[0]  # its second buffer, after the nulls
         return _INT64(message, values)[0], _INT64(message, values + 8 * (count - 1))[0]
     except (struct.error, IndexError):

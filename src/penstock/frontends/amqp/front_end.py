@@ -45,9 +45,8 @@ class AmqpFrontEnd(FrontEnd):
     def service(self, listener: NativeListener, settings: Settings) -> AmqpHub:
         """Raises ``InvalidArgument`` if Proton is not installed."""
         try:
-            from penstock.frontends.amqp.connection import (
-                AmqpHub,
-            )  # a realm without AMQP has no Proton
+            # A realm without AMQP has no Proton.
+            from penstock.frontends.amqp.connection import AmqpHub
         except ModuleNotFoundError as error:
             if error.name not in _PROTON:
                 raise

@@ -170,7 +170,8 @@ class TailBatch:
         self._batch = None
 
     def moved_outside(self, body: memoryview) -> None:
-        """Note that it was moved out of the Python heap, and is read from there."""
+        """Note that its bytes were copied, and are read from there: outside of the Python heap, or
+        out of a buffer that is much larger."""
         self.body = body
         self._batch = None
 
