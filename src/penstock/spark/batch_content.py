@@ -14,6 +14,9 @@ from typing import Final
 
 from penstock.core.vocabulary.errors import DifferentContent, PenstockError
 
+QUERY_ID: Final = "sql.streaming.queryId"
+"""The local property in which Spark keeps the id of the query that a micro-batch belongs to."""
+
 _HEAD_LINES: Final = 2
 """The version of the log's format, and settings with the time at which the batch was planned."""
 _CHARACTERS: Final = 24

@@ -13,6 +13,7 @@ from penstock.client.sync.sync import Channel, Session
 from penstock.core.vocabulary.errors import InvalidArgument, StepFailed
 from penstock.spark.pipelines.definition import Pipeline, parse
 from penstock.spark.pipelines.runner import run
+from penstock.spark.pipelines.standing import QUERY, Keeping
 from penstock.spark.pipelines.steps.latest import LatestStep
 from penstock.spark.tables import Table
 from tests.client.archiving import Archiver
@@ -132,6 +133,36 @@ def test_states_are_kept_in_a_table_and_a_merge_channel_over_several_runs(
         match="source has new columns comment, but the step's stored state has the columns",
     ):
         run(pipeline, url=url, once=True, spark=spark)
+
+
+def test_steps_with_state_go_on_after_a_kill_between_their_table_and_their_checkpoint(
+    spark: SparkSession, url: str, changes: Channel, tmp_path: Path
+) -> None:
+    """Spark ends a query with state if rows of a micro-batch are not computed, even if the table
+    has them already."""
+    each_day = {
+        "name": "days",
+        "kind": "roll-up",
+        "source": "changes",
+        "window": "1 day",
+        "delay": "1 day",
+        "aggregates": {"events": "count(*)"},
+        "table": "days",
+    }
+    source = {"name": "changes", "channel": "changes", "starting": "earliest"}
+    definition = {"name": "p", "source": [source], "step": [STEP, each_day]}
+    pipeline = parse(definition, folder=tmp_path)
+    change(changes, {"ccy": 1, "bid": 1.0}, {"ccy": 2, "bid": 7.0})
+    run(pipeline, url=url, once=True, spark=spark)
+    for step in ("states", "days"):
+        commits = Path(Keeping(pipeline, step).checkpoint) / QUERY / "commits"
+        max(commits.glob("[0-9]*"), key=lambda path: int(path.name)).unlink()
+    change(changes, {"ccy": 1, "bid": 2.0})
+
+    report = run(pipeline, url=url, once=True, spark=spark)
+
+    assert [(each.state, each.restarts) for each in report.steps] == [("done", 0), ("done", 0)]
+    assert states_in(tmp_path / "table", "bid", "last_event_id") == {1: (2.0, 2), 2: (7.0, 1)}
 
 
 def test_states_of_a_merge_channel_are_followed(

@@ -96,7 +96,8 @@ class Flow(Struct, frozen=True, kw_only=True):
     channel: ChannelTarget | None = None
     table: TableTarget | None = None
     write: Callable[[DataFrame, MicroBatch], None] | None = None
-    """Called on the driver for each micro-batch; has to store each batch once."""
+    """Called on the driver for each micro-batch; has to store each batch once, and to compute all
+    its rows even if they are stored already: otherwise Spark ends a query that has state."""
 
     events: str = ""
     """An aggregate that counts the events of ``frame``, where a row is something else than one:

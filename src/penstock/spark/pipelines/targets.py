@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.spark.batch_content import content_of, explaining
+from penstock.spark.batch_content import QUERY_ID, content_of, explaining
 from penstock.spark.error_marks import driver_secret, marking, secret_options
 from penstock.spark.pipelines.batch_target import BatchTarget
 from penstock.spark.pipelines.definition import Pipeline
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-QUERY_ID: Final = "sql.streaming.queryId"
 COUNTED: Final = "penstock_rows"
 """The name under which the rows that go out are counted in a query's progress."""
 READ: Final = "penstock_events"
