@@ -23,6 +23,10 @@ _CALL: Final = re.compile(
     r"An exception was thrown from the Python worker:\s|"
     r"An exception was raised by the Python Proxy\. Return Message: "
 )
+FROM_THREAD: Final = "Exception thrown in awaitResult:"
+"""The message of Spark's exception for one that another thread has raised, which is its cause."""
+_AWAITED: Final = re.compile(rf"{FROM_THREAD}\s*\n(?:[ \t]+(?:at |\.{{3}} )[^\n]*\n)*Caused by: ")
+"""That message, with the frames that follow it in a stack trace, up to the cause."""
 _CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9_.]{3,})\] ")
 _CLASS: Final = re.compile(r"([A-Za-z_$][\w$]*(?:\.[A-Za-z_$][\w$]*)+)(?:: |\n|$)")
 _BARE: Final = re.compile(r"(Python worker |Timed out while waiting for the Python worker )")
@@ -43,6 +47,12 @@ _SPARKS: Final = ("org.apache.spark.", "pyspark.errors.", "py4j.")
 _HANDING_ON: Final = ("pyspark.errors", "py4j")
 """Packages of Python whose exceptions contain those of another process."""
 _DEPTH_MAX: Final = 20
+_SAYS_NOTHING: Final = frozenset(("", "null", FROM_THREAD))
+"""Messages of exceptions that only pass on another one, or have none."""
+_PASSING_ON: Final = frozenset(
+    ("InvocationTargetException", "SparkException", "UndeclaredThrowableException")
+)
+"""Classes whose exceptions say nothing without a message."""
 
 _LOST: Final = {
     "SparkException": (
@@ -115,7 +125,10 @@ def raised_in(text: str) -> Iterator[Raised]:
         if rest is None:
             return
         rest = rest.lstrip()
-        if wrapper := _STREAM.match(rest) or _JOB.match(rest) or _CALL.match(rest):
+        wrapper = (
+            _STREAM.match(rest) or _JOB.match(rest) or _CALL.match(rest) or _AWAITED.match(rest)
+        )
+        if wrapper is not None:
             rest = rest[wrapper.end() :]
             continue
         raised, rest = _first(rest)
@@ -126,8 +139,8 @@ def raised_in(text: str) -> Iterator[Raised]:
 def _first(text: str) -> tuple[Raised | None, str | None]:
     """The exception that a text begins with, and the text of the one that it passes on; None:
     what follows may be a value of an event."""
-    if (lost := re.match(r"ExecutorLostFailure \(", text)) is not None:
-        return Raised("ExecutorLostFailure", text[lost.end() :]), None
+    if text.startswith("ExecutorLostFailure ("):
+        return Raised("ExecutorLostFailure", text), None
     if _BARE.match(text) is not None:
         return Raised("SparkException", text), None
     if (condition := _CONDITION.match(text)) is not None:
@@ -141,8 +154,8 @@ def _first(text: str) -> tuple[Raised | None, str | None]:
     return None, None
 
 
-def chain(error: BaseException) -> Iterator[Raised]:
-    """The exceptions of an error, of its causes, and of their texts.
+def layers(error: BaseException) -> Iterator[BaseException]:
+    """An error, its cause, the cause of that, and so on.
 
     An error that PySpark has converted from Java keeps its cause in ``_cause``.
     """
@@ -150,13 +163,40 @@ def chain(error: BaseException) -> Iterator[Raised]:
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
         seen.add(id(current))
-        kind = type(current)
-        text = str(current)
-        yield Raised(f"{kind.__module__}.{kind.__qualname__}", text)
-        if kind.__module__.startswith(_HANDING_ON):
-            yield from raised_in(text)
+        yield current
         below = getattr(current, "_cause", None)
         current = below if isinstance(below, BaseException) else current.__cause__
+
+
+def whole_text(error: BaseException) -> str:
+    """The texts of an error and of its causes."""
+    return "\n".join(map(str, layers(error)))
+
+
+def chain(error: BaseException) -> Iterator[Raised]:
+    """The exceptions of an error, of its causes, and of their texts."""
+    for layer in layers(error):
+        kind = type(layer)
+        yield Raised(f"{kind.__module__}.{kind.__qualname__}", str(layer))
+        if _hands_on(layer):
+            yield from raised_in(str(layer))
+
+
+def line_of(error: BaseException, text: str) -> str:
+    """The first line of the innermost exception in an error's text; empty if it only passes on its
+    cause."""
+    raised = list(raised_in(text)) if _hands_on(error) else []
+    inner = raised[-1] if raised else Raised("", _STREAM.sub("", text, count=1))
+    line = inner.text.strip().partition("\n")[0].strip()
+    is_class = "." in inner.kind
+    if line in _SAYS_NOTHING:
+        return inner.kind if is_class and inner.name not in _PASSING_ON else ""
+    return f"{inner.kind}: {line}" if is_class and inner.name != "SparkException" else line
+
+
+def _hands_on(error: BaseException) -> bool:
+    """Whether it is of a class whose text contains exceptions of another process."""
+    return type(error).__module__.startswith(_HANDING_ON)
 
 
 def is_lost_process(error: BaseException) -> bool:

@@ -32,7 +32,7 @@ from penstock.spark.error_marks import (
     secret_options,
     unmarked,
 )
-from penstock.spark.failure_text import is_elsewhere
+from penstock.spark.failure_text import FROM_THREAD, is_elsewhere, layers, line_of, whole_text
 from penstock.spark.offsets import Positions, decode
 from penstock.spark.options import SourceOptions, source_options
 
@@ -233,22 +233,28 @@ def blameless(error: BaseException) -> bool:
         return blame_of(error) == "realm"
     if isinstance(error, OSError | MemoryError):
         return True
-    if (found := marked_error(str(error), active_secret())) is not None:
+    if (found := marked_error(whole_text(error), active_secret())) is not None:
         return found.blame == "realm"
     return is_elsewhere(error)
 
 
 def reason_of(error: BaseException) -> str:
     """The innermost error of those Spark has wrapped, in one line."""
-    if (found := marked_error(str(error), active_secret())) is not None:
+    if (found := marked_error(whole_text(error), active_secret())) is not None:
         return f"{found.text} [{found.code}]"
-    text = unmarked(str(error))
-    if raised := _RAISED.findall(text):
+    told = (_told(layer, unmarked(str(layer))) for layer in layers(error))
+    return next(filter(None, told), type(error).__name__)
+
+
+def _told(error: BaseException, text: str) -> str:
+    """The innermost error in a text, in one line; empty if it only passes on its cause."""
+    raised = [found for found in _RAISED.findall(text) if found[1].strip() != FROM_THREAD]
+    if raised and raised[-1][0] != "Py4JJavaError":
         kind, message = raised[-1]
         return f"{kind}: {message}".strip()
     if conditions := _CONDITION.findall(text):
         return str(conditions[-1]).partition(" SQLSTATE")[0]
-    return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    return line_of(error, text)
 
 
 # --- what the checkpoint knows ------------------------------------------------------------

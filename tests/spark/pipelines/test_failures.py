@@ -20,7 +20,7 @@ from penstock.spark.error_marks import driver_secret, mark
 from penstock.spark.errors import tells_spark
 from penstock.spark.options import SinkOptions, Where
 from penstock.spark.pipelines.failures import FailureCause, cause_of
-from penstock.spark.poison import blameless
+from penstock.spark.poison import blameless, reason_of
 
 STREAM = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
 
@@ -52,6 +52,82 @@ FOREACH = f"""[FOREACH_BATCH_USER_FUNCTION_ERROR] Traceback (most recent call la
     raise converted
 pyspark.errors.exceptions.captured.ArithmeticException: {JAVA}
 """
+
+
+FRAMES = """\tat org.apache.spark.util.SparkThreadUtils$.awaitResult(SparkThreadUtils.scala:70)
+\tat java.base/java.lang.reflect.Method.invoke(Method.java:569)
+\t... 24 more
+"""
+AWAITED = "org.apache.spark.SparkException: Exception thrown in awaitResult: \n"
+TO_ARROW = f"""An error occurred while calling o117.getResult.
+: {AWAITED}{FRAMES}Caused by: org.apache.spark.SparkException: Job aborted due to stage failure: \
+Task 0 in stage 8.0 failed 1 times, most recent failure: Lost task 0.0 in stage 8.0 (TID 8) \
+(localhost executor driver): %s
+{FRAMES}
+Driver stacktrace:
+{FRAMES}"""
+"""What a collection of rows as Arrow raises in the driver."""
+IN_BATCH = f"""An exception was raised by the Python Proxy. Return Message: Traceback (most recent \
+call last):
+  File "/opt/lib/python3.11/site-packages/pyspark/sql/utils.py", line 163, in call
+    self.func(DataFrame(jdf, wrapped_session_jdf), batch_id)
+py4j.protocol.Py4JJavaError: {TO_ARROW}"""
+"""Its text where a function that stores a micro-batch collects the rows."""
+LOST = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider"
+STATE = (
+    "[STATE_STORE_COMMIT_VALIDATION_FAILED] State store commit validation failed for batch 2.\n"
+    "Expected 1 commits but got 0. SQLSTATE: XXKST"
+)
+
+
+def passed_on(*texts: str) -> PySparkRuntimeError:
+    """An error as PySpark converts it from Java: each text is of the cause of the one before."""
+    error, *causes = [PySparkRuntimeError(text) for text in texts]
+    above = error
+    for cause in causes:
+        above._cause = cause  # type: ignore[attr-defined]  # as PySpark does
+        above = cause
+    return error
+
+
+@pytest.mark.parametrize("text", [TO_ARROW, IN_BATCH])
+def test_the_cause_in_another_thread_of_spark_is_told_and_judged(text: str) -> None:
+    lost = PySparkRuntimeError(text % LOST)
+
+    assert cause_of(lost) == FailureCause(
+        "Python worker exited unexpectedly (crashed). Consider", may_pass=True
+    )
+    assert blameless(lost)
+    assert reason_of(lost) == "Python worker exited unexpectedly (crashed). Consider"
+    assert not cause_of(PySparkRuntimeError(text % "java.io.IOException: no such file")).may_pass
+    value = "[CAST_INVALID_INPUT] The value 'x' cannot be cast"
+    assert cause_of(PySparkRuntimeError(text % value)).is_of_value
+
+
+@pytest.mark.parametrize(
+    "outer",
+    [
+        ("Exception thrown in awaitResult: \n=== Streaming Query ===\nIdentifier: x", AWAITED),
+        ("null\n=== Streaming Query ===", "java.lang.reflect.InvocationTargetException"),
+        ("",),
+    ],
+)
+def test_the_cause_is_told_of_an_exception_that_only_passes_it_on(outer: tuple[str, ...]) -> None:
+    told = cause_of(passed_on(*outer, STATE))
+
+    assert told.text == (
+        "State store commit validation failed for batch 2. [STATE_STORE_COMMIT_VALIDATION_FAILED]; "
+        "the function that writes the step's micro-batches must compute all rows of each, also of "
+        "one that is stored already"
+    )
+    assert not told.may_pass
+    assert reason_of(passed_on(*outer, STATE)).startswith("[STATE_STORE_COMMIT_VALIDATION_FAILED]")
+    assert cause_of(passed_on(*outer, LOST)).may_pass
+    assert cause_of(passed_on(*outer, OURS)).may_pass
+    assert blameless(passed_on(*outer, OURS))
+    assert cause_of(passed_on(*outer, "java.lang.NullPointerException")).text == (
+        "java.lang.NullPointerException"
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,6 +245,7 @@ LIES = (
     "OutOfMemoryError",
     "Python worker exited unexpectedly (crashed)",
     "ExecutorLostFailure (executor 1 exited",
+    "Exception thrown in awaitResult: \n\tat x\nCaused by: java.net.ConnectException: refused",
     "x\nTraceback (most recent call last):\nMemoryError: no",
     "java.net.ConnectException: Connection refused",
     "x: Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times, most recent failure: "

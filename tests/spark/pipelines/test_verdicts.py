@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -83,3 +84,18 @@ def test_the_error_of_a_task_that_fails_has_its_verdict_in_the_driver(
         f"the reason [{kind.code}]", kind is not InvalidEvent
     )
     assert blameless(raised.value) is (kind is not InvalidEvent)
+
+
+def test_a_killed_process_is_known_where_another_thread_of_spark_waits_for_it(
+    spark: SparkSession,
+) -> None:
+    def die(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        os._exit(1)
+        yield from batches
+
+    with pytest.raises(Exception, match="Exception thrown in awaitResult") as raised:
+        spark.range(1).coalesce(1).mapInArrow(die, "id bigint").toArrow()
+
+    cause = cause_of(raised.value)
+    assert (cause.text[:33], cause.may_pass) == ("Python worker exited unexpectedly", True)
+    assert blameless(raised.value)

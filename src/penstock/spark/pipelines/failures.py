@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.spark.error_marks import CarriedError, active_secret, carried, marked_error, unmarked
-from penstock.spark.failure_text import is_lost_process
+from penstock.spark.failure_text import FROM_THREAD, is_lost_process, layers, line_of, whole_text
 
 JVM_ENDS_S: Final = 2.0
 """How long a JVM that answers no more is given to end."""
@@ -20,6 +20,8 @@ _PYTHON: Final = re.compile(
     re.MULTILINE,
 )
 _SPARKS: Final = re.compile(r"\[([A-Z][A-Z0-9_.]{3,})\] ")
+_JAVAS: Final = "Py4JJavaError"
+"""The error of Python for an exception of Java: its own line says only which method was called."""
 _WRAPPERS: Final = frozenset(
     (
         "STREAM_FAILED",
@@ -38,6 +40,10 @@ _OF_STATE: Final = (
     "new target, so that it begins anew"
 )
 _REMEDIES: Final = {
+    "STATE_STORE_COMMIT_VALIDATION_FAILED": (
+        "the function that writes the step's micro-batches must compute all rows of each, also of "
+        "one that is stored already"
+    ),
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE": _OF_STATE,
     "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE": _OF_STATE,
 }
@@ -67,9 +73,9 @@ class FailureCause(Struct, frozen=True):
 def cause_of(error: BaseException) -> FailureCause:
     """The error at the origin of another, through however many layers it came."""
     own = carried(error) if isinstance(error, PenstockError) else None
-    if (found := own or marked_error(str(error), active_secret())) is not None:
+    if (found := own or marked_error(whole_text(error), active_secret())) is not None:
         return _ours(found)
-    text, condition = _read(error, unmarked(str(error)))
+    text, condition = _read(error)
     if condition in _REMEDIES:
         text = f"{text}; {_REMEDIES[condition]}"
     return FailureCause(text, is_lost_process(error), is_of_value=condition in _OF_VALUES)
@@ -108,21 +114,28 @@ def _ours(error: CarriedError) -> FailureCause:
     return FailureCause(f"{first_line} [{error.code}]", error.may_pass)
 
 
-def _read(error: BaseException, text: str) -> tuple[str, str]:
-    """The innermost thing that says anything: a Python error, a condition of Spark's, a line; and
-    that condition, if any."""
-    raised = [found for found in _PYTHON.findall(text) if not _SPARKS.search(found[1])]
-    if raised:
+def _read(error: BaseException) -> tuple[str, str]:
+    """The outermost of an error and its causes that says anything; see :func:`_told`."""
+    told = (_told(layer, unmarked(str(layer))) for layer in layers(error))
+    return next((found for found in told if found[0]), (type(error).__name__, ""))
+
+
+def _told(error: BaseException, text: str) -> tuple[str, str]:
+    """The innermost thing in a text that says anything: a Python error, a condition of Spark's, a
+    line; and that condition, if any."""
+    raised = [
+        (kind, message)
+        for kind, message in _PYTHON.findall(text)
+        if not (_SPARKS.search(message) or message.strip() == FROM_THREAD)
+    ]
+    if raised and not raised[-1][0].endswith(_JAVAS):
         kind, message = raised[-1]
         return f"{kind.rpartition('.')[2]}: {message}{_where(text)}", ""
     conditions = [found for found in _SPARKS.finditer(text) if found[1] not in _WRAPPERS]
     if conditions:
         message = text[conditions[-1].end() :].partition("\n")[0].partition(" SQLSTATE")[0]
         return f"{message.strip()} [{conditions[-1][1]}]", conditions[-1][1]
-    first = text.strip().partition("\n")[0]
-    if first.startswith("[STREAM_FAILED]"):
-        first = first.partition("terminated with exception: ")[2] or first
-    return first or type(error).__name__, ""
+    return line_of(error, text), ""
 
 
 def _where(text: str) -> str:
