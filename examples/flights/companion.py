@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,7 +32,8 @@ class Companion:
     """A process of this run, as the main process sees it."""
 
     def __init__(self, name: str, module: str, arguments: list[str], log: Path) -> None:
-        """``log`` is the file for everything the process prints besides its progress."""
+        """``log`` is the file for everything the process prints besides its progress; what earlier
+        processes printed stays before it."""
         self.name = name
         self.said: dict[str, Any] = {}
         """The newest value of everything it has reported."""
@@ -43,7 +45,9 @@ class Companion:
     def start(self, hear: Callable[[dict[str, Any]], None]) -> None:
         """Start it; ``hear`` is called with each report, on a thread of its own."""
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        with self._log.open("w") as log:
+        with self._log.open("a") as log:
+            log.write(f"--- {self.name} starts, {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n")
+            log.flush()
             process = subprocess.Popen(
                 self._command,
                 cwd=PROJECT,

@@ -98,7 +98,8 @@ class RunRecord:
         self._write(Entry(state="clearing", rows=rows, started=datetime.now(UTC)))
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
-        for file in (self.report_text, self.report_json, self.picture, self.pipeline):
+        logs = self.work.glob("*.log")
+        for file in (self.report_text, self.report_json, self.picture, self.pipeline, *logs):
             file.unlink(missing_ok=True)
 
     def running(self, rows: int) -> None:

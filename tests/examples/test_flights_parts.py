@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 from examples.flights import picture, reconciliation, statistics, timetable
+from examples.flights.companion import Companion, PartFailed
 from examples.flights.reconciliation import Acknowledged, Findings, Outstanding
 from examples.flights.run_record import PIPELINE, Beginning, CannotBegin, RunRecord
 from examples.flights.spark_part import AIRCRAFT, ARCHIVE, DELAYS_STEP, position
@@ -290,13 +292,32 @@ def test_clearing_removes_what_a_run_has_made_and_nothing_else(tmp_path: Path) -
     record = RunRecord(tmp_path)
     record.archive.mkdir(parents=True)
     record.report_text.write_text("old")
+    log = record.work / "spark.log"
+    log.write_text("old")
     (tmp_path / "mine.txt").write_text("mine")
 
     record.clear(10)
 
     assert not record.archive.exists()
     assert not record.report_text.exists()
+    assert not log.exists()
     assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.process
+def test_the_log_of_a_part_that_failed_is_still_there_after_the_next_run(tmp_path: Path) -> None:
+    log = tmp_path / "flights" / "part.log"
+
+    for run in ("first", "second"):
+        part = Companion("part", f"no_module_of_the_{run}", [], log=log)
+        part.start(lambda report: None)
+        part.stop()
+        with pytest.raises(PartFailed, match=re.escape(str(log))):
+            assert part.has_ended
+
+    told = log.read_text()
+    assert told.count("--- part starts, ") == 2
+    assert told.index("no_module_of_the_first") < told.index("no_module_of_the_second")
 
 
 # --- the picture -----------------------------------------------------------------------------
