@@ -38,7 +38,8 @@ PAIRS = [
 ]
 HANDLES = [kind for pair in PAIRS for kind in pair]
 ONLY_ASYNC: dict[type, set[str]] = {
-    aio.Realm: {"open"},  # here: it is open once it is made
+    # here: it is open once it is made, and the realm that is shared
+    aio.Realm: {"open", "sharing"},
 }
 DUNDERS = {"__enter__": "__aenter__", "__exit__": "__aexit__", "__iter__": "__aiter__"}
 ONLY_BLOCKING: dict[type, set[str]] = {

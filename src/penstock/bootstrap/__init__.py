@@ -50,13 +50,15 @@ async def open_realm(
     *,
     local_to: str = "",
     shared: SharedAccounts | None = None,
+    clock: Clock | None = None,
 ) -> RunningRealm:
     """Open a data directory (None: a realm in memory) and recover what it holds. With ``local_to``
-    it has the local channels of this node of a cluster, and its users are ``shared``.
+    it has the local channels of this node of a cluster, and its users are ``shared``. Without a
+    ``clock`` it has the time of the machine.
 
     Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``, ``StorageFailed``.
     """
-    clock = SystemClock()
+    clock = clock or SystemClock()
     stores = await _stores(directory, clock)
     try:
         realm = await RunningRealm.open(

@@ -36,6 +36,13 @@ class Realm:
         self._realm: BlockingRealm | None = None
         self._connections: weakref.WeakSet[RealmConnection] = weakref.WeakSet()
 
+    @classmethod
+    def sharing(cls, realm: BlockingRealm) -> Realm:
+        """An open realm, which blocking callers use, too; its :meth:`close` closes it for all."""
+        shared = cls()
+        shared._realm = realm
+        return shared
+
     async def open(self) -> Realm:
         """Open the directory and serve it; ``async with`` does so, too.
 
@@ -73,6 +80,11 @@ class Realm:
             return Session(connection)
 
         return Opening(opened())
+
+    @property
+    def open_sessions(self) -> int:
+        """How many sessions that :meth:`connect` has opened are open."""
+        return sum(each.is_connected for each in self._connections)
 
     async def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Let other processes in, too; gives the URL to connect to. Raises ``AddressInUse``."""

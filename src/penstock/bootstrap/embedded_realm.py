@@ -13,7 +13,7 @@ import socket
 import weakref
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from penstock.bootstrap import native_listener, open_realm, with_certificate
 from penstock.bootstrap.front_end_urls import front_end_url
@@ -63,7 +63,7 @@ class Realm:
         overrides = {path.replace("__", "."): value for path, value in settings.items()}
         self._settings = load(overrides=overrides)
         self._directory = None if directory is None else Path(directory)
-        self._loop = LoopThread()
+        self._loop = self._new_loop()
         self._running: RunningRealm | None = None
         self._connections: weakref.WeakSet[RealmConnection] = weakref.WeakSet()
         self._parts: dict[str, asyncio.Task[None]] = {}
@@ -77,8 +77,15 @@ class Realm:
             self._loop.close()
             raise
 
+    def _new_loop(self) -> LoopThread:
+        """The thread that the realm and its sessions run on."""
+        return LoopThread()
+
+    async def _open(self) -> RunningRealm:
+        return await open_realm(self._directory, self._settings)
+
     async def _start(self) -> None:
-        realm = await open_realm(self._directory, self._settings)
+        realm = await self._open()
         self._running = realm
         self._settings = with_certificate(self._directory, self._settings)
         self._listener = native_listener(realm, self._settings, __version__)
@@ -93,11 +100,17 @@ class Realm:
     def connect(self, user: str = "") -> Session:
         """Open a session with this realm, in this process. It may do everything; for a ``user``,
         who needs no password here, it may do what is granted to ``user@localhost``."""
-        url = embedded_url(user)
-        connection = RealmConnection(url, connector=lambda make: self._connect(make, user))
-        self._loop.call(connection.open())
+        return Session(self._loop.call(self._session(user)), self._loop)
+
+    async def _session(self, user: str) -> AioSession:
+        """A session on the realm's own loop."""
+        connection = self._new_connection(user)
+        await connection.open()
         self._connections.add(connection)
-        return Session(AioSession(connection), self._loop)
+        return AioSession(connection)
+
+    def _new_connection(self, user: str) -> RealmConnection:
+        return RealmConnection(embedded_url(user), connector=lambda make: self._connect(make, user))
 
     async def _connect(self, make: Callable[[], Link], user: str) -> Link:
         theirs = await self._admitted(user)
@@ -123,6 +136,11 @@ class Realm:
     def __repr__(self) -> str:
         where = "in memory" if self._directory is None else f"in {str(self._directory)!r}"
         return f"<Realm {where}, {'closed' if self._closed else 'open'}>"
+
+    @property
+    def open_sessions(self) -> int:
+        """How many sessions that :meth:`connect` has opened are open."""
+        return sum(each.is_connected for each in self._connections)
 
     def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Let other processes in, too; gives the URL to connect to. Raises ``AddressInUse``."""
@@ -192,7 +210,7 @@ class Realm:
         for failure in self._failures:  # above all of the journal: raised once
             raise failure.exceptions[0] if isinstance(failure, BaseExceptionGroup) else failure
 
-    def __enter__(self) -> Realm:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -83,8 +83,32 @@ class _SimFuture(asyncio.Future[Any]):
         return self.number
 
 
-class SimLoop(asyncio.SelectorEventLoop):
-    """Runs ready callbacks in an order drawn from the seed; sleeping takes no real time.
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """A loop with a clock of its own, which its selector moves. Sleeping takes no real time.
+
+    It is a :class:`~penstock.core.vocabulary.ports.Clock`, too.
+    """
+
+    start_us = START_US
+    """What the clock shows when the loop is made."""
+
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        self.elapsed_s = 0.0
+        """Virtual seconds since the loop was made."""
+        super().__init__(selector)
+
+    def time(self) -> float:
+        return self.elapsed_s
+
+    def now_us(self) -> int:
+        return self.start_us + self.steady_us()
+
+    def steady_us(self) -> int:
+        return int(self.elapsed_s * 1_000_000)
+
+
+class SimLoop(VirtualTimeLoop):
+    """Runs ready callbacks in an order drawn from the seed; time passes when every task waits.
 
     Its connections are those of :attr:`network`.
     """
@@ -92,7 +116,6 @@ class SimLoop(asyncio.SelectorEventLoop):
     _ready: deque[asyncio.Handle]
 
     def __init__(self, random: Random) -> None:
-        self.elapsed_s = 0.0
         self.shuffles = True
         """Whether the callbacks of one round run in any order, as those of threads would. If false
         they keep the order in which they became ready, on which a client may rely."""
@@ -142,16 +165,6 @@ class SimLoop(asyncio.SelectorEventLoop):
     ) -> Any:
         assert ssl is ssl_handshake_timeout is None, "the network in memory is plain"
         return await self.network.create_server(make, host, port)
-
-    def time(self) -> float:
-        return self.elapsed_s
-
-    def now_us(self) -> int:
-        """The loop is a :class:`~penstock.core.vocabulary.ports.Clock`, too."""
-        return START_US + int(self.elapsed_s * 1_000_000)
-
-    def steady_us(self) -> int:
-        return int(self.elapsed_s * 1_000_000)
 
     def _run_once(self) -> None:
         self._count_round()
@@ -224,7 +237,7 @@ def elapsed_s() -> float:
 
 async def pass_time(seconds: float) -> None:
     """Let virtual time pass. It refuses to run on a real loop, where a test must not sleep."""
-    assert isinstance(asyncio.get_running_loop(), SimLoop), "real time is not ours to spend"
+    assert isinstance(asyncio.get_running_loop(), VirtualTimeLoop), "real time is not ours to spend"
     await asyncio.sleep(seconds)
 
 

@@ -83,8 +83,10 @@ class RealmConnection:
         reconnect_timeout: Duration = RECONNECT_TIMEOUT_S,
         connector: Connector | None = None,
         token: Token | None = None,
+        terms: SessionTerms | None = None,
     ) -> None:
-        """``reconnect_timeout`` in seconds; 0 tries once. Raises ``InvalidArgument``."""
+        """``reconnect_timeout`` in seconds; 0 tries once. ``terms`` other than the usual ones say
+        how long silence may last. Raises ``InvalidArgument``."""
         self.session_id = uuid.uuid4().hex
         self._url = url
         self.place = f"{url}"
@@ -121,7 +123,7 @@ class RealmConnection:
         """Makes requests and waits for their replies; a session brings it."""
         self.failures: dict[Address, Exception] = {}
         """Why the addresses that were tried last did not do."""
-        self._terms = SessionTerms()
+        self._terms = terms or SessionTerms()
         self._watch = OwnerWatch(self._terms, self._signing_in.tls, self._leave)
 
     # --- coming and going ----------------------------------------------------------------
