@@ -27,6 +27,7 @@ from penstock.client.sync import (
     sync_transaction,
 )
 from penstock.client.sync.sync_destination import Schedule
+from penstock.testing.virtual_realm import VirtualRealm
 from tests.docs.generated_tables import documented
 from tests.docs.markdown import prose
 
@@ -72,6 +73,7 @@ CLASSES: dict[str, list[type]] = {
     ],
     "Users and rights": [sync_access.Access],
     "Tables": [penstock.tables.Table],
+    "Tests": [VirtualRealm],
 }
 
 _REST = re.compile(r"::\n\n(?! )(.*)\Z", re.DOTALL)

@@ -10,6 +10,7 @@ NOT_RUN = {
     "protoc": "a compiler of its own; the tests make the same descriptors with protobuf's own",
     "spark-pipelines": "tests/spark/pipelines runs this very folder, with the variables set",
     "python -m tests.fuzz": "its input is one that broke a target once",
+    "pytest": "tests/docs/test_testing.py runs the files that the page has its reader write",
     "nats-server": "needs three machines; tests/cluster/test_serve.py starts such servers",
     "penstock serve --data /var/lib/penstock --cluster": "needs a running engine; so does that",
     "penstock cluster node": "needs three machines; tests/cluster/test_cluster_node.py has them",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,7 @@ from tests.docs.reference import (
 )
 from tests.semantics import page as semantics
 from tests.semantics.page import PAGE, anchor_of, cited_in
+from tests.tidy.parsing import parsed
 
 ADVICE = "run python -m tests.docs.reference"
 
@@ -103,9 +105,20 @@ CLIENT_VARIABLES = {
 def test_every_error_class_named_exists(page: Path) -> None:
     named = {found[1] for text in marked(page) if (found := _CLASS.fullmatch(text))}
     known = {each.__name__ for each in error_classes().values()} | NOT_OURS
-    known |= set(penstock.__all__) | set(penstock.aio.__all__)
+    known |= set(penstock.__all__) | set(penstock.aio.__all__) | kit_classes()
 
     assert named - known == set()
+
+
+def kit_classes() -> set[str]:
+    """Names of the classes for tests, which pages about tests name."""
+    modules = (ROOT / "src" / "penstock" / "testing").glob("*.py")
+    return {
+        statement.name
+        for module in modules
+        for statement in parsed(module).body
+        if isinstance(statement, ast.ClassDef)
+    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
