@@ -114,7 +114,8 @@ def _served(asked: argparse.Namespace, seconds: float, corpus: Path) -> int:
     """Attack a realm in a process of its own; return 1 if it broke."""
 
     def report(outcome: served.Outcome) -> None:
-        more = [f"{outcome.memory_bytes >> 20} MiB of memory at most"]
+        own, resident = outcome.memory_bytes >> 20, outcome.resident_bytes >> 20
+        more = [f"{own} MiB of memory at most ({resident} MiB with mapped files)"]
         if outcome.pings:
             slowest = f"{1_000 * outcome.slowest_s:.0f} ms of processor time at most"
             more.append(f"{outcome.pings:,} pings of {slowest}")

@@ -77,7 +77,7 @@ class Attacked:
     def __init__(
         self, memory_bytes: int, ping_s_max: float = 0.0, *, is_guided: bool = False
     ) -> None:
-        """``memory_bytes`` is the most resident memory of the process, ``ping_s_max`` the most
+        """``memory_bytes`` is the most memory of the process's own, ``ping_s_max`` the most
         processor time of a ping (0: no pings). ``is_guided``: the server counts its branches."""
         self._memory_bytes_max = memory_bytes
         self._ping_s_max = ping_s_max
@@ -88,6 +88,10 @@ class Attacked:
         self._looked_at = 0
         self.slowest_s = 0.0
         """Most processor time of a ping so far."""
+        self.memory_bytes = 0
+        """Most memory that the process has had of its own, by :meth:`_measure`."""
+        self.resident_bytes = 0
+        """Most resident memory of the process, with the pages of mapped files."""
         self.pings = 0
         self._pinged: Exception | None = None
         self.branches = 0
@@ -139,10 +143,6 @@ class Attacked:
     ) -> None:
         self._ends.close()
 
-    @property
-    def is_running(self) -> bool:
-        return self._server.is_running
-
     # --- asking --------------------------------------------------------------------------
 
     def furnish(self) -> None:
@@ -187,12 +187,10 @@ class Attacked:
 
     # --- looking -------------------------------------------------------------------------
 
-    @property
-    def memory_bytes(self) -> int:
-        """Most resident memory that the process has had."""
-        status = Path(f"/proc/{self._server.pid}/status").read_text()
-        [line] = [line for line in status.splitlines() if line.startswith("VmHWM:")]
-        return int(line.split()[1]) << 10
+    def _measure(self) -> None:
+        own, resident = memory_in(Path(f"/proc/{self._server.pid}/status").read_text())
+        self.memory_bytes = max(self.memory_bytes, own)
+        self.resident_bytes = max(self.resident_bytes, resident)
 
     @property
     def cpu_s(self) -> float:
@@ -219,6 +217,7 @@ class Attacked:
         """Raise :class:`Broken` as :meth:`check` does, but do not read the log."""
         if not self._server.is_running:
             raise Broken(f"the process has ended:\n{self._server.log[-4_000:]}")
+        self._measure()
         if (memory := self.memory_bytes) > self._memory_bytes_max:
             allowed = f"{self._memory_bytes_max >> 20} MiB are allowed"
             raise Broken(f"the process has had {memory >> 20} MiB of memory; {allowed}")
@@ -252,6 +251,7 @@ class Attacked:
                     waited_s = time.perf_counter() - begun_s
                     self.slowest_s = max(self.slowest_s, min(self.cpu_s - used_s, waited_s))
                     self.pings += 1
+                    self._measure()
         except (penstock.PenstockError, OSError) as error:  # or the process has ended
             self._pinged = error
 
@@ -261,6 +261,16 @@ def _make_channels(data: Path) -> None:
     with penstock.Realm(data) as realm, realm.connect() as session:
         session.channels.create("orders", keys={"n": 20})
         session.queues.create("q")
+
+
+def memory_in(status: str) -> tuple[int, int]:
+    """The memory of a process's own, and its most resident memory, by ``/proc/PID/status``.
+
+    The pages of mapped segment files are not its own. They are the system's cache, which gives them
+    up when memory is needed elsewhere, and for which no limit of a container ends a process."""
+    words = (line.split() for line in status.splitlines())
+    sizes = {line[0]: int(line[1]) << 10 for line in words if line[-1] == "kB"}
+    return sizes.get("RssAnon:", 0) + sizes.get("RssShmem:", 0), sizes.get("VmHWM:", 0)
 
 
 def is_answered(heard: bytes) -> bool:
@@ -326,7 +336,9 @@ class Outcome(NamedTuple):
     """Most processor time of a ping."""
     pings: int
     memory_bytes: int
-    """Most resident memory."""
+    """Most memory of the process's own."""
+    resident_bytes: int
+    """Most resident memory, with the pages of mapped files."""
     reached: int
     """Branches reached, of ``branches``; 0 unless the run was guided."""
     branches: int
@@ -352,10 +364,18 @@ def attack(
     with Attacked(memory_bytes, ping_s_max, is_guided=guided is not None) as realm:
 
         def outcome() -> Outcome:
-            memory = realm.memory_bytes if realm.is_running else 0
             kept = 0 if guided is None else guided.kept
-            figures = (realm.slowest_s, realm.pings, memory, reached, realm.branches, kept)
-            return Outcome(done, broken, *figures)
+            return Outcome(
+                done,
+                broken,
+                slowest_s=realm.slowest_s,
+                pings=realm.pings,
+                memory_bytes=realm.memory_bytes,
+                resident_bytes=realm.resident_bytes,
+                reached=reached,
+                branches=realm.branches,
+                kept=kept,
+            )
 
         begun_s = reported_s = time.perf_counter()
         reached = realm.reached

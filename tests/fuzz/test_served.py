@@ -10,7 +10,7 @@ import pytest
 
 from tests.fuzz.__main__ import main
 from tests.fuzz.drawing import Drawn, Guided, decoded, drawn, encoded
-from tests.fuzz.served import Attacked, Broken, attack, is_answered
+from tests.fuzz.served import Attacked, Broken, attack, is_answered, memory_in
 
 MEMORY_BYTES = 400 << 20
 
@@ -78,6 +78,15 @@ def test_requests_to_repeat_are_kept_whole() -> None:
 
     repeated = [Drawn("repeated", each.protocol, each.data) for each in last]
     assert decoded(encoded(last)) == repeated
+
+
+def test_pages_of_mapped_files_are_not_memory_of_the_process() -> None:
+    status = (
+        "Name:\tpython\nVmHWM:\t  500 kB\nVmRSS:\t 300 kB\nRssAnon:\t 90 kB\nRssFile:\t 200 kB\n"
+    )
+
+    assert memory_in(f"{status}RssShmem:\t 10 kB\nThreads:\t9\n") == (100 << 10, 500 << 10)
+    assert memory_in("Name:\tpython\nState:\tZ (zombie)\n") == (0, 0), "it has ended"
 
 
 def test_an_answer_is_whole_by_its_length_and_a_stream_at_once() -> None:
