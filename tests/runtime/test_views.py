@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from penstock.bootstrap import rules
 from penstock.core.channel.channel import ChannelMachine
+from penstock.core.messages.durables import AddDurable
 from penstock.core.messages.retention import PurgeEvents, Sweep
 from penstock.core.vocabulary.definitions import Definition
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.tail_batch import Meter
-from penstock.runtime.subscriptions.views import channel_info
+from penstock.runtime.subscriptions.views import channel_info, durable_info
 from penstock.testing.play import Play, publish, span
 
 
@@ -40,3 +43,22 @@ def test_what_is_about_to_move_to_the_dead_event_store_is_not_available_and_not_
 
     assert (info.events, info.overdue, info.counters.gone) == (0, 3, 0)
     assert info.counters.published == info.events + info.overdue + info.counters.gone
+
+
+@pytest.mark.parametrize("selector", ["", "n > 1"])
+def test_a_durable_is_described_without_a_list_of_all_it_has(selector: str) -> None:
+    """It may have a million ranges, and metrics describe it every few seconds."""
+    play = Play(ChannelMachine("orders", Definition(), rules()))
+    play.do(AddDurable("d", "shared", selector=selector))
+    play.do(publish(20_000, matched={selector: (span(0, 19_999),)} if selector else {}))
+    play.do(PurgeEvents(tuple(span(id) for id in range(0, 20_000, 2))))
+    state = play.channel.state
+    durable = state.durables["d"]
+    tracemalloc.start()
+    info = durable_info(state, durable, play.now_us)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert info.outstanding == 10_000
+    assert info.oldest_outstanding_ms is not None
+    assert most < 50_000

@@ -568,6 +568,14 @@ class Durable:
         beyond = 0 if self.selector else stored.count(Span(self.head, 1 << 62))
         return len(self.outstanding) + beyond
 
+    def first_outstanding(self, stored: IdSet) -> int | None:
+        """The lowest outstanding id; None: nothing is outstanding."""
+        lowest = self.outstanding.lowest
+        if lowest is not None or self.selector:
+            return lowest
+        beyond = stored.next_span(self.head, 1)
+        return None if beyond is None else beyond.first
+
     def outstanding_spans(self, stored: IdSet) -> Spans:
         beyond = () if self.selector else stored.within(Span(self.head, 1 << 62)).spans
         return (*self.outstanding.spans, *beyond)

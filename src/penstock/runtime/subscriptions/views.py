@@ -49,8 +49,8 @@ def channel_info(
 
 
 def durable_info(state: ChannelState, durable: Durable, now_us: int) -> DurableInfo:
-    spans = durable.outstanding_spans(state.stored)
-    oldest = state.ages.oldest_us(spans[0].first) if spans else None
+    first = durable.first_outstanding(state.stored)
+    oldest = None if first is None else state.ages.oldest_us(first)
     return DurableInfo(
         name=durable.name,
         channel=state.name,
