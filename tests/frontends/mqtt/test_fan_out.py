@@ -30,7 +30,7 @@ class Client:
         self.may_have_messages = True
         for each in wanted:
             made = Filter(self, self, each, None)  # type: ignore[arg-type]
-            fan_out.filters.add(made.text, made)
+            fan_out.add(made)
 
     def may_have(self, text: str, channel: object, *, makes_durable: bool) -> bool:
         return self.may_have_messages
@@ -123,7 +123,7 @@ def test_a_subscription_that_is_given_up_gets_nothing_more() -> None:
     client = Client(fan_out, TopicSubscription("a", 0))
     fan_out.give_out([message("a", b"1")])
     (wanted,) = fan_out.filters.find("a")
-    fan_out.filters.remove("a", wanted)
+    fan_out.remove(wanted)
 
     fan_out.give_out([message("a", b"2")])
 

@@ -54,6 +54,7 @@ from penstock.frontends.amqp.link_terms import (
 from penstock.frontends.amqp.places import place_of
 from penstock.frontends.amqp.producers import LinkProducer, ProducerPeer
 from penstock.frontends.amqp.transactions import TransactionCoordinator
+from penstock.frontends.shared.parts import ConnectionPart
 from penstock.runtime.access.quota import RequestPace
 from penstock.runtime.operations.callers import Caller
 from penstock.runtime.operations.door import answer_to, execute_on, open_subscription
@@ -130,11 +131,11 @@ class Attached:
         await self.over.wait()
 
 
-class Attaching:
+class Attaching(ConnectionPart[AttachingPeer]):
     """Opens the links of one connection."""
 
     def __init__(self, connection: AttachingPeer) -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._service = connection.service
         self._realm = connection.service.realm
 

@@ -99,6 +99,8 @@ class AmqpConnection(HostedConnection):
         self._is_backed_up = False
         self._in_progress = 0
         self._flush_is_due = False
+        self._ticking: asyncio.TimerHandle | None = None
+        """The next look at the time."""
         self._reading = ReadThrottle(self._may_read, self._reads_again, self._take_turn)
         self._gathering = ReadBatch(self._take_in, self._reading.came)
         self._takes_more = True
@@ -144,12 +146,15 @@ class AmqpConnection(HostedConnection):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._gathering.flush()
+        self._gathering.end()
         self._transport = None
+        if self._ticking is not None:
+            self._ticking.cancel()
         self._reading.end()
         self.is_open = False
         self.writable = False
         self._asker.go()
+        self._sign_in = None
         self.listener.closed(self)
         self._leave(lost=not self.engine.is_closed_by_peer)
 
@@ -374,7 +379,7 @@ class AmqpConnection(HostedConnection):
         again_s = self.engine.tick(now_s)
         self.flush()
         pause_s = min(TICK_S_MAX, again_s - now_s) if again_s else TICK_S_MAX
-        self._loop.call_later(max(TICK_S_MIN, pause_s), self._tick)
+        self._ticking = self._loop.call_later(max(TICK_S_MIN, pause_s), self._tick)
 
     # --- links ---------------------------------------------------------------------------
 

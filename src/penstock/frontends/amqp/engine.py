@@ -10,8 +10,10 @@ and all of them only as long as the engine lives: keep the engine with the point
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from typing import Any, Final, Protocol
+from weakref import proxy
 
 from cproton_ffi import ffi
 from cproton_ffi import lib as pn
@@ -47,6 +49,8 @@ from penstock.loggers import logger
 from penstock.wire.amqp.performatives import closing
 
 FRAME_BYTES_MAX: Final = 64 << 10
+SCRATCH_BYTES: Final = 64 << 10
+"""Size of the memory through which Proton gives bytes; longer messages have memory of their own."""
 SESSIONS_MAX: Final = 2_000
 
 _log = logger("penstock.amqp")
@@ -70,6 +74,19 @@ _TOLD: Final = frozenset(
 )
 """Events of Proton that the peer object is told of, besides messages; the engine handles the
 rest."""
+
+
+class _Scratch(threading.local):
+    """Memory through which Proton gives bytes, for all engines of a thread: it is empty again
+    before the next engine needs it."""
+
+    def __init__(self) -> None:
+        buffer = bytearray(SCRATCH_BYTES)
+        self.at: Pointer = ffi.from_buffer(buffer)
+        self.view = memoryview(buffer)
+
+
+_scratch: Final = _Scratch()
 
 
 class EngineListener(Protocol):
@@ -110,7 +127,7 @@ class AmqpEngine:
     def __init__(self, peer: EngineListener, idle_timeout_s: float, parts_bytes_max: int) -> None:
         """``parts_bytes_max`` limits the bytes of all unfinished messages together; a single
         message of any size that its link accepts always fits."""
-        self._peer = peer
+        self._peer: EngineListener = proxy(peer)  # it has the engine: no cycle
         self._parts_bytes_max = parts_bytes_max
         self._parts_bytes = 0
         self.connection = kept(Connection())
@@ -136,9 +153,7 @@ class AmqpEngine:
         self._is_telling = False
         self._last = b""
         """Bytes to send after everything that Proton has to send."""
-        self._buffer = bytearray(64 << 10)
-        self._buffer_at: Pointer = ffi.from_buffer(self._buffer)
-        self._view = memoryview(self._buffer)
+        self._scratch_at, self._scratch_view = _scratch.at, _scratch.view
         self.has_states = False
         """Whether the peer has sent a transfer with a state: it may name a transaction."""
         self._tag: Pointer = ffi.new("pn_delivery_tag_t *")
@@ -199,12 +214,12 @@ class AmqpEngine:
         if pending <= 0:
             return b""
         parts = []
+        at, view = self._scratch_at, self._scratch_view
         while pending > 0:
-            size = min(pending, len(self._buffer))
-            taken = pn.pn_transport_peek(tp, self._buffer_at, size)
+            taken = pn.pn_transport_peek(tp, at, min(pending, SCRATCH_BYTES))
             if taken <= 0:
                 break
-            parts.append(bytes(self._view[:taken]))
+            parts.append(bytes(view[:taken]))
             pn.pn_transport_pop(tp, taken)
             pending = pn.pn_transport_pending(tp)
         last, self._last = self._last, b""
@@ -415,12 +430,12 @@ class AmqpEngine:
         link.parts = bytearray()
 
     def _read(self, pointer: Pointer, size: int) -> bytes:
-        if size > len(self._buffer):
-            self._buffer = bytearray(size)
-            self._buffer_at = ffi.from_buffer(self._buffer)
-            self._view = memoryview(self._buffer)
-        count = pn.pn_link_recv(pointer, self._buffer_at, size)
-        return bytes(self._view[:count]) if count > 0 else b""
+        if size > SCRATCH_BYTES:
+            long = bytearray(size)
+            count = pn.pn_link_recv(pointer, ffi.from_buffer(long), size)
+            return bytes(memoryview(long)[: max(0, count)])
+        count = pn.pn_link_recv(pointer, self._scratch_at, size)
+        return bytes(self._scratch_view[:count]) if count > 0 else b""
 
     def _hear(self, link: OutgoingLink, delivery: Pointer) -> None:
         state = pn.pn_delivery_remote_state(delivery)

@@ -5,17 +5,15 @@ from __future__ import annotations
 from types import TracebackType
 
 from penstock.frontends.native.hosted_connection import HostedConnection
+from penstock.frontends.shared.parts import ConnectionPart
 from penstock.loggers import logger
 
 _log = logger("penstock.amqp")
 
 
-class FaultBarrier:
+class FaultBarrier(ConnectionPart[HostedConnection]):
     """A context manager, ``with connection.containing:``. An exception inside is logged, and ends
     that connection alone. One object serves all uses, nested ones, too."""
-
-    def __init__(self, connection: HostedConnection) -> None:
-        self._connection = connection
 
     def __enter__(self) -> None:
         pass

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
+from weakref import proxy
 
 from msgspec import Struct, field
 from proton import Session
@@ -126,7 +127,7 @@ class Gate:
 
     def __init__(self, watched: Watched, frame_bytes_max: int, links_max: int) -> None:
         """``links_max`` limits links. As many more may still wait for the peer to detach them."""
-        self._watched = watched
+        self._watched: Watched = proxy(watched)  # it has the gate: no cycle
         self._frame_bytes_max = frame_bytes_max
         self._links_max = 2 * links_max
         self._rest = b""

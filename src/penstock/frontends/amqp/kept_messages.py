@@ -169,3 +169,4 @@ class KeptMessages:
         self.by_id.clear()
         if self._room is not None:
             self._room.close()
+            self._room = None  # it refers to the consumer that has these messages

@@ -20,6 +20,7 @@ from penstock.frontends.amqp.conditions import (
 from penstock.frontends.amqp.engine import refuse
 from penstock.frontends.amqp.link_ends import IncomingLink, OutgoingLink
 from penstock.frontends.amqp.link_registry import LinkName
+from penstock.frontends.shared.parts import ConnectionPart
 from penstock.loggers import logger
 
 _log = logger("penstock.amqp")
@@ -33,11 +34,11 @@ class LinksPeer(AttachingPeer, Protocol):
     """Whether the peer has opened the connection, and neither side has closed it."""
 
 
-class Links:
+class Links(ConnectionPart[LinksPeer]):
     """The links of one connection."""
 
     def __init__(self, connection: LinksPeer) -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._service = connection.service
         self._realm = connection.service.realm
         self._engine = connection.engine

@@ -15,6 +15,14 @@ GATHERED_BYTES_MAX: Final = 128 << 10
 """Most bytes that are collected, and above it how long more is waited for."""
 
 
+def _ignore(_: bytes) -> None:
+    """Take bytes of a connection that is over."""
+
+
+def _nothing() -> None:
+    """Do nothing for a connection that is over."""
+
+
 class ReadBatch:
     """Bytes that have come and are not processed yet."""
 
@@ -46,6 +54,11 @@ class ReadBatch:
     def flush(self) -> None:
         """Pass on everything collected, without waiting for more."""
         self.take_some(self._bytes)
+
+    def end(self) -> None:
+        """Pass on everything collected, and let go of the connection, which is lost."""
+        self.flush()
+        self._take, self._ready = _ignore, _nothing
 
     def take_some(self, size: int) -> bool:
         """Pass on the first ``size`` bytes of what was collected; gives whether there is more."""

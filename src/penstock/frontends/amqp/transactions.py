@@ -24,6 +24,7 @@ from penstock.frontends.amqp.link_ends import IncomingLink
 from penstock.frontends.amqp.outcomes import RELEASED, Outcome, Pointer
 from penstock.frontends.amqp.peer import AmqpPeer
 from penstock.frontends.amqp.producers import LinkProducer
+from penstock.frontends.shared.parts import ConnectionPart
 from penstock.loggers import logger
 from penstock.runtime.store.bodies import Body
 from penstock.runtime.writer.unit_of_work import Acknowledged
@@ -53,11 +54,11 @@ class DeclaredTransaction(Struct):
     """Why it cannot be committed any more."""
 
 
-class TransactionCoordinator:
+class TransactionCoordinator(ConnectionPart[AmqpPeer]):
     """The transactions of one connection."""
 
     def __init__(self, connection: AmqpPeer) -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._realm = connection.service.realm
         self._limits = connection.service.limits
         self._open: dict[bytes, DeclaredTransaction] = {}

@@ -107,7 +107,10 @@ async def _stored(
     except BaseException:
         service.waiting_bytes(-size)
         raise
-    return await stored
+    try:
+        return await stored
+    finally:
+        del stored  # an error in it refers to this frame: a cycle
 
 
 def _read(content: Content, messages: Messages | None) -> PublishDocument:

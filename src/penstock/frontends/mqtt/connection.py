@@ -196,6 +196,7 @@ class MqttConnection(HostedConnection):
         self._sign_in.lost()
         self._received.end()
         self._leave()
+        self.incoming.end()
         self.listener.closed(self)
 
     def pause_writing(self) -> None:

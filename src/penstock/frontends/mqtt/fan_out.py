@@ -47,8 +47,18 @@ class FanOut:
         self._known: dict[tuple[str, int], Receivers] = {}
         self._matches = 0
 
+    def add(self, wanted: Filter) -> None:
+        """Give out by a filter from now on."""
+        self.filters.add(wanted.text, wanted)
+        self.forget()
+
+    def remove(self, wanted: Filter) -> None:
+        """Give out by a filter no more, and let go of its connection."""
+        self.filters.remove(wanted.text, wanted)
+        self.forget()
+
     def forget(self) -> None:
-        """Rights have changed: look up anew who gets what."""
+        """Rights or filters have changed: look up anew who gets what."""
         self._known.clear()
         self._matches = 0
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from msgspec import Struct
 
 from penstock.frontends.mqtt.expressing import EXPIRY_S_MAX
+from penstock.frontends.mqtt.held_bytes import size_of
 from penstock.frontends.mqtt.messages import TopicMessage
 from penstock.wire.mqtt.properties import PacketProperties
 
@@ -38,22 +39,33 @@ class MessageSource(NamedTuple):
 
 class WaitingMessage(NamedTuple):
     message: TopicMessage
-    filters: Sequence[Filter]
+    qos: int
+    numbers: tuple[int, ...]
+    """Subscription identifiers of the filters that take it. The filters themselves belong to a
+    connection, which the message may outlive."""
     retain: bool
     source: MessageSource | None
     size: int
     """Bytes that it takes in memory."""
 
-    @property
-    def qos(self) -> int:
-        if len(self.filters) == 1:
-            return min(self.message.qos, self.filters[0].qos)
-        return min(self.message.qos, max(each.qos for each in self.filters))
+    @classmethod
+    def by(
+        cls,
+        filters: Sequence[Filter],
+        message: TopicMessage,
+        source: MessageSource | None,
+        *,
+        retain: bool,
+    ) -> Self:
+        """A message that these filters of a client take."""
+        numbers = tuple([each.number for each in filters if each.number is not None])
+        qos = min(message.qos, max([each.qos for each in filters]))
+        return cls(message, qos, numbers, retain, source, size_of(message))
 
     def properties_at(self, now_us: int) -> PacketProperties | None:
         """Return the properties that a receiver is sent; None: the message has expired."""
         message = self.message
-        numbers = tuple(each.number for each in self.filters if each.number is not None)
+        numbers = self.numbers
         if not numbers and not message.ends_us:
             return message.properties
         left_us = message.ends_us - now_us

@@ -16,6 +16,7 @@ from penstock.frontends.mqtt.messages import (
 )
 from penstock.frontends.mqtt.reasons import explanation, reason_within
 from penstock.frontends.mqtt.session_store import Entry, received_entry
+from penstock.frontends.shared.parts import ConnectionPart
 from penstock.wire.mqtt import reasons
 from penstock.wire.mqtt.packets import (
     MQTT_5,
@@ -51,12 +52,12 @@ class PublishingConnection(ClientConnection, Protocol):
         ...
 
 
-class Incoming:
+class Incoming(ConnectionPart[PublishingConnection]):
     """What comes by one connection."""
 
     def __init__(self, mqtt: MqttRealm, connection: PublishingConnection) -> None:
+        super().__init__(connection)
         self._mqtt = mqtt
-        self._connection = connection
         self._access = mqtt.realm.access
         self._aliases: dict[int, str] = {}
         self._whose: Publication | None = None
@@ -64,6 +65,10 @@ class Incoming:
         """Messages that are being stored and wait for their answer."""
         self._unreleased: set[int] = set()
         """Messages of QoS 2 that came by this connection, are stored, and not released."""
+
+    def end(self) -> None:
+        """Let go of the connection, which is lost; messages that are being stored have it."""
+        self._whose = None
 
     def received_together(self, messages: Sequence[PlainMessage]) -> None:
         """Plain messages have come. Raises :class:`MqttViolation` for one that may not."""
@@ -98,7 +103,8 @@ class Incoming:
 
     def received(self, packet: PublishPacket) -> None:
         """A message has come. Raises :class:`MqttViolation` for one that may not."""
-        connection, session = self._connection, self._connection.client
+        connection = self._connection
+        session = connection.client
         self._mqtt.counts.received[packet.qos] += 1
         topic = packet.topic if packet.properties is NO_PROPERTIES else self._topic(packet)
         if packet.qos == 2 and (is_stored := session.received.get(packet.packet_id)) is not None:

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeGuard
+from weakref import proxy
 
 from penstock.core.vocabulary.ports import Clock
 from penstock.frontends.mqtt.expressing import TOO_LARGE, give_up
@@ -75,6 +76,7 @@ class Outbox:
     connection."""
 
     def __init__(self, session: OutboxSession, counts: MessageCounts, clock: Clock) -> None:
+        session = proxy(session)  # it has the outbox: no cycle
         self._session = session
         self._counts = counts
         self._clock = clock
@@ -89,7 +91,7 @@ class Outbox:
         self._sent: set[int] = set()
         """Ids of what was sent by this connection and takes room."""
         self._waiting: deque[WaitingMessage] = deque()
-        self.bytes = ClientBytes(session.count_bytes)
+        self.bytes = ClientBytes(lambda change: session.count_bytes(change))
         """Bytes of messages that wait, or are in flight and may be sent again."""
         self._last_id = 0
         self._room = asyncio.Event()
@@ -119,7 +121,7 @@ class Outbox:
                 topics.add(message.topic)
         as_published = any(each.retain_as_published for each in filters)
         retain = from_store or (message.is_retained and as_published)
-        waiting = WaitingMessage(message, filters, retain, source, size_of(message))
+        waiting = WaitingMessage.by(filters, message, source, retain=retain)
         if waiting.qos == 0:
             if connection.takes_more:
                 self._put(waiting, 0, 0)
@@ -179,11 +181,11 @@ class Outbox:
             return False
         if max(map(len, packets)) > connection.packet_bytes_max:
             return False
-        filters = (wanted,)
+        numbers = ()
         is_stored = is_sent = True
         size = 0
         for packet_id, message, source in zip(packet_ids, plain, sources, strict=True):
-            waiting = WaitingMessage(message, filters, retain, source, size_of(message))
+            waiting = WaitingMessage(message, 1, numbers, retain, source, size_of(message))
             size += waiting.size
             self.in_flight[packet_id] = InFlight(1, waiting, source, is_stored, is_sent)
         self._counts.sent[1] += count

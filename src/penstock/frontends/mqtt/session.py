@@ -279,7 +279,7 @@ class MqttSession:
             return
         if not wanted.durable:
             wanted.is_live = True
-            self._mqtt.fan_out.filters.add(wanted.text, wanted)
+            self._mqtt.fan_out.add(wanted)
             return
         if wanted.may_have(None):
             feed = wanted.feed = DurableFeed(self._mqtt, self, wanted)
@@ -345,7 +345,7 @@ class MqttSession:
             wanted.feeds = {}
         elif wanted.is_live:
             wanted.is_live = False
-            self._mqtt.fan_out.filters.remove(wanted.text, wanted)
+            self._mqtt.fan_out.remove(wanted)
 
     # --- subscriptions -------------------------------------------------------------------
 

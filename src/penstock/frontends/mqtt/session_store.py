@@ -202,7 +202,11 @@ class SessionStore(KeyedChannel):
                 done.set_exception(error)
 
         self.write(entries, answer)
-        await done
+        try:
+            await done
+        except Exception:
+            del done  # the error refers to this frame: a cycle
+            raise
 
     def flush(self) -> None:
         """Store now what waits for the end of the turn."""

@@ -452,7 +452,10 @@ class MqttSessions:
         farewell = Farewell(self._mqtt.loop.create_future())
         message = Received(packet.topic, packet, session.client_id)
         self._mqtt.publisher.submit(principal.name, [Gathered(farewell, message, tuple(entries))])
-        await farewell.done
+        try:
+            await farewell.done
+        finally:
+            del farewell  # an error in it refers to this frame: a cycle
 
     # --- times ---------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Protocol
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import AuthenticationFailed, ConnectionLost, PenstockError
 from penstock.frontends.mqtt.reasons import connack_reason
+from penstock.frontends.shared.parts import ConnectionPart
 from penstock.frontends.shared.sasl_responses import BEARER, bearer_of, check_own
 from penstock.loggers import logger
 from penstock.wire import scram
@@ -91,13 +92,13 @@ class SignInConnection(Protocol):
         ...
 
 
-class MqttSignIn:
+class MqttSignIn(ConnectionPart[SignInConnection]):
     """Finds out who the client of one connection is, when it connects and whenever it wants to
     show it again."""
 
     def __init__(self, realm: RunningRealm, connection: SignInConnection) -> None:
+        super().__init__(connection)
         self._realm = realm
-        self._connection = connection
         self._access = realm.access
         self._method: str | None = None
         """The authentication method of the CONNECT, which holds for the whole connection."""
@@ -253,7 +254,10 @@ class MqttSignIn:
             self._response = None
             raise MqttViolation(Reason.PACKET_TOO_LARGE, NOT_TAKEN)
         connection.reads_on()
-        return await response
+        try:
+            return await response
+        finally:
+            del response  # an error in it refers to this frame: a cycle
 
     def _properties(self, data: bytes | None) -> PacketProperties:
         return PacketProperties(authentication_method=self._method, authentication_data=data)

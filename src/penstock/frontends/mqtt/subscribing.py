@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.frontends.mqtt.filters import ClientConnection, Filter
 from penstock.frontends.mqtt.reasons import explanation, reason_within
+from penstock.frontends.shared.parts import ConnectionPart
 from penstock.wire.mqtt import reasons
 from penstock.wire.mqtt.packets import (
     SubackPacket,
@@ -32,7 +33,7 @@ class SubscribingConnection(ClientConnection, Protocol):
     client: MqttSession
 
 
-class Subscribing:
+class Subscribing(ConnectionPart[SubscribingConnection]):
     """Answers the SUBSCRIBE and UNSUBSCRIBE of one connection, in their order."""
 
     def __init__(
@@ -42,11 +43,11 @@ class Subscribing:
         following: FollowedChannels,
         connection: SubscribingConnection,
     ) -> None:
+        super().__init__(connection)
         self._mqtt = mqtt
         self._sessions = sessions
         self._following = following
-        self._connection = connection
-        self._refused: PenstockError | None = None
+        self._refused = ""
         """Why a filter of the packet was refused last."""
 
     async def subscribe(self, packet: SubscribePacket) -> list[Filter]:
@@ -56,7 +57,7 @@ class Subscribing:
         if not connection.is_open:
             return []
         number = next(iter(packet.properties.subscription_ids), None)
-        self._refused, made = None, list[Filter]()
+        self._refused, made = "", list[Filter]()
         granted = list[Reason]()
         for each in packet.subscriptions:
             if not connection.is_open:  # the session may have another one by now
@@ -65,7 +66,7 @@ class Subscribing:
         session = connection.client
         if session.is_lasting and connection.is_open:
             await self._sessions.save(session)
-        own = NO_PROPERTIES if self._refused is None else explanation(str(self._refused))
+        own = explanation(self._refused) if self._refused else NO_PROPERTIES
         if connection.is_open:
             connection.send(SubackPacket(packet.packet_id, tuple(granted), own))
         return made
@@ -102,7 +103,7 @@ class Subscribing:
         return Reason(made.qos)
 
     def _refusal(self, error: PenstockError) -> Reason:
-        self._refused = error
+        self._refused = str(error)
         self._mqtt.realm.connections.refused(error)
         return reason_within(error, reasons.ALLOWED[reasons.SUBACK])
 

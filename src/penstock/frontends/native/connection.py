@@ -160,6 +160,7 @@ class Connection(asyncio.BufferedProtocol):
         self._asker.go()
         if self._signing_in is not None:
             self._signing_in.lost()
+        self._signing_in = self._requests = None  # they refer to the connection: a cycle
         self.listener.closed(self)
         self._leave(lost=True)
 

@@ -6,6 +6,7 @@ from penstock.columns.selectors import Selector
 from penstock.core.ids.ids import Span, Spans
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.frontends.native.peer import NativePeer
+from penstock.frontends.shared.parts import ConnectionPart
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.store.schemas import Schemas
 from penstock.wire.native import messages as wire
@@ -40,11 +41,11 @@ class SubscriptionOutlet:
         self._connection.send(wire.Closed(self.client_number, reason.code, str(reason)))
 
 
-class Deliveries:
+class Deliveries(ConnectionPart[NativePeer]):
     """The deliveries of one connection. Each schema is sent once, before its first events."""
 
     def __init__(self, connection: NativePeer) -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._announced: set[int] = set()
 
     def send(
@@ -52,7 +53,8 @@ class Deliveries:
     ) -> None:
         """Send events to the subscription that the client calls ``number``, with the redelivery
         counts of those that were delivered before."""
-        schemas = self._connection.realm.view.schemas
+        connection = self._connection
+        schemas = connection.realm.view.schemas
         schema = rows.piece.number if rows.piece else schemas.transient(rows.batch.schema)
         if schema not in self._announced:
             self._announce(schema, schemas)
@@ -63,7 +65,7 @@ class Deliveries:
                 (count, mine) for count, spans in redeliveries if (mine := _within(spans, around))
             )
         body = rows.body
-        self._connection.send(
+        connection.send(
             wire.Delivery(
                 number,
                 schema,

@@ -73,6 +73,10 @@ class NativeSignIn:
         exchange, known = self._access.scram(hello.data, host)
         self._proof = asyncio.get_running_loop().create_future()
         self._connection.send(wire.Challenge(exchange.challenge(known)))
-        principal, outcome = await self._access.scram_proven(exchange, await self._proof, host)
+        try:
+            proof = await self._proof
+        finally:
+            self._proof = None  # an error in it refers to this frame: a cycle
+        principal, outcome = await self._access.scram_proven(exchange, proof, host)
         self._connection.send(wire.Challenge(outcome))
         return principal

@@ -15,6 +15,10 @@ def _nothing() -> bool:
     return False
 
 
+def _ignore(_: float) -> None:
+    """Take a time that interests nobody any more."""
+
+
 class ReadThrottle:
     """Pauses and resumes the reading of one connection."""
 
@@ -54,8 +58,9 @@ class ReadThrottle:
         self._transport = transport
 
     def end(self) -> None:
-        """Stop, because the connection is lost."""
+        """Stop, because the connection is lost, and let go of it."""
         self._transport = None
+        self._may_read, self._resumed, self._take = _nothing, _ignore, _nothing
 
     def came(self) -> None:
         """Take in a piece of what has come, and the rest in later turns of the loop: the other

@@ -8,6 +8,7 @@ import hmac
 import secrets
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Hashable
+from functools import partial
 from typing import Any
 
 from penstock.api.access import Verifier
@@ -98,7 +99,7 @@ class Passwords:
     async def _wait(self, wanted_by: Asker, host: str) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queues.setdefault(host, {})[turn] = None
-        stay = wanted_by.on_gone(lambda: self._drop(turn, host))
+        stay = wanted_by.on_gone(partial(self._drop, turn, host))
         try:
             await turn
         except BaseException:
@@ -108,6 +109,7 @@ class Passwords:
             raise
         finally:
             stay()
+            del turn  # an error in it refers to this frame: a cycle
 
     def _drop(self, turn: asyncio.Future[None], host: str) -> None:
         if self._leave(turn, host):

@@ -177,7 +177,11 @@ async def _settled(by: Caller, subscription: int, events: list[Event]) -> None:
     by.realm.subscriptions.settle(
         subscription, tuple(ids.spans), reply, roll_back=False, previous=False
     )
-    await settled
+    try:
+        await settled
+    except Exception:
+        del settled  # the error refers to this frame: a cycle
+        raise
 
 
 # --- leases -------------------------------------------------------------------------------

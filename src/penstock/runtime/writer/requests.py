@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -240,6 +241,26 @@ def split_at(
     return waiting, []
 
 
+def expect_answer(work: ShardRequest) -> asyncio.Future[Any]:
+    """A future for the answer of ``work``. The work lets go of it with the answer: an error refers
+    to the frame that waits, and this to the work, which may have a group of events."""
+    expected: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    answer: asyncio.Future[Any] | None = expected
+
+    def reply(result: Any, error: BaseException | None) -> None:
+        nonlocal answer
+        waiting, answer = answer, None
+        if waiting is None or waiting.done():  # nobody waits any more
+            return
+        if error is None:
+            waiting.set_result(result)
+        else:
+            waiting.set_exception(error)
+
+    work.reply = reply
+    return expected
+
+
 def outcome_of(work: ShardRequest, group: Group) -> tuple[Any, BaseException | None]:
     """The answer, or the error that it was refused with. An unexpected failure affects this work
     alone if nothing was applied yet. Otherwise it is raised, and the realm has to be recovered from
@@ -248,7 +269,9 @@ def outcome_of(work: ShardRequest, group: Group) -> tuple[Any, BaseException | N
     try:
         return work.run(group), None
     except PenstockError as refusal:
-        return None, refusal
+        # Its traceback leads to the writer's frames, and these to the refusal: a cycle, with all
+        # that the group has.
+        return None, refusal.with_traceback(None)
     except Exception as failure:
         if group.is_half_done or isinstance(failure, NeedsLook):
             raise

@@ -41,6 +41,7 @@ from penstock.runtime.writer.requests import (
     RunAction,
     RunCommand,
     ShardRequest,
+    expect_answer,
     outcome_of,
     send_answer,
     size_of,
@@ -133,19 +134,12 @@ class Shard:
 
     async def ask(self, work: ShardRequest, *, first: bool = False) -> Any:
         """Queue ``work`` and wait for its answer. Raises what it is refused with."""
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def reply(result: Any, error: BaseException | None) -> None:
-            if answer.done():  # nobody waits any more
-                return
-            if error is None:
-                answer.set_result(result)
-            else:
-                answer.set_exception(error)
-
-        work.reply = reply
+        answer = expect_answer(work)
         self.submit(work, first=first)
-        return await answer
+        try:
+            return await answer
+        finally:
+            del answer  # an error in it refers to this frame: a cycle
 
     async def act(
         self,
@@ -173,7 +167,10 @@ class Shard:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._between.append((call, done))
         self._rouse()
-        await done
+        try:
+            await done
+        finally:
+            del done  # an error in it refers to this frame: a cycle
 
     def quarantine(self, number: int, command: Quarantine) -> None:
         """Quarantine stored events that turned out to be unreadable (SEM S1). Nothing is swept

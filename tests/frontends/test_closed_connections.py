@@ -1,0 +1,62 @@
+"""A connection that is over is freed at once. Nothing of it waits for the cyclic garbage collector,
+which a server runs rarely: closed connections would take more memory than open ones."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Final
+
+import pytest
+
+from penstock.frontends.amqp.connection import AmqpConnection
+from penstock.frontends.amqp.engine import AmqpEngine
+from penstock.frontends.http.server import HttpConnection
+from penstock.frontends.mqtt.connection import MqttConnection
+from penstock.frontends.mqtt.session import MqttSession
+from penstock.frontends.native.connection import Connection
+from penstock.runtime.operations.callers import Caller
+from penstock.runtime.writer.group import Group
+from tests.fuzz import amqp, connections, http, mqtt_connections
+from tests.fuzz.connections import Served
+
+CONNECTIONS: Final = (AmqpConnection, Connection, HttpConnection, MqttConnection)
+KINDS: Final = (*CONNECTIONS, AmqpEngine, Caller, Group, MqttSession)
+KEPT: Final = Counter({"Group": 1, "MqttSession": 1})
+"""What stays: the newest group of the writer, and the session that lasts."""
+PROTOCOLS: Final[dict[str, tuple[type[Served], Sequence[bytes]]]] = {
+    "native": (Served, connections.conversations()),
+    "amqp": (amqp.AmqpServed, amqp.conversations()),
+    "mqtt": (mqtt_connections.MqttServed, mqtt_connections.conversations()),
+    "http": (http.HttpServed, http.conversations()),
+}
+
+
+@pytest.fixture(autouse=True)
+def _uncollected() -> Iterator[None]:
+    """Nothing is collected, and what was there before is not looked at."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    yield
+    gc.enable()
+    gc.unfreeze()
+
+
+def left() -> Counter[str]:
+    return Counter(type(each).__name__ for each in gc.get_objects() if type(each) in KINDS)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("share", [1.0, 0.6], ids=["whole", "cut off"])
+def test_nothing_of_a_closed_connection_waits_for_the_garbage_collector(
+    protocol: str, share: float
+) -> None:
+    kind, conversations = PROTOCOLS[protocol]
+    with closing(kind()) as served:
+        for conversation in conversations:
+            served.take(conversation[: int(share * len(conversation))])
+
+        assert left() <= KEPT
