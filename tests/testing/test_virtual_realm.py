@@ -173,6 +173,7 @@ def test_a_call_that_waits_takes_no_real_time(
     assert realm.now == START + timedelta(hours=1, minutes=30)
 
 
+@pytest.mark.slow
 def test_a_call_that_waits_for_what_never_comes_fails(session: penstock.Session) -> None:
     queue = session.queues.create("jobs")
 
@@ -180,6 +181,7 @@ def test_a_call_that_waits_for_what_never_comes_fails(session: penstock.Session)
         queue.pop()
 
 
+@pytest.mark.slow
 def test_sessions_stay_connected_over_a_year(
     realm: VirtualRealm, session: penstock.Session
 ) -> None:
@@ -238,6 +240,16 @@ def test_only_the_thread_that_made_the_realm_lets_time_pass(
     assert realm.now == START
 
 
+def test_a_realm_may_be_closed_in_another_thread(realm: VirtualRealm) -> None:
+    session = realm.connect()
+    session.queues.create("jobs").push(b"job")
+    closing = threading.Thread(target=realm.close)
+    closing.start()
+    closing.join()
+
+    assert realm.open_sessions == 0
+
+
 # --- asynchronous ------------------------------------------------------------------------
 
 
@@ -287,6 +299,15 @@ def test_an_error_of_an_asynchronous_test_shows_its_line(realm: VirtualRealm) ->
         realm.run(story)
 
     assert "story" in [entry.name for entry in raised.traceback]
+
+
+@pytest.mark.slow
+def test_an_asynchronous_test_that_waits_for_what_never_comes_fails(realm: VirtualRealm) -> None:
+    async def story() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(StillWaiting, match=r"story has waited for 3660 days of virtual time"):
+        realm.run(story)
 
 
 # --- errors ------------------------------------------------------------------------------
@@ -391,6 +412,14 @@ def test_clients_of_other_loops_reach_it(realm: VirtualRealm) -> None:
         realm.advance(days=1)
         assert datas(orders.browse()) == []
         assert session.is_connected
+
+
+def test_calls_leave_no_timers_behind(realm: VirtualRealm, session: penstock.Session) -> None:
+    orders = session.channels.create("orders")
+    for _ in range(300):
+        orders.publish(b"1")
+
+    assert len(realm._clock._timers) < 200
 
 
 def test_a_month_takes_a_moment(realm: VirtualRealm, session: penstock.Session) -> None:

@@ -38,7 +38,7 @@ PATIENCE_S: Final = 366 * DAY_S
 
 
 class StillWaiting(AssertionError):
-    """A call has waited for a year of virtual time: what it waits for never comes."""
+    """A call has waited for years of virtual time: what it waits for never comes."""
 
 
 class _LeapingSelector(selectors.DefaultSelector):
@@ -210,12 +210,19 @@ class LeapingThread(LoopThread):
         """Whether the calling thread is the one whose calls let time pass."""
         return threading.get_ident() == self._owner
 
-    def call(self, work: Coroutine[Any, Any, T], *, patience_s: float | None = PATIENCE_S) -> T:
-        """Run ``work`` on the loop, and wait for its result; raises :class:`StillWaiting` after
-        ``patience_s`` virtual seconds."""
+    def call(
+        self,
+        work: Coroutine[Any, Any, T],
+        *,
+        patience_s: float | None = PATIENCE_S,
+        name: str = "",
+    ) -> T:
+        """Run ``work`` on the loop, and wait for its result; raises :class:`StillWaiting`, with the
+        name of the work, after ``patience_s`` virtual seconds."""
         __tracebackhide__ = True
         if self.is_owner:
-            waiting = self._waited(work, patience_s)
+            name = name or getattr(work, "__qualname__", "a call")
+            waiting = self._waited(work, patience_s, name)
         elif _job.loop is self._leaping:
             waiting = self._waited_in_job(work)
         else:
@@ -226,7 +233,7 @@ class LeapingThread(LoopThread):
             if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:  # it was refused
                 work.close()
 
-    async def _waited(self, work: Coroutine[Any, Any, T], patience_s: float | None) -> T:
+    async def _waited(self, work: Coroutine[Any, Any, T], patience_s: float | None, name: str) -> T:
         __tracebackhide__ = True
         patience = asyncio.timeout(patience_s)
         try:
@@ -236,9 +243,10 @@ class LeapingThread(LoopThread):
         except TimeoutError:
             if not patience.expired():
                 raise
+        days = (patience_s or 0) / DAY_S
         raise StillWaiting(
-            f"{getattr(work, '__qualname__', work)} has waited for {(patience_s or 0) / DAY_S:.0f} "
-            "days of virtual time, and what it waits for has not come; give it a timeout"
+            f"{name} has waited for {days:.0f} days of virtual time, and what it waits for has not "
+            "come; give it a timeout"
         )
 
     async def _waited_in_job(self, work: Coroutine[Any, Any, T]) -> T:

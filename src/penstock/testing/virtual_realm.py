@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 LONGEST_S: Final = 100 * PATIENCE_S
 """The clock is moved by so much at most."""
+STORY_S: Final = 10 * PATIENCE_S
+"""An asynchronous test that takes longer, in virtual time, waits for something that never comes."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SETTINGS: Final = {
@@ -169,7 +171,9 @@ class VirtualRealm(Realm):
                 f"run got {story!r}, which is not a coroutine function; give it one, and its "
                 "arguments, such as run(story, 1)"
             )
-        outcome: T | _Raised = self._thread.call(_outcome(work), patience_s=LONGEST_S)
+        outcome: T | _Raised = self._thread.call(
+            _outcome(work), patience_s=STORY_S, name=work.__qualname__
+        )
         if isinstance(outcome, _Raised):
             raise outcome.error
         return outcome
@@ -218,6 +222,11 @@ class VirtualRealm(Realm):
         realm = await open_realm(self._directory, self._settings, clock=self._clock)
         self._clock.next_due_us = partial(_next_due_us, realm, self._clock)
         return realm
+
+    async def _stop(self) -> None:
+        """Stop, in whichever thread: connections that end wait for timers."""
+        with self._clock.time_passes():
+            await super()._stop()
 
     def _start_part(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         start = super()._start_part
