@@ -146,6 +146,21 @@ def test_what_is_due_within_an_advance_is_done_in_its_order_and_at_its_time(
     assert datas(session.channels.get("given-up").browse()) == []
 
 
+def test_what_is_due_less_than_a_millisecond_after_another_event_is_done_too(
+    realm: VirtualRealm, session: penstock.Session
+) -> None:
+    """A realm looks for what is due once in a millisecond at most."""
+    orders = session.channels.create("orders", ttl=DAY_MS)
+    orders.publish(b"1")
+    realm.advance(timedelta(microseconds=300))
+    orders.publish(b"2")
+
+    realm.advance(days=1)
+
+    assert realm.now == START + timedelta(days=1, microseconds=300)
+    assert datas(orders.browse()) == []
+
+
 # --- waiting -----------------------------------------------------------------------------
 
 
