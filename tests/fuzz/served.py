@@ -13,7 +13,6 @@ import contextlib
 import json
 import socket
 import tempfile
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from tests.fuzz import covered, extremes, mqtt_extremes
 from tests.fuzz.covered import BranchCount
 from tests.fuzz.drawing import Drawn, Guided, decoded, drawn, encoded
 from tests.fuzz.http import furniture, request
+from tests.fuzz.pinging import Pinging, cpu_s
 
 NAME: Final = "served"
 FURNISHED_EVERY: Final = 200
@@ -47,7 +47,6 @@ IDLE_CPU_S: Final = 0.005
 REPEATED_BYTES: Final = 32 << 20
 """Bytes of the last requests that are kept in a file when something breaks."""
 REPORTED_EVERY_S: Final = 60.0
-PING_EVERY_S: Final = 0.05
 READ_BYTES: Final = 1 << 16
 LIMITS: Final = {
     "PENSTOCK_LIMITS_MEMORY_BYTES": str(32 << 20),
@@ -86,14 +85,11 @@ class Attacked:
         self._server = self._make_server(Path(self._folder.name))
         self._ends = contextlib.ExitStack()
         self._looked_at = 0
-        self.slowest_s = 0.0
-        """Most processor time of a ping so far."""
         self.memory_bytes = 0
         """Most memory that the process has had of its own, by :meth:`_measure`."""
         self.resident_bytes = 0
         """Most resident memory of the process, with the pages of mapped files."""
-        self.pings = 0
-        self._pinged: Exception | None = None
+        self._pinging: Pinging | None = None
         self.branches = 0
         """Branches of the package, in a guided run."""
         self._branch_count: BranchCount | None = None
@@ -127,11 +123,8 @@ class Attacked:
                 ends.callback(self._branch_count.close)
             self.furnish()
             if self._ping_s_max:
-                stop = threading.Event()
-                pinging = threading.Thread(target=self._ping, args=(stop,), name="pinging")
-                pinging.start()
-                ends.callback(pinging.join)
-                ends.callback(stop.set)
+                self._pinging = Pinging(self._server.port, self._server.pid)
+                ends.enter_context(self._pinging)
             self._ends = ends.pop_all()
         return self
 
@@ -166,11 +159,11 @@ class Attacked:
             line.settimeout(IDLE_S)
             heard = b""
             while not is_answered(heard) and time.perf_counter() < end_s:
-                used_s = self.cpu_s
+                used_s = cpu_s(self._server.pid)
                 try:
                     part = line.recv(READ_BYTES)
                 except TimeoutError:
-                    if self.cpu_s - used_s < IDLE_CPU_S:
+                    if cpu_s(self._server.pid) - used_s < IDLE_CPU_S:
                         break
                     continue
                 if not part:
@@ -193,9 +186,13 @@ class Attacked:
         self.resident_bytes = max(self.resident_bytes, resident)
 
     @property
-    def cpu_s(self) -> float:
-        """Processor time of the process."""
-        return time.clock_gettime(~self._server.pid << 3 | 2)  # as clock_getcpuclockid makes it
+    def slowest_s(self) -> float:
+        """Most processor time of a ping so far."""
+        return 0.0 if self._pinging is None else self._pinging.slowest_s
+
+    @property
+    def pings(self) -> int:
+        return 0 if self._pinging is None else self._pinging.pings
 
     @property
     def reached(self) -> int:
@@ -221,8 +218,8 @@ class Attacked:
         if (memory := self.memory_bytes) > self._memory_bytes_max:
             allowed = f"{self._memory_bytes_max >> 20} MiB are allowed"
             raise Broken(f"the process has had {memory >> 20} MiB of memory; {allowed}")
-        if self._pinged is not None:
-            raise Broken(f"an administrator is not answered: {self._pinged}")
+        if self._pinging is not None and self._pinging.is_unanswered:
+            raise Broken("an administrator is not answered any more")
         if self._ping_s_max and self.slowest_s > self._ping_s_max:
             spent = f"{self.slowest_s * 1e3:.0f} ms of processor time"
             raise Broken(f"a ping took {spent}; {self._ping_s_max * 1e3:.0f} ms are allowed")
@@ -240,20 +237,6 @@ class Attacked:
             raise Broken(f"another client cannot work: {error}") from error
         if batch is None or [event.data for event in batch] != [b"x"]:
             raise Broken("another client does not get what it has published")
-
-    def _ping(self, stop: threading.Event) -> None:
-        try:
-            with penstock.connect(self._server.url) as session:
-                while not stop.wait(PING_EVERY_S):
-                    begun_s, used_s = time.perf_counter(), self.cpu_s
-                    session.info()
-                    # threads of the server may use more processor time than there was time
-                    waited_s = time.perf_counter() - begun_s
-                    self.slowest_s = max(self.slowest_s, min(self.cpu_s - used_s, waited_s))
-                    self.pings += 1
-                    self._measure()
-        except (penstock.PenstockError, OSError) as error:  # or the process has ended
-            self._pinged = error
 
 
 def _make_channels(data: Path) -> None:

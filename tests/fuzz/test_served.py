@@ -18,10 +18,11 @@ MEMORY_BYTES = 400 << 20
 @pytest.mark.slow
 @pytest.mark.process
 def test_a_server_lives_through_extreme_values_over_every_protocol() -> None:
-    outcome = attack(seed=1, examples=240, memory_bytes=MEMORY_BYTES)
+    outcome = attack(seed=1, examples=240, memory_bytes=MEMORY_BYTES, ping_s_max=60.0)
 
     assert outcome.broken == ""
     assert outcome.done == 240
+    assert outcome.pings > 0
 
 
 @pytest.mark.slow
