@@ -286,6 +286,8 @@ def test_who_is_not_listened_to_is_not_silent(
     realm: penstock.Realm, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The realm has enough to do for longer than a peer may say nothing."""
+    with realm.connect() as session:
+        session.queues.create("work")
     ticks: list[float] = []
     is_over = threading.Event()
     tick = AmqpEngine.tick
@@ -300,8 +302,8 @@ def test_who_is_not_listened_to_is_not_silent(
     with monkeypatch.context() as patched:
         patched.setattr(AmqpEngine, "tick", noted_tick)
         patched.setattr(AmqpConnection, "is_congested", property(lambda self: True))
-        peer.say(opened())
-        peer.hear(performative(BEGIN)[:3])
+        peer.say(opened() + sender("s", 0, WORK))
+        peer.hear(performative(ATTACH)[:3])
         assert is_over.wait(PATIENCE_S)
         peer.say(said(CLOSE))  # it is there when the realm listens again
     peer.hear_all()

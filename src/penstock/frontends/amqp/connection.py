@@ -471,7 +471,9 @@ class AmqpConnection(HostedConnection):
         return self._in_progress > 0 or self.in_flight_bytes > 0
 
     def _may_read(self) -> bool:
-        return self._takes_more and not self.is_congested and not self.listener.is_draining
+        if self.is_congested and (self.pace.is_ahead or self.links.take_messages):
+            return False  # who sends no messages does not wait for those who do
+        return self._takes_more and not self.listener.is_draining
 
     def _reads_again(self, now_s: float) -> None:
         self.heard_s = now_s

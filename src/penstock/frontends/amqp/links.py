@@ -63,6 +63,11 @@ class Links(ConnectionPart[LinksPeer]):
         """How many links have a consumer."""
         return sum(each.consumer is not None for each in self._links.values())
 
+    @property
+    def take_messages(self) -> bool:
+        """Whether the peer may send messages by one of them."""
+        return any(each.link.is_receiver for each in self._links.values())
+
     def _receivers_before(self, attached: Attached) -> int:
         """How many links by which events go out were attached before this one."""
         found = 0

@@ -208,7 +208,9 @@ class MqttConnection(HostedConnection):
         self.client.outbox.send_waiting()
 
     def _may_read(self) -> bool:
-        is_held_up = self.pace.is_ahead or self.listener.is_congested or self.listener.is_draining
+        listener = self.listener
+        waits = self.incoming.publishes and listener.is_congested
+        is_held_up = self.pace.is_ahead or waits or listener.is_draining
         is_held = self._reader.held_bytes > HELD_BYTES_MAX and self._holds_packets
         return self.takes_more and not is_held_up and not is_held
 

@@ -66,6 +66,11 @@ class Incoming(ConnectionPart[PublishingConnection]):
         self._unreleased: set[int] = set()
         """Messages of QoS 2 that came by this connection, are stored, and not released."""
 
+    @property
+    def publishes(self) -> bool:
+        """Whether a message has come by the connection."""
+        return self._whose is not None
+
     def end(self) -> None:
         """Let go of the connection, which is lost; messages that are being stored have it."""
         self._whose = None

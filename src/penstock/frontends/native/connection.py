@@ -62,6 +62,8 @@ class Connection(asyncio.BufferedProtocol):
     protocol = "native"
     _taken = 0
     """Highest number of a request that was begun."""
+    _publishes = False
+    """Whether it has sent events. It is not read then while publishers wait; others are."""
 
     def __init__(self, listener: NativeListener, principal: Principal | None = None) -> None:
         """A ``principal`` is given for connections inside this process, which do not sign in."""
@@ -286,6 +288,8 @@ class Connection(asyncio.BufferedProtocol):
                 self.fail(number, error)
                 return
         assert self._requests is not None, "it was welcomed"
+        if body:
+            self._publishes = True
         self._taken = max(self._taken, number)
         self._requests.take(number, request, body)
 
@@ -392,7 +396,7 @@ class Connection(asyncio.BufferedProtocol):
         return (
             self.writable
             and self._in_progress < REQUESTS_MAX
-            and not listener.is_congested
+            and not (self._publishes and listener.is_congested)
             and not listener.is_draining
         )
 
