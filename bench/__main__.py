@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report(given.json or MEASURED)
     if given.shapes[:1] == ["install"]:
         return _install(given.shapes[1:])
-    if given.before and not (given.before / "src/penstock/__init__.py").exists():
+    if given.before and not (given.before / "packages/client/src/penstock/__init__.py").exists():
         print(f"{given.before} is no checkout of Penstock: it has no src/penstock", file=sys.stderr)
         return 2
     known = shapes()

@@ -94,7 +94,7 @@ class PipelineWork:
     # --- the steps of pipelines ------------------------------------------------------------
 
     def _pipeline(self, folder: Path) -> Callable[[], int]:
-        from penstock.spark.pipelines import parse, run
+        from penstock_spark.pipelines import parse, run
 
         step: dict[str, Any] = {"name": "step", "kind": self._kind, "source": CHANNEL}
         if self._kind == "latest":
@@ -164,7 +164,7 @@ class PipelineWork:
 
     def _aggregation(self, events: DataFrame, folder: Path) -> Callable[[], int]:
         """The states of the keys; into files where the case has a target."""
-        from penstock.spark.pipelines.states import StateRules, states
+        from penstock_spark.pipelines.states import StateRules, states
 
         writer = states(events, StateRules(key=("account",), deltas=True)).writeStream
         writer = writer.outputMode("update")
@@ -209,7 +209,7 @@ def _table(numbers: np.ndarray) -> pa.Table:
 
 
 def main() -> None:
-    from penstock.spark.session import session
+    from penstock_spark.session.session import session
 
     job = msgspec.json.decode(sys.argv[1], type=PipelineJob)
     Path(job.directory).mkdir(exist_ok=True)

@@ -1,8 +1,7 @@
 """The processes of S12T: how long Spark takes to start, to answer, and what it costs idle.
 
-``tuned`` is the session that ``penstock.spark.session`` makes, ``short`` what it makes for jobs of
-seconds; ``plain`` one with Spark's own settings. Everything else is the same.
-"""
+``tuned`` is the session that ``penstock_spark.session.session`` makes, ``short`` what it makes for
+jobs of seconds; ``plain`` one with Spark's own settings. Everything else is the same."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ import numpy as np
 import penstock
 from bench.measuring import cpu_s_below, cpu_s_since
 from bench.shape import Figures
-from penstock.core.vocabulary.errors import SessionClosed
-from penstock.spark.jvm import find_jvm, java_home
+from penstock_core.vocabulary.errors import SessionClosed
+from penstock_spark.session.jvm import find_jvm, java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +48,7 @@ class TimesJob(msgspec.Struct, frozen=True):
 def session_of(contender: str) -> SparkSession:
     """A local session on all cores."""
     if contender in ("tuned", "short"):
-        from penstock.spark.session import session
+        from penstock_spark.session.session import session
 
         return session("bench", short=contender == "short")
     os.environ |= {"JAVA_HOME": str(java_home(find_jvm())), "PYSPARK_PYTHON": sys.executable}

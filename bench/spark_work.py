@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 import penstock
-from penstock.core.vocabulary.errors import Unavailable
-from penstock.spark.jvm import find_jvm
+from penstock_core.vocabulary.errors import Unavailable
+from penstock_spark.session.jvm import find_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -188,7 +188,7 @@ def in_turns(run: Callable[[str], float], rounds: int, *, is_warm: bool) -> dict
 
 
 def main() -> None:
-    from penstock.spark.session import session
+    from penstock_spark.session.session import session
 
     job = msgspec.json.decode(sys.argv[1], type=SparkJob)
     spark = session("bench", **SETTINGS)

@@ -11,8 +11,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from penstock.bootstrap.relocating import source_realm
-from penstock.testing.comparing import Contents, contents_of, differences
+from penstock_cluster.bootstrap.relocating import source_realm
+from penstock_testing.comparing import Contents, contents_of, differences
 
 
 async def read(directory: Path) -> Contents:

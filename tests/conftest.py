@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from penstock.logs import configure_unless_done
-from penstock.parts import registered
-from penstock.testing.process import ServerProcess
+from penstock_server.logs import configure_unless_done
+from penstock_server.parts import registered
+from penstock_testing.process import ServerProcess
 from tests.thorough import QUICK
 
 pytest_plugins = ["pytester", "tests.java", "tests.scheduling"]

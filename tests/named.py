@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from penstock.core.vocabulary.errors import InvalidName
-from penstock.core.vocabulary.names import destination_name
+from penstock_core.vocabulary.errors import InvalidName
+from penstock_core.vocabulary.names import destination_name
 
 _TELLING = "aZ9 ./-_#@$+:*>?%~,;=&\"'`(){}[]<|!äßñ日本한\u0308😀"
 """Signs that mean something somewhere: in URLs, shells, patterns, labels, addresses."""

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import penstock
-from penstock.wire.mqtt.packets import PublishPacket, SubscribePacket, TopicSubscription
-from penstock.wire.mqtt.properties import PacketProperties
+from penstock_mqtt.wire.packets import PublishPacket, SubscribePacket, TopicSubscription
+from penstock_mqtt.wire.properties import PacketProperties
 from tests.frontends.http.asking import Web
 from tests.frontends.mqtt.clients import PacketClient, connected
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.core.vocabulary.definitions import Storage
+from penstock_core.vocabulary.definitions import Storage
 
 
 def spindles(type: str, rows: int) -> Storage:

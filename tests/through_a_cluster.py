@@ -27,24 +27,24 @@ import pytest
 from msgspec.structs import replace
 
 import penstock
-from penstock.bootstrap import aio_realm, embedded_realm, tls, with_certificate
-from penstock.bootstrap.cluster import cluster_secret
-from penstock.bootstrap.node_directory import NodeDirectory
 from penstock.client.connection.transport import Link
-from penstock.cluster.roles import owners_in, serving_node
-from penstock.cluster.standing_by import StandbyListener
-from penstock.core.owning.orders import ORDERS_KEY, Orders
-from penstock.core.vocabulary.errors import ConnectionLost
-from penstock.core.vocabulary.ports import Registry
-from penstock.frontends.native.listener import NativeListener
-from penstock.frontends.shared.ports import HeldPorts
-from penstock.frontends.shared.relay import Relays
-from penstock.runtime.access.access import AccessControl
-from penstock.runtime.realm import RunningRealm
-from penstock.runtime.writer.clock import SystemClock
-from penstock.serving.cluster import NodeProcess
-from penstock.settings import Settings
-from penstock.testing.engine import EngineServers, MemoryEngine
+from penstock_cluster.bootstrap.cluster import cluster_secret
+from penstock_cluster.bootstrap.node_directory import NodeDirectory
+from penstock_cluster.nodes.roles import owners_in, serving_node
+from penstock_cluster.nodes.standing_by import StandbyListener
+from penstock_cluster.owning.orders import ORDERS_KEY, Orders
+from penstock_cluster.relay import Relays
+from penstock_cluster.serving.cluster import NodeProcess
+from penstock_core.vocabulary.errors import ConnectionLost
+from penstock_core.vocabulary.ports import Registry
+from penstock_server.bootstrap import aio_realm, embedded_realm, tls, with_certificate
+from penstock_server.frontends.native.listener import NativeListener
+from penstock_server.frontends.shared.ports import HeldPorts
+from penstock_server.runtime.access.access import AccessControl
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_server.settings import Settings
+from penstock_testing.engine import EngineServers, MemoryEngine
 
 HOST: Final = "127.0.0.1"
 MOVING_EVERY_S: Final = 10.0

@@ -15,18 +15,18 @@ from urllib.parse import urlsplit
 import pytest
 
 import penstock
-from penstock.frontends.amqp import standby as amqp
-from penstock.frontends.http import standby as http
-from penstock.frontends.mqtt import standby as mqtt
-from penstock.frontends.native import standby as native
-from penstock.frontends.shared.arrivals import Arrivals
-from penstock.frontends.shared.handshakes import TlsServer
-from penstock.frontends.shared.ports import open_server
-from penstock.frontends.shared.relay import RelayChooser, Relays, Wants, relay_before_tls
-from penstock.frontends.shared.relayed import RelayGate
-from penstock.frontends.shared.serving_node import ServingNode
-from penstock.runtime.writer.clock import SystemClock
-from penstock.wire.relay_preface import secret_name
+from penstock_amqp import standby as amqp
+from penstock_cluster.relay import RelayChooser, Relays, Wants, relay_before_tls
+from penstock_core.wire.relay_preface import secret_name
+from penstock_mqtt import standby as mqtt
+from penstock_server.frontends.http import standby as http
+from penstock_server.frontends.native import standby as native
+from penstock_server.frontends.shared.arrivals import Arrivals
+from penstock_server.frontends.shared.handshakes import TlsServer
+from penstock_server.frontends.shared.ports import open_server
+from penstock_server.frontends.shared.relayed import RelayGate
+from penstock_server.frontends.shared.serving_node import ServingNode
+from penstock_server.runtime.writer.clock import SystemClock
 
 PATIENT_S: Final = 3_600.0
 _SECRET: Final = b"s" * 32

@@ -16,7 +16,7 @@ from bench.ledger import Ledger
 from bench.processes import free_port, server_process, without_client
 from bench.shape import BATCH, WINDOW, Broker, Client, Server, Subscriber
 from bench.workload import Encoded, Events, decode, encode
-from penstock.tasks import start_task
+from penstock_core.tasks import start_task
 
 SUBJECT = "orders"
 DURABLE = "billing"

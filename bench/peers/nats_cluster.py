@@ -12,7 +12,7 @@ from bench.peers.nats import Nats, NatsBroker
 from bench.peers.penstock_cluster import parts_of
 from bench.shape import Broker, Server
 from bench.together import servers_together
-from penstock.testing.nats_servers import SERVERS, NatsServers
+from penstock_testing.nats_servers import SERVERS, NatsServers
 
 STARTED_S: Final = 60.0
 LOOK_S: Final = 0.1

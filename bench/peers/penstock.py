@@ -19,7 +19,7 @@ from bench.ledger import Ledger
 from bench.processes import free_port, server_process
 from bench.shape import WINDOW, Broker, Client, Server, Subscriber
 from bench.workload import Events
-from penstock.tasks import start_task
+from penstock_core.tasks import start_task
 
 ORDERS = "orders"
 DURABLE = "billing"

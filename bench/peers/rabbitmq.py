@@ -14,7 +14,7 @@ from bench.ledger import Ledger
 from bench.processes import free_port, server_process, without_client
 from bench.shape import WINDOW, Broker, Client, Missing, Server, Subscriber
 from bench.workload import Encoded, Events, decode, encode
-from penstock.tasks import start_task
+from penstock_core.tasks import start_task
 
 STREAM = "orders"
 HOME = Path("/usr/lib/rabbitmq/bin")

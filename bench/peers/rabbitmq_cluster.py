@@ -21,7 +21,7 @@ from bench.peers.rabbitmq import (
 from bench.processes import free_port, server_process
 from bench.shape import Broker, Server
 from bench.together import Part, servers_together
-from penstock.testing.nats_servers import free_ports
+from penstock_testing.nats_servers import free_ports
 
 NODES: Final = 3
 MEETING: Final = """

@@ -14,7 +14,7 @@ from rich.console import Console
 import penstock
 from examples.flights.companion import PartFailed
 from examples.flights.run_record import RunRecord
-from penstock.demo.processes import DemoProcesses
+from penstock_tools.demo.processes import DemoProcesses
 
 _ENGINE = "engine-"
 _LOOK_INTERVAL_S = 0.1

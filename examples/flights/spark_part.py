@@ -16,16 +16,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.spark.pipelines import Pipeline, load, run
+
 import penstock
 from examples.flights.companion import Instructions, report, serve
 from examples.flights.names import FLIGHTS
 from penstock.client.sync.sync import Channel
-from penstock.spark.pipelines import Pipeline, load, run
-from penstock.spark.pipelines.runner import session_for
-from penstock.spark.pipelines.standing import Keeping
+from penstock_spark.pipelines.runner import session_for
+from penstock_spark.pipelines.standing import Keeping
 
 if TYPE_CHECKING:
-    from penstock.spark.pipelines.step import Progress
+    from penstock_spark.pipelines.step import Progress
 
 ARCHIVE, DELAYS_STEP, AIRCRAFT = "archive", "delays", "aircraft"
 """The steps of the pipeline."""

@@ -12,22 +12,22 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from penstock.api.publishing import PublishEvents
-from penstock.api.subscriptions import Subscribe
-from penstock.columns.events.batch import EventBatch
-from penstock.columns.events.body import body_of
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
-from penstock.core.vocabulary.start_positions import FromLatest
-from penstock.frontends.front_end import FrontEnd, HostedService
-from penstock.frontends.native.hosted_connection import HostedConnection
-from penstock.frontends.native.listener import NativeListener
-from penstock.runtime.delivery.delivery import Outlet, Redeliveries
-from penstock.runtime.operations.callers import Caller
-from penstock.runtime.operations.door import check_on, find, open_subscription, publish
-from penstock.runtime.store.bodies import body_from
-from penstock.runtime.store.outgoing_batch import OutgoingBatch
-from penstock.settings import Section, Settings
+from penstock_core.api.publishing import PublishEvents
+from penstock_core.api.subscriptions import Subscribe
+from penstock_core.columns.events.batch import EventBatch
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.errors import InvalidArgument, PenstockError
+from penstock_core.vocabulary.start_positions import FromLatest
+from penstock_server.frontends.front_end import FrontEnd, HostedService
+from penstock_server.frontends.native.hosted_connection import HostedConnection
+from penstock_server.frontends.native.listener import NativeListener
+from penstock_server.runtime.delivery.delivery import Outlet, Redeliveries
+from penstock_server.runtime.operations.callers import Caller
+from penstock_server.runtime.operations.door import check_on, find, open_subscription, publish
+from penstock_server.runtime.store.bodies import body_from
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
+from penstock_server.settings import Section, Settings
 
 LINE_BYTES_MAX: Final = 1 << 16
 CREDIT: Final = 1_000

@@ -12,9 +12,9 @@ from proton.reactor import Copy
 from proton.utils import BlockingConnection, LinkDetached
 
 import penstock
-from penstock.api.operations import OPERATIONS
-from penstock.core.vocabulary import errors
-from penstock.core.vocabulary.errors import AccessDenied, PenstockError
+from penstock_core.api.operations import OPERATIONS
+from penstock_core.vocabulary import errors
+from penstock_core.vocabulary.errors import AccessDenied, PenstockError
 from tests.access.matrix import CHANNEL, QUEUE, Caller, register
 from tests.frontends.amqp.clients import WAIT_S, Source, Target
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import penstock
-from penstock.core.vocabulary import errors
-from penstock.core.vocabulary.errors import PenstockError
+from penstock_core.vocabulary import errors
+from penstock_core.vocabulary.errors import PenstockError
 from tests.access.matrix import CHANNEL, OTHER, PASSWORD, QUEUE, TOPICS, Caller, register
 from tests.frontends.http.asking import Web, part
 

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import penstock
 from examples.lines.penstock_lines import FRONT_END
-from penstock.api.operations import OPERATIONS
-from penstock.core.vocabulary.errors import AccessDenied
+from penstock_core.api.operations import OPERATIONS
+from penstock_core.vocabulary.errors import AccessDenied
 from tests.access.matrix import CHANNEL, Caller, register
 
 HOST = "127.0.0.1"

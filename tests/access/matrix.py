@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 import penstock
-from penstock.api.operations import OPERATIONS
+from penstock_core.api.operations import OPERATIONS
 
 CHANNEL, QUEUE, OTHER = "matrix/channel", "matrix/queue", "matrix/other"
 """A channel and a queue that the rights are about, and another channel that is everybody's."""

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from msgspec.structs import replace
 
 import penstock
-from penstock.api.operations import OPERATIONS
-from penstock.core.vocabulary.errors import AccessDenied
-from penstock.wire.mqtt.reasons import Reason
+from penstock_core.api.operations import OPERATIONS
+from penstock_core.vocabulary.errors import AccessDenied
+from penstock_mqtt.wire.reasons import Reason
 from tests.access.matrix import CHANNEL, Caller, register
 from tests.frontends.mqtt.clients import PacketClient
 

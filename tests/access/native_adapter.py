@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import penstock
-from penstock.api.channels import (
+from penstock.client.sync.sync import Session
+from penstock_core.api.channels import (
     DeleteChannel,
     DescribeChannel,
     DescribeColumns,
@@ -16,7 +17,7 @@ from penstock.api.channels import (
     MaintainChannel,
     PurgeChannel,
 )
-from penstock.api.durables import (
+from penstock_core.api.durables import (
     CreateDurable,
     DeleteDurable,
     DescribeDurable,
@@ -26,15 +27,14 @@ from penstock.api.durables import (
     SeekDurable,
     UnbindDurable,
 )
-from penstock.api.publishing import CommitStages
-from penstock.api.realm import Ping
-from penstock.api.requests import Request
-from penstock.api.subscriptions import Attach, BrowseDurable, Unsubscribe
-from penstock.api.transfers import BeginBackup, BeginExport, BeginImport, EndBackup, EndExport
-from penstock.client.sync.sync import Session
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromEarliest, FromLatest
+from penstock_core.api.publishing import CommitStages
+from penstock_core.api.realm import Ping
+from penstock_core.api.requests import Request
+from penstock_core.api.subscriptions import Attach, BrowseDurable, Unsubscribe
+from penstock_core.api.transfers import BeginBackup, BeginExport, BeginImport, EndBackup, EndExport
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest, FromLatest
 from tests.access.matrix import CHANNEL, OTHER, PASSWORD, QUEUE, TOPICS, Caller, register
 
 

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import penstock
-from penstock.api.requests import Request
+from penstock_core.api.requests import Request
 from tests.access.certificates import Authority
 
 QUICK: dict[str, Any] = {

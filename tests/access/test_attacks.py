@@ -10,20 +10,20 @@ import pytest
 import structlog
 
 import penstock
-from penstock.api.channels import Locate, PurgeChannel
-from penstock.api.durables import DescribeDurable
-from penstock.api.publishing import CommitStagedParts, CommitStages
-from penstock.api.requests import Request
-from penstock.api.subscriptions import Subscribe
-from penstock.api.transactions import BeginTransaction
 from penstock.client.connection.signing_in import SigningIn
 from penstock.client.connection.transport import Link
 from penstock.client.connection.urls import Address, parse_url
-from penstock.core.vocabulary.errors import AccessDenied, AuthenticationFailed, InvalidArgument
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.frontends.native.connection import Connection
-from penstock.wire.native import messages as wire
-from penstock.wire.native.frames import PREFACE, frame
+from penstock_core.api.channels import Locate, PurgeChannel
+from penstock_core.api.durables import DescribeDurable
+from penstock_core.api.publishing import CommitStagedParts, CommitStages
+from penstock_core.api.requests import Request
+from penstock_core.api.subscriptions import Subscribe
+from penstock_core.api.transactions import BeginTransaction
+from penstock_core.vocabulary.errors import AccessDenied, AuthenticationFailed, InvalidArgument
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.frames import PREFACE, frame
+from penstock_server.frontends.native.connection import Connection
 from tests.access.realms import ask
 
 NEAR, FAR = Address("127.0.0.1", 9), Address("192.0.2.1", 9)

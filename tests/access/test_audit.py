@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.api.access import AuditRecord
-from penstock.core.vocabulary.errors import Damaged, StorageFailed
-from penstock.runtime.access.audit import Audit, LineReader, line_of
-from penstock.runtime.writer.clock import SystemClock
-from penstock.storage import audit_file
-from penstock.storage.audit_file import FileAudit
-from penstock.storage.disk import RealDisk
+from penstock_core.api.access import AuditRecord
+from penstock_core.vocabulary.errors import Damaged, StorageFailed
+from penstock_server.runtime.access.audit import Audit, LineReader, line_of
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_server.storage import audit_file
+from penstock_server.storage.audit_file import FileAudit
+from penstock_server.storage.disk import RealDisk
 from tests.loops import on_a_loop
 
 

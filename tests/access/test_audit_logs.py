@@ -14,13 +14,13 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 import penstock
-from penstock.cli.program import app
-from penstock.core.vocabulary.errors import AccessDenied, AuthenticationFailed, InvalidArgument
-from penstock.runtime.access import audit as audit_module
-from penstock.runtime.access.audit import OTHERS, REFUSALS_FIRST, SUMS_MAX, Audit, NoFile
-from penstock.storage import audit_file
-from penstock.storage.audit_file import NAMES, FileAudit, files_of
-from penstock.storage.disk import RealDisk
+from penstock_core.vocabulary.errors import AccessDenied, AuthenticationFailed, InvalidArgument
+from penstock_server.cli.program import app
+from penstock_server.runtime.access import audit as audit_module
+from penstock_server.runtime.access.audit import OTHERS, REFUSALS_FIRST, SUMS_MAX, Audit, NoFile
+from penstock_server.storage import audit_file
+from penstock_server.storage.audit_file import NAMES, FileAudit, files_of
+from penstock_server.storage.disk import RealDisk
 from tests.access.realms import QUICK
 from tests.loops import on_a_loop
 

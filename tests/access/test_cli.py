@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import penstock
-from penstock.cli.program import app
+from penstock_server.cli.program import app
 
 Run = Callable[..., Result]
 QUICK: dict[str, Any] = {

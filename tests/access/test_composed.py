@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.api.channels import EditChannel, PurgeChannel
-from penstock.api.durables import CreateDurable, PurgeDurable
-from penstock.api.joins import CreateJoin, Redrive
-from penstock.api.publishing import CommitStagedParts
-from penstock.api.requests import Request
-from penstock.api.transactions import (
+from penstock_core.api.channels import EditChannel, PurgeChannel
+from penstock_core.api.durables import CreateDurable, PurgeDurable
+from penstock_core.api.joins import CreateJoin, Redrive
+from penstock_core.api.publishing import CommitStagedParts
+from penstock_core.api.requests import Request
+from penstock_core.api.transactions import (
     BeginTransaction,
     CommitTransaction,
     Leaving,
     TransactionPart,
 )
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import AccessDenied, PenstockError
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.frontends import http
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import AccessDenied, PenstockError
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_server.frontends import http
 from tests.access.realms import QUICK, ask, requests_in
 from tests.frontends.http.asking import Web
 

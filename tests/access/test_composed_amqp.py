@@ -14,13 +14,13 @@ from proton import Delivery, Message
 from proton.utils import LinkDetached
 
 import penstock
-from penstock.api.channels import CreateChannel
-from penstock.api.durables import CreateDurable, DeleteDurable
-from penstock.api.publishing import PublishEvents
-from penstock.api.reading import WatchEvents
-from penstock.api.subscriptions import Attach, Subscribe
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.frontends import amqp
+import penstock_amqp as amqp
+from penstock_core.api.channels import CreateChannel
+from penstock_core.api.durables import CreateDurable, DeleteDurable
+from penstock_core.api.publishing import PublishEvents
+from penstock_core.api.reading import WatchEvents
+from penstock_core.api.subscriptions import Attach, Subscribe
+from penstock_core.vocabulary.identities import ChannelId
 from tests.access.realms import QUICK, requests_in
 from tests.access.test_composed import CASES, Right
 from tests.frontends.amqp.clients import WAIT_S, Client

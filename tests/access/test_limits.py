@@ -8,9 +8,9 @@ import pytest
 
 import penstock
 from penstock.client.sync.sync import Session
-from penstock.columns.events.batch import EventBatch
-from penstock.core.vocabulary.errors import CannotConnect, LimitReached, PenstockError
-from penstock.runtime.access.quota import ConnectionLimits, Quota, RequestPace, RequestRate
+from penstock_core.columns.events.batch import EventBatch
+from penstock_core.vocabulary.errors import CannotConnect, LimitReached, PenstockError
+from penstock_server.runtime.access.quota import ConnectionLimits, Quota, RequestPace, RequestRate
 
 
 def test_a_realm_has_no_more_channels_than_it_may() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.core.vocabulary.errors import AuthenticationFailed, SignInLocked
+from penstock_core.vocabulary.errors import AuthenticationFailed, SignInLocked
 from tests.frontends.http.asking import Reply, Web
 
 WRONG, RIGHT = "alice:wrong", "alice:secret"

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 import penstock
-from penstock.logs import configure
+from penstock_server.logs import configure
 from tests.frontends.http.asking import Web
 from tests.frontends.http.known import Known
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.access.rights import Principal
-from penstock.core.vocabulary.errors import AccessDenied, Damaged, StorageFailed
-from penstock.core.vocabulary.ports import VersionedRecord
-from penstock.runtime.access import logins as module
-from penstock.runtime.access.logins import CSRF_HEADER, KEPT_PREFIX, Logins
-from penstock.storage.memory import MemoryRegistry
+from penstock_core.access.rights import Principal
+from penstock_core.vocabulary.errors import AccessDenied, Damaged, StorageFailed
+from penstock_core.vocabulary.ports import VersionedRecord
+from penstock_server.runtime.access import logins as module
+from penstock_server.runtime.access.logins import CSRF_HEADER, KEPT_PREFIX, Logins
+from penstock_server.storage.memory import MemoryRegistry
 from tests.loops import on_a_loop
 
 ALICE = Principal("alice", "10.0.0.1", proof="password")

@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.api.channels import CreateChannel, DeleteChannel
-from penstock.api.transfers import (
+from penstock.client.sync.sync import Session
+from penstock_core.access.acl import Entry
+from penstock_core.access.rights import Principal
+from penstock_core.api.channels import CreateChannel, DeleteChannel
+from penstock_core.api.transfers import (
     BeginBackup,
     BeginExport,
     CommitImport,
@@ -19,12 +22,9 @@ from penstock.api.transfers import (
     ReadBackup,
     ReadExport,
 )
-from penstock.client.sync.sync import Session
-from penstock.core.access.acl import Entry
-from penstock.core.access.rights import Principal
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import AccessDenied
-from penstock.runtime.access.permits import Permits
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import AccessDenied
+from penstock_server.runtime.access.permits import Permits
 from tests.access.realms import ask
 
 pytestmark = pytest.mark.spec("A3")

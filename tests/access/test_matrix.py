@@ -8,11 +8,11 @@ from importlib.util import find_spec
 import pytest
 
 import penstock
-from penstock.api.operations import OPERATIONS
-from penstock.core.access.rights import RIGHTS
-from penstock.core.vocabulary.errors import AccessDenied, PenstockError
-from penstock.frontends.http.routes import TABLE
-from penstock.frontends.http.routing import RouteMatch
+from penstock_core.access.rights import RIGHTS
+from penstock_core.api.operations import OPERATIONS
+from penstock_core.vocabulary.errors import AccessDenied, PenstockError
+from penstock_server.frontends.http.routes import TABLE
+from penstock_server.frontends.http.routing import RouteMatch
 from tests.access import (  # noqa: F401  they register themselves
     http_adapter,
     lines_adapter,

@@ -15,18 +15,18 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock
-from penstock.bootstrap.self_signed import own_certificate
-from penstock.cli.program import app
-from penstock.core.access.rights import Principal
-from penstock.core.vocabulary.errors import (
+from penstock_core.access.rights import Principal
+from penstock_core.vocabulary.errors import (
     AuthenticationFailed,
     InsecureConnection,
     InvalidArgument,
 )
-from penstock.frontends.http.access import Guard
-from penstock.runtime.access.access import AccessControl
-from penstock.testing.process import ServerProcess
-from penstock.wire.addresses import is_loopback
+from penstock_core.wire.addresses import is_loopback
+from penstock_server.bootstrap.self_signed import own_certificate
+from penstock_server.cli.program import app
+from penstock_server.frontends.http.access import Guard
+from penstock_server.runtime.access.access import AccessControl
+from penstock_testing.process import ServerProcess
 from tests.access.realms import QUICK
 
 AWAY = "192.0.2.7"

@@ -8,15 +8,15 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.api.publishing import CommitStagedParts, DropStages
-from penstock.api.transactions import (
+from penstock.client.sync.sync import Session
+from penstock_core.api.publishing import CommitStagedParts, DropStages
+from penstock_core.api.transactions import (
     AbortTransaction,
     BeginTransaction,
     CommitTransaction,
     DescribeTransaction,
 )
-from penstock.client.sync.sync import Session
-from penstock.core.vocabulary.errors import InvalidArgument, NoSuchStage, NoSuchTransaction
+from penstock_core.vocabulary.errors import InvalidArgument, NoSuchStage, NoSuchTransaction
 from tests.access.realms import ask
 
 pytestmark = pytest.mark.spec("A3")

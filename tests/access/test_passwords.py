@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.api.access import BeginPassword, PasswordChallenge, SetPassword, change_said
-from penstock.core.access.rights import Principal
-from penstock.core.vocabulary.errors import (
+from penstock_core.access.rights import Principal
+from penstock_core.api.access import BeginPassword, PasswordChallenge, SetPassword, change_said
+from penstock_core.vocabulary.errors import (
     AuthenticationFailed,
     IllegalState,
     InvalidArgument,
     SignInLocked,
 )
-from penstock.core.vocabulary.ports import inline
-from penstock.runtime.access.accounts import Accounts
-from penstock.runtime.writer.clock import SystemClock
-from penstock.settings.loading import load
-from penstock.storage.memory import InMemory
-from penstock.wire.scram import is_proven, proof_of, verifier
+from penstock_core.vocabulary.ports import inline
+from penstock_core.wire.scram import is_proven, proof_of, verifier
+from penstock_server.runtime.access.accounts import Accounts
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_server.settings.loading import load
+from penstock_server.storage.memory import InMemory
 from tests.access.realms import QUICK
 from tests.loops import on_a_loop
 

@@ -15,13 +15,18 @@ from urllib.parse import urlsplit
 import pytest
 
 import penstock
-from penstock.core.vocabulary.errors import ConnectionLost, SignInLocked
-from penstock.runtime.access.askers import Asker, asker
-from penstock.runtime.access.passwords import AT_ONCE, USER_WAITING_MAX, WAITING_MAX, Passwords
-from penstock.testing.loop import pass_time, simulated
-from penstock.wire.amqp import sasl
-from penstock.wire.amqp.types import Symbol, written
-from penstock.wire.scram import verifier
+from penstock_amqp.wire import sasl
+from penstock_amqp.wire.types import Symbol, written
+from penstock_core.vocabulary.errors import ConnectionLost, SignInLocked
+from penstock_core.wire.scram import verifier
+from penstock_server.runtime.access.askers import Asker, asker
+from penstock_server.runtime.access.passwords import (
+    AT_ONCE,
+    USER_WAITING_MAX,
+    WAITING_MAX,
+    Passwords,
+)
+from penstock_testing.loop import pass_time, simulated
 from tests.access.realms import QUICK
 from tests.client.patience import eventually
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.core.access.rights import RIGHTS
-from penstock.core.vocabulary.errors import AccessDenied
+from penstock_core.access.rights import RIGHTS
+from penstock_core.vocabulary.errors import AccessDenied
 from tests.frontends.http.asking import Web
 
 ORIGINS = [(kind, right) for kind in ("channel", "queue") for right in (*RIGHTS[kind], "")]

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.api.channels import DescribeColumns, OpenSchedule
-from penstock.api.patterns import WatchChannels
-from penstock.api.requesting import CloseReplyQueue, OpenReplyQueue, OpenReplyTo
 from penstock.client.publishing.publishing import Publisher
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.errors import (
+from penstock_core.api.channels import DescribeColumns, OpenSchedule
+from penstock_core.api.patterns import WatchChannels
+from penstock_core.api.requesting import CloseReplyQueue, OpenReplyQueue, OpenReplyTo
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.errors import (
     AccessDenied,
     DurableInUse,
     InvalidArgument,
@@ -24,11 +24,11 @@ from penstock.core.vocabulary.errors import (
     NameDoesNotExist,
     RealmStopping,
 )
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.temporary import SESSION_STORES_MAX
-from penstock.frontends.native.connection import Connection
-from penstock.frontends.shared.peer import PeerConnection
-from penstock.runtime.access import permits as permits_of_sessions
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.temporary import SESSION_STORES_MAX
+from penstock_server.frontends.native.connection import Connection
+from penstock_server.frontends.shared.peer import PeerConnection
+from penstock_server.runtime.access import permits as permits_of_sessions
 from tests.access.realms import QUICK, ask
 from tests.frontends.http.asking import Web
 

@@ -13,12 +13,12 @@ from cryptography import x509
 from typer.testing import CliRunner
 
 import penstock
-from penstock.cli.program import app
-from penstock.core.vocabulary.errors import AuthenticationFailed, CannotConnect, InvalidArgument
-from penstock.frontends.shared.tls import Tls
-from penstock.runtime.access.access import ends_us, issued_as
-from penstock.serving.lifecycle import reload
-from penstock.storage.secrecy import mend, openness
+from penstock_core.vocabulary.errors import AuthenticationFailed, CannotConnect, InvalidArgument
+from penstock_server.cli.program import app
+from penstock_server.frontends.shared.tls import Tls
+from penstock_server.runtime.access.access import ends_us, issued_as
+from penstock_server.serving.lifecycle import reload
+from penstock_server.storage.secrecy import mend, openness
 from tests.access.certificates import Authority
 from tests.access.realms import QUICK, authority_in
 from tests.client.patience import eventually

@@ -13,21 +13,21 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock
-from penstock.bootstrap.cluster import EngineWithFiles, open_engine, server_urls
-from penstock.cli.program import app
 from penstock.client.connection.credentials import Credentials
 from penstock.client.connection.urls import parse_url
 from penstock.client.reading.archive import Archive, unreachable
-from penstock.core.vocabulary.errors import Unavailable
-from penstock.runtime.access.tokens import TokenRules, Tokens, fetched
-from penstock.runtime.writer.clock import SystemClock
-from penstock.settings import ClusterSettings, Settings
-from penstock.settings.loading import in_force
-from penstock.spark.options import sink_options, source_options
-from penstock.spark.pipelines.definition import load
 from penstock.tables.disk import filesystem_of, local_path
 from penstock.tables.table import Table
-from penstock.testing.engine import MemoryEngine
+from penstock_cluster.bootstrap.cluster import EngineWithFiles, open_engine, server_urls
+from penstock_core.vocabulary.errors import Unavailable
+from penstock_server.cli.program import app
+from penstock_server.runtime.access.tokens import TokenRules, Tokens, fetched
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_server.settings import ClusterSettings, Settings
+from penstock_server.settings.loading import in_force
+from penstock_spark.options import sink_options, source_options
+from penstock_spark.pipelines.definition import load
+from penstock_testing.engine import MemoryEngine
 from tests.access.realms import QUICK
 
 SECRETS = ("QZhush", "QZ/hush", "QZ%2Fhush", "QZ?hush", "QZ:hush", "QZ@hush", "QZ#hush")
@@ -43,7 +43,7 @@ def opened(urls: str, monitors: str) -> object:
 
 
 def asked(servers: list[str]) -> object:
-    from penstock.storage.jetstream.connection import NatsConnection
+    from penstock_cluster.storage.jetstream.connection import NatsConnection
 
     async def nothing() -> None:
         return None
@@ -52,7 +52,7 @@ def asked(servers: list[str]) -> object:
 
 
 def complaint(url: str) -> str:
-    from penstock.storage.postgres.servers import Servers
+    from penstock_cluster.storage.postgres.servers import Servers
 
     return Servers(server_urls(url)).complaint()
 

@@ -11,8 +11,8 @@ import pytest
 import penstock
 from penstock.client.connection.credentials import Credentials, tls_context
 from penstock.client.connection.urls import parse_url, safe
-from penstock.core.vocabulary.errors import CannotConnect, InvalidArgument
-from penstock.spark.options import sink_options, source_options
+from penstock_core.vocabulary.errors import CannotConnect, InvalidArgument
+from penstock_spark.options import sink_options, source_options
 from tests.access.certificates import Authority
 
 URL = "penstocks://alice:hush%21hush@localhost:1,[::1]:2?ca=ca.pem&certificate=a.pem&key=a.key"

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 import penstock
-from penstock.api.channels import OpenChannel
-from penstock.api.durables import PreviewSeek
-from penstock.core.vocabulary.errors import AccessDenied
-from penstock.core.vocabulary.start_positions import FromLatest
+from penstock_core.api.channels import OpenChannel
+from penstock_core.api.durables import PreviewSeek
+from penstock_core.vocabulary.errors import AccessDenied
+from penstock_core.vocabulary.start_positions import FromLatest
 from tests.access.realms import QUICK, ask
 
 pytestmark = pytest.mark.spec("D20", "A2")

@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.core.access.rights import Principal
-from penstock.core.vocabulary.errors import AccessDenied, IllegalState
-from penstock.core.vocabulary.ports import Registry, inline
-from penstock.runtime.access.access import AccessControl, AccessRules
-from penstock.runtime.access.accounts import Accounts
-from penstock.runtime.access.audit import Audit
-from penstock.runtime.access.logins import Logins
-from penstock.runtime.access.shared_accounts import SharedAccounts
-from penstock.runtime.access.tokens import TokenRules, Tokens
-from penstock.runtime.writer.clock import SystemClock
-from penstock.storage.memory import MemoryRegistry
+from penstock_core.access.rights import Principal
+from penstock_core.vocabulary.errors import AccessDenied, IllegalState
+from penstock_core.vocabulary.ports import Registry, inline
+from penstock_server.runtime.access.access import AccessControl, AccessRules
+from penstock_server.runtime.access.accounts import Accounts
+from penstock_server.runtime.access.audit import Audit
+from penstock_server.runtime.access.logins import Logins
+from penstock_server.runtime.access.shared_accounts import SharedAccounts
+from penstock_server.runtime.access.tokens import TokenRules, Tokens
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_server.storage.memory import MemoryRegistry
 from tests.loops import on_a_loop
 
 ANN = Principal("ann", "10.0.0.1")

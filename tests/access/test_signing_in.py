@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.api.access import CreateUser
-from penstock.core.access.rights import RIGHTS
-from penstock.core.vocabulary.errors import (
+from penstock_core.access.rights import RIGHTS
+from penstock_core.api.access import CreateUser
+from penstock_core.vocabulary.errors import (
     AccessDenied,
     AuthenticationFailed,
     IllegalState,
@@ -19,11 +19,11 @@ from penstock.core.vocabulary.errors import (
     NameAlreadyBound,
     NameDoesNotExist,
 )
-from penstock.frontends.native.listener import check_exposed
-from penstock.serving.lifecycle import show_first_password
-from penstock.wire.native import messages as wire
-from penstock.wire.native.frames import PREFACE, frame
-from penstock.wire.scram import verifier
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.frames import PREFACE, frame
+from penstock_core.wire.scram import verifier
+from penstock_server.frontends.native.listener import check_exposed
+from penstock_server.serving.lifecycle import show_first_password
 from tests.access.realms import QUICK
 
 

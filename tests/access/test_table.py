@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock.api.access import Grant, ListEntries, Revoke, SetPassword
-from penstock.api.channels import EditChannel, ListChannels, OpenChannel
-from penstock.api.joins import CopyIn, DeleteJoin
-from penstock.api.operations import (
+from penstock_core.access.rights import RIGHTS, Principal
+from penstock_core.api.access import Grant, ListEntries, Revoke, SetPassword
+from penstock_core.api.channels import EditChannel, ListChannels, OpenChannel
+from penstock_core.api.joins import CopyIn, DeleteJoin
+from penstock_core.api.operations import (
     OPERATIONS,
     PUBLISH,
     READ,
@@ -25,23 +26,22 @@ from penstock.api.operations import (
     PasswordTarget,
     TopicsGiven,
 )
-from penstock.api.patterns import WatchChannels
-from penstock.api.reading import WatchEvents
-from penstock.api.requests import Request
-from penstock.api.subscriptions import Attach, BrowseDurable, Settle, Subscribe, Unsubscribe
-from penstock.api.transfers import ImportTar, PutImport
-from penstock.bootstrap import rules
-from penstock.core.access.rights import RIGHTS, Principal
-from penstock.core.realm.directory import Directory
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.frontends.http.routes import TABLE
-from penstock.runtime.access.access import AccessControl
-from penstock.runtime.access.permits import Permits
-from penstock.runtime.operations.beginners import BEGINNERS
-from penstock.runtime.operations.handlers import HANDLERS, registered_handlers
-from penstock.runtime.writer.clock import SystemClock
-from penstock.wire.native.tags import TAGS
+from penstock_core.api.patterns import WatchChannels
+from penstock_core.api.reading import WatchEvents
+from penstock_core.api.requests import Request
+from penstock_core.api.subscriptions import Attach, BrowseDurable, Settle, Subscribe, Unsubscribe
+from penstock_core.api.transfers import ImportTar, PutImport
+from penstock_core.realm.directory import Directory
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_core.wire.native.tags import TAGS
+from penstock_server.bootstrap import rules
+from penstock_server.frontends.http.routes import TABLE
+from penstock_server.runtime.access.access import AccessControl
+from penstock_server.runtime.access.permits import Permits
+from penstock_server.runtime.operations.beginners import BEGINNERS
+from penstock_server.runtime.operations.handlers import HANDLERS, registered_handlers
+from penstock_server.runtime.writer.clock import SystemClock
 from tests.access.native_adapter import Native
 
 CONNECTIONS_OWN = {

@@ -15,14 +15,14 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 import penstock
-from penstock.core.access.rights import Principal
-from penstock.core.vocabulary.errors import (
+from penstock_core.access.rights import Principal
+from penstock_core.vocabulary.errors import (
     AccessDenied,
     AuthenticationFailed,
     InvalidArgument,
     Unavailable,
 )
-from penstock.runtime.access.tokens import TokenRules, Tokens, fetched
+from penstock_server.runtime.access.tokens import TokenRules, Tokens, fetched
 from tests.loops import on_a_loop
 
 NOW_S = 1_800_000_000
@@ -277,7 +277,7 @@ def test_a_client_signs_in_with_a_token_of_its_own_making(tmp_path: Path) -> Non
 
 
 def test_a_token_is_not_sent_where_others_could_read_it() -> None:
-    with pytest.raises(penstock.core.vocabulary.errors.PenstockError, match="penstocks://"):
+    with pytest.raises(penstock_core.vocabulary.errors.PenstockError, match="penstocks://"):
         penstock.connect("penstock://192.0.2.1:9", reconnect_timeout=0, token="t")
 
 

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import penstock
-from penstock.cli.program import app
 from penstock.client.sync.sync import Channel, Queue
+from penstock_server.cli.program import app
 
 Run = Callable[..., Result]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
-from penstock.cli.attributes import durable_type_shown
+from penstock_server.cli.stores.attributes import durable_type_shown
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run

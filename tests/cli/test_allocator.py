@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import realm_process
-from penstock.cli.realm_process import ALLOCATOR, run_realm
+from penstock_server.cli.serving import realm_process
+from penstock_server.cli.serving.realm_process import ALLOCATOR, run_realm
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="jemalloc is used on Linux")
 

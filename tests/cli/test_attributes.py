@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.api.requests import Kind
-from penstock.bootstrap import rules
-from penstock.cli.attributes import ATTRIBUTES, OF_DURABLES, attributes_of, durable_type_shown
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.deprecation import DEPRECATED_CHANNELS, DEPRECATED_DURABLES
-from penstock.core.vocabulary.durable_attributes import DurableAttributes
+from penstock_core.api.requests import Kind
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.deprecation import DEPRECATED_CHANNELS, DEPRECATED_DURABLES
+from penstock_core.vocabulary.durable_attributes import DurableAttributes
+from penstock_server.bootstrap import rules
+from penstock_server.cli.stores.attributes import (
+    ATTRIBUTES,
+    OF_DURABLES,
+    attributes_of,
+    durable_type_shown,
+)
 
 EVERY = set(Definition.__struct_fields__) | set(Storage.__struct_fields__)
 

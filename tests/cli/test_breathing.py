@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer
 
-from penstock.cli import given
 from penstock.client.sync.sync import Queue, Session
+from penstock_server.cli.shared import given
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock
-from penstock.cli.program import app
 from penstock.client.sync.sync import Channel, Queue
-from penstock.core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_server.cli.program import app
 from tests.cli.conftest import commands_of
 from tests.patience import until
 

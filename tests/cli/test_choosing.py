@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.choosing import chosen_for_server
+from penstock_server.cli.shared.choosing import chosen_for_server
 
 ENGINE = {"cluster.engine": "nats://a:4222"}
 

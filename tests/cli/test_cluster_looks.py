@@ -11,17 +11,17 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
-from penstock.bootstrap import cluster
-from penstock.cli.checks import Check
-from penstock.cli.cluster_checks import checks_of, how_it_is
-from penstock.cli.program import app
-from penstock.cluster.observation import ClusterExamined, PortReached
-from penstock.core.owning.observing import ClusterSeen, MemberSeen
-from penstock.core.owning.register_records import ClaimRecord, MemberRecord
-from penstock.core.vocabulary.ports import EngineCheck, EngineServer, VersionedRecord
-from penstock.runtime.writer.clock import SystemClock
-from penstock.settings.loading import load
-from penstock.testing.engine import EngineServers, MemoryInspector
+from penstock_cluster.bootstrap import cluster
+from penstock_cluster.cli.cluster_checks import checks_of, how_it_is
+from penstock_cluster.nodes.observation import ClusterExamined, PortReached
+from penstock_cluster.owning.observing import ClusterSeen, MemberSeen
+from penstock_cluster.owning.register_records import ClaimRecord, MemberRecord
+from penstock_core.vocabulary.ports import EngineCheck, EngineServer, VersionedRecord
+from penstock_server.cli.checks.checks import Check
+from penstock_server.cli.program import app
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_server.settings.loading import load
+from penstock_testing.engine import EngineServers, MemoryInspector
 
 ENGINE = "nats://a,b,c"
 SETTINGS = {"access.mode": "mandatory", "cluster.lease_s": "6.0"}

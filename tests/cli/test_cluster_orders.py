@@ -12,15 +12,15 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
-from penstock.bootstrap import cluster
-from penstock.cli import asking
-from penstock.cli.program import app
-from penstock.cluster.node import orders_of
-from penstock.core.owning.orders import ORDERS_KEY, MoveOrder, Orders
-from penstock.core.owning.register_records import ClaimRecord
-from penstock.core.vocabulary.node_figures import SHARD
-from penstock.core.vocabulary.ports import VersionedRecord
-from penstock.testing.engine import EngineServers, MemoryEngine
+from penstock_cluster.bootstrap import cluster
+from penstock_cluster.nodes.node import orders_of
+from penstock_cluster.owning.orders import ORDERS_KEY, MoveOrder, Orders
+from penstock_cluster.owning.register_records import ClaimRecord
+from penstock_core.vocabulary.node_figures import SHARD
+from penstock_core.vocabulary.ports import VersionedRecord
+from penstock_server.cli.program import app
+from penstock_server.cli.shared import asking
+from penstock_testing.engine import EngineServers, MemoryEngine
 from tests.cli.test_cluster_looks import ENGINE, Renewing, fill
 
 Run = Callable[..., Result]
@@ -164,7 +164,7 @@ def test_a_node_that_is_gone_is_removed(
     async def refuse(_: str) -> bool:
         return True
 
-    monkeypatch.setattr("penstock.cluster.observation.is_refused", refuse)
+    monkeypatch.setattr("penstock_cluster.nodes.observation.is_refused", refuse)
     gone = msgspec.json.encode(
         {"node": "n3", "nonce": "n3!", "counter": 4, "address": "127.0.0.1:1", "renews": False}
     )

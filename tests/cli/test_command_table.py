@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock import cli
-from penstock.cli.program import ORDER, CommandTable, commands_of, places
+from penstock_server import cli
+from penstock_server.cli.program import ORDER, CommandTable, commands_of, places
 
 
 def test_what_modules_register_is_what_the_table_says() -> None:
@@ -25,7 +25,7 @@ def test_every_module_with_commands_is_in_the_table() -> None:
     files = Path(cli.__path__[0]).glob("*.py")
     found = {file.stem for file in files if "\ndef register(app:" in file.read_text()}
 
-    assert {f"penstock.cli.{module}:register" for module in found} == set(places().values())
+    assert {f"penstock_server.cli.{module}:register" for module in found} == set(places().values())
 
 
 @pytest.mark.process
@@ -33,14 +33,14 @@ def test_a_command_does_not_wait_for_the_modules_of_others() -> None:
     """What is loaded is told at the end."""
     told = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr));"
     shown = subprocess.run(
-        [sys.executable, "-c", f"{told} from penstock.cli import main; main()", "error"],
+        [sys.executable, "-c", f"{told} from penstock_server.cli import main; main()", "error"],
         capture_output=True,
         text=True,
         check=True,
     )
     loaded = set(shown.stderr.split())
     modules = {place.partition(":")[0] for place in places().values()}
-    others = modules - {"penstock.cli.reference"}
+    others = modules - {"penstock_server.cli.serving.reference"}
 
-    assert "penstock.cli.reference" in loaded
+    assert "penstock_server.cli.serving.reference" in loaded
     assert loaded.isdisjoint(others)

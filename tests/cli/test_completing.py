@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock
-from penstock.cli.program import app
 from penstock.client.sync.sync import Channel, Queue
+from penstock_server.cli.program import app
 from tests.named import TRICKY
 
 
@@ -60,7 +60,7 @@ def test_without_a_realm_nothing_is_offered_and_nothing_fails() -> None:
 
 
 def test_a_realm_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.cli.completing.WAIT_S", 0.05)
+    monkeypatch.setattr("penstock_server.cli.shared.completing.WAIT_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from penstock.api.channels import ChannelInfo, StorageInfo
-from penstock.cli.facts import equation, terms, write_sum
-from penstock.core.channel.conservation import MEANINGS
-from penstock.core.vocabulary.counters import Counters
-from penstock.core.vocabulary.definitions import Definition
-from penstock.runtime.subscriptions.documents import channel_document
+from penstock_core.api.channels import ChannelInfo, StorageInfo
+from penstock_core.channel.conservation import MEANINGS
+from penstock_core.vocabulary.counters import Counters
+from penstock_core.vocabulary.definitions import Definition
+from penstock_server.cli.stores.facts import equation, terms, write_sum
+from penstock_server.runtime.subscriptions.documents import channel_document
 
 
 def info_of(counters: Counters, *, events: int, overdue: int = 0) -> ChannelInfo:

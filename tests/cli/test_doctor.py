@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import penstock
-from penstock.cli import checks
-from penstock.cli.program import app
-from penstock.settings.loading import load
+from penstock_server.cli.checks import checks
+from penstock_server.cli.program import app
+from penstock_server.settings.loading import load
 from tests.access.certificates import Authority
 
 SETTINGS = """

@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import penstock
-from penstock.api.channels import ListChannels
-from penstock.api.realm import Ping
-from penstock.cli.program import app
+from penstock_core.api.channels import ListChannels
+from penstock_core.api.realm import Ping
+from penstock_server.cli.program import app
 from tests.access.certificates import Authority
 from tests.access.realms import QUICK, authority_in
 
@@ -161,8 +161,8 @@ def test_a_port_that_only_the_realm_knows_has_to_be_told() -> None:
 
 
 def test_a_stranger_may_ask_whether_somebody_is_there_and_nothing_else() -> None:
-    from penstock.wire.native import messages as wire
-    from penstock.wire.native.frames import PREFACE, FrameReader, frame
+    from penstock_core.wire.native import messages as wire
+    from penstock_core.wire.native.frames import PREFACE, FrameReader, frame
 
     def answers(port: int, *asked: wire.Message) -> list[wire.FromServer]:
         reader = FrameReader()

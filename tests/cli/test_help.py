@@ -9,7 +9,7 @@ from typing import Any
 import typer.main
 from typer.testing import CliRunner
 
-from penstock.cli.program import app
+from penstock_server.cli.program import app
 
 
 def helps(command: Any, parent: Any = None, name: str = "penstock") -> Iterator[tuple[str, str]]:

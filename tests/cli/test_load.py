@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 import penstock
-from penstock.cli.load import line
-from penstock.cli.load_run import LoadPicture
-from penstock.testing.process import ServerProcess
+from penstock_testing.process import ServerProcess
+from penstock_tools.cli.load import line
+from penstock_tools.cli.load_run import LoadPicture
 from tests.cli.conftest import Run
 from tests.client.patience import eventually
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from penstock import aio
-from penstock.cli.load_plan import Int64s, Latencies, LoadPlan
-from penstock.cli.load_run import LoadRun
-from penstock.core.channel import decide
-from penstock.core.channel.decided import Decided
-from penstock.core.channel.state import ChannelState
-from penstock.core.messages.settlements import Acked, RollBack
+from penstock_core.channel import decide
+from penstock_core.channel.decided import Decided
+from penstock_core.channel.state import ChannelState
+from penstock_core.messages.settlements import Acked, RollBack
+from penstock_tools.cli.load_plan import Int64s, Latencies, LoadPlan
+from penstock_tools.cli.load_run import LoadRun
 from tests.cli.test_load_run import run_of
 from tests.cli.test_load_run import (
     test_a_realm_that_stalls_has_kept_all_waiting_that_were_due_meanwhile as a_realm_stalls,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penstock.cli.load_plan import EVENTS_MAX, Int64s, Latencies, LoadLedger, LoadPlan
-from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.errors import InvalidArgument
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_tools.cli.load_plan import EVENTS_MAX, Int64s, Latencies, LoadLedger, LoadPlan
 
 SECOND = 1_000_000
 

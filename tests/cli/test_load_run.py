@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from penstock import aio
-from penstock.cli.load_plan import LoadPlan
-from penstock.cli.load_run import Ending, LoadPicture, LoadReport, LoadRun, LoadSetup
-from penstock.core.vocabulary.errors import EventTooLarge, InvalidArgument, NameAlreadyBound
-from penstock.testing.loop import pass_time
+from penstock_core.vocabulary.errors import EventTooLarge, InvalidArgument, NameAlreadyBound
+from penstock_testing.loop import pass_time
+from penstock_tools.cli.load_plan import LoadPlan
+from penstock_tools.cli.load_run import Ending, LoadPicture, LoadReport, LoadRun, LoadSetup
 from tests.client.simulated import URL, World, in_world
 
 CHANNEL = "load-test"

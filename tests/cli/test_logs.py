@@ -16,8 +16,8 @@ import structlog
 import penstock
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.urls import parse_url
-from penstock.logs import LEFT_OUT, LINES_A_SECOND, configure, configure_unless_done
-from penstock.testing.loop import pass_time, simulated
+from penstock_server.logs import LEFT_OUT, LINES_A_SECOND, configure, configure_unless_done
+from penstock_testing.loop import pass_time, simulated
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
-from penstock.testing.process import ServerProcess
+from penstock_testing.process import ServerProcess
 
 if TYPE_CHECKING:
     from tests.conftest import Serve

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.cli.events import print_rows
 from penstock.client.sync.sync import Channel, Session
-from penstock.columns.documents import document_of, event_of
-from penstock.columns.events.event import Event
+from penstock_core.columns.documents import document_of, event_of
+from penstock_core.columns.events.event import Event
+from penstock_server.cli.events.events import print_rows
 
 if TYPE_CHECKING:
     from pathlib import Path

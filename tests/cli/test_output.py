@@ -10,8 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock
-from penstock.cli import given
-from penstock.cli.output import (
+from penstock_server.cli.program import app
+from penstock_server.cli.shared import given
+from penstock_server.cli.shared.output import (
     TextTable,
     cell,
     count,
@@ -22,7 +23,6 @@ from penstock.cli.output import (
     write_json,
     write_json_line,
 )
-from penstock.cli.program import app
 from tests.cli.conftest import Run
 
 

@@ -13,12 +13,12 @@ import pytest
 from rich.console import Console
 from rich.live import Live as Screen
 
-from penstock.cli.flowing import Lines, LiveTable
-from penstock.cli.pipelines import realm_of
 from penstock.client.sync.sync import Channel
-from penstock.spark.pipelines import load
-from penstock.spark.pipelines.standing import Keeping, Status, alone
-from penstock.spark.pipelines.step import Progress
+from penstock_spark.cli.flowing import Lines, LiveTable
+from penstock_spark.cli.pipelines import realm_of
+from penstock_spark.pipelines import load
+from penstock_spark.pipelines.standing import Keeping, Status, alone
+from penstock_spark.pipelines.step import Progress
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run

@@ -13,10 +13,19 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import typer
 
-from penstock.cli import main, program, realm_process
-from penstock.cli import server as command
-from penstock.cli.plain_start import CHOICES, DATA, PATHS, SETTINGS, SWITCHES, VALUED, plain_start
-from penstock.imports import left_out
+from penstock_core.imports import left_out
+from penstock_server.cli import main, program
+from penstock_server.cli.serving import realm_process
+from penstock_server.cli.serving import server as command
+from penstock_server.cli.serving.plain_start import (
+    CHOICES,
+    DATA,
+    PATHS,
+    SETTINGS,
+    SWITCHES,
+    VALUED,
+    plain_start,
+)
 
 NO_USE_FOR = (
     "typer",
@@ -33,14 +42,14 @@ NO_USE_FOR = (
     "asyncpg",
     "cryptography",
     "proton",
-    "penstock.cli.program",
+    "penstock_server.cli.program",
     "penstock.client.handles.session",
     "penstock.client.sync.sync",
-    "penstock.frontends.http.server",
-    "penstock.frontends.amqp.connection",
-    "penstock.frontends.mqtt.hub",
-    "penstock.cluster.node",
-    "penstock.bootstrap.embedded_realm",
+    "penstock_server.frontends.http.server",
+    "penstock_amqp.connection",
+    "penstock_mqtt.hub",
+    "penstock_cluster.nodes.node",
+    "penstock_server.bootstrap.embedded_realm",
 )
 """A server without HTTP, AMQP and MQTT has no use for these, and each makes its start longer."""
 
@@ -155,10 +164,15 @@ def test_a_server_starts_without_what_it_has_no_use_for(tmp_path: Path) -> None:
     arguments = ("serve", "--data", str(tmp_path / "d"), "--port", "0", "--no-http")
     telling = (
         "import atexit, sys; atexit.register(lambda: print(*sys.modules)); "
-        "import penstock.serving.lifecycle; penstock.serving.lifecycle.LOAD_AFTER_S = 3_600;"
+        "import penstock_server.serving.lifecycle; penstock_server.serving.lifecycle.LOAD_AFTER_S = 3_600;"
     )
     server = subprocess.Popen(
-        [sys.executable, "-c", f"{telling} from penstock.cli import main; main()", *arguments],
+        [
+            sys.executable,
+            "-c",
+            f"{telling} from penstock_server.cli import main; main()",
+            *arguments,
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -169,7 +183,7 @@ def test_a_server_starts_without_what_it_has_no_use_for(tmp_path: Path) -> None:
     loaded, _ = server.communicate()
 
     assert server.returncode == 0
-    assert "penstock.serving" in loaded.split()
+    assert "penstock_server.serving" in loaded.split()
     assert set(loaded.split()) & set(NO_USE_FOR) == set()
 
 

@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock
-from penstock.cli.program import Program, app
-from penstock.core.vocabulary.errors import SessionClosed
-from penstock.testing.process import ServerProcess
+from penstock_core.vocabulary.errors import SessionClosed
+from penstock_server.cli.program import Program, app
+from penstock_testing.process import ServerProcess
 
 if TYPE_CHECKING:
     from tests.conftest import Serve
@@ -166,5 +166,5 @@ def test_help_does_not_wait_for_arrow_or_the_server() -> None:
     )
     loaded = {line.rpartition("|")[2].strip() for line in shown.stderr.splitlines()}
 
-    assert "penstock.cli.program" in loaded
-    assert loaded.isdisjoint({"pyarrow", "numpy", "asyncio", "penstock.bootstrap"})
+    assert "penstock_server.cli.program" in loaded
+    assert loaded.isdisjoint({"pyarrow", "numpy", "asyncio", "penstock_server.bootstrap"})

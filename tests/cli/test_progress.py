@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from penstock.cli.progress import progress
+from penstock_server.cli.shared.progress import progress
 
 
 def test_nobody_is_told_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock.client.sync.sync import Channel, Queue
-from penstock.core.vocabulary.definitions import Storage
+from penstock_core.vocabulary.definitions import Storage
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run

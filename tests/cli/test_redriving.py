@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
-from penstock.cli.redriving import redriven, watched
 from penstock.client.sync.sync import Channel
+from penstock_server.cli.events.redriving import redriven, watched
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run

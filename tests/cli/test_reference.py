@@ -11,9 +11,9 @@ import pytest
 import typer
 
 import penstock
-from penstock.cli.program import app
-from penstock.core.vocabulary.errors import error_classes
-from penstock.settings.loading import described
+from penstock_core.vocabulary.errors import error_classes
+from penstock_server.cli.program import app
+from penstock_server.settings.loading import described
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run

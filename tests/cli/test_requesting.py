@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.cli import requesting
 from penstock.client.sync.sync import Queue, Session
+from penstock_server.cli.events import requesting
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from penstock.cli import given
 from penstock.client.sync.sync import Channel, Queue
+from penstock_server.cli.shared import given
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
-from penstock.testing.process import ServerDidNotStart, ServerProcess
+from penstock_testing.process import ServerDidNotStart, ServerProcess
 
 if TYPE_CHECKING:
     from tests.conftest import Serve
@@ -235,9 +235,9 @@ def test_a_newer_format_is_left_to_the_version_that_wrote_it(serve: Serve, tmp_p
 
 def with_format(record: bytes, number: int) -> bytes:
     """The format record of another version, its checksum right."""
-    from penstock.core.vocabulary.ports import VersionedRecord
-    from penstock.storage.embedded.records import RecordFiles
-    from penstock.testing.disk import FaultyDisk
+    from penstock_core.vocabulary.ports import VersionedRecord
+    from penstock_server.storage.embedded.records import RecordFiles
+    from penstock_testing.disk import FaultyDisk
 
     disk = FaultyDisk()
     disk.make_directory("/registry")

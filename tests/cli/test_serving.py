@@ -15,19 +15,19 @@ from typing import Any
 
 import pytest
 
-from penstock.bootstrap import native_listener, rules
 from penstock.client.connection.transport import Link
 from penstock.client.connection.urls import parse_url
 from penstock.client.handles.session import Session, open_session
-from penstock.core.vocabulary.errors import StorageFailed
-from penstock.core.vocabulary.ports import inline
-from penstock.frontends.native.listener import NativeListener
-from penstock.runtime.realm import RunningRealm
-from penstock.serving import lifecycle
-from penstock.serving.lifecycle import run
-from penstock.settings.loading import load
-from penstock.testing.disk import FaultyDisk
-from penstock.testing.stores import StillClock, open_store
+from penstock_core.vocabulary.errors import StorageFailed
+from penstock_core.vocabulary.ports import inline
+from penstock_server.bootstrap import native_listener, rules
+from penstock_server.frontends.native.listener import NativeListener
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.serving import lifecycle
+from penstock_server.serving.lifecycle import run
+from penstock_server.settings.loading import load
+from penstock_testing.disk import FaultyDisk
+from penstock_testing.stores import StillClock, open_store
 from tests.loops import on_a_loop
 
 SETTINGS = load(overrides={"listen.port": 0})
@@ -128,7 +128,7 @@ async def test_what_the_first_file_of_events_needs_is_loaded_beside_the_loop_onc
 def test_a_server_does_without_pandas_where_there_is_one(tmp_path: Path) -> None:
     (tmp_path / "pandas.py").write_text("__version__ = '9.9'")
     life = (
-        "import sys; from penstock.serving import leave_pandas_out; leave_pandas_out(); "
+        "import sys; from penstock_server.serving import leave_pandas_out; leave_pandas_out(); "
         "import numpy, pyarrow; pyarrow.array([1]).to_numpy(); pyarrow.array(numpy.arange(3)); "
         "print('pandas' in sys.modules); import pandas; print(pandas.__version__)"
     )

@@ -13,10 +13,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import penstock
-from penstock.cli.rates import DurableLine, RealmRates, Sampler, StoreLine, between
-from penstock.cli.top import View
 from penstock.client.sync.sync import Channel, Queue
-from penstock.testing.stores import StillClock
+from penstock_testing.stores import StillClock
+from penstock_tools.cli.rates import DurableLine, RealmRates, Sampler, StoreLine, between
+from penstock_tools.cli.top import View
 from tests.cli.conftest import Run
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
-from penstock.cli.topics import counted_by_level
-from penstock.wire.mqtt.properties import PacketProperties
+from penstock_mqtt.topic_commands import counted_by_level
+from penstock_mqtt.wire.properties import PacketProperties
 from tests.frontends.mqtt.clients import connected
 from tests.patience import until
 

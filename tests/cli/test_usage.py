@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from penstock.cli.program import app
+from penstock_server.cli.program import app
 
 
 @pytest.mark.parametrize("command", ["grant", "revoke"])

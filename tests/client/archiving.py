@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.client.sync.sync import Channel, Session
-from penstock.columns.files.archives import DAY, ArchiveLayout
 from penstock.tables import Format, Table
+from penstock_core.columns.files.archives import DAY, ArchiveLayout
 
 
 class Archiver:

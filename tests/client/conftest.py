@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock.client.sync.sync import Channel, Session
-from penstock.testing.relay import Relay
+from penstock_testing.relay import Relay
 
 
 @pytest.fixture

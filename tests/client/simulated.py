@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager
 from typing import Any, Concatenate, ParamSpec
 
 from penstock import aio
-from penstock.frontends.native.connection import Connection
-from penstock.frontends.native.listener import NativeLimits, NativeListener
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import SimLoop, pass_time, simulated
-from penstock.testing.network import Door, SimTransport
+from penstock_server.frontends.native.connection import Connection
+from penstock_server.frontends.native.listener import NativeLimits, NativeListener
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import SimLoop, pass_time, simulated
+from penstock_testing.network import Door, SimTransport
 from tests.runtime.living import living
 
 P = ParamSpec("P")

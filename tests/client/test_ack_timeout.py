@@ -10,8 +10,8 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.client.sync.sync import Channel, Session
-from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
-from penstock.testing.loop import pass_time
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
+from penstock_testing.loop import pass_time
 from tests.client.simulated import URL, World, in_world
 
 WAIT_S = 30.0

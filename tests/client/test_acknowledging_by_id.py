@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import aio
-from penstock.core.vocabulary.errors import IllegalState
+from penstock_core.vocabulary.errors import IllegalState
 from tests.client.simulated import URL, World, in_world
 
 pytestmark = pytest.mark.spec("D13", "D15")

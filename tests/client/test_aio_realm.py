@@ -15,7 +15,7 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.client.connection.threads import fast_loop
-from penstock.frontends.native import listener
+from penstock_server.frontends.native import listener
 from tests.loops import on_a_loop
 
 

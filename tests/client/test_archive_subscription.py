@@ -14,15 +14,15 @@ import penstock
 import penstock.aio
 from penstock.client.reading.archive import Archive
 from penstock.client.sync.sync import Channel, Session, Subscription
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.errors import (
+from penstock.tables import Format
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.errors import (
     IllegalState,
     InvalidArgument,
     InvalidSelector,
     NameDoesNotExist,
 )
-from penstock.tables import Format
-from penstock.testing.relay import Relay
+from penstock_testing.relay import Relay
 from tests.client.patience import eventually
 from tests.patience import PATIENCE_S
 

@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock.client.copies.backup import restore
-from penstock.core.vocabulary.errors import DamagedBackup, IllegalState, InvalidArgument
+from penstock_core.vocabulary.errors import DamagedBackup, IllegalState, InvalidArgument
 
 
 @pytest.fixture

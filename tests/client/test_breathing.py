@@ -12,9 +12,9 @@ import penstock
 from penstock import aio
 from penstock.client.connection.arguments import milliseconds
 from penstock.client.sync.sync import Channel, Session
-from penstock.core.ids.ids import IdSet
-from penstock.core.vocabulary.backoff import Backoff
-from penstock.core.vocabulary.errors import InvalidArgument
+from penstock_core.ids.ids import IdSet
+from penstock_core.vocabulary.backoff import Backoff
+from penstock_core.vocabulary.errors import InvalidArgument
 from tests.client.simulated import URL, World, in_world
 
 LONG = "1h"

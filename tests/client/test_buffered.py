@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from penstock import aio
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.testing.loop import pass_time
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_testing.loop import pass_time
 from tests.client.simulated import URL, World, in_world
 
 BOUND = 1_000_000

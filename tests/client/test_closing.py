@@ -10,7 +10,7 @@ import asyncio
 import pytest
 
 from penstock import aio
-from penstock.core.vocabulary.errors import (
+from penstock_core.vocabulary.errors import (
     ConnectionLost,
     IllegalState,
     PenstockError,

@@ -9,7 +9,7 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.client.sync.sync import Channel, Session
-from penstock.core.ids.ids import IdSet, Span
+from penstock_core.ids.ids import IdSet, Span
 
 EVENTS = 40
 

@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock.client.sync.sync import Channel, Session
 from penstock.client.sync.sync_delivered import DeliveredEvent
-from penstock.core.vocabulary.errors import IllegalState
+from penstock_core.vocabulary.errors import IllegalState
 
 
 def ids(events: Iterable[penstock.Event]) -> list[int | None]:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.frontends.native.listener import NativeListener
-from penstock.tasks import start_task
-from penstock.testing.loop import simulated
-from penstock.testing.relay import Relay
+from penstock_core.tasks import start_task
+from penstock_server.frontends.native.listener import NativeListener
+from penstock_testing.loop import simulated
+from penstock_testing.relay import Relay
 from tests.client.patience import eventually
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from penstock import aio
-from penstock.testing.loop import pass_time
+from penstock_testing.loop import pass_time
 from tests.client.simulated import URL, World, in_world
 
 

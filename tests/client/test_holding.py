@@ -6,14 +6,14 @@ import pytest
 
 import penstock
 from penstock.client.sync.sync import Channel, Durable, Session
-from penstock.core.ids.ids import IdSet
-from penstock.core.vocabulary.errors import (
+from penstock_core.ids.ids import IdSet
+from penstock_core.vocabulary.errors import (
     DurableInUse,
     IllegalState,
     InvalidArgument,
     NameDoesNotExist,
 )
-from penstock.testing.relay import Relay
+from penstock_testing.relay import Relay
 from tests.client.patience import eventually
 
 

@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.api.channels import CreateChannel
-from penstock.api.publishing import DropStages
-from penstock.api.requests import Request
-from penstock.api.subscriptions import Attach, Bury
-from penstock.columns.schema.ipc import batch_bytes, schema_bytes
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import Internal, InvalidArgument, InvalidEvent
-from penstock.frontends.native.schemas import SchemaTable
+from penstock_core.api.channels import CreateChannel
+from penstock_core.api.publishing import DropStages
+from penstock_core.api.requests import Request
+from penstock_core.api.subscriptions import Attach, Bury
+from penstock_core.columns.schema.ipc import batch_bytes, schema_bytes
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import Internal, InvalidArgument, InvalidEvent
+from penstock_server.frontends.native.schemas import SchemaTable
 
 
 def ask(session: penstock.Session, request: Request[Any]) -> Any:

@@ -7,8 +7,8 @@ import pytest
 import penstock
 from penstock.client.handles.if_missing import found_or_created
 from penstock.client.sync.sync import Session
-from penstock.core.vocabulary.errors import NameAlreadyBound, NameDoesNotExist
-from penstock.testing.loop import simulated
+from penstock_core.vocabulary.errors import NameAlreadyBound, NameDoesNotExist
+from penstock_testing.loop import simulated
 from tests.access.realms import QUICK
 
 

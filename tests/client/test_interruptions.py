@@ -9,14 +9,14 @@ import pytest
 
 import penstock
 from penstock.client.connection.session_listeners import SessionListeners
-from penstock.core.vocabulary.errors import (
+from penstock_core.vocabulary.errors import (
     CannotConnect,
     ConnectionLost,
     Elsewhere,
     NoQuorum,
     PenstockError,
 )
-from penstock.testing.relay import Relay
+from penstock_testing.relay import Relay
 from tests.client.patience import eventually
 from tests.loops import on_a_loop
 

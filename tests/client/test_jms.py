@@ -6,7 +6,7 @@ import pytest
 
 import penstock
 from penstock.client.sync.sync import Channel, Session
-from penstock.testing.relay import Relay
+from penstock_testing.relay import Relay
 from tests.client.patience import eventually
 
 WAIT_S = 30.0

@@ -14,8 +14,8 @@ import penstock
 from penstock import aio
 from penstock.client.sync.sync import Channel, Session
 from penstock.client.sync.sync_durables import Durable
-from penstock.core.vocabulary.errors import ConnectionLost, IllegalState
-from penstock.testing.relay import Relay
+from penstock_core.vocabulary.errors import ConnectionLost, IllegalState
+from penstock_testing.relay import Relay
 from tests.client.patience import eventually
 from tests.client.test_durables import ids
 from tests.loops import on_a_loop

@@ -10,8 +10,8 @@ import pytest
 
 import penstock
 from penstock.client.sync.sync import Session
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.errors import CapacityReached, IllegalState, NameDoesNotExist
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.errors import CapacityReached, IllegalState, NameDoesNotExist
 
 pytestmark = pytest.mark.spec("X4", "T10")
 

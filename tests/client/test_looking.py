@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock.client.sync.sync import Session
-from penstock.core.vocabulary.errors import InvalidArgument
+from penstock_core.vocabulary.errors import InvalidArgument
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock import aio
-from penstock.core.vocabulary.errors import DurableUnbound, IllegalState
+from penstock_core.vocabulary.errors import DurableUnbound, IllegalState
 from tests.client.test_all_durables import (
     CLIENTS,
     KINDS,

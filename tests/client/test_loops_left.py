@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock.client.connection.threads import LoopThread
 from penstock.client.sync.sync import Session
-from penstock.core.vocabulary.errors import StorageFailed
+from penstock_core.vocabulary.errors import StorageFailed
 
 LEFT: dict[str, Callable[[Session], Iterator[object]]] = {
     "events": lambda session: iter(session.channels.get("orders").subscribe(start="earliest")),

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from penstock import aio
-from penstock.core.vocabulary.errors import ConnectionLost, IllegalState
-from penstock.testing.loop import pass_time
+from penstock_core.vocabulary.errors import ConnectionLost, IllegalState
+from penstock_testing.loop import pass_time
 from tests.client.simulated import URL, World, in_world
 
 pytestmark = pytest.mark.spec("D13")

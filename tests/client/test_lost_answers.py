@@ -11,8 +11,8 @@ import pytest
 
 import penstock
 from penstock.client.sync.sync import Channel, Queue, Session
-from penstock.core.vocabulary.errors import ConnectionLost
-from penstock.testing.relay import Relay
+from penstock_core.vocabulary.errors import ConnectionLost
+from penstock_testing.relay import Relay
 from tests.client.patience import eventually
 
 pytestmark = pytest.mark.slow

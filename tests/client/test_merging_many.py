@@ -7,7 +7,7 @@ import pytest
 
 import penstock
 from penstock.client.sync.sync import Session
-from penstock.columns.merge.states import SLOTS_KEPT_MIN
+from penstock_core.columns.merge.states import SLOTS_KEPT_MIN
 
 KEYS = SLOTS_KEPT_MIN + 1_000
 LEFT = 10

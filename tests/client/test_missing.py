@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.client.sync.sync import Channel, Session
-from penstock.core.vocabulary.errors import InvalidArgument
+from penstock_core.vocabulary.errors import InvalidArgument
 
 pytestmark = pytest.mark.spec("T8")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.client.copies.object_store_uri import check_place, place
-from penstock.core.vocabulary.errors import InvalidArgument
+from penstock_core.vocabulary.errors import InvalidArgument
 
 SECRETS = ("AKIA7", "s3cr3t/x", "s3cr3t%2Fx", "t0ken")
 

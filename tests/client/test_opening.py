@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock import aio
-from penstock.testing.relay import Relay
+from penstock_testing.relay import Relay
 from tests.client.patience import eventually
 from tests.loops import on_a_loop
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock import aio
-from penstock.api.subscriptions import Attach, Subscribe
-from penstock.testing.loop import pass_time
+from penstock_core.api.subscriptions import Attach, Subscribe
+from penstock_testing.loop import pass_time
 from tests.client.simulated import URL, World, in_world
 
 

@@ -9,7 +9,7 @@ import pytest
 import penstock
 from penstock.client.copies.backup import restore
 from penstock.client.sync.sync import Session
-from penstock.core.vocabulary.errors import (
+from penstock_core.vocabulary.errors import (
     AccessDenied,
     IllegalState,
     InvalidArgument,

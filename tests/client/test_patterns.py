@@ -7,12 +7,12 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.client.sync.sync import Session
-from penstock.core.vocabulary.errors import (
+from penstock_core.vocabulary.errors import (
     InvalidArgument,
     InvalidName,
     NameDoesNotExist,
 )
-from penstock.testing.relay import Relay
+from penstock_testing.relay import Relay
 from tests.client.simulated import URL, World, in_world
 
 WAIT_S = 30.0

@@ -11,8 +11,8 @@ import pytest
 
 import penstock
 from penstock.client.sync.sync import Channel, Session
-from penstock.core.vocabulary.errors import ConnectionLost, IllegalState
-from penstock.testing.relay import Relay
+from penstock_core.vocabulary.errors import ConnectionLost, IllegalState
+from penstock_testing.relay import Relay
 from tests.client.patience import eventually
 
 WAIT_S = 30.0

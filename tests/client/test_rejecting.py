@@ -9,7 +9,7 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.client.sync.sync import Channel, Session
-from penstock.core.vocabulary.errors import (
+from penstock_core.vocabulary.errors import (
     ConnectionLost,
     IllegalState,
     InvalidArgument,

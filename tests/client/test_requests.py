@@ -13,7 +13,8 @@ import penstock
 from penstock import aio
 from penstock.client.reading.received import replier_of
 from penstock.client.sync.sync import Channel, Session
-from penstock.core.vocabulary.errors import (
+from penstock_core.tasks import leave_to_owner, start_task
+from penstock_core.vocabulary.errors import (
     CapacityReached,
     IllegalState,
     InvalidArgument,
@@ -21,10 +22,9 @@ from penstock.core.vocabulary.errors import (
     NoReply,
     SessionClosed,
 )
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.tasks import leave_to_owner, start_task
-from penstock.testing.loop import SimLoop, pass_time, simulated
-from penstock.testing.relay import Relay
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import SimLoop, pass_time, simulated
+from penstock_testing.relay import Relay
 from tests.client.patience import eventually
 from tests.client.simulated import URL, World, in_world, served
 

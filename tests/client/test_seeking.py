@@ -10,16 +10,16 @@ import pytest
 
 import penstock
 from penstock import aio
-from penstock.api.durables import SeekDurable, SeekOutcome
 from penstock.client.sync.sync import Channel, Session
-from penstock.core.vocabulary.errors import (
+from penstock_core.api.durables import SeekDurable, SeekOutcome
+from penstock_core.vocabulary.errors import (
     DurableInUse,
     IllegalState,
     InvalidArgument,
     NameDoesNotExist,
 )
-from penstock.core.vocabulary.start_positions import FromId
-from penstock.testing.relay import Relay
+from penstock_core.vocabulary.start_positions import FromId
+from penstock_testing.relay import Relay
 from tests.client.patience import eventually
 from tests.client.simulated import URL, World, in_world
 

@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock import aio
-from penstock.core.vocabulary.errors import IllegalState
+from penstock_core.vocabulary.errors import IllegalState
 from tests.loops import on_a_loop
 
 EVENTS = 10

@@ -14,13 +14,13 @@ from penstock import aio
 from penstock.client.sync.sync import Channel, Session
 from penstock.client.sync.sync_durable_subscription import DurableSubscription
 from penstock.client.sync.sync_pattern_subscription import PatternDurableSubscription
-from penstock.core.vocabulary.errors import (
+from penstock_core.vocabulary.errors import (
     ConnectionLost,
     DurableUnbound,
     IllegalState,
     PenstockError,
 )
-from penstock.testing.relay import Relay
+from penstock_testing.relay import Relay
 from tests.client.patience import eventually
 from tests.client.simulated import URL, World, in_world
 

@@ -15,8 +15,8 @@ from penstock import aio
 from penstock.client.sync.sync import Channel
 from penstock.client.sync.sync_delivered import DeliveredEvent
 from penstock.client.sync.sync_durables import Durable
-from penstock.core.vocabulary.errors import IllegalState
-from penstock.testing.relay import Relay
+from penstock_core.vocabulary.errors import IllegalState
+from penstock_testing.relay import Relay
 from tests.client.test_durables import ids
 from tests.loops import on_a_loop
 

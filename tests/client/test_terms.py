@@ -6,8 +6,8 @@ import pytest
 
 from penstock.client.connection.terms import DEAD_AFTER_S, PING_AFTER_S, SessionTerms
 from penstock.client.connection.urls import Address
-from penstock.core.vocabulary.errors import Elsewhere
-from penstock.wire.native import messages as wire
+from penstock_core.vocabulary.errors import Elsewhere
+from penstock_core.wire.native import messages as wire
 
 A, B, C = (Address(name, 9_000) for name in "abc")
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.client.connection.threads import LoopThread
-from penstock.core.vocabulary.errors import SessionClosed
+from penstock_core.vocabulary.errors import SessionClosed
 
 hand_over = asyncio.run_coroutine_threadsafe
 

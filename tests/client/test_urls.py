@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.client.connection.urls import Address, RealmUrl, parse_url
-from penstock.core.vocabulary.errors import InvalidArgument
+from penstock_core.vocabulary.errors import InvalidArgument
 
 
 @pytest.mark.parametrize(

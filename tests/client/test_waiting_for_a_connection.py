@@ -13,7 +13,7 @@ import pytest
 import penstock
 import penstock.aio
 from penstock.client.sync.sync import Channel, Session
-from penstock.testing.relay import Relay
+from penstock_testing.relay import Relay
 from tests.client.patience import eventually
 from tests.loops import on_a_loop
 

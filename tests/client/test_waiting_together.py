@@ -14,8 +14,8 @@ import penstock
 from penstock import aio
 from penstock.client.reading.inbox import Inbox
 from penstock.client.sync.sync import Channel, Session
-from penstock.core.vocabulary.errors import SessionClosed
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.vocabulary.errors import SessionClosed
+from penstock_testing.loop import pass_time, simulated
 from tests.client.archiving import Archiver
 from tests.client.simulated import URL, World, in_world
 

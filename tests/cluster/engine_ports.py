@@ -6,7 +6,7 @@ import socket
 from contextlib import ExitStack, suppress
 from random import SystemRandom
 
-from penstock.testing.nats_servers import PORTS
+from penstock_testing.nats_servers import PORTS
 
 ROW = 3
 

@@ -8,10 +8,9 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
 
-from penstock.bootstrap import rules
-from penstock.cluster.node import ClusterNode
-from penstock.cluster.node_state import cluster_info, figures_of, node_figures
-from penstock.cluster.roles import (
+from penstock_cluster.nodes.node import ClusterNode
+from penstock_cluster.nodes.node_state import cluster_info, figures_of, node_figures
+from penstock_cluster.nodes.roles import (
     NodeRoles,
     owners_in,
     serving_node,
@@ -19,28 +18,29 @@ from penstock.cluster.roles import (
     tell_owners,
     unfit_in,
 )
-from penstock.cluster.standing_by import StandbyListener
-from penstock.core.owning.register_records import MemberRecord
-from penstock.core.vocabulary.node_figures import NodeFigures
-from penstock.core.vocabulary.ports import Blobs, Journal, Offload, inline
-from penstock.frontends.http.http_service import HttpLimits
-from penstock.frontends.http.server import HttpServer
-from penstock.frontends.mqtt.hub import MqttHub
-from penstock.frontends.native.listener import NativeLimits, NativeListener
-from penstock.frontends.shared.relay import Relays
-from penstock.frontends.shared.relayed import RelayGate
-from penstock.runtime.access.access import AccessControl, AccessRules
-from penstock.runtime.access.accounts import Accounts
-from penstock.runtime.access.audit import Audit
-from penstock.runtime.access.logins import Logins
-from penstock.runtime.access.tokens import TokenRules, Tokens
-from penstock.runtime.delivery.owner_lease import OwnerLease
-from penstock.runtime.realm import RunningRealm
-from penstock.storage.memory import MemoryPages
-from penstock.testing.engine import EngineServers, MemoryEngine
-from penstock.testing.loop import SimLoop, pass_time
-from penstock.testing.network import MACHINE
-from penstock.wire.relay_preface import secret_name
+from penstock_cluster.nodes.standing_by import StandbyListener
+from penstock_cluster.owning.register_records import MemberRecord
+from penstock_cluster.relay import Relays
+from penstock_core.vocabulary.node_figures import NodeFigures
+from penstock_core.vocabulary.ports import Blobs, Journal, Offload, inline
+from penstock_core.wire.relay_preface import secret_name
+from penstock_mqtt.hub import MqttHub
+from penstock_server.bootstrap import rules
+from penstock_server.frontends.http.http_service import HttpLimits
+from penstock_server.frontends.http.server import HttpServer
+from penstock_server.frontends.native.listener import NativeLimits, NativeListener
+from penstock_server.frontends.shared.relayed import RelayGate
+from penstock_server.runtime.access.access import AccessControl, AccessRules
+from penstock_server.runtime.access.accounts import Accounts
+from penstock_server.runtime.access.audit import Audit
+from penstock_server.runtime.access.logins import Logins
+from penstock_server.runtime.access.tokens import TokenRules, Tokens
+from penstock_server.runtime.delivery.owner_lease import OwnerLease
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.storage.memory import MemoryPages
+from penstock_testing.engine import EngineServers, MemoryEngine
+from penstock_testing.loop import SimLoop, pass_time
+from penstock_testing.network import MACHINE
 from tests.cluster.serving import HOST, serve_clients
 
 LEASE_S: Final = 6.0

@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from penstock.cli.program import main
-from penstock.core.owning.register_records import MemberRecord
-from penstock.core.vocabulary.formats import FORMAT
-from penstock.serving import cluster
+from penstock_cluster.owning.register_records import MemberRecord
+from penstock_cluster.serving import cluster
+from penstock_core.vocabulary.formats import FORMAT
+from penstock_server.cli.program import main
 
 NEWER = FORMAT + 1
 

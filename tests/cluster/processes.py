@@ -16,7 +16,7 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.client.copies.backup import restore
-from penstock.testing.process import ServerDidNotStart, ServerProcess
+from penstock_testing.process import ServerDidNotStart, ServerProcess
 from tests.patience import until
 
 PUBLISHED: Final = 100

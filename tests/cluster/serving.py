@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from penstock.frontends.native.listener import NativeListener
-from penstock.runtime.realm import RunningRealm
+from penstock_server.frontends.native.listener import NativeListener
+from penstock_server.runtime.realm import RunningRealm
 
 HOST: Final = "127.0.0.1"
 

@@ -7,18 +7,18 @@ import pytest
 from structlog.testing import capture_logs
 
 from penstock import aio
-from penstock.cluster.blob_identity import (
+from penstock_cluster.nodes.blob_identity import (
     IDENTITIES,
     IDENTITY_BLOBS,
     BlobIdentity,
     BlobPlaces,
     GuardedBlobs,
 )
-from penstock.core.owning.register_records import MEMBERS, MemberRecord
-from penstock.core.vocabulary.errors import StorageFailed
-from penstock.storage.memory import MemoryBlobs
-from penstock.testing.engine import EngineBlobs, EngineServers, MemoryEngine
-from penstock.testing.loop import pass_time, simulated
+from penstock_cluster.owning.register_records import MEMBERS, MemberRecord
+from penstock_core.vocabulary.errors import StorageFailed
+from penstock_server.storage.memory import MemoryBlobs
+from penstock_testing.engine import EngineBlobs, EngineServers, MemoryEngine
+from penstock_testing.loop import pass_time, simulated
 from tests.cluster.machines import until
 from tests.cluster.test_node import URL, Machine, end
 

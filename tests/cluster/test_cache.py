@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bootstrap.cluster import open_shard
-from penstock.core.vocabulary.ports import Blobs
-from penstock.runtime.delivery.owner_lease import ENDLESS
-from penstock.runtime.writer.clock import SystemClock
-from penstock.settings import ClusterSettings, Settings
-from penstock.testing.engine import EngineServers, MemoryEngine
+from penstock_cluster.bootstrap.cluster import open_shard
+from penstock_core.vocabulary.ports import Blobs
+from penstock_server.runtime.delivery.owner_lease import ENDLESS
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_server.settings import ClusterSettings, Settings
+from penstock_testing.engine import EngineServers, MemoryEngine
 from tests.loops import on_a_loop
 
 SEGMENT = "segments/1/0-9.1.arrow"

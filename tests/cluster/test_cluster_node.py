@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from penstock import aio
-from penstock.testing.process import ServerProcess
+from penstock_testing.process import ServerProcess
 from tests.cluster.engine_ports import free_rows
 from tests.cluster.first_password import first_password
 from tests.cluster.processes import LEASE_S, PUBLISHED, addresses, refusal

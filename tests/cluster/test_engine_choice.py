@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bootstrap.cluster import (
+from penstock_cluster.bootstrap.cluster import (
     EngineWithFiles,
     advertised,
     check_engine,
@@ -20,12 +20,12 @@ from penstock.bootstrap.cluster import (
     open_engine,
     server_urls,
 )
-from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
-from penstock.runtime.writer.clock import SystemClock
-from penstock.serving import serve
-from penstock.settings import ClusterSettings, Settings
-from penstock.settings.loading import in_force, load
-from penstock.testing.engine import EngineServers, MemoryEngine
+from penstock_core.vocabulary.errors import InvalidArgument, Unavailable
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_server.serving import serve
+from penstock_server.settings import ClusterSettings, Settings
+from penstock_server.settings.loading import in_force, load
+from penstock_testing.engine import EngineServers, MemoryEngine
 from tests.loops import on_a_loop
 
 
@@ -132,7 +132,9 @@ def test_the_password_of_an_engine_is_not_shown() -> None:
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [each for each in sys.modules if each.partition(".")[0] == "nats"]:
         monkeypatch.delitem(sys.modules, name)
-    for name in [each for each in sys.modules if each.startswith("penstock.storage.jetstream")]:
+    for name in [
+        each for each in sys.modules if each.startswith("penstock_cluster.storage.jetstream")
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "nats", None)
 
@@ -146,8 +148,8 @@ def test_a_realm_on_its_own_loads_nothing_of_a_cluster(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys\n"
         "from pathlib import Path\n"
-        "import penstock.cli, penstock.serving as serving\n"
-        "from penstock.settings.loading import load\n"
+        "import penstock_server.cli, penstock_server.serving as serving\n"
+        "from penstock_server.settings.loading import load\n"
         "stopped = asyncio.Event()\n"
         "stopped.set()\n"
         f"settings = load(overrides={{'listen.port': 0, 'http.port': 0}})\n"
@@ -244,7 +246,7 @@ async def test_an_engine_that_does_not_answer_at_the_start_is_not_waited_for_wit
         async def check(self, shard: int) -> None:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr("penstock.bootstrap.cluster.CHECK_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("penstock_cluster.bootstrap.cluster.CHECK_TIMEOUT_S", 0.0)
 
     with pytest.raises(Unavailable, match="start a majority of its servers first"):
         await check_engine(Silent(), 0)

@@ -11,13 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bootstrap.engine_directory import EngineDirectory, check_ports
-from penstock.bootstrap.engine_files import configuration, engine_password, write_certificates
-from penstock.bootstrap.engine_peers import Peer, PeerAnswer, ask_peer, own_peer, peers_of
-from penstock.bootstrap.storage_engines import engine_tls
-from penstock.core.vocabulary.errors import AddressInUse, DataDirectoryInUse, InvalidArgument
-from penstock.serving.beside_engine import plan_of
-from penstock.settings import ClusterSettings
+from penstock_cluster.bootstrap.engine_directory import EngineDirectory, check_ports
+from penstock_cluster.bootstrap.engine_files import (
+    configuration,
+    engine_password,
+    write_certificates,
+)
+from penstock_cluster.bootstrap.engine_peers import Peer, PeerAnswer, ask_peer, own_peer, peers_of
+from penstock_cluster.bootstrap.storage_engines import engine_tls
+from penstock_cluster.serving.beside_engine import plan_of
+from penstock_core.vocabulary.errors import AddressInUse, DataDirectoryInUse, InvalidArgument
+from penstock_server.settings import ClusterSettings
 
 THREE = "n1=10.0.0.1,n2=10.0.0.2,n3=10.0.0.3"
 SECRET = b"0123456789abcdef0123456789abcdef"

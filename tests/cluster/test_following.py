@@ -9,11 +9,11 @@ from statistics import median
 import pytest
 
 from penstock import aio
-from penstock.api.realm import Ping
-from penstock.testing.engine import EngineServers
-from penstock.testing.loop import pass_time, simulated
-from penstock.wire.native import messages as wire
-from penstock.wire.native.frames import PREFACE, FrameReader, frame
+from penstock_core.api.realm import Ping
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.frames import PREFACE, FrameReader, frame
+from penstock_testing.engine import EngineServers
+from penstock_testing.loop import pass_time, simulated
 from tests.cluster.machines import (
     LEASE_S,
     NodeMachine,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from penstock import aio
-from penstock.core.vocabulary.errors import ConnectionLost, NameAlreadyBound
-from penstock.testing.engine import EngineServers
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.vocabulary.errors import ConnectionLost, NameAlreadyBound
+from penstock_testing.engine import EngineServers
+from penstock_testing.loop import pass_time, simulated
 from tests.cluster.machines import NodeMachine, end, the_loop, until
 from tests.cluster.serving import HOST
 

@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from penstock.bootstrap.cluster import open_history, open_shard
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import (
+from penstock_cluster.bootstrap.cluster import open_history, open_shard
+from penstock_cluster.serving.history import LastKnownRights
+from penstock_core.tasks import start_task
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import (
     AccessDenied,
     AuthenticationFailed,
     NoQuorum,
     Unavailable,
 )
-from penstock.runtime.writer.clock import SystemClock
-from penstock.serving.history import LastKnownRights
-from penstock.settings import AccessSettings, ClusterSettings, Settings
-from penstock.tasks import start_task
-from penstock.testing.engine import MemoryEngine
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_server.settings import AccessSettings, ClusterSettings, Settings
+from penstock_testing.engine import MemoryEngine
 from tests.loops import on_a_loop
 from tests.runtime.living import Owning
 

@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import NameAlreadyBound, NoQuorum, PenstockError
-from penstock.frontends.mqtt.hub import MqttHub
-from penstock.frontends.native.listener import NativeLimits, NativeListener
-from penstock.runtime.writer.store_names import StoreNames
-from penstock.serving.local import serve_mqtt
-from penstock.testing.loop import simulated
-from penstock.wire.mqtt.reasons import Reason
+from penstock_cluster.serving.local import serve_mqtt
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import NameAlreadyBound, NoQuorum, PenstockError
+from penstock_mqtt.hub import MqttHub
+from penstock_mqtt.wire.reasons import Reason
+from penstock_server.frontends.native.listener import NativeLimits, NativeListener
+from penstock_server.runtime.writer.store_names import StoreNames
+from penstock_testing.loop import simulated
 from tests.cluster.machines import the_loop
 from tests.cluster.serving import HOST
 from tests.cluster.test_mqtt import connect

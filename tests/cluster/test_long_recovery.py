@@ -8,9 +8,9 @@ from typing import Final
 import pytest
 
 from penstock import aio
-from penstock.core.vocabulary.ports import READ_BYTES_MAX, Block, DamagedBlock
-from penstock.testing.engine import EngineJournal, EngineServers, MemoryEngine
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.vocabulary.ports import READ_BYTES_MAX, Block, DamagedBlock
+from penstock_testing.engine import EngineJournal, EngineServers, MemoryEngine
+from penstock_testing.loop import pass_time, simulated
 from tests.cluster.machines import the_loop, until
 from tests.cluster.test_node import URL, Machine, end
 

@@ -12,26 +12,26 @@ import msgspec
 import pytest
 
 from penstock import aio
-from penstock.bootstrap import rules
-from penstock.cluster.local_names import ClusterWideNames
-from penstock.cluster.looking import look_forever
-from penstock.cluster.roles import suspend_without_quorum, watch_engine
-from penstock.core.owning.local_names import LOCAL_NAMES_KEY
-from penstock.core.owning.register_records import MEMBERS, SHARDS, ClaimRecord, MemberRecord
-from penstock.core.realm.directory import Directory
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import Damaged, Deposed
-from penstock.core.vocabulary.node_figures import WHYS, TenureCounts
-from penstock.core.vocabulary.ports import Change, EngineHealth
-from penstock.frontends.native.listener import NativeLimits, NativeListener
-from penstock.runtime.access.incidents import RETRY_FIRST_S, Incidents
-from penstock.serving.history import HistoryServer
-from penstock.settings import AccessSettings, Settings
-from penstock.storage.memory import MemoryRegistry
-from penstock.tasks import start_task
-from penstock.testing.engine import EngineServers, MemoryEngine
-from penstock.testing.loop import pass_time, simulated
-from penstock.wire.native import messages as wire
+from penstock_cluster.nodes.local_names import ClusterWideNames
+from penstock_cluster.nodes.looking import look_forever
+from penstock_cluster.nodes.roles import suspend_without_quorum, watch_engine
+from penstock_cluster.owning.local_names import LOCAL_NAMES_KEY
+from penstock_cluster.owning.register_records import MEMBERS, SHARDS, ClaimRecord, MemberRecord
+from penstock_cluster.serving.history import HistoryServer
+from penstock_core.realm.directory import Directory
+from penstock_core.tasks import start_task
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import Damaged, Deposed
+from penstock_core.vocabulary.node_figures import WHYS, TenureCounts
+from penstock_core.vocabulary.ports import Change, EngineHealth
+from penstock_core.wire.native import messages as wire
+from penstock_server.bootstrap import rules
+from penstock_server.frontends.native.listener import NativeLimits, NativeListener
+from penstock_server.runtime.access.incidents import RETRY_FIRST_S, Incidents
+from penstock_server.settings import AccessSettings, Settings
+from penstock_server.storage.memory import MemoryRegistry
+from penstock_testing.engine import EngineServers, MemoryEngine
+from penstock_testing.loop import pass_time, simulated
 from tests.cluster.machines import NodeMachine, open_realm, owner_and_others, the_loop, until
 from tests.cluster.machines import end as end_all
 from tests.cluster.test_node import URL, Machine, end, three

@@ -9,12 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from penstock import aio
-from penstock.frontends.mqtt.connection import MqttConnection
-from penstock.testing.engine import EngineServers
-from penstock.testing.loop import pass_time, simulated
-from penstock.testing.network import MACHINE
-from penstock.wire.mqtt.framing import PacketReader
-from penstock.wire.mqtt.packets import (
+from penstock_core.wire.websocket import BINARY, frame_bytes
+from penstock_mqtt.connection import MqttConnection
+from penstock_mqtt.wire.framing import PacketReader
+from penstock_mqtt.wire.packets import (
     MQTT_3,
     MQTT_5,
     ConnackPacket,
@@ -29,11 +27,13 @@ from penstock.wire.mqtt.packets import (
     TopicSubscription,
     Will,
 )
-from penstock.wire.mqtt.properties import PacketProperties
-from penstock.wire.mqtt.reading import packet_of
-from penstock.wire.mqtt.reasons import Reason
-from penstock.wire.mqtt.writing import packet_bytes
-from penstock.wire.websocket import BINARY, frame_bytes
+from penstock_mqtt.wire.properties import PacketProperties
+from penstock_mqtt.wire.reading import packet_of
+from penstock_mqtt.wire.reasons import Reason
+from penstock_mqtt.wire.writing import packet_bytes
+from penstock_testing.engine import EngineServers
+from penstock_testing.loop import pass_time, simulated
+from penstock_testing.network import MACHINE
 from tests.cluster.machines import (
     RELAYS_MAX,
     NodeMachine,

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.frontends.mqtt.hub import MqttHub
-from penstock.frontends.native.listener import NativeLimits, NativeListener
-from penstock.testing.engine import EngineServers
-from penstock.wire.mqtt.packets import (
+from penstock_mqtt.hub import MqttHub
+from penstock_mqtt.wire.packets import (
     PubackPacket,
     PubcompPacket,
     PublishPacket,
     PubrecPacket,
     PubrelPacket,
 )
+from penstock_server.frontends.native.listener import NativeLimits, NativeListener
+from penstock_testing.engine import EngineServers
 from tests.cluster.test_relocation import moved_in, moved_out, owned
 from tests.frontends.mqtt.clients import connected
 from tests.frontends.mqtt.internal_stores import number_of

@@ -11,10 +11,8 @@ from typing import Any, Final
 import pytest
 
 from penstock import aio
-from penstock.core.vocabulary.ports import Offload
-from penstock.testing.engine import EngineServers
-from penstock.testing.loop import pass_time, simulated
-from penstock.wire.mqtt.packets import (
+from penstock_core.vocabulary.ports import Offload
+from penstock_mqtt.wire.packets import (
     ConnackPacket,
     ConnectPacket,
     DisconnectPacket,
@@ -24,6 +22,8 @@ from penstock.wire.mqtt.packets import (
     PubrecPacket,
     PubrelPacket,
 )
+from penstock_testing.engine import EngineServers
+from penstock_testing.loop import pass_time, simulated
 from tests.cluster.machines import NodeMachine, end, owner_and_others, the_loop, until
 from tests.cluster.serving import HOST
 from tests.cluster.test_mqtt import HOUR, SECRET, Client, reach, subscribe, welcome

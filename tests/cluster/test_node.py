@@ -8,21 +8,21 @@ from collections.abc import Callable
 import pytest
 
 from penstock import aio
-from penstock.cluster.node import ClusterNode
-from penstock.core.owning.register_records import FORMAT_KEY, MemberRecord
-from penstock.core.vocabulary.errors import (
+from penstock_cluster.nodes.node import ClusterNode
+from penstock_cluster.owning.register_records import FORMAT_KEY, MemberRecord
+from penstock_core.vocabulary.errors import (
     Damaged,
     Deposed,
     IllegalState,
     NameDoesNotExist,
     NewerFormat,
 )
-from penstock.core.vocabulary.ports import Blobs, Clock, Journal, Offload, inline
-from penstock.frontends.native.listener import NativeLimits, NativeListener
-from penstock.runtime.delivery.owner_lease import OwnerLease
-from penstock.runtime.realm import RunningRealm
-from penstock.testing.engine import EngineServers, MemoryEngine
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.vocabulary.ports import Blobs, Clock, Journal, Offload, inline
+from penstock_server.frontends.native.listener import NativeLimits, NativeListener
+from penstock_server.runtime.delivery.owner_lease import OwnerLease
+from penstock_server.runtime.realm import RunningRealm
+from penstock_testing.engine import EngineServers, MemoryEngine
+from penstock_testing.loop import pass_time, simulated
 from tests.cluster.machines import SimulatedMachine, Valve, open_realm, the_loop, until
 from tests.cluster.serving import serve_clients
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bootstrap.directories import opened
-from penstock.bootstrap.node_directory import NodeDirectory
-from penstock.core.vocabulary.errors import Damaged, DataDirectoryInUse, InvalidArgument
-from penstock.storage.disk import RealDisk
+from penstock_cluster.bootstrap.node_directory import NodeDirectory
+from penstock_core.vocabulary.errors import Damaged, DataDirectoryInUse, InvalidArgument
+from penstock_server.bootstrap.directories import opened
+from penstock_server.storage.disk import RealDisk
 
 
 def test_a_node_keeps_the_name_that_was_made_for_it(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import ProcessCollector
 
-from penstock.cluster.node_state import process_figures
+from penstock_cluster.nodes.node_state import process_figures
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells them")

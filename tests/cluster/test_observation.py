@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.cluster.observation import ClusterExamined, examine, observe, state_of
-from penstock.core.owning.observing import ClusterSeen
-from penstock.core.vocabulary.ports import VersionedRecord
-from penstock.testing.engine import EngineServers, MemoryInspector
-from penstock.testing.loop import simulated
+from penstock_cluster.nodes.observation import ClusterExamined, examine, observe, state_of
+from penstock_cluster.owning.observing import ClusterSeen
+from penstock_core.vocabulary.ports import VersionedRecord
+from penstock_testing.engine import EngineServers, MemoryInspector
+from penstock_testing.loop import simulated
 from tests.cluster.machines import (
     LEASE_S,
     end,

@@ -8,11 +8,11 @@ from itertools import pairwise
 import pytest
 
 from penstock import aio
-from penstock.cluster.observation import observe
-from penstock.cluster.ordering import ClusterOrders
-from penstock.core.vocabulary.errors import IllegalState, NameDoesNotExist
-from penstock.testing.engine import EngineServers, MemoryInspector
-from penstock.testing.loop import pass_time, simulated
+from penstock_cluster.nodes.observation import observe
+from penstock_cluster.nodes.ordering import ClusterOrders
+from penstock_core.vocabulary.errors import IllegalState, NameDoesNotExist
+from penstock_testing.engine import EngineServers, MemoryInspector
+from penstock_testing.loop import pass_time, simulated
 from tests.cluster.machines import (
     LEASE_S,
     NodeMachine,

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from penstock import aio
-from penstock.api.joins import CopyIn, JoinInfo
-from penstock.cluster.outbox import OutboxSender
-from penstock.cluster.owner_link import OwnerDoor
-from penstock.cluster.roles import owning_node
-from penstock.core.access.rights import Principal
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import (
+from penstock_cluster.nodes.outbox import OutboxSender
+from penstock_cluster.nodes.owner_link import OwnerDoor
+from penstock_cluster.nodes.roles import owning_node
+from penstock_core.access.rights import Principal
+from penstock_core.api.joins import CopyIn, JoinInfo
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import (
     AccessDenied,
     CapacityReached,
     InvalidArgument,
@@ -28,11 +28,11 @@ from penstock.core.vocabulary.errors import (
     NameDoesNotExist,
     NoQuorum,
 )
-from penstock.runtime.operations.callers import Caller
-from penstock.runtime.operations.door import execute
-from penstock.runtime.writer.copies_in import Copies
-from penstock.testing.engine import EngineServers
-from penstock.testing.loop import pass_time, simulated
+from penstock_server.runtime.operations.callers import Caller
+from penstock_server.runtime.operations.door import execute
+from penstock_server.runtime.writer.copies_in import Copies
+from penstock_testing.engine import EngineServers
+from penstock_testing.loop import pass_time, simulated
 from tests.cluster.machines import NodeMachine, Valve, end, owner_and_others, the_loop, until
 from tests.runtime.lives import End, Lives, body_from_events, datas, named
 

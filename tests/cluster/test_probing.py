@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.cluster.probing import failure_at, is_refused
-from penstock.testing.engine import EngineServers
-from penstock.testing.loop import simulated
+from penstock_cluster.nodes.probing import failure_at, is_refused
+from penstock_testing.engine import EngineServers
+from penstock_testing.loop import simulated
 from tests.cluster.machines import end, owner_and_others, the_loop
 
 

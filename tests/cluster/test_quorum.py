@@ -6,16 +6,16 @@ import pytest
 from msgspec.structs import replace
 
 from penstock import aio
-from penstock.cluster.roles import watch_engine
-from penstock.core.vocabulary.errors import NoQuorum, PenstockError
-from penstock.core.vocabulary.node_figures import TenureCounts
-from penstock.core.vocabulary.ports import EngineHealth
-from penstock.runtime.access.incidents import Incidents
-from penstock.testing.engine import EngineServers, MemoryEngine
-from penstock.testing.loop import pass_time, simulated
-from penstock.wire.amqp import sasl
-from penstock.wire.amqp.performatives import opening
-from penstock.wire.native import messages as wire
+from penstock_amqp.wire import sasl
+from penstock_amqp.wire.performatives import opening
+from penstock_cluster.nodes.roles import watch_engine
+from penstock_core.vocabulary.errors import NoQuorum, PenstockError
+from penstock_core.vocabulary.node_figures import TenureCounts
+from penstock_core.vocabulary.ports import EngineHealth
+from penstock_core.wire.native import messages as wire
+from penstock_server.runtime.access.incidents import Incidents
+from penstock_testing.engine import EngineServers, MemoryEngine
+from penstock_testing.loop import pass_time, simulated
 from tests.cluster.machines import NodeMachine, Valve, end, owner_and_others, the_loop, until
 from tests.cluster.serving import HOST
 from tests.cluster.test_roles import ask, call, performatives, say_hello

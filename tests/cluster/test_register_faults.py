@@ -6,11 +6,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from penstock import aio
-from penstock.core.owning.orders import ORDERS_KEY
-from penstock.core.owning.register_records import MEMBERS, SHARDS
-from penstock.core.vocabulary.errors import StorageFailed
-from penstock.testing.engine import EngineRegistry, EngineServers, MemoryEngine
-from penstock.testing.loop import pass_time, simulated
+from penstock_cluster.owning.orders import ORDERS_KEY
+from penstock_cluster.owning.register_records import MEMBERS, SHARDS
+from penstock_core.vocabulary.errors import StorageFailed
+from penstock_testing.engine import EngineRegistry, EngineServers, MemoryEngine
+from penstock_testing.loop import pass_time, simulated
 from tests.cluster.machines import until
 from tests.cluster.test_node import URL, Machine, end, three
 

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from penstock import aio
-from penstock.cluster.roles import owners_in
-from penstock.core.vocabulary.errors import CannotConnect
-from penstock.testing.engine import EngineServers
-from penstock.testing.loop import pass_time, simulated
-from penstock.testing.network import MACHINE, Program, SimTransport
-from penstock.wire.native import messages as wire
-from penstock.wire.native.frames import PREFACE, FrameReader, frame
-from penstock.wire.relay_preface import SIGNATURE, VALID_S, Place, RelayOrigin, relay_preface
+from penstock_cluster.nodes.roles import owners_in
+from penstock_core.vocabulary.errors import CannotConnect
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.frames import PREFACE, FrameReader, frame
+from penstock_core.wire.relay_preface import SIGNATURE, VALID_S, Place, RelayOrigin, relay_preface
+from penstock_testing.engine import EngineServers
+from penstock_testing.loop import pass_time, simulated
+from penstock_testing.network import MACHINE, Program, SimTransport
 from tests.cluster.machines import (
     LEASE_S,
     RELAYS_MAX,

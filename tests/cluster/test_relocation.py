@@ -13,14 +13,14 @@ import msgspec
 import pytest
 
 import penstock
-from penstock.bootstrap import relocating, rules
-from penstock.bootstrap.cluster_backup import ClusterBackup, back_up_cluster
-from penstock.bootstrap.relocating import RealmMoved, source_realm
 from penstock.client.copies.backup import restore
 from penstock.client.sync.sync import Session
-from penstock.core.owning.arriving import refuse_half_a_realm
-from penstock.core.owning.register_records import ClaimRecord
-from penstock.core.vocabulary.errors import (
+from penstock_cluster.bootstrap import relocating
+from penstock_cluster.bootstrap.cluster_backup import ClusterBackup, back_up_cluster
+from penstock_cluster.bootstrap.relocating import RealmMoved, source_realm
+from penstock_cluster.owning.arriving import refuse_half_a_realm
+from penstock_cluster.owning.register_records import ClaimRecord
+from penstock_core.vocabulary.errors import (
     Damaged,
     DataDirectoryInUse,
     Deposed,
@@ -28,12 +28,13 @@ from penstock.core.vocabulary.errors import (
     InvalidArgument,
     NewerFormat,
 )
-from penstock.core.vocabulary.ports import inline
-from penstock.runtime.realm import RunningRealm
-from penstock.runtime.writer.clock import SystemClock
-from penstock.storage.memory import MemoryPages
-from penstock.testing.comparing import Contents, contents_of, differences
-from penstock.testing.engine import EngineBlobs, EngineServers, MemoryEngine, MemoryInspector
+from penstock_core.vocabulary.ports import inline
+from penstock_server.bootstrap import rules
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_server.storage.memory import MemoryPages
+from penstock_testing.comparing import Contents, contents_of, differences
+from penstock_testing.engine import EngineBlobs, EngineServers, MemoryEngine, MemoryInspector
 from tests.loops import on_a_loop
 from tests.patience import until
 from tests.runtime.living import Owning, body, publish

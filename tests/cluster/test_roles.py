@@ -10,19 +10,19 @@ import msgspec
 import pytest
 
 from penstock import aio
-from penstock.core.vocabulary.errors import (
+from penstock_amqp.wire import sasl
+from penstock_amqp.wire.performatives import opening
+from penstock_amqp.wire.types import Described, read
+from penstock_core.vocabulary.errors import (
     CannotConnect,
     ConnectionLost,
     NoQuorum,
     PenstockError,
 )
-from penstock.testing.engine import EngineServers
-from penstock.testing.loop import pass_time, simulated
-from penstock.wire.amqp import sasl
-from penstock.wire.amqp.performatives import opening
-from penstock.wire.amqp.types import Described, read
-from penstock.wire.native import messages as wire
-from penstock.wire.native.frames import PREFACE, FrameReader, frame
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.frames import PREFACE, FrameReader, frame
+from penstock_testing.engine import EngineServers
+from penstock_testing.loop import pass_time, simulated
 from tests.cluster.machines import (
     NodeMachine,
     Valve,

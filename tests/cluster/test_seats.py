@@ -7,10 +7,10 @@ from contextvars import copy_context
 import pytest
 
 from penstock import aio
-from penstock.core.vocabulary.errors import DurableInUse
-from penstock.testing.engine import EngineServers
-from penstock.testing.loop import pass_time, simulated
-from penstock.testing.network import MACHINE
+from penstock_core.vocabulary.errors import DurableInUse
+from penstock_testing.engine import EngineServers
+from penstock_testing.loop import pass_time, simulated
+from penstock_testing.network import MACHINE
 from tests.cluster.machines import NodeMachine, Valve, end, owner_and_others, the_loop, until
 from tests.cluster.serving import HOST
 

@@ -17,9 +17,9 @@ import nats
 import pytest
 
 from penstock import aio
-from penstock.core.vocabulary.errors import AccessDenied, NameDoesNotExist
-from penstock.testing.nats_servers import NatsServers
-from penstock.testing.process import ServerProcess
+from penstock_core.vocabulary.errors import AccessDenied, NameDoesNotExist
+from penstock_testing.nats_servers import NatsServers
+from penstock_testing.process import ServerProcess
 from tests.cluster import processes
 from tests.cluster.first_password import first_password
 from tests.cluster.processes import (

@@ -12,9 +12,9 @@ from urllib.request import Request, urlopen
 import pytest
 
 import penstock
-from penstock.core.vocabulary.errors import NoQuorum, PenstockError
-from penstock.testing.nats_servers import NatsServers
-from penstock.testing.process import ServerProcess
+from penstock_core.vocabulary.errors import NoQuorum, PenstockError
+from penstock_testing.nats_servers import NatsServers
+from penstock_testing.process import ServerProcess
 from tests.cluster import processes
 from tests.cluster.processes import addresses, refusal
 from tests.patience import until

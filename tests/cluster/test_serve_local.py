@@ -15,14 +15,14 @@ from urllib.request import urlopen
 import pytest
 
 import penstock
-from penstock.core.vocabulary.errors import (
+from penstock_core.vocabulary.errors import (
     InvalidArgument,
     NameAlreadyBound,
     NameDoesNotExist,
     NoQuorum,
 )
-from penstock.testing.nats_servers import NatsServers
-from penstock.testing.process import ServerProcess
+from penstock_testing.nats_servers import NatsServers
+from penstock_testing.process import ServerProcess
 from tests.access.realms import authority_in
 from tests.cluster import processes
 from tests.cluster.processes import addresses, refusal

@@ -13,8 +13,8 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 
 import penstock
-from penstock.testing.nats_servers import NatsServers
-from penstock.testing.process import ServerProcess
+from penstock_testing.nats_servers import NatsServers
+from penstock_testing.process import ServerProcess
 from tests.cluster import processes
 from tests.cluster.processes import addresses
 from tests.patience import PATIENCE_S, until

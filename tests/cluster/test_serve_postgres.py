@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.process import ServerProcess
+from penstock_testing.process import ServerProcess
 from tests.cluster import processes
 from tests.cluster.processes import check_a_takeover, check_there_and_back, refusal
 from tests.contract.postgres_servers import PostgresServers, missing

@@ -16,8 +16,8 @@ from typing import Any, Final
 import pytest
 
 from penstock import aio
-from penstock.testing.nats_servers import NatsServers, free_ports
-from penstock.testing.process import ServerProcess
+from penstock_testing.nats_servers import NatsServers, free_ports
+from penstock_testing.process import ServerProcess
 from tests.cluster import processes
 from tests.cluster.first_password import first_password
 from tests.cluster.processes import addresses, refusal

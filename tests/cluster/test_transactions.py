@@ -8,10 +8,10 @@ import pytest
 
 from penstock import aio
 from penstock.client.publishing import publishing, transaction
-from penstock.core.realm.transactions import OpenTransaction, TransactionTable
-from penstock.core.vocabulary.errors import CapacityReached, NoSuchStage, NoSuchTransaction
-from penstock.testing.engine import EngineServers
-from penstock.testing.loop import simulated
+from penstock_core.realm.transactions import OpenTransaction, TransactionTable
+from penstock_core.vocabulary.errors import CapacityReached, NoSuchStage, NoSuchTransaction
+from penstock_testing.engine import EngineServers
+from penstock_testing.loop import simulated
 from tests.cluster.machines import NodeMachine, end, owner_and_others, until
 from tests.cluster.serving import HOST
 

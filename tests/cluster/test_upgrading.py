@@ -7,15 +7,15 @@ import asyncio
 
 import pytest
 
-from penstock.cluster.node import ShardLease
-from penstock.cluster.upgrading import UpgradeState, finish_upgrade, upgrade_state
-from penstock.core.messages.publishing import PublishingPauseSet
-from penstock.core.owning.register_records import FORMAT_KEY
-from penstock.core.vocabulary.errors import IllegalState, NewerFormat
-from penstock.runtime.store import records
-from penstock.runtime.store.records import FactRecord, decode_block, encode_block
-from penstock.testing.engine import EngineServers, MemoryInspector
-from penstock.testing.loop import pass_time, simulated
+from penstock_cluster.nodes.node import ShardLease
+from penstock_cluster.nodes.upgrading import UpgradeState, finish_upgrade, upgrade_state
+from penstock_cluster.owning.register_records import FORMAT_KEY
+from penstock_core.messages.publishing import PublishingPauseSet
+from penstock_core.vocabulary.errors import IllegalState, NewerFormat
+from penstock_server.runtime.store import records
+from penstock_server.runtime.store.records import FactRecord, decode_block, encode_block
+from penstock_testing.engine import EngineServers, MemoryInspector
+from penstock_testing.loop import pass_time, simulated
 from tests.cluster.machines import LEASE_S, Valve, the_loop, until
 from tests.cluster.test_node import Machine, end
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from penstock import aio
-from penstock.core.vocabulary.errors import AccessDenied, AuthenticationFailed
-from penstock.testing.engine import EngineServers
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.vocabulary.errors import AccessDenied, AuthenticationFailed
+from penstock_testing.engine import EngineServers
+from penstock_testing.loop import pass_time, simulated
 from tests.cluster.machines import LEASE_S, NodeMachine, end, owner_and_others, the_loop, until
 from tests.cluster.serving import HOST
 from tests.cluster.test_relaying import SECRET, connect

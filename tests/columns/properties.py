@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.columns.schema.rows import Rows
+from penstock_core.columns.schema.rows import Rows
 
 
 def row_properties(batch: pa.RecordBatch, row: int) -> dict[str, Any]:

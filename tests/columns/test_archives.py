@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.columns.events.batch import EventBatch, stamp
-from penstock.columns.events.body import body_of, body_of_columns
-from penstock.columns.events.event import Event
-from penstock.columns.events.origin import for_join
-from penstock.columns.files.archives import DAY, ArchiveLayout, from_archive, identity_of
-from penstock.columns.schema.schema import ChannelSchema
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.tables.kinds import conformed, stored_schema, united
+from penstock_core.columns.events.batch import EventBatch, stamp
+from penstock_core.columns.events.body import body_of, body_of_columns
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.events.origin import for_join
+from penstock_core.columns.files.archives import DAY, ArchiveLayout, from_archive, identity_of
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.errors import InvalidArgument
 from tests.thorough import examples
 
 from .strategies import PROPERTIES, typed

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.columns.schema.arrays import FEW, array_of
+from penstock_core.columns.schema.arrays import FEW, array_of
 
 
 @pytest.mark.parametrize(
@@ -45,14 +45,14 @@ def test_the_first_event_does_not_wait_for_imports() -> None:
     """Neither pandas nor the compute functions are loaded by a plain first publish."""
     program = """
 import sys
-from penstock.columns.events.batch import stamp
-from penstock.columns.events.body import body_of
-from penstock.columns.events.check import check_body
-from penstock.columns.events.digest import digest
-from penstock.columns.events.event import Event
-from penstock.columns.schema.ipc import batch_bytes
-from penstock.columns.schema.schema import ChannelSchema
-from penstock.core.ids.ids import Span
+from penstock_core.columns.events.batch import stamp
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.check import check_body
+from penstock_core.columns.events.digest import digest
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.schema.ipc import batch_bytes
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.ids.ids import Span
 body = body_of([Event(b"x", tag="t", properties={"a": 1, "b": 2.0, "c": "x", "d": True})])
 check_body(body)
 digest(body, 1000)

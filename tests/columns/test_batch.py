@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.columns.events.batch import EventBatch, body_part, flatten, ids_of, stamp
-from penstock.columns.events.body import body_of_columns
-from penstock.core.ids.ids import Span
+from penstock_core.columns.events.batch import EventBatch, body_part, flatten, ids_of, stamp
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.ids.ids import Span
 
 
 def stored() -> pa.RecordBatch:

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.columns.events.body import body_of, body_of_columns
-from penstock.columns.events.check import check_body
-from penstock.columns.events.event import Event
-from penstock.columns.schema.rows import Rows
-from penstock.core.vocabulary.errors import InvalidEvent
+from penstock_core.columns.events.body import body_of, body_of_columns
+from penstock_core.columns.events.check import check_body
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.schema.rows import Rows
+from penstock_core.vocabulary.errors import InvalidEvent
 from tests.columns.properties import row_properties
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.columns.events.body import body_of_columns
-from penstock.columns.events.check import check_body
-from penstock.columns.events.origin import for_join
-from penstock.columns.schema.layout import LOGICAL_NAME
-from penstock.core.vocabulary.errors import InvalidEvent
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.columns.events.check import check_body
+from penstock_core.columns.events.origin import for_join
+from penstock_core.columns.schema.layout import LOGICAL_NAME
+from penstock_core.vocabulary.errors import InvalidEvent
 
 
 def batch(**columns: Any) -> pa.RecordBatch:

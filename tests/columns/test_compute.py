@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute
 import pytest
 
-from penstock.columns.schema import compute as pc
+from penstock_core.columns.schema import compute as pc
 
 
 def test_a_function_is_the_one_arrow_has() -> None:
@@ -26,7 +26,7 @@ def test_a_function_arrow_has_not_is_an_error() -> None:
 def test_connecting_loads_none() -> None:
     program = (
         "import sys, penstock.client.sync.sync; before = 'pyarrow.compute' in sys.modules; "
-        "from penstock.columns.schema import compute; compute.equal; "
+        "from penstock_core.columns.schema import compute; compute.equal; "
         "print(before, 'pyarrow.compute' in sys.modules)"
     )
     done = subprocess.run(

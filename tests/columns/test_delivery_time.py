@@ -6,16 +6,16 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from penstock.columns.events.body import body_of
-from penstock.columns.events.delivery_time import (
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.delivery_time import (
     all_wait,
     due_times_us,
     split_by_waiting,
     waiting_rows,
     waiting_times_ms,
 )
-from penstock.columns.events.event import Event
-from penstock.core.ids.ids import Span
+from penstock_core.columns.events.event import Event
+from penstock_core.ids.ids import Span
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

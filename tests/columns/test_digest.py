@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.columns.events.body import body_of_columns
-from penstock.columns.events.digest import digest, event_sizes, grouped, spans_of
-from penstock.columns.schema.ipc import batch_bytes, batch_from
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import EventTooLarge
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.columns.events.digest import digest, event_sizes, grouped, spans_of
+from penstock_core.columns.schema.ipc import batch_bytes, batch_from
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.errors import EventTooLarge
 
 MIB = 1024 * 1024
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.columns.documents import document_of, event_of, types_of
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.errors import InvalidArgument
+from penstock_core.columns.documents import document_of, event_of, types_of
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.errors import InvalidArgument
 
 names = st.text(st.characters(codec="ascii", exclude_characters="$"), min_size=1, max_size=8)
 moments = st.datetimes() | st.datetimes(timezones=st.just(UTC))

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock.columns.events.batch import EventBatch, stamp
-from penstock.columns.events.body import body_of
-from penstock.columns.events.event import Event
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import InvalidEvent
+from penstock_core.columns.events.batch import EventBatch, stamp
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.event import Event
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.errors import InvalidEvent
 
 
 def received(event: Event, *, redeliveries: int = 0) -> Event:

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from penstock.bootstrap import rules
-from penstock.columns.events.batch import stamp
-from penstock.columns.events.body import body_of_columns
-from penstock.columns.files import exports
-from penstock.columns.files.exports import (
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.columns.events.batch import stamp
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.columns.files import exports
+from penstock_core.columns.files.exports import (
     FILE_BYTES_MAX,
     FileFacts,
     Manifest,
@@ -27,16 +27,16 @@ from penstock.columns.files.exports import (
     state_bytes,
     state_from,
 )
-from penstock.columns.files.segments import SegmentImage, encode_segment
-from penstock.columns.schema.schema import ChannelSchema
-from penstock.core.channel.channel import ChannelMachine
-from penstock.core.ids.ids import Span
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.publishing import Appended
-from penstock.core.realm.exports import exported
-from penstock.core.vocabulary.compression import Compression
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import DamagedExport
+from penstock_core.columns.files.segments import SegmentImage, encode_segment
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.ids.ids import Span
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.publishing import Appended
+from penstock_core.realm.exports import exported
+from penstock_core.vocabulary.compression import Compression
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import DamagedExport
+from penstock_server.bootstrap import rules
 
 pytestmark = pytest.mark.spec("C7")
 

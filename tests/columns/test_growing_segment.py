@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import feather
 
-from penstock.columns.files.growing_segment import (
+from penstock_core.columns.files.growing_segment import (
     Growth,
     end_of_batches,
     extended,
@@ -20,9 +20,9 @@ from penstock.columns.files.growing_segment import (
     number_in,
     started,
 )
-from penstock.columns.files.segments import SegmentReader, encode_segment
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import Damaged, InvalidArgument
+from penstock_core.columns.files.segments import SegmentReader, encode_segment
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.errors import Damaged, InvalidArgument
 
 
 def events(first: int, count: int) -> pa.RecordBatch:

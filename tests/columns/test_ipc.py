@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.columns.events.batch import ids_of, stamp
-from penstock.columns.events.body import body_of_columns
-from penstock.columns.events.check import check_body
-from penstock.columns.schema import ipc
-from penstock.columns.schema.ipc import (
+from penstock_core.columns.events.batch import ids_of, stamp
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.columns.events.check import check_body
+from penstock_core.columns.schema import ipc
+from penstock_core.columns.schema.ipc import (
     batch_bytes,
     batch_from,
     batch_places,
@@ -23,9 +23,9 @@ from penstock.columns.schema.ipc import (
     schema_from,
     table_from_stream,
 )
-from penstock.columns.schema.rows import Rows
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import InvalidEvent
+from penstock_core.columns.schema.rows import Rows
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.errors import InvalidEvent
 from tests.thorough import examples
 
 FLIPS = examples(4_000)

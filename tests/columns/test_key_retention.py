@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.columns.events.batch import Int64s
-from penstock.columns.keys.key_retention import NewestByKey, NewestFew
-from penstock.core.ids.id_lists import listed
-from penstock.core.ids.ids import IdSet, Span
+from penstock_core.columns.events.batch import Int64s
+from penstock_core.columns.keys.key_retention import NewestByKey, NewestFew
+from penstock_core.ids.id_lists import listed
+from penstock_core.ids.ids import IdSet, Span
 
 
 def numbers(*values: int) -> Int64s:

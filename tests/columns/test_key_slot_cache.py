@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.columns.events.batch import Int64s
-from penstock.columns.events.body import body_of_columns
-from penstock.columns.keys.key_slot_cache import WordSlots, words_of
-from penstock.columns.keys.key_values import Values
+from penstock_core.columns.events.batch import Int64s
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.columns.keys.key_slot_cache import WordSlots, words_of
+from penstock_core.columns.keys.key_values import Values
 
 KEYS = st.one_of(
     st.lists(st.text(alphabet="ab\0ü", max_size=12), max_size=30),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.columns.events.body import body_of_columns
-from penstock.columns.keys.key_values import NO_SLOT, Values
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.columns.keys.key_values import NO_SLOT, Values
 
 
 def slots(values: Values, *given: object) -> list[int]:

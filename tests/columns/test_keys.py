@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.columns.events.batch import stamp
-from penstock.columns.events.body import body_of_columns
-from penstock.columns.events.single_event import codec_in_message
-from penstock.columns.keys.keys import PRUNE_MIN, KeyIndex
-from penstock.columns.schema.ipc import batch_bytes, schema_bytes
-from penstock.columns.schema.schema import ChannelSchema
-from penstock.core.ids.ids import IdSet, Span
+from penstock_core.columns.events.batch import stamp
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.columns.events.single_event import codec_in_message
+from penstock_core.columns.keys.keys import PRUNE_MIN, KeyIndex
+from penstock_core.columns.schema.ipc import batch_bytes, schema_bytes
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.ids.ids import IdSet, Span
 from tests.thorough import examples
 
 MISSING = "the property is absent"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.columns.events.batch import stamp
-from penstock.columns.events.body import body_of_columns
-from penstock.columns.keys.lane_values import lanes_of
-from penstock.core.ids.ids import Span
+from penstock_core.columns.events.batch import stamp
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.columns.keys.lane_values import lanes_of
+from penstock_core.ids.ids import Span
 
 Given = list[dict[str, object]]
 

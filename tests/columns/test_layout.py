@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.columns.schema import layout
-from penstock.columns.schema.layout import BODY, HEADERS, STAMPED, check_property_name, key_path
-from penstock.core.bounds import PROPERTY_NAME_CHARACTERS_MAX
-from penstock.core.vocabulary.errors import InvalidEvent
+from penstock_core.bounds import PROPERTY_NAME_CHARACTERS_MAX
+from penstock_core.columns.schema import layout
+from penstock_core.columns.schema.layout import (
+    BODY,
+    HEADERS,
+    STAMPED,
+    check_property_name,
+    key_path,
+)
+from penstock_core.vocabulary.errors import InvalidEvent
 
 
 def test_paths_escape_what_they_are_made_of() -> None:

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.columns.events.batch import stamp
-from penstock.columns.events.body import body_of_columns
-from penstock.columns.events.lifted_columns import flat_table, in_columns, lifted
-from penstock.columns.files.lean_columns import Needs, fitted_in, has_room, lean
-from penstock.columns.schema.ipc import batch_bytes, batch_from, schema_bytes, schema_from
-from penstock.columns.schema.schema import ChannelSchema
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import InvalidEvent
+from penstock_core.columns.events.batch import stamp
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.columns.events.lifted_columns import flat_table, in_columns, lifted
+from penstock_core.columns.files.lean_columns import Needs, fitted_in, has_room, lean
+from penstock_core.columns.schema.ipc import batch_bytes, batch_from, schema_bytes, schema_from
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.errors import InvalidEvent
 from tests.columns.properties import row_properties
 from tests.columns.strategies import PROPERTIES, typed
 from tests.thorough import examples

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.columns.schema.nested_columns import Level
-from penstock.columns.schema.shapes import ListShape, Slot, StructShape
+from penstock_core.columns.schema.nested_columns import Level
+from penstock_core.columns.schema.shapes import ListShape, Slot, StructShape
 
 INNER = StructShape((Slot("k", "k", "int64"), Slot("j", "j", "string")))
 SHAPE = StructShape(

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.columns.events.batch import EventBatch, stamp
-from penstock.columns.events.body import body_of
-from penstock.columns.events.event import Event
-from penstock.columns.events.lifted_columns import flat_table, table_of
-from penstock.columns.schema.schema import ChannelSchema
-from penstock.core.ids.ids import Span
+from penstock_core.columns.events.batch import EventBatch, stamp
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.events.lifted_columns import flat_table, table_of
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.ids.ids import Span
 
 EXACT = 1 << 53
 

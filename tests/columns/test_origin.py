@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.columns.events.batch import EventBatch, stamp
-from penstock.columns.events.body import body_of
-from penstock.columns.events.event import Event, Origin
-from penstock.columns.events.origin import (
+from penstock_core.columns.events.batch import EventBatch, stamp
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.event import Event, Origin
+from penstock_core.columns.events.origin import (
     due_body,
     for_join,
     origins_of,
@@ -21,10 +21,10 @@ from penstock.columns.events.origin import (
     restored,
     with_origin,
 )
-from penstock.columns.files.segments import SegmentReader, encode_segment
-from penstock.columns.schema.layout import REASON_CHARACTERS_MAX, cause_and_reason, with_reason
-from penstock.columns.schema.schema import ChannelSchema
-from penstock.core.ids.ids import Span
+from penstock_core.columns.files.segments import SegmentReader, encode_segment
+from penstock_core.columns.schema.layout import REASON_CHARACTERS_MAX, cause_and_reason, with_reason
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.ids.ids import Span
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

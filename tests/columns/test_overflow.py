@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from penstock.columns.schema.overflow import decoded, encoded, extended, without
-from penstock.core.vocabulary.errors import InvalidEvent
+from penstock_core.columns.schema.overflow import decoded, encoded, extended, without
+from penstock_core.vocabulary.errors import InvalidEvent
 
 from .strategies import PROPERTIES, typed
 

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.columns.events.body import body_of
-from penstock.columns.events.check import check_body
-from penstock.columns.events.event import Event
-from penstock.columns.schema.properties import NO_PROPERTIES, property_columns
-from penstock.core.vocabulary.errors import InvalidEvent
-from penstock.core.vocabulary.nesting import NESTING_MAX
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.check import check_body
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.schema.properties import NO_PROPERTIES, property_columns
+from penstock_core.vocabulary.errors import InvalidEvent
+from penstock_core.vocabulary.nesting import NESTING_MAX
 from tests.columns.properties import row_properties
 
 from .strategies import typed

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from penstock.columns.events.batch import EventBatch, stamp
-from penstock.columns.events.body import body_of
-from penstock.columns.events.event import Event
-from penstock.columns.schema.rows import BLOCK_ROWS
+from penstock_core.columns.events.batch import EventBatch, stamp
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.schema.rows import BLOCK_ROWS
 
 COUNT = 2 * BLOCK_ROWS + 37
 """Two whole blocks and a part of one."""

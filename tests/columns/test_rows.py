@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.columns.events.batch import stamp
-from penstock.columns.events.body import body_of_columns
-from penstock.columns.schema.rows import Rows
-from penstock.core.ids.ids import Span
+from penstock_core.columns.events.batch import stamp
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.columns.schema.rows import Rows
+from penstock_core.ids.ids import Span
 from tests.columns.properties import row_properties
 
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.columns.events.batch import stamp
-from penstock.columns.events.body import body_of_columns
-from penstock.columns.events.check import check_body
-from penstock.columns.schema.ipc import batch_bytes, batch_from, schema_bytes, schema_from
-from penstock.columns.schema.schema import ChannelSchema
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import InvalidEvent
+from penstock_core.columns.events.batch import stamp
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.columns.events.check import check_body
+from penstock_core.columns.schema.ipc import batch_bytes, batch_from, schema_bytes, schema_from
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.errors import InvalidEvent
 from tests.columns.properties import row_properties
 from tests.thorough import examples
 

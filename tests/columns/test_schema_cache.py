@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.columns.schema.schema_cache import ENTRIES_MAX, SchemaMemo
+from penstock_core.columns.schema.schema_cache import ENTRIES_MAX, SchemaMemo
 
 
 def schema(name: str, note: str = "") -> pa.Schema:

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.columns.schema.schema_fit import explicit_nulls, fitted, lacks, unplaced
-from penstock.columns.schema.shapes import (
+from penstock_core.columns.schema.schema_fit import explicit_nulls, fitted, lacks, unplaced
+from penstock_core.columns.schema.shapes import (
     ListShape,
     Shape,
     Slot,

@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from penstock.columns.files.segments import (
+from penstock_core.columns.files.segments import (
     SegmentImage,
     SegmentIndex,
     SegmentReader,
@@ -20,8 +20,8 @@ from penstock.columns.files.segments import (
     segment_folder,
     segment_name,
 )
-from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.errors import Damaged, InvalidArgument
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.vocabulary.errors import Damaged, InvalidArgument
 
 IDS = [*range(1, 40), *range(50, 90), 95, 97, 200]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.columns.schema.shapes import (
+from penstock_core.columns.schema.shapes import (
     ListShape,
     Shape,
     ShapeBuilder,

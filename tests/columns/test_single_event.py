@@ -11,20 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from penstock.columns.events import single_event
-from penstock.columns.events.body import body_of
-from penstock.columns.events.check import check_body
-from penstock.columns.events.digest import digest
-from penstock.columns.events.event import Event
-from penstock.columns.events.single_event import (
+from penstock_core.columns.events import single_event
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.check import check_body
+from penstock_core.columns.events.digest import digest
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.events.single_event import (
     codec_in_message,
     codec_of_schema,
     encode_event,
     trusted_codec_of,
 )
-from penstock.columns.schema.ipc import SCHEMA_BYTES_KEPT_MAX, batch_bytes, batch_from, schema_bytes
-from penstock.columns.schema.layout import UTC_MICROSECONDS
-from penstock.core.vocabulary.errors import InvalidEvent
+from penstock_core.columns.schema.ipc import (
+    SCHEMA_BYTES_KEPT_MAX,
+    batch_bytes,
+    batch_from,
+    schema_bytes,
+)
+from penstock_core.columns.schema.layout import UTC_MICROSECONDS
+from penstock_core.vocabulary.errors import InvalidEvent
 
 LIMIT = 1 << 30
 SPECIAL: dict[str, dict[str, Any]] = {
@@ -134,8 +139,8 @@ def test_anything_else_takes_the_usual_way(what: str) -> None:
 
 
 def test_a_received_event_takes_the_usual_way() -> None:
-    from penstock.columns.events.batch import EventBatch, stamp
-    from penstock.core.ids.ids import Span
+    from penstock_core.columns.events.batch import EventBatch, stamp
+    from penstock_core.ids.ids import Span
 
     (event,) = EventBatch(stamp(body_of([Event(b"x", tag="t")]), Span(5, 6), 0))
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.columns.events.batch import stamp
-from penstock.columns.events.body import body_of
-from penstock.columns.events.event import Event
-from penstock.columns.merge.states import States, deltas_of
-from penstock.columns.schema.rows import Rows
-from penstock.core.ids.ids import IdSet, Span
+from penstock_core.columns.events.batch import stamp
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.merge.states import States, deltas_of
+from penstock_core.columns.schema.rows import Rows
+from penstock_core.ids.ids import IdSet, Span
 from tests.thorough import examples
 
 from .strategies import PROPERTIES, VALUES, typed

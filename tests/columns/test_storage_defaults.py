@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.columns.events.batch import EventBatch, stamp
-from penstock.columns.events.body import body_of, body_of_columns
-from penstock.columns.events.check import check_body
-from penstock.columns.events.event import Event
-from penstock.columns.events.storage_defaults import with_dictionary, with_priority
-from penstock.columns.schema.schema import ChannelSchema
-from penstock.columns.selectors import Selector
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import InvalidEvent
+from penstock_core.columns.events.batch import EventBatch, stamp
+from penstock_core.columns.events.body import body_of, body_of_columns
+from penstock_core.columns.events.check import check_body
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.events.storage_defaults import with_dictionary, with_priority
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.columns.selectors import Selector
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.errors import InvalidEvent
 from tests.thorough import examples
 
 from .strategies import PROPERTIES, typed

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.columns.events.batch import flatten, stamp
-from penstock.columns.events.body import body_of_columns
-from penstock.columns.files.tables import bodies_of_table
-from penstock.columns.schema.struct_fields import field_of, fields_of
-from penstock.core.ids.ids import Span
+from penstock_core.columns.events.batch import flatten, stamp
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.columns.files.tables import bodies_of_table
+from penstock_core.columns.schema.struct_fields import field_of, fields_of
+from penstock_core.ids.ids import Span
 
 KIND = pa.struct({"n": pa.null(), "x": pa.int64(), "s": pa.struct({"n": pa.null()})})
 DENSE: list[Any] = [{"n": None, "x": 1, "s": {"n": None}}, {"n": None, "x": 2, "s": None}]

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.columns.events.batch import flatten, stamp
-from penstock.columns.events.body import body_of_columns
-from penstock.columns.files.tables import bodies_of_table
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import InvalidArgument, InvalidEvent
+from penstock_core.columns.events.batch import flatten, stamp
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.columns.files.tables import bodies_of_table
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.errors import InvalidArgument, InvalidEvent
 from tests.columns.properties import row_properties
 
 

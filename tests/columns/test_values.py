@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.columns.schema.shapes import ListShape, Slot, StructShape
-from penstock.columns.schema.values import NotAProperty, is_struct, leaf_of, survey
+from penstock_core.columns.schema.shapes import ListShape, Slot, StructShape
+from penstock_core.columns.schema.values import NotAProperty, is_struct, leaf_of, survey
 
 INNER = StructShape((Slot("k", "k", "int64"), Slot("k::string", "k", "string")))
 

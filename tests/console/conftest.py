@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
-from penstock.testing.process import ServerProcess
+from penstock_testing.process import ServerProcess
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 LAPTOP, PHONE = (1280, 800), (390, 844)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from penstock.testing.nats_servers import NatsServers, free_ports
+from penstock_testing.nats_servers import NatsServers, free_ports
 from tests.cluster import processes
 from tests.console.conftest import PATIENCE_MS, Api
 

@@ -14,9 +14,9 @@ from playwright.sync_api import Locator, Page, expect
 import penstock
 from penstock.client.sync.sync import Session
 from penstock.client.sync.sync_delivered import DeliveredEvent
-from penstock.spark.pipelines.standing import Status
-from penstock.spark.pipelines.step import Progress
-from penstock.testing.process import ServerProcess
+from penstock_spark.pipelines.standing import Status
+from penstock_spark.pipelines.step import Progress
+from penstock_testing.process import ServerProcess
 from tests.console.conftest import PATIENCE_MS, Api, Opened, place, tab
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 import penstock
-from penstock.testing.process import ServerProcess
+from penstock_testing.process import ServerProcess
 from tests.console.conftest import PATIENCE_MS, Api, Opened, tab
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]

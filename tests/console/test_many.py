@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from penstock.runtime.operations.realm_handlers import CHANNELS_MAX
+from penstock_server.runtime.operations.realm_handlers import CHANNELS_MAX
 from tests.console.conftest import PATIENCE_MS, Api, Opened
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 import penstock
-from penstock.testing.process import ServerProcess
+from penstock_testing.process import ServerProcess
 from tests.console.conftest import LAPTOP, PATIENCE_MS, PHONE, Api, Opened
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]

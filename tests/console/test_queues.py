@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 import penstock
-from penstock.testing.process import ServerProcess
+from penstock_testing.process import ServerProcess
 from tests.console.conftest import PATIENCE_MS, Api, Opened, place, tab
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]

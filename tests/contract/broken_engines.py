@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from penstock.core.vocabulary.errors import Conflict, Deposed, StorageFailed, Trimmed
-from penstock.core.vocabulary.ports import (
+from penstock_core.vocabulary.errors import Conflict, Deposed, StorageFailed, Trimmed
+from penstock_core.vocabulary.ports import (
     READ_BYTES_MAX,
     BlobInfo,
     Block,
@@ -15,8 +15,8 @@ from penstock.core.vocabulary.ports import (
     DamagedBlock,
     JournalInfo,
 )
-from penstock.storage.memory import MemoryRegistry
-from penstock.testing.engine import (
+from penstock_server.storage.memory import MemoryRegistry
+from penstock_testing.engine import (
     EngineBlobs,
     EngineJournal,
     EngineRegistry,

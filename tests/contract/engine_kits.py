@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from penstock.core.vocabulary.ports import Blobs, Journal, Registry, StorageEngine
-from penstock.testing.contracts import BlobsContract, JournalContract, RegistryContract
-from penstock.testing.engine_contracts import EngineContract, Fates
+from penstock_core.vocabulary.ports import Blobs, Journal, Registry, StorageEngine
+from penstock_testing.contracts import BlobsContract, JournalContract, RegistryContract
+from penstock_testing.engine_contracts import EngineContract, Fates
 
 
 class Nodes(Protocol):

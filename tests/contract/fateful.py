@@ -6,10 +6,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from penstock.core.vocabulary.errors import PenstockError
-from penstock.core.vocabulary.ports import Journal, StorageEngine
-from penstock.testing.engine import EngineServers, LogFrame, MemoryEngine, NoAnswer
-from penstock.testing.engine_contracts import EngineContract, Fates, ReopenedJournalContract
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_core.vocabulary.ports import Journal, StorageEngine
+from penstock_testing.engine import EngineServers, LogFrame, MemoryEngine, NoAnswer
+from penstock_testing.engine_contracts import EngineContract, Fates, ReopenedJournalContract
 
 T = TypeVar("T")
 

@@ -10,17 +10,17 @@ from typing import Final
 
 from xxhash import xxh3_64_hexdigest
 
-from penstock.bootstrap import rules
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.ports import StorageEngine
-from penstock.runtime.realm import Limits, RunningRealm
-from penstock.runtime.store.large_blocks import BLOCK_BYTES_MAX
-from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.runtime.writer.clock import SystemClock
-from penstock.settings.loading import load
-from penstock.storage.memory import MemoryPages
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.ports import StorageEngine
+from penstock_server.bootstrap import rules
+from penstock_server.runtime.realm import Limits, RunningRealm
+from penstock_server.runtime.store.large_blocks import BLOCK_BYTES_MAX
+from penstock_server.runtime.upkeep.sealer import SealingLimits
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_server.settings.loading import load
+from penstock_server.storage.memory import MemoryPages
 from tests.runtime.living import Owning, body, events, publish
 
 ORDERS: Final = ChannelId(1)

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from penstock.core.vocabulary.errors import PenstockError
-from penstock.core.vocabulary.ports import Blobs, Journal, Registry
-from penstock.testing.contracts import (
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_core.vocabulary.ports import Blobs, Journal, Registry
+from penstock_testing.contracts import (
     BlobsContract,
     JournalContract,
     RegistryContract,
     checks,
     run,
 )
-from penstock.testing.engine import MemoryEngine
-from penstock.testing.engine_contracts import EngineContract, ReopenedJournalContract
-from penstock.testing.loop import Deadlock, simulate
+from penstock_testing.engine import MemoryEngine
+from penstock_testing.engine_contracts import EngineContract, ReopenedJournalContract
+from penstock_testing.loop import Deadlock, simulate
 from tests.contract import broken_engines as broken
 from tests.contract.broken_engines import with_journals, with_registries, with_stores
 from tests.contract.fateful import EngineJournalKit, MemoryEngineKit

@@ -10,13 +10,13 @@ from random import Random
 
 import pytest
 
-from penstock.core.vocabulary.ports import Journal
-from penstock.storage.disk import Disk, RealDisk
-from penstock.testing.contracts import checks, run
-from penstock.testing.disk import FaultyDisk
-from penstock.testing.engine_contracts import EngineContract, ReopenedJournalContract
-from penstock.testing.loop import simulate
-from penstock.testing.stores import open_store
+from penstock_core.vocabulary.ports import Journal
+from penstock_server.storage.disk import Disk, RealDisk
+from penstock_testing.contracts import checks, run
+from penstock_testing.disk import FaultyDisk
+from penstock_testing.engine_contracts import EngineContract, ReopenedJournalContract
+from penstock_testing.loop import simulate
+from penstock_testing.stores import open_store
 from tests.contract.fateful import EngineJournalKit, MemoryEngineKit
 
 

@@ -12,14 +12,14 @@ import asyncpg
 import nats
 import pytest
 
-from penstock.core.vocabulary.errors import Unavailable
-from penstock.core.vocabulary.ports import EngineInspector
-from penstock.runtime.writer.clock import SystemClock
-from penstock.storage.jetstream.engine import JetStreamEngine
-from penstock.storage.jetstream.inspection import JetStreamInspector
-from penstock.storage.postgres.engine import PostgresEngine
-from penstock.storage.postgres.inspection import PostgresInspector
-from penstock.testing.nats_servers import NatsServers
+from penstock_cluster.storage.jetstream.engine import JetStreamEngine
+from penstock_cluster.storage.jetstream.inspection import JetStreamInspector
+from penstock_cluster.storage.postgres.engine import PostgresEngine
+from penstock_cluster.storage.postgres.inspection import PostgresInspector
+from penstock_core.vocabulary.errors import Unavailable
+from penstock_core.vocabulary.ports import EngineInspector
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_testing.nats_servers import NatsServers
 from tests.contract.postgres_servers import PostgresServers, missing
 from tests.loops import on_a_loop
 

@@ -13,13 +13,13 @@ from typing import Final
 
 import pytest
 
-from penstock.core.vocabulary.errors import Unknown
-from penstock.core.vocabulary.ports import Journal
-from penstock.runtime.writer.clock import SystemClock
-from penstock.storage.jetstream.asking import Unanswered
-from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection
-from penstock.storage.jetstream.engine import JetStreamEngine
-from penstock.testing.contracts import (
+from penstock_cluster.storage.jetstream.asking import Unanswered
+from penstock_cluster.storage.jetstream.connection import JetStreamRefusal, NatsConnection
+from penstock_cluster.storage.jetstream.engine import JetStreamEngine
+from penstock_core.vocabulary.errors import Unknown
+from penstock_core.vocabulary.ports import Journal
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_testing.contracts import (
     BlobsContract,
     JournalContract,
     RegistryContract,
@@ -27,8 +27,8 @@ from penstock.testing.contracts import (
     raises,
     run,
 )
-from penstock.testing.engine_contracts import EngineContract, Fates, ReopenedJournalContract
-from penstock.testing.nats_servers import NatsServers
+from penstock_testing.engine_contracts import EngineContract, Fates, ReopenedJournalContract
+from penstock_testing.nats_servers import NatsServers
 from tests.contract.engine_kits import BlobsKit, EngineKit, JournalKit, RegistryKit
 from tests.contract.large_realm import check_large_blocks
 from tests.loops import on_a_loop
@@ -197,9 +197,9 @@ def test_a_realm_has_blocks_as_large_as_they_may_be(servers: NatsServers) -> Non
 
 def test_a_realm_on_one_machine_loads_nothing_of_an_engine() -> None:
     code = (
-        "import sys, penstock.serving, penstock.bootstrap, penstock.cli; "
+        "import sys, penstock_server.serving, penstock_server.bootstrap, penstock_server.cli; "
         "print([name for name in sys.modules if name.split('.')[0] in ('nats', 'asyncpg') "
-        "or name.startswith(('penstock.storage.jetstream', 'penstock.storage.postgres'))])"
+        "or name.startswith(('penstock_cluster.storage.jetstream', 'penstock_cluster.storage.postgres'))])"
     )
 
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,12 +8,12 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from penstock.core.vocabulary.errors import Conflict, Damaged, NameDoesNotExist
-from penstock.runtime.writer.clock import SystemClock
-from penstock.storage.jetstream.blobs import CHUNK_BYTES, StreamBlobs
-from penstock.storage.jetstream.connection import NatsConnection
-from penstock.testing.engine_contracts import FATES, Fates
-from penstock.testing.nats_servers import NatsServers
+from penstock_cluster.storage.jetstream.blobs import CHUNK_BYTES, StreamBlobs
+from penstock_cluster.storage.jetstream.connection import NatsConnection
+from penstock_core.vocabulary.errors import Conflict, Damaged, NameDoesNotExist
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_testing.engine_contracts import FATES, Fates
+from penstock_testing.nats_servers import NatsServers
 from tests.contract.test_jetstream import Nodes, ignore
 from tests.loops import on_a_loop
 

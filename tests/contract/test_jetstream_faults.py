@@ -12,7 +12,14 @@ from typing import Final
 import msgspec
 import pytest
 
-from penstock.core.vocabulary.errors import (
+from penstock_cluster.storage.jetstream import journal as journal_module
+from penstock_cluster.storage.jetstream.asking import Unanswered
+from penstock_cluster.storage.jetstream.connection import JetStreamRefusal, NatsConnection
+from penstock_cluster.storage.jetstream.engine import FRAME_BYTES_MAX, JetStreamEngine
+from penstock_cluster.storage.jetstream.guard import read_server
+from penstock_cluster.storage.jetstream.journal import JetStreamJournal
+from penstock_cluster.storage.jetstream.stream import NatsStream, StoredMessage, StreamInfo
+from penstock_core.vocabulary.errors import (
     Damaged,
     Deposed,
     StorageFailed,
@@ -20,17 +27,10 @@ from penstock.core.vocabulary.errors import (
     Unavailable,
     Unknown,
 )
-from penstock.core.vocabulary.ports import Block, DamagedBlock, EngineHealth
-from penstock.runtime.writer.clock import SystemClock
-from penstock.storage.jetstream import journal as journal_module
-from penstock.storage.jetstream.asking import Unanswered
-from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection
-from penstock.storage.jetstream.engine import FRAME_BYTES_MAX, JetStreamEngine
-from penstock.storage.jetstream.guard import read_server
-from penstock.storage.jetstream.journal import JetStreamJournal
-from penstock.storage.jetstream.stream import NatsStream, StoredMessage, StreamInfo
-from penstock.testing.contracts import blocks_of
-from penstock.testing.nats_servers import SERVERS, NatsServers
+from penstock_core.vocabulary.ports import Block, DamagedBlock, EngineHealth
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_testing.contracts import blocks_of
+from penstock_testing.nats_servers import SERVERS, NatsServers
 from tests.contract.test_jetstream import ignore
 from tests.loops import on_a_loop
 

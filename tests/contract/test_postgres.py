@@ -11,18 +11,18 @@ from typing import Any, Final, TypeVar
 import asyncpg
 import pytest
 
-from penstock.core.vocabulary.ports import Journal
-from penstock.storage.postgres.engine import PostgresEngine
-from penstock.storage.postgres.journal import APPEND, PostgresJournal
-from penstock.storage.postgres.servers import Call, OutcomeUnknown, Servers
-from penstock.testing.contracts import (
+from penstock_cluster.storage.postgres.engine import PostgresEngine
+from penstock_cluster.storage.postgres.journal import APPEND, PostgresJournal
+from penstock_cluster.storage.postgres.servers import Call, OutcomeUnknown, Servers
+from penstock_core.vocabulary.ports import Journal
+from penstock_testing.contracts import (
     BlobsContract,
     JournalContract,
     RegistryContract,
     checks,
     run,
 )
-from penstock.testing.engine_contracts import EngineContract, Fates, ReopenedJournalContract
+from penstock_testing.engine_contracts import EngineContract, Fates, ReopenedJournalContract
 from tests.contract.engine_kits import BlobsKit, EngineKit, JournalKit, RegistryKit
 from tests.contract.large_realm import check_large_blocks
 from tests.contract.postgres_servers import PostgresServers, missing

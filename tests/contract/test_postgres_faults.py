@@ -10,11 +10,11 @@ from contextlib import AsyncExitStack
 import asyncpg
 import pytest
 
-from penstock.core.vocabulary.errors import Damaged, Unavailable, Unknown
-from penstock.core.vocabulary.ports import Block, Change, DamagedBlock, Journal
-from penstock.storage.postgres.engine import PostgresEngine
-from penstock.storage.postgres.servers import Servers
-from penstock.testing.contracts import blocks_of, raises
+from penstock_cluster.storage.postgres.engine import PostgresEngine
+from penstock_cluster.storage.postgres.servers import Servers
+from penstock_core.vocabulary.errors import Damaged, Unavailable, Unknown
+from penstock_core.vocabulary.ports import Block, Change, DamagedBlock, Journal
+from penstock_testing.contracts import blocks_of, raises
 from tests.contract.postgres_servers import QUORUM, PostgresServers, missing
 from tests.loops import on_a_loop
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.core.vocabulary.errors import Unavailable
-from penstock.storage.postgres.guard import check_settings, check_standbys, standbys_wanted
+from penstock_cluster.storage.postgres.guard import check_settings, check_standbys, standbys_wanted
+from penstock_core.vocabulary.errors import Unavailable
 
 SAFE = {
     "server_version_num": "150018",

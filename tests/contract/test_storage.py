@@ -9,23 +9,23 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
-from penstock.core.vocabulary.ports import Blobs, Journal, Pages, Registry, inline
-from penstock.storage.disk import RealDisk, make_directories
-from penstock.storage.embedded import Embedded, FileBlobs
-from penstock.storage.file_systems import FileSystemBlobs
-from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages, MemoryRegistry
-from penstock.storage.shared_blobs import CachedBlobs, PrefixedBlobs
-from penstock.testing.contracts import (
+from penstock_cluster.storage.shared_blobs import CachedBlobs, PrefixedBlobs
+from penstock_core.vocabulary.ports import Blobs, Journal, Pages, Registry, inline
+from penstock_server.storage.disk import RealDisk, make_directories
+from penstock_server.storage.embedded import Embedded, FileBlobs
+from penstock_server.storage.file_systems import FileSystemBlobs
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages, MemoryRegistry
+from penstock_testing.contracts import (
     BlobsContract,
     JournalContract,
     RegistryContract,
     checks,
     run,
 )
-from penstock.testing.disk import FaultyDisk
-from penstock.testing.engine import MemoryEngine, at_once
-from penstock.testing.pages_contract import PagesContract
-from penstock.testing.stores import open_store
+from penstock_testing.disk import FaultyDisk
+from penstock_testing.engine import MemoryEngine, at_once
+from penstock_testing.pages_contract import PagesContract
+from penstock_testing.stores import open_store
 
 Store = Callable[[], tuple[Journal, Blobs, Registry, Pages]]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.bootstrap import rules
-from penstock.core.channel.channel import ChannelMachine
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.seats import TakeSeat
-from penstock.core.vocabulary.causes import Cause
-from penstock.core.vocabulary.definitions import Definition
-from penstock.testing.play import Play, events, publish
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.seats import TakeSeat
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.definitions import Definition
+from penstock_server.bootstrap import rules
+from penstock_testing.play import Play, events, publish
 
 
 def play_of(definition: Definition | None = None, *, events: int = 0, **attributes: Any) -> Play:

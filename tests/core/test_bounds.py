@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.core import bounds
-from penstock.core.ids.ids import BoundedSpans, Span
+from penstock_core import bounds
+from penstock_core.ids.ids import BoundedSpans, Span
 
 
 def test_the_id_after_the_largest_fits_64_bits() -> None:

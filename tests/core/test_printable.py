@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.printable import escaped, on_one_line, plain
+from penstock_core.printable import escaped, on_one_line, plain
 
 
 @pytest.mark.parametrize("text", ["", "größe 日", "a\nb", "back\\slash"])

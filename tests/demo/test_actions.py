@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.demo.actions import Action, ProcessTarget, TimedAction, script_of
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_tools.demo.actions import Action, ProcessTarget, TimedAction, script_of
 
 
 def test_actions_come_in_the_order_of_their_times() -> None:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from penstock.demo.actions import Action
-from penstock.demo.processes import DemoProcesses
-from penstock.demo.run import _Demo, _Ending
-from penstock.demo.screen import Picture
-from penstock.demo.traffic import Traffic
-from penstock.testing.loop import SimLoop, pass_time, simulated
+from penstock_testing.loop import SimLoop, pass_time, simulated
+from penstock_tools.demo.actions import Action
+from penstock_tools.demo.processes import DemoProcesses
+from penstock_tools.demo.run import _Demo, _Ending
+from penstock_tools.demo.screen import Picture
+from penstock_tools.demo.traffic import Traffic
 
 
 class Told:

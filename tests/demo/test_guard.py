@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from penstock.bootstrap.orphans import OrphanGuard
+from penstock_cluster.bootstrap.orphans import OrphanGuard
 from tests.patience import until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 WAITING = [sys.executable, "-c", "import sys; sys.stdin.read()"]
 PARENT = """
 import subprocess, sys
-from penstock.bootstrap.orphans import OrphanGuard
+from penstock_cluster.bootstrap.orphans import OrphanGuard
 guard = OrphanGuard()
 child = subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait()"])
 guard.keep([4_194_305])  # no system gives a process this id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.demo.ledger import Acknowledgements, Ledger
+from penstock_tools.demo.ledger import Acknowledgements, Ledger
 
 
 def published(count: int) -> Ledger:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.demo.links import HOST, DemoLinks
+from penstock_tools.demo.links import HOST, DemoLinks
 
 
 class Echo(socketserver.BaseRequestHandler):

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from penstock.demo.actions import Action, ProcessTarget
-from penstock.demo.screen import Chooser, Deed, Picture, ProcessLine, deed_line, drawn, line
+from penstock_tools.demo.actions import Action, ProcessTarget
+from penstock_tools.demo.screen import Chooser, Deed, Picture, ProcessLine, deed_line, drawn, line
 
 PICTURE = Picture(
     at_s=12.04,

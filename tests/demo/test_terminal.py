@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from penstock.cli.program import app
+from penstock_server.cli.program import app
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 

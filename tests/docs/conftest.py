@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 import penstock
 from examples.sparkplug.edge_node import DESCRIPTORS
-from penstock.cli.program import app
-from penstock.settings.loading import in_force
+from penstock_server.cli.program import app
+from penstock_server.settings.loading import in_force
 from tests.access.certificates import Authority
 from tests.docs.pages import Command
 from tests.docs.reading import Reader, Run, environment

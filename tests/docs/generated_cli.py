@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import typer.main
 
-from penstock.cli.program import app
+from penstock_server.cli.program import app
 from tests.docs.markdown import cell, table
 
 HEAD = """# Commands

@@ -27,7 +27,7 @@ from penstock.client.sync import (
     sync_transaction,
 )
 from penstock.client.sync.sync_destination import Schedule
-from penstock.testing.virtual_realm import VirtualRealm
+from penstock_testing.virtual_realm import VirtualRealm
 from tests.docs.generated_tables import documented
 from tests.docs.markdown import prose
 

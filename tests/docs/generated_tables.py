@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.errors import error_classes
-from penstock.frontends.http.openapi import document
-from penstock.frontends.http.routes import TABLE
-from penstock.frontends.http.routing import BASE
-from penstock.frontends.http.statuses import STATUSES
-from penstock.settings.loading import described, variable_of
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.errors import error_classes
+from penstock_server.frontends.http.openapi import document
+from penstock_server.frontends.http.routes import TABLE
+from penstock_server.frontends.http.routing import BASE
+from penstock_server.frontends.http.statuses import STATUSES
+from penstock_server.settings.loading import described, variable_of
 from tests.docs.markdown import cell, prose, table
 from tests.docs.pages import ROOT
 

@@ -10,8 +10,8 @@ import os
 import re
 from pathlib import Path
 
-from penstock.core.vocabulary.errors import PenstockError, error_classes
-from penstock.settings.loading import described, variable_of
+from penstock_core.vocabulary.errors import PenstockError, error_classes
+from penstock_server.settings.loading import described, variable_of
 from tests.docs.generated_cli import cli_page
 from tests.docs.generated_python import python_page
 from tests.docs.generated_tables import (

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.nats_servers import NatsServers
+from penstock_testing.nats_servers import NatsServers
 from tests.docs.pages import COMING_FROM, Block, blocks, name_of, prose
 
 SYSTEMS = [page for page in COMING_FROM if page.stem != "README"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from penstock.cli.program import app
+from penstock_server.cli.program import app
 from tests.docs.pages import PAGES, Command, commands
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # it comes with schemathesis, without types
 
 import penstock
-from penstock.settings.loading import load
-from penstock.testing.process import ServerProcess
+from penstock_server.settings.loading import load
+from penstock_testing.process import ServerProcess
 from tests.docs.conftest import write_shop
 from tests.docs.left_out import NOT_RUN, reason_not_to_run
 from tests.docs.pages import OTHER_PAGES, PAGES, ROOT, SHELLS, Block, Line, blocks, name_of

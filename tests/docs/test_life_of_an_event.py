@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from penstock.core.channel import publish
+from penstock_core.channel import publish
 from scripts.weight.publish import trip_of_a_publish
 
 CITED = re.findall(r"``((?:\w+\.)+\w+)``", publish.__doc__ or "")

@@ -10,7 +10,7 @@ from typing import Final, cast
 
 import pytest
 
-from penstock.settings.loading import described
+from penstock_server.settings.loading import described
 from tests.docs.pages import ROOT
 from tests.tidy.parsing import parsed
 

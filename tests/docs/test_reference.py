@@ -11,16 +11,16 @@ import pytest
 
 import penstock
 import penstock.aio
-from penstock.bootstrap import rules
-from penstock.cli.access import NEW_PASSWORD_VARIABLE
 from penstock.client.connection.credentials import PASSWORD_VARIABLE, TOKEN_VARIABLE, USER_VARIABLE
-from penstock.columns.events.event import Origin
-from penstock.columns.selectors.parser import parse
-from penstock.core.vocabulary.counters import Counters
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.deprecation import DEPRECATED_CHANNELS, DEPRECATED_DURABLES
-from penstock.core.vocabulary.errors import error_classes
-from penstock.settings.loading import described, load, variable_of
+from penstock_core.columns.events.event import Origin
+from penstock_core.columns.selectors.parser import parse
+from penstock_core.vocabulary.counters import Counters
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.deprecation import DEPRECATED_CHANNELS, DEPRECATED_DURABLES
+from penstock_core.vocabulary.errors import error_classes
+from penstock_server.bootstrap import rules
+from penstock_server.cli.access.access import NEW_PASSWORD_VARIABLE
+from penstock_server.settings.loading import described, load, variable_of
 from tests.docs.pages import GUIDE, PAGES, ROOT, blocks, name_of, prose
 from tests.docs.reference import (
     OPERATING,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.process import ServerProcess
+from penstock_testing.process import ServerProcess
 from tests.docs.pages import README, Command, commands
 from tests.docs.reading import Reader, environment
 

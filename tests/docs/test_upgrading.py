@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from penstock.columns.files import exports
-from penstock.storage.embedded.frames import DIRECTORY_FORMAT
-from penstock.wire.native.frames import PREFACE
+from penstock_core.columns.files import exports
+from penstock_core.wire.native.frames import PREFACE
+from penstock_server.storage.embedded.frames import DIRECTORY_FORMAT
 from tests.docs.pages import ROOT
 
 PAGE = (ROOT / "docs" / "guide" / "upgrading.md").read_text(encoding="utf-8")

@@ -19,7 +19,7 @@ from examples.flights.reconciliation import Acknowledged, Findings, Outstanding
 from examples.flights.run_record import PIPELINE, Beginning, CannotBegin, RunRecord
 from examples.flights.spark_part import AIRCRAFT, ARCHIVE, DELAYS_STEP, position
 from examples.flights.worker import is_rolled_back
-from penstock.spark.pipelines import load
+from penstock_spark.pipelines import load
 
 ROWS = 2_000
 

@@ -12,18 +12,18 @@ import pytest
 
 import penstock
 from examples.lines.penstock_lines import FRONT_END
-from penstock.frontends.front_end import StandbyNode
-from penstock.frontends.native.standby import OwnerFollowers
-from penstock.frontends.shared.arrivals import Arrivals
-from penstock.testing.process import ServerProcess
-from penstock.wire.native import messages as wire
+from penstock_core.wire.native import messages as wire
+from penstock_server.frontends.front_end import StandbyNode
+from penstock_server.frontends.native.standby import OwnerFollowers
+from penstock_server.frontends.shared.arrivals import Arrivals
+from penstock_testing.process import ServerProcess
 from tests.loops import on_a_loop
 
 LINES = Path(__file__).resolve().parents[2] / "examples" / "lines"
 ENTRY_POINTS = """
 [penstock.front_ends]
 lines = penstock_lines:FRONT_END
-[penstock.settings]
+[penstock_server.settings]
 lines = penstock_lines:LineSettings
 """
 

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from penstock.core.vocabulary.errors import ConnectionLost, StorageFailed
+from penstock_core.vocabulary.errors import ConnectionLost, StorageFailed
 from tests.faults.names import LOG
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from penstock.core.ids.ids import IdSet
+from penstock_core.ids.ids import IdSet
 from tests.faults.journals import Published, Received, digest_of
 from tests.faults.names import NOT_IDEMPOTENT, parsed
 

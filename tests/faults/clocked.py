@@ -37,7 +37,7 @@ def set_offset(path: Path, offset_ns: int) -> None:
 
 def shift(path: Path) -> None:
     """Have the clocks of this process begin with this file's time of day."""
-    from penstock.runtime.writer.clock import SystemClock
+    from penstock_server.runtime.writer.clock import SystemClock
 
     begin = SystemClock.__init__
     _, *others = begin.__defaults__ or ()
@@ -45,7 +45,7 @@ def shift(path: Path) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    from penstock import cli
+    from penstock_server import cli
 
     path, *rest = arguments
     shift(Path(path))

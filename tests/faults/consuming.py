@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.client.sync.sync import Durable, Session
 from penstock.client.sync.sync_delivered import DeliveredBatch
-from penstock.core.vocabulary.errors import (
+from penstock_core.vocabulary.errors import (
     ConnectionLost,
     DurableInUse,
     DurableUnbound,

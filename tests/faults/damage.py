@@ -20,12 +20,12 @@ from typing import Final
 from msgspec import Struct
 
 import penstock
-from penstock.bootstrap.stopped import repair_store, verify_store
 from penstock.client.sync.sync import Destination, Session
-from penstock.core.ids.ids import IdSet
-from penstock.core.vocabulary.errors import PenstockError
-from penstock.runtime.upkeep.verification import Finding
-from penstock.testing.process import ServerDidNotStart, ServerProcess
+from penstock_core.ids.ids import IdSet
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_server.bootstrap.stopped import repair_store, verify_store
+from penstock_server.runtime.upkeep.verification import Finding
+from penstock_testing.process import ServerDidNotStart, ServerProcess
 from tests.faults.checking import Events, some
 from tests.faults.names import found_in, parsed
 from tests.faults.processes import SETTINGS, environment

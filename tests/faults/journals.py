@@ -29,7 +29,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from xxhash import xxh3_64_hexdigest
 
-from penstock.core.ids.ids import IdSet, Span
+from penstock_core.ids.ids import IdSet, Span
 from tests.faults.names import parsed
 
 LINE_BYTES_MAX = 1 << 16

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import IO
 
 import penstock
-from penstock.testing.nats_servers import free_ports
-from penstock.testing.process import ServerProcess
+from penstock_testing.nats_servers import free_ports
+from penstock_testing.process import ServerProcess
 from tests.faults import amqp
 from tests.faults.clocked import set_offset
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 import penstock
 from penstock.client.sync.sync import Channel, Session
-from penstock.columns.events.body import body_of_columns
-from penstock.core.vocabulary.errors import CannotConnect, ConnectionLost, RealmStopping
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.vocabulary.errors import CannotConnect, ConnectionLost, RealmStopping
 from tests.faults import amqp, mqtt
 from tests.faults.journals import Diary, read_published
 from tests.faults.names import LOG, NOT_IDEMPOTENT, TARGETS, WORK, event_of

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from msgspec.structs import replace
 
 from penstock.client.sync.sync import Session
-from penstock.core.ids.ids import IdSet
+from penstock_core.ids.ids import IdSet
 from tests.faults import checking
 from tests.faults.damage import read_all
 from tests.faults.journals import Published, Received, read_published, read_received

@@ -11,9 +11,9 @@ import contextlib
 import sys
 
 from penstock.client.connection.urls import parse_url
-from penstock.core.vocabulary.errors import PenstockError
-from penstock.wire.native import messages as wire
-from penstock.wire.native.frames import PREFACE, FrameReader, frame
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.frames import PREFACE, FrameReader, frame
 
 WAIT_S = 20.0
 

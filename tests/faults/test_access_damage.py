@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 import pytest
 
 import penstock
-from penstock.api.access import AuditRecord
-from penstock.bootstrap.stopped import repair_store
-from penstock.core.vocabulary.errors import (
+from penstock_core.api.access import AuditRecord
+from penstock_core.vocabulary.errors import (
     AccessDenied,
     AuthenticationFailed,
     Damaged,
     NameDoesNotExist,
     PenstockError,
 )
+from penstock_server.bootstrap.stopped import repair_store
 from tests.faults.damage import WAYS, spoil
 
 PASSWORD = "open sesame"

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 import penstock
-from penstock.core.vocabulary.errors import ConnectionLost
-from penstock.demo.links import DemoLinks
+from penstock_core.vocabulary.errors import ConnectionLost
+from penstock_tools.demo.links import DemoLinks
 from tests.faults.amqp import Sender
 from tests.faults.names import LOG
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.ids.ids import IdSet, Span
+from penstock_core.ids.ids import IdSet, Span
 from tests.faults.checking import (
     Publishing,
     check_durable,

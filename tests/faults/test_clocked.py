@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.runtime.writer.clock import SystemClock
+from penstock_server.runtime.writer.clock import SystemClock
 from tests.faults.clocked import set_offset, shift
 
 HOUR_US = 3_600_000_000

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.process import ServerProcess
+from penstock_testing.process import ServerProcess
 
 pytestmark = pytest.mark.process
 

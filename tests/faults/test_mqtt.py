@@ -7,8 +7,8 @@ from typing import Self
 
 import pytest
 
-from penstock.wire.mqtt.framing import PacketReader
-from penstock.wire.mqtt.packets import (
+from penstock_mqtt.wire.framing import PacketReader
+from penstock_mqtt.wire.packets import (
     MQTT_3,
     ConnackPacket,
     ConnectPacket,
@@ -17,8 +17,8 @@ from penstock.wire.mqtt.packets import (
     PubrecPacket,
     PubrelPacket,
 )
-from penstock.wire.mqtt.reading import packet_of
-from penstock.wire.mqtt.writing import packet_bytes
+from penstock_mqtt.wire.reading import packet_of
+from penstock_mqtt.wire.writing import packet_bytes
 from tests.faults.mqtt import TOPIC, LastingClient
 
 pytest.importorskip("paho")

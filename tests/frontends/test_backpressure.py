@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.frontends.shared.backpressure import LOOK_AGAIN_S, ReadThrottle
-from penstock.testing.loop import pass_time, simulated
+from penstock_server.frontends.shared.backpressure import LOOK_AGAIN_S, ReadThrottle
+from penstock_testing.loop import pass_time, simulated
 from tests.frontends.transports import Scripted
 
 

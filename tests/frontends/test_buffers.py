@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.access.rights import ANONYMOUS, Principal
-from penstock.core.vocabulary.errors import Unavailable
-from penstock.frontends.shared.buffers import SMALL_BYTES, Buffers
+from penstock_core.access.rights import ANONYMOUS, Principal
+from penstock_core.vocabulary.errors import Unavailable
+from penstock_server.frontends.shared.buffers import SMALL_BYTES, Buffers
 
 ANN, BOB = Principal("ann", "localhost"), Principal("bob", "localhost")
 LARGE = SMALL_BYTES + 100

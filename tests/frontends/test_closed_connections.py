@@ -11,14 +11,14 @@ from typing import Final
 
 import pytest
 
-from penstock.frontends.amqp.connection import AmqpConnection
-from penstock.frontends.amqp.engine import AmqpEngine
-from penstock.frontends.http.server import HttpConnection
-from penstock.frontends.mqtt.connection import MqttConnection
-from penstock.frontends.mqtt.session import MqttSession
-from penstock.frontends.native.connection import Connection
-from penstock.runtime.operations.callers import Caller
-from penstock.runtime.writer.group import Group
+from penstock_amqp.connection import AmqpConnection
+from penstock_amqp.engine import AmqpEngine
+from penstock_mqtt.connection import MqttConnection
+from penstock_mqtt.session import MqttSession
+from penstock_server.frontends.http.server import HttpConnection
+from penstock_server.frontends.native.connection import Connection
+from penstock_server.runtime.operations.callers import Caller
+from penstock_server.runtime.writer.group import Group
 from tests.fuzz import amqp, connections, http, mqtt_connections
 from tests.fuzz.connections import Served
 

@@ -8,18 +8,18 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec.structs import replace
 
-from penstock.api.durables import DescribeDurable
-from penstock.api.subscriptions import Attach, Bury, Hold, Settle, Unsubscribe
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.frontends.native.connection import REQUESTS_MAX, Connection
-from penstock.frontends.native.listener import NativeLimits, NativeListener
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import pass_time, simulated
-from penstock.wire.native import messages as wire
-from penstock.wire.native.frames import PREFACE, FrameReader, frame
+from penstock_core.api.durables import DescribeDurable
+from penstock_core.api.subscriptions import Attach, Bury, Hold, Settle, Unsubscribe
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.frames import PREFACE, FrameReader, frame
+from penstock_server.frontends.native.connection import REQUESTS_MAX, Connection
+from penstock_server.frontends.native.listener import NativeLimits, NativeListener
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.living import body, living, publish
 
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from penstock import aio
-from penstock.api.publishing import PublishEvents
-from penstock.api.realm import Ping
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.identities import ChannelId, ChannelNumber
-from penstock.frontends.native.connection import FRAMES_A_TURN
-from penstock.testing.loop import pass_time
-from penstock.wire.native import messages as wire
+from penstock_core.api.publishing import PublishEvents
+from penstock_core.api.realm import Ping
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.identities import ChannelId, ChannelNumber
+from penstock_core.wire.native import messages as wire
+from penstock_server.frontends.native.connection import FRAMES_A_TURN
+from penstock_testing.loop import pass_time
 from tests.client.simulated import URL, World, in_world
 from tests.frontends.test_connection import Peer
 from tests.runtime.living import body

@@ -15,11 +15,11 @@ import pytest
 
 import penstock
 from penstock.client.connection import terms
-from penstock.core.vocabulary.errors import CannotConnect
-from penstock.frontends.http.server import HttpServer
-from penstock.frontends.native.listener import TOLD_MAX
-from penstock.frontends.shared.handshakes import Handshake, TlsServer
-from penstock.frontends.shared.tls import Tls
+from penstock_core.vocabulary.errors import CannotConnect
+from penstock_server.frontends.http.server import HttpServer
+from penstock_server.frontends.native.listener import TOLD_MAX
+from penstock_server.frontends.shared.handshakes import Handshake, TlsServer
+from penstock_server.frontends.shared.tls import Tls
 from tests.access.certificates import Authority
 from tests.access.realms import authority_in
 from tests.client.patience import eventually

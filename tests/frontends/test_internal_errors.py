@@ -10,12 +10,12 @@ import pytest
 from structlog.testing import capture_logs
 
 import penstock
-from penstock.core.vocabulary.errors import Internal
-from penstock.frontends.http.live import Viewer
-from penstock.frontends.http.statuses import status_of
-from penstock.runtime.access.internal_errors import as_internal_error, new_incident_id
-from penstock.runtime.delivery.delivery import Dispatch
-from penstock.runtime.realm import RunningRealm
+from penstock_core.vocabulary.errors import Internal
+from penstock_server.frontends.http.live import Viewer
+from penstock_server.frontends.http.statuses import status_of
+from penstock_server.runtime.access.internal_errors import as_internal_error, new_incident_id
+from penstock_server.runtime.delivery.delivery import Dispatch
+from penstock_server.runtime.realm import RunningRealm
 from tests.frontends.http.asking import Web
 
 SECRET = "/srv/realm/orders of somebody else"
@@ -112,7 +112,7 @@ def test_a_link_of_amqp_ends_with_an_incident_and_others_go_on(failing: Failing)
     from proton import Message
     from proton.utils import LinkDetached
 
-    from penstock.frontends.amqp.consumers import Consumer
+    from penstock_amqp.consumers import Consumer
     from tests.frontends.amqp.clients import WAIT_S, Client, texts
 
     failing(Consumer)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.columns.selectors import Expression, parse, selector
-from penstock.runtime.delivery.selection import PARSED_BESIDE_ABOVE
+from penstock_core.columns.selectors import Expression, parse, selector
+from penstock_server.runtime.delivery.selection import PARSED_BESIDE_ABOVE
 from tests.frontends.http.asking import Web
 
 pytestmark = pytest.mark.spec("F4")

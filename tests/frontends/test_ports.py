@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from penstock.core.vocabulary.errors import AddressInUse, InvalidArgument
-from penstock.frontends.shared.ports import HeldPorts, open_server
+from penstock_core.vocabulary.errors import AddressInUse, InvalidArgument
+from penstock_server.frontends.shared.ports import HeldPorts, open_server
 from tests.loops import on_a_loop
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock.frontends.shared.protocol_detection import ProtocolSniffer
+from penstock_server.frontends.shared.protocol_detection import ProtocolSniffer
 from tests.loops import on_a_loop
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.runtime.access.rare_lines import EVERY_S, KINDS_MAX, RareLines
-from penstock.testing.loop import pass_time, simulated
+from penstock_server.runtime.access.rare_lines import EVERY_S, KINDS_MAX, RareLines
+from penstock_testing.loop import pass_time, simulated
 
 
 @simulated

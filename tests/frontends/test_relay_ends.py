@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.frontends.shared.relay import (
+from penstock_cluster.relay import (
     READ_REST_S,
     SAID_BYTES_MAX,
     RelayChooser,
     RelayEnd,
 )
-from penstock.testing.loop import pass_time, simulated
+from penstock_testing.loop import pass_time, simulated
 
 
 class Wire(asyncio.Transport):

@@ -13,20 +13,20 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.frontends.shared.handshakes import TlsServer
-from penstock.frontends.shared.ports import HeldPorts, open_server
-from penstock.frontends.shared.relay import RelayChooser, Relays, relay_before_tls
-from penstock.frontends.shared.relayed import PrefaceSniffer, RelayGate
-from penstock.frontends.shared.serving_node import ServingNode
-from penstock.frontends.shared.tls import Tls
-from penstock.runtime.writer.clock import SystemClock
-from penstock.wire.relay_preface import (
+from penstock_cluster.relay import RelayChooser, Relays, relay_before_tls
+from penstock_core.wire.relay_preface import (
     SIGNATURE,
     Place,
     RelayOrigin,
     relay_preface,
     secret_name,
 )
+from penstock_server.frontends.shared.handshakes import TlsServer
+from penstock_server.frontends.shared.ports import HeldPorts, open_server
+from penstock_server.frontends.shared.relayed import PrefaceSniffer, RelayGate
+from penstock_server.frontends.shared.serving_node import ServingNode
+from penstock_server.frontends.shared.tls import Tls
+from penstock_server.runtime.writer.clock import SystemClock
 from tests.access.certificates import Authority
 from tests.access.realms import authority_in
 from tests.loops import on_each_loop

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 import penstock
-from penstock.wire.mqtt.properties import PacketProperties
+from penstock_mqtt.wire.properties import PacketProperties
 from tests.frontends.mqtt.clients import connected
 from tests.round_trips import (
     CHANNEL,

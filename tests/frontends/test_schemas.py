@@ -5,13 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.columns.schema.ipc import batch_bytes, schema_bytes
-from penstock.columns.schema.layout import BODY_ROWS_MAX, EVENT_BYTES_MIN
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import InvalidEvent
-from penstock.frontends.native.schemas import SchemaTable
-from penstock.runtime.store.bodies import Body
-from penstock.runtime.store.tail_batch import Meter, TailBatch
+from penstock_core.columns.schema.ipc import batch_bytes, schema_bytes
+from penstock_core.columns.schema.layout import BODY_ROWS_MAX, EVENT_BYTES_MIN
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.errors import InvalidEvent
+from penstock_server.frontends.native.schemas import SchemaTable
+from penstock_server.runtime.store.bodies import Body
+from penstock_server.runtime.store.tail_batch import Meter, TailBatch
 
 
 def nulls(rows: int) -> pa.RecordBatch:

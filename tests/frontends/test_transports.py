@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.frontends.shared.transports import LINGER_S, close, host_of
-from penstock.testing.loop import pass_time, simulated
+from penstock_server.frontends.shared.transports import LINGER_S, close, host_of
+from penstock_testing.loop import pass_time, simulated
 from tests.frontends.transports import Scripted
 
 

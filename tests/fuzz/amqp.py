@@ -16,15 +16,9 @@ from typing import Any, Final
 
 from structlog.testing import capture_logs
 
-from penstock.columns.events.batch import stamp
-from penstock.columns.events.body import body_of
-from penstock.columns.events.event import Event
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import RemoteProtocolViolation
-from penstock.runtime.store.outgoing_batch import OutgoingBatch
-from penstock.wire.amqp.performatives import OUTCOMES, PERFORMATIVES
-from penstock.wire.amqp.sections import fields, section, sections_of
-from penstock.wire.amqp.types import (
+from penstock_amqp.wire.performatives import OUTCOMES, PERFORMATIVES
+from penstock_amqp.wire.sections import fields, section, sections_of
+from penstock_amqp.wire.types import (
     Described,
     Symbol,
     Timestamp,
@@ -34,6 +28,12 @@ from penstock.wire.amqp.types import (
     symbols,
     written,
 )
+from penstock_core.columns.events.batch import stamp
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.event import Event
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.errors import RemoteProtocolViolation
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 from tests.frontends.amqp.frames import (
     ACCEPTED,
     CLOSE,
@@ -76,7 +76,7 @@ class AmqpServed(Served):
     """What the realm has answered last."""
 
     async def converse(self, data: bytes) -> None:
-        from penstock.frontends.amqp.connection import AmqpHub
+        from penstock_amqp.connection import AmqpHub
 
         connection, out = AmqpHub(self.listener).connection(), Wire()
         with capture_logs() as logged:
@@ -134,7 +134,7 @@ def letters() -> Sequence[bytes]:
 def headers(data: bytes) -> None:
     """The text of the headers ``amqp`` and ``mqtt`` of an event: its message is one that can be
     read, whatever they say."""
-    from penstock.frontends.amqp.outgoing import EncodedMessages
+    from penstock_amqp.outgoing import EncodedMessages
 
     text = data.decode("utf-8", "replace")
     properties = {"n": 1e300, "t": "text", "i": -1}

@@ -13,8 +13,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from penstock.core.vocabulary.errors import RemoteProtocolViolation
-from penstock.wire.amqp.performatives import (
+from penstock_amqp.wire.performatives import (
     COORDINATOR,
     DECLARE,
     DISCHARGE,
@@ -29,8 +28,8 @@ from penstock.wire.amqp.performatives import (
     check_fields,
     performative_of,
 )
-from penstock.wire.amqp.sections import section
-from penstock.wire.amqp.types import (
+from penstock_amqp.wire.sections import section
+from penstock_amqp.wire.types import (
     Array,
     Byte,
     Decimal,
@@ -48,6 +47,7 @@ from penstock.wire.amqp.types import (
     read,
     written,
 )
+from penstock_core.vocabulary.errors import RemoteProtocolViolation
 from tests.frontends.amqp import frames
 from tests.frontends.amqp.frames import AMQP, NULL, SASL, SASL_INIT, Raw, frame, opened, said
 from tests.fuzz.amqp import AmqpServed

@@ -11,8 +11,8 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import ipc
 
-from penstock.columns.schema.ipc import schema_bytes
-from penstock.columns.schema.layout import UTC_MICROSECONDS
+from penstock_core.columns.schema.ipc import schema_bytes
+from penstock_core.columns.schema.layout import UTC_MICROSECONDS
 
 INTEGERS: Final = (-(2**63), -(2**31) - 1, -1, 0, 1, 2**31, 2**53 + 1, 2**62, 2**63 - 2, 2**63 - 1)
 ROWS: Final = 3

@@ -14,24 +14,24 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from penstock.api.channels import CreateChannel, DescribeMissing, ListChannels, PurgeChannel
-from penstock.api.publishing import PublishEvents, StageEvents
-from penstock.api.realm import Ping
-from penstock.api.subscriptions import Attach, Settle, Subscribe
-from penstock.api.transactions import BeginTransaction
-from penstock.bootstrap import native_listener, open_realm
-from penstock.columns.events.body import body_of
-from penstock.columns.events.event import Event
-from penstock.columns.schema.ipc import batch_bytes, schema_bytes
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import Internal, PenstockError
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.frontends.native.connection import Connection
-from penstock.settings.loading import load
-from penstock.wire.native import messages as wire
-from penstock.wire.native.frames import PREFACE, FrameReader, frame
+from penstock_core.api.channels import CreateChannel, DescribeMissing, ListChannels, PurgeChannel
+from penstock_core.api.publishing import PublishEvents, StageEvents
+from penstock_core.api.realm import Ping
+from penstock_core.api.subscriptions import Attach, Settle, Subscribe
+from penstock_core.api.transactions import BeginTransaction
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.schema.ipc import batch_bytes, schema_bytes
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import Internal, PenstockError
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.frames import PREFACE, FrameReader, frame
+from penstock_server.bootstrap import native_listener, open_realm
+from penstock_server.frontends.native.connection import Connection
+from penstock_server.settings.loading import load
 
 EXAMPLES_A_REALM: Final = 200
 """Then there is a fresh one: what earlier inputs have made must not hide what later ones do."""

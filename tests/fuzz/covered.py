@@ -127,7 +127,7 @@ def _answer(listening: socket.socket, reached: set[int]) -> None:
 def main() -> None:
     reached: set[int] = set()
     setattr(builtins, REACHED, reached.add)
-    from penstock.cli import main as command_line
+    from penstock_server.cli import main as command_line
 
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(os.environ[SOCKET])

@@ -17,23 +17,23 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
-from penstock.api.channels import CreateChannel, DescribeChannel
-from penstock.api.durables import CreateDurable, ListDurables
-from penstock.api.joins import Redrive
-from penstock.api.publishing import PublishEvents, StageEvents
-from penstock.api.realm import DescribeRealm
-from penstock.api.subscriptions import Attach, Settle, Subscribe
-from penstock.api.transactions import BeginTransaction
-from penstock.columns.events.body import body_of
-from penstock.columns.events.event import Event
-from penstock.columns.schema.ipc import batch_bytes, schema_bytes
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.wire.native import messages as wire
-from penstock.wire.native.frames import PREFACE, frame
-from penstock.wire.native.tags import TAGS
+from penstock_core.api.channels import CreateChannel, DescribeChannel
+from penstock_core.api.durables import CreateDurable, ListDurables
+from penstock_core.api.joins import Redrive
+from penstock_core.api.publishing import PublishEvents, StageEvents
+from penstock_core.api.realm import DescribeRealm
+from penstock_core.api.subscriptions import Attach, Settle, Subscribe
+from penstock_core.api.transactions import BeginTransaction
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.schema.ipc import batch_bytes, schema_bytes
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.frames import PREFACE, frame
+from penstock_core.wire.native.tags import TAGS
 from tests.fuzz import columns_extremes
 from tests.fuzz.connections import Served
 from tests.fuzz.values import usual_of, values_of

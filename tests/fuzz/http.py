@@ -17,11 +17,11 @@ from typing import Final
 import pyarrow as pa
 from structlog.testing import capture_logs
 
-from penstock.columns.events.body import body_of
-from penstock.columns.events.event import Event
-from penstock.frontends.http.front_end import http_server
-from penstock.frontends.http.routing import BASE
-from penstock.frontends.http.server import HttpConnection
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.event import Event
+from penstock_server.frontends.http.front_end import http_server
+from penstock_server.frontends.http.routing import BASE
+from penstock_server.frontends.http.server import HttpConnection
 from tests.fuzz.connections import SETTINGS, TURNS_MAX, Served, Wire
 
 PIECE_BYTES: Final = 300

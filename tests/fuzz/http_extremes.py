@@ -20,12 +20,12 @@ import msgspec
 from msgspec import inspect
 from structlog.testing import capture_logs
 
-from penstock.frontends.http.app import OPEN_BYTES_MAX
-from penstock.frontends.http.publishing import ARROW, NDJSON
-from penstock.frontends.http.routes import TABLE
-from penstock.frontends.http.routing import TAR, Content, Events, Route, Upload
-from penstock.frontends.http.server import HttpConnection
-from penstock.frontends.http.shapes import NewEvent, NewEvents
+from penstock_server.frontends.http.app import OPEN_BYTES_MAX
+from penstock_server.frontends.http.publishing import ARROW, NDJSON
+from penstock_server.frontends.http.routes import TABLE
+from penstock_server.frontends.http.routing import TAR, Content, Events, Route, Upload
+from penstock_server.frontends.http.server import HttpConnection
+from penstock_server.frontends.http.shapes import NewEvent, NewEvents
 from tests.fuzz import columns_extremes
 from tests.fuzz.connections import Wire
 from tests.fuzz.http import END_S, HttpServed, request

@@ -14,18 +14,18 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.columns.documents import event_of
-from penstock.columns.events.batch import EventBatch, stamp
-from penstock.columns.events.body import body_of
-from penstock.columns.events.check import check_body
-from penstock.columns.events.event import Event
-from penstock.columns.files.tables import bodies_of_table
-from penstock.columns.schema import overflow
-from penstock.columns.schema.ipc import batch_bytes, batch_from, table_from_stream
-from penstock.columns.selectors import Selector
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import InvalidArgument, InvalidEvent
-from penstock.core.vocabulary.nesting import NESTING_MAX
+from penstock_core.columns.documents import event_of
+from penstock_core.columns.events.batch import EventBatch, stamp
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.check import check_body
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.files.tables import bodies_of_table
+from penstock_core.columns.schema import overflow
+from penstock_core.columns.schema.ipc import batch_bytes, batch_from, table_from_stream
+from penstock_core.columns.selectors import Selector
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.errors import InvalidArgument, InvalidEvent
+from penstock_core.vocabulary.nesting import NESTING_MAX
 from tests.fuzz import columns_extremes
 
 NUMBERS: Final = (

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.nesting import NESTING_MAX, json_nesting
-from penstock.frontends.mqtt.json_payloads import FEW, JsonColumns
-from penstock.frontends.mqtt.messages import TopicMessage, message_of, published_parts
-from penstock.runtime.access.open_connections import MessageCounts
-from penstock.wire.mqtt.packets import MQTT_3, MQTT_5
-from penstock.wire.mqtt.reasons import MqttViolation
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.nesting import NESTING_MAX, json_nesting
+from penstock_mqtt.json_payloads import FEW, JsonColumns
+from penstock_mqtt.messages import TopicMessage, message_of, published_parts
+from penstock_mqtt.wire.packets import MQTT_3, MQTT_5
+from penstock_mqtt.wire.reasons import MqttViolation
+from penstock_server.runtime.access.open_connections import MessageCounts
 
 _TTLS: Final = (0, 1, (1 << 32) * 1_000, 1 << 50)
 _COUNTS: Final = MessageCounts()

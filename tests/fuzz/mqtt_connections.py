@@ -14,9 +14,9 @@ from typing import Final
 
 from structlog.testing import capture_logs
 
-from penstock.frontends.mqtt.hub import MqttHub
-from penstock.wire.mqtt.framing import FILTERS_BYTES_MAX
-from penstock.wire.mqtt.packets import (
+from penstock_mqtt.hub import MqttHub
+from penstock_mqtt.wire.framing import FILTERS_BYTES_MAX
+from penstock_mqtt.wire.packets import (
     MQTT_3,
     MQTT_5,
     ConnectPacket,
@@ -33,10 +33,10 @@ from penstock.wire.mqtt.packets import (
     UnsubscribePacket,
     Will,
 )
-from penstock.wire.mqtt.primitives import variable_bytes
-from penstock.wire.mqtt.properties import PacketProperties
-from penstock.wire.mqtt.reasons import Reason
-from penstock.wire.mqtt.writing import packet_bytes
+from penstock_mqtt.wire.primitives import variable_bytes
+from penstock_mqtt.wire.properties import PacketProperties
+from penstock_mqtt.wire.reasons import Reason
+from penstock_mqtt.wire.writing import packet_bytes
 from tests.fuzz.connections import SETTINGS, TURNS_MAX, Served, Wire
 
 PIECE_BYTES: Final = 65_536

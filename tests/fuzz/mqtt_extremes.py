@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from penstock.frontends.mqtt.connection import CONNECT_BYTES_MAX
-from penstock.wire.mqtt import properties as numbers
-from penstock.wire.mqtt.framing import CONTROL_BYTES_MAX, FILTERS_BYTES_MAX, PacketReader
-from penstock.wire.mqtt.packets import (
+from penstock_mqtt.connection import CONNECT_BYTES_MAX
+from penstock_mqtt.wire import properties as numbers
+from penstock_mqtt.wire.framing import CONTROL_BYTES_MAX, FILTERS_BYTES_MAX, PacketReader
+from penstock_mqtt.wire.packets import (
     MQTT_3,
     MQTT_5,
     ConnectPacket,
@@ -27,16 +27,16 @@ from penstock.wire.mqtt.packets import (
     SubscribePacket,
     TopicSubscription,
 )
-from penstock.wire.mqtt.primitives import VARIABLE_MAX, Cursor, variable_bytes
-from penstock.wire.mqtt.properties import (
+from penstock_mqtt.wire.primitives import VARIABLE_MAX, Cursor, variable_bytes
+from penstock_mqtt.wire.properties import (
     PROPERTIES,
     PROPERTIES_BYTES_MAX,
     USER_PROPERTIES_MAX,
     Property,
 )
-from penstock.wire.mqtt.reading import packet_of
-from penstock.wire.mqtt.reasons import MqttViolation, Reason
-from penstock.wire.mqtt.writing import packet_bytes
+from penstock_mqtt.wire.reading import packet_of
+from penstock_mqtt.wire.reasons import MqttViolation, Reason
+from penstock_mqtt.wire.writing import packet_bytes
 from tests.fuzz.mqtt_connections import MqttServed, pieces
 from tests.fuzz.values import MANY, TEXTS
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.columns.protobuf.descriptors import descriptors_of
-from penstock.core.vocabulary.nesting import NESTING_MAX
-from penstock.wire.amqp.sections import section
-from penstock.wire.amqp.types import Array, UInt, listed, written
-from penstock.wire.native.frames import PREFACE, frame
+from penstock_amqp.wire.sections import section
+from penstock_amqp.wire.types import Array, UInt, listed, written
+from penstock_core.columns.protobuf.descriptors import descriptors_of
+from penstock_core.vocabulary.nesting import NESTING_MAX
+from penstock_core.wire.native.frames import PREFACE, frame
 from tests.protocols import shop
 
 LEVELS: Final = (NESTING_MAX + 1, 3_000)

@@ -23,10 +23,10 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 import penstock
-from penstock.api.realm import DescribeRealm
-from penstock.testing.process import ServerProcess
-from penstock.wire.native import messages as wire
-from penstock.wire.native.frames import FrameReader, frame
+from penstock_core.api.realm import DescribeRealm
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.frames import FrameReader, frame
+from penstock_testing.process import ServerProcess
 from tests.fuzz import covered, extremes, mqtt_extremes
 from tests.fuzz.covered import BranchCount
 from tests.fuzz.drawing import Drawn, Guided, decoded, drawn, encoded

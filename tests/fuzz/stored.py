@@ -16,10 +16,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 import penstock
-from penstock.bootstrap.stopped import verify_store
-from penstock.core.vocabulary.errors import Corrupt, InvalidArgument, PenstockError
-from penstock.storage.embedded.frames import BLOCK_HEADER_SIZE, read_file_header, scan
 from penstock.tables.table import Table
+from penstock_core.vocabulary.errors import Corrupt, InvalidArgument, PenstockError
+from penstock_server.bootstrap.stopped import verify_store
+from penstock_server.storage.embedded.frames import BLOCK_HEADER_SIZE, read_file_header, scan
 
 QUICK: Final = {
     "storage__seal_interval_ms": 10,

@@ -14,27 +14,27 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from penstock.api.channels import CreateChannel, ListChannels
-from penstock.api.publishing import PublishEvents
-from penstock.columns.events.body import body_of
-from penstock.columns.events.check import check_body, check_schema
-from penstock.columns.events.event import Event
-from penstock.columns.files.exports import Manifest, manifest_from
-from penstock.columns.files.segments import SegmentImage, SegmentReader, encode_segment
-from penstock.columns.protobuf.descriptors import checked_descriptors, descriptors_of
-from penstock.columns.protobuf.messages import Messages
-from penstock.columns.schema.ipc import (
+from penstock_core.api.channels import CreateChannel, ListChannels
+from penstock_core.api.publishing import PublishEvents
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.check import check_body, check_schema
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.files.exports import Manifest, manifest_from
+from penstock_core.columns.files.segments import SegmentImage, SegmentReader, encode_segment
+from penstock_core.columns.protobuf.descriptors import checked_descriptors, descriptors_of
+from penstock_core.columns.protobuf.messages import Messages
+from penstock_core.columns.schema.ipc import (
     batch_bytes,
     batch_from,
     packed_bytes,
     schema_bytes,
     schema_from,
 )
-from penstock.columns.selectors import Selector
-from penstock.core.ids.ids import Span
-from penstock.core.realm.exported_file import ExportedFile
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import (
+from penstock_core.columns.selectors import Selector
+from penstock_core.ids.ids import Span
+from penstock_core.realm.exported_file import ExportedFile
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import (
     Damaged,
     DamagedExport,
     InvalidArgument,
@@ -44,18 +44,14 @@ from penstock.core.vocabulary.errors import (
     NewerFormat,
     RemoteProtocolViolation,
 )
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.nesting import NESTING_MAX
-from penstock.core.vocabulary.ports import VersionedRecord
-from penstock.runtime.store.records import decode_block
-from penstock.runtime.upkeep.recovery import checked
-from penstock.settings.loading import load
-from penstock.spark.pipelines.definition import parse
-from penstock.storage.embedded.frames import FileHeader, file_header, frame, scan
-from penstock.storage.embedded.records import decode_record, encode_record
-from penstock.topology import reading as topology
-from penstock.wire.mqtt.framing import PacketReader
-from penstock.wire.mqtt.packets import (
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.nesting import NESTING_MAX
+from penstock_core.vocabulary.ports import VersionedRecord
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.frames import PREFACE, FrameReader
+from penstock_core.wire.native.frames import frame as wire_frame
+from penstock_mqtt.wire.framing import PacketReader
+from penstock_mqtt.wire.packets import (
     MQTT_3,
     MQTT_5,
     ConnectPacket,
@@ -70,13 +66,17 @@ from penstock.wire.mqtt.packets import (
     UnsubscribePacket,
     Will,
 )
-from penstock.wire.mqtt.properties import PacketProperties
-from penstock.wire.mqtt.reading import packet_of
-from penstock.wire.mqtt.reasons import MqttViolation, Reason
-from penstock.wire.mqtt.writing import packet_bytes
-from penstock.wire.native import messages as wire
-from penstock.wire.native.frames import PREFACE, FrameReader
-from penstock.wire.native.frames import frame as wire_frame
+from penstock_mqtt.wire.properties import PacketProperties
+from penstock_mqtt.wire.reading import packet_of
+from penstock_mqtt.wire.reasons import MqttViolation, Reason
+from penstock_mqtt.wire.writing import packet_bytes
+from penstock_server.runtime.store.records import decode_block
+from penstock_server.runtime.upkeep.recovery import checked
+from penstock_server.settings.loading import load
+from penstock_server.storage.embedded.frames import FileHeader, file_header, frame, scan
+from penstock_server.storage.embedded.records import decode_record, encode_record
+from penstock_spark.pipelines.definition import parse
+from penstock_tools.topology import reading as topology
 from tests.fuzz import (
     amqp,
     columns_extremes,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.api.subscriptions import Settle
-from penstock.api.transactions import CommitTransaction, Leaving
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.wire.native import messages as wire
-from penstock.wire.native.tags import TAGS
+from penstock_core.api.subscriptions import Settle
+from penstock_core.api.transactions import CommitTransaction, Leaving
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.tags import TAGS
 from tests.fuzz.bounding import in_time
 from tests.fuzz.extremes import ROUNDS, conversation, kinds, messages, publishes, serve, served
 

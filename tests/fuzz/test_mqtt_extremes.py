@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.wire.mqtt.packets import MQTT_3, MQTT_5
-from penstock.wire.mqtt.properties import PROPERTIES
+from penstock_mqtt.wire.packets import MQTT_3, MQTT_5
+from penstock_mqtt.wire.properties import PROPERTIES
 from tests.fuzz.bounding import in_time
 from tests.fuzz.mqtt_connections import pieces, reframed
 from tests.fuzz.mqtt_extremes import KINDS, cases, check, delivers, served, working

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from msgspec import Meta, inspect
 
-from penstock.core.bounds import NAME_CHARACTERS_MAX
-from penstock.frontends.http.routes import TABLE
-from penstock.frontends.http.routing import Content, Upload
-from penstock.frontends.http.shapes import NewEvent, NewEvents
+from penstock_core.bounds import NAME_CHARACTERS_MAX
+from penstock_server.frontends.http.routes import TABLE
+from penstock_server.frontends.http.routing import Content, Upload
+from penstock_server.frontends.http.shapes import NewEvent, NewEvents
 from tests.fuzz import extremes
 from tests.fuzz.values import JSON, TEXTS, structs_of, unbounded, values_of
 

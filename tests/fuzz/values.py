@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import inspect
 
-from penstock.core import bounds
+from penstock_core import bounds
 
 INTEGERS: Final = (
     -(2**63),

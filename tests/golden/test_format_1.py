@@ -15,11 +15,11 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from penstock.columns.files.segments import SegmentIndex, SegmentReader, encode_segment
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.ports import Block, VersionedRecord
-from penstock.storage.disk import RealDisk
-from penstock.testing.stores import open_store
+from penstock_core.columns.files.segments import SegmentIndex, SegmentReader, encode_segment
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.ports import Block, VersionedRecord
+from penstock_server.storage.disk import RealDisk
+from penstock_testing.stores import open_store
 from tests.loops import on_a_loop
 
 GOLDEN = Path(__file__).parent / "format-1"

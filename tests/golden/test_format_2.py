@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bootstrap import rules
-from penstock.core.channel.state import ChannelState
-from penstock.core.ids.ids import IdSet
-from penstock.core.messages.snapshots import Restored
-from penstock.core.messages.unions import PackedIds
-from penstock.core.vocabulary.ports import VersionedRecord
-from penstock.runtime.store.records import decode_block
-from penstock.runtime.store.state import RealmState
-from penstock.storage.disk import RealDisk
-from penstock.testing.stores import open_store
+from penstock_core.channel.state import ChannelState
+from penstock_core.ids.ids import IdSet
+from penstock_core.messages.snapshots import Restored
+from penstock_core.messages.unions import PackedIds
+from penstock_core.vocabulary.ports import VersionedRecord
+from penstock_server.bootstrap import rules
+from penstock_server.runtime.store.records import decode_block
+from penstock_server.runtime.store.state import RealmState
+from penstock_server.storage.disk import RealDisk
+from penstock_testing.stores import open_store
 from tests.loops import on_a_loop
 
 GOLDEN = Path(__file__).parent

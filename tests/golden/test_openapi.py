@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.frontends.http.openapi import document
-from penstock.frontends.http.routes import TABLE
+from penstock_server.frontends.http.openapi import document
+from penstock_server.frontends.http.routes import TABLE
 
 GOLDEN = Path(__file__).parent / "openapi.json"
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.api.channels import ChannelOpened, CreateChannel
-from penstock.api.durables import CreateDurable, DurableInfo, UnbindDurable
-from penstock.api.patterns import WatchChannels
-from penstock.api.publishing import CommitStagedParts, CommitStages, PublishEvents
-from penstock.api.realm import Ping
-from penstock.api.subscriptions import Attach, Extend, Settle, Subscribe
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.backoff import Backoff
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromEarliest, FromId, FromTime
-from penstock.wire.native import messages as wire
-from penstock.wire.native.frames import PREFACE, frame
+from penstock_core.api.channels import ChannelOpened, CreateChannel
+from penstock_core.api.durables import CreateDurable, DurableInfo, UnbindDurable
+from penstock_core.api.patterns import WatchChannels
+from penstock_core.api.publishing import CommitStagedParts, CommitStages, PublishEvents
+from penstock_core.api.realm import Ping
+from penstock_core.api.subscriptions import Attach, Extend, Settle, Subscribe
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.backoff import Backoff
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest, FromId, FromTime
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.frames import PREFACE, frame
 
 BACKOFF = Backoff(1_000, 3.0, 60_000, 0.25, 7)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.testing.process import ServerProcess
+from penstock_testing.process import ServerProcess
 
 WAIT_S = 120.0
 

@@ -18,25 +18,25 @@ from google.protobuf import descriptor_pb2
 
 from penstock.client.copies.backup import _understood
 from penstock.client.publishing.replying import _amqp_of
-from penstock.columns.documents import event_of
-from penstock.columns.events.body import body_of_columns
-from penstock.columns.files.exports import manifest_from
-from penstock.columns.protobuf import Descriptors, checked_descriptors
-from penstock.columns.schema import overflow
-from penstock.columns.schema.ipc import schema_from, table_from_stream
-from penstock.columns.selectors import Selector
-from penstock.core.vocabulary.errors import PenstockError
-from penstock.frontends.amqp import message_header
-from penstock.frontends.http import event_documents, joining, publishing, states
-from penstock.frontends.mqtt.json_payloads import FEW, JsonColumns
-from penstock.frontends.mqtt.residues import residue_of, residue_of_amqp
-from penstock.runtime.access import tokens
-from penstock.settings import loading
-from penstock.topology.reading import parse
-from penstock.wire.amqp import types
-from penstock.wire.mqtt.reading import packet_of
-from penstock.wire.native.messages import decode_from_client, decode_from_server
-from penstock.wire.positions import positions_in
+from penstock_amqp import message_header
+from penstock_amqp.wire import types
+from penstock_core.columns.documents import event_of
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.columns.files.exports import manifest_from
+from penstock_core.columns.protobuf import Descriptors, checked_descriptors
+from penstock_core.columns.schema import overflow
+from penstock_core.columns.schema.ipc import schema_from, table_from_stream
+from penstock_core.columns.selectors import Selector
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_core.wire.native.messages import decode_from_client, decode_from_server
+from penstock_core.wire.positions import positions_in
+from penstock_mqtt.json_payloads import FEW, JsonColumns
+from penstock_mqtt.residues import residue_of, residue_of_amqp
+from penstock_mqtt.wire.reading import packet_of
+from penstock_server.frontends.http import event_documents, joining, publishing, states
+from penstock_server.runtime.access import tokens
+from penstock_server.settings import loading
+from penstock_tools.topology.reading import parse
 
 LEVELS: Final = (101, 100_000)
 

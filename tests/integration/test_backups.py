@@ -13,17 +13,17 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock
-from penstock.api.transfers import BackupBegun, BeginBackup
-from penstock.bootstrap.stopped import verify_store
-from penstock.cli.program import app
 from penstock.client.copies.backup import restore
-from penstock.core.vocabulary.errors import (
+from penstock_core.api.transfers import BackupBegun, BeginBackup
+from penstock_core.vocabulary.errors import (
     DamagedBackup,
     IllegalState,
     InvalidArgument,
     Unavailable,
 )
-from penstock.testing.process import ServerProcess
+from penstock_server.bootstrap.stopped import verify_store
+from penstock_server.cli.program import app
+from penstock_testing.process import ServerProcess
 
 QUICK = {
     "PENSTOCK_STORAGE_SEAL_INTERVAL_MS": "1",

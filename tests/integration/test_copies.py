@@ -16,14 +16,14 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock
-from penstock.bootstrap.copies import blobs_at, copy_files
-from penstock.cli.program import INTERRUPTED, app
 from penstock.client.copies.copy_files import LABEL
 from penstock.client.copies.object_store_uri import place
 from penstock.client.sync.sync import Channel, Session
-from penstock.core.vocabulary.errors import IllegalState, InvalidArgument, StorageFailed
-from penstock.core.vocabulary.ports import Buffer
-from penstock.storage.file_systems import FileSystemBlobs
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument, StorageFailed
+from penstock_core.vocabulary.ports import Buffer
+from penstock_server.bootstrap.copies import blobs_at, copy_files
+from penstock_server.cli.program import INTERRUPTED, app
+from penstock_server.storage.file_systems import FileSystemBlobs
 from tests.objects import ObjectStore, object_store
 from tests.patience import until
 

@@ -19,7 +19,7 @@ import pytest
 
 import penstock
 from penstock.client.sync.sync import Channel, Session
-from penstock.testing.process import ServerProcess
+from penstock_testing.process import ServerProcess
 from tests.integration.lives import WAIT_S, Lives
 
 pytestmark = pytest.mark.process

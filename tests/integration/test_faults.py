@@ -12,9 +12,9 @@ import pytest
 
 import penstock
 from penstock.client.sync.sync import Channel
-from penstock.core.vocabulary.ports import VersionedRecord
-from penstock.storage.embedded.records import encode_record
-from penstock.testing.process import ServerDidNotStart, ServerProcess
+from penstock_core.vocabulary.ports import VersionedRecord
+from penstock_server.storage.embedded.records import encode_record
+from penstock_testing.process import ServerDidNotStart, ServerProcess
 
 MIB = 1 << 20
 

@@ -12,20 +12,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import penstock
-from penstock.api.access import Verifier
-from penstock.api.channels import ListChannels
-from penstock.api.joins import ListJoins
-from penstock.api.publishing import PublishEvents
-from penstock.api.subscriptions import Attach, Settle
-from penstock.api.transactions import Leaving, TransactionPart
 from penstock.client.sync.sync import Session
-from penstock.columns.schema.ipc import batch_bytes, schema_bytes
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.start_positions import FromEarliest, FromId, FromLatest, FromTime
-from penstock.testing.peers import RawPeer
-from penstock.wire.native import messages as wire
-from penstock.wire.native.frames import FRAME_BYTES_MAX, PREFACE, frame
+from penstock_core.api.access import Verifier
+from penstock_core.api.channels import ListChannels
+from penstock_core.api.joins import ListJoins
+from penstock_core.api.publishing import PublishEvents
+from penstock_core.api.subscriptions import Attach, Settle
+from penstock_core.api.transactions import Leaving, TransactionPart
+from penstock_core.columns.schema.ipc import batch_bytes, schema_bytes
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.start_positions import FromEarliest, FromId, FromLatest, FromTime
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.frames import FRAME_BYTES_MAX, PREFACE, frame
+from penstock_testing.peers import RawPeer
 
 BATCH = pa.record_batch({"data": pa.array([b"a", b"b"], pa.binary())})
 SCHEMA, BODY = schema_bytes(BATCH.schema), bytes(batch_bytes(BATCH))

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.bootstrap.stopped import verify_store
 from penstock.client.sync.sync import Channel
+from penstock_server.bootstrap.stopped import verify_store
 
 pytestmark = [pytest.mark.spec("K2", "K4", "S1"), pytest.mark.slow]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.testing.process import ServerProcess
+from penstock_testing.process import ServerProcess
 
 WRITING = "write,pwrite64,writev,pwritev,pwritev2,fsync,fdatasync,fallocate,ftruncate,rename,unlink"
 EVENTS = 5_000

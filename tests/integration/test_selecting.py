@@ -14,10 +14,10 @@ import pytest
 import penstock
 from penstock import Event
 from penstock.client.sync.sync import Channel, Queue, Session
-from penstock.columns.events.batch import stamp
-from penstock.columns.events.body import body_of
-from penstock.columns.selectors import Selector
-from penstock.core.ids.ids import Span
+from penstock_core.columns.events.batch import stamp
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.selectors import Selector
+from penstock_core.ids.ids import Span
 from tests.patience import until
 
 pytestmark = pytest.mark.slow

@@ -12,12 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock
-from penstock.bootstrap.stopped import repair_store, verify_store
-from penstock.cli.program import app
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import DataDirectoryInUse, InvalidArgument
-from penstock.runtime.upkeep.repair import Repaired
-from penstock.runtime.upkeep.verification import StoreReport
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.errors import DataDirectoryInUse, InvalidArgument
+from penstock_server.bootstrap.stopped import repair_store, verify_store
+from penstock_server.cli.program import app
+from penstock_server.runtime.upkeep.repair import Repaired
+from penstock_server.runtime.upkeep.verification import StoreReport
 
 ROWS = 1_000
 QUICK = {"storage__seal_interval_ms": 1, "storage__sweep_interval_ms": 1}

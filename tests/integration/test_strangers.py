@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.api.channels import ListChannels
-from penstock.api.realm import Ping
-from penstock.api.subscriptions import Attach, Subscribe
-from penstock.core.vocabulary.start_positions import FromId, FromLatest
-from penstock.frontends.native.connection import WRITE_HIGH_WATER, Connection
-from penstock.testing.peers import RawPeer
-from penstock.testing.process import ServerProcess
-from penstock.wire.native import messages as wire
-from penstock.wire.native.frames import PREFACE, frame
+from penstock_core.api.channels import ListChannels
+from penstock_core.api.realm import Ping
+from penstock_core.api.subscriptions import Attach, Subscribe
+from penstock_core.vocabulary.start_positions import FromId, FromLatest
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.frames import PREFACE, frame
+from penstock_server.frontends.native.connection import WRITE_HIGH_WATER, Connection
+from penstock_testing.peers import RawPeer
+from penstock_testing.process import ServerProcess
 from tests.patience import until
 
 CONNECTIONS = 10_000

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from _pytest.runner import runtestprotocol
 
-from penstock.testing.process import ServerProcess
+from penstock_testing.process import ServerProcess
 from tests.interop.excused import excuse_of
 from tests.interop.moving import RUNS_MAX, MovingCluster, moving_cluster
 from tests.interop.programs import WITHOUT_PROTON, InteropRealm, Outcome, Tell, Whole

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from bench import mqtt_peers
 from bench.mqtt_peers import MqttServer, served
-from penstock.wire.mqtt.packets import (
+from penstock_mqtt.wire.packets import (
     MQTT_3,
     PubcompPacket,
     PublishPacket,

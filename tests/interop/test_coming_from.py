@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.testing.process import ServerProcess
+from penstock_testing.process import ServerProcess
 from tests.docs.pages import COMING_FROM, Block, blocks
 from tests.interop.programs import compile_java, parse_java, run_program
 

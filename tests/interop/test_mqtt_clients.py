@@ -14,7 +14,7 @@ import paho.mqtt.client
 import pytest
 from paho.mqtt.packettypes import PacketTypes
 
-from penstock.testing.process import ServerProcess
+from penstock_testing.process import ServerProcess
 from tests.interop.programs import (
     Tell,
     program,

@@ -12,7 +12,7 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 
 import penstock
-from penstock.testing.process import ServerProcess
+from penstock_testing.process import ServerProcess
 
 mqtt: Any = paho.mqtt.client
 """Its type information leaves out what its pages tell to use."""

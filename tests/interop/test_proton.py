@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.testing.process import ServerProcess
+from penstock_testing.process import ServerProcess
 from tests.interop.programs import InteropRealm
 
 pytest.importorskip("proton", reason="python-qpid-proton is not installed: `make setup` says why")

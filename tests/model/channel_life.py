@@ -11,23 +11,23 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 from msgspec.structs import replace
 
-from penstock.bootstrap import rules
-from penstock.core.channel.channel import ChannelMachine
-from penstock.core.durable.queue import READERS
-from penstock.core.ids.ids import IdSet, Span, Spans
-from penstock.core.messages.definitions import Edit
-from penstock.core.messages.delivery import ConfirmRecall, SetDemand, Skip, StallSession
-from penstock.core.messages.durables import AddDurable, PurgeOutstanding, RemoveDurable
-from penstock.core.messages.kinds import Command
-from penstock.core.messages.retention import PurgeEvents, Quarantine, RemoveRedriven
-from penstock.core.messages.seats import Detach, TakeSeat
-from penstock.core.messages.settlements import Ack, AckPrevious, BuryEvents, ExtendTime, RollBack
-from penstock.core.messages.subscribers import AddSubscriber, GrantCredit
-from penstock.core.vocabulary.backoff import Backoff
-from penstock.core.vocabulary.causes import Cause
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.errors import DurableInUse, IllegalState
-from penstock.testing.play import Play
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.durable.queue import READERS
+from penstock_core.ids.ids import IdSet, Span, Spans
+from penstock_core.messages.definitions import Edit
+from penstock_core.messages.delivery import ConfirmRecall, SetDemand, Skip, StallSession
+from penstock_core.messages.durables import AddDurable, PurgeOutstanding, RemoveDurable
+from penstock_core.messages.kinds import Command
+from penstock_core.messages.retention import PurgeEvents, Quarantine, RemoveRedriven
+from penstock_core.messages.seats import Detach, TakeSeat
+from penstock_core.messages.settlements import Ack, AckPrevious, BuryEvents, ExtendTime, RollBack
+from penstock_core.messages.subscribers import AddSubscriber, GrantCredit
+from penstock_core.vocabulary.backoff import Backoff
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.errors import DurableInUse, IllegalState
+from penstock_server.bootstrap import rules
+from penstock_testing.play import Play
 from tests.model.channel_model import (
     FORGETTING,
     SURVIVING,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.core.vocabulary.backoff import Backoff
-from penstock.core.vocabulary.causes import Cause
-from penstock.core.vocabulary.counters import Counters
-from penstock.core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.backoff import Backoff
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.counters import Counters
+from penstock_core.vocabulary.definitions import Definition
 
 SURVIVING = ("persistent", "mixed", "paged")
 """Types whose events a restart finds, all or some."""

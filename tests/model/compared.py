@@ -7,12 +7,12 @@ from itertools import chain, groupby
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 from msgspec.structs import replace
 
-from penstock.core.durable.durable import Durable
-from penstock.core.durable.seat import DEALT_MAX
-from penstock.core.ids.ids import IdSet, Span
-from penstock.core.messages.kinds import Command
-from penstock.core.vocabulary.effects import Deliver, Effect, Recall, ReportEnd
-from penstock.testing.play import Play, events
+from penstock_core.durable.durable import Durable
+from penstock_core.durable.seat import DEALT_MAX
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.messages.kinds import Command
+from penstock_core.vocabulary.effects import Deliver, Effect, Recall, ReportEnd
+from penstock_testing.play import Play, events
 from tests.model.channel_model import ChannelModel, Ledger, Reader, Seat, lane_of
 
 

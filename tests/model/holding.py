@@ -6,13 +6,13 @@ from random import Random
 
 import pytest
 
-from penstock.core.ids.ids import Span
-from penstock.core.messages.delivery import HoldEvents
-from penstock.core.messages.seats import TakeSeat
-from penstock.core.messages.settlements import AckPrevious, BuryEvents
-from penstock.core.vocabulary.causes import Cause
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import DurableInUse, IllegalState, InvalidArgument
+from penstock_core.ids.ids import Span
+from penstock_core.messages.delivery import HoldEvents
+from penstock_core.messages.seats import TakeSeat
+from penstock_core.messages.settlements import AckPrevious, BuryEvents
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import DurableInUse, IllegalState, InvalidArgument
 from tests.model.channel_model import Seat
 from tests.model.compared import Compared
 

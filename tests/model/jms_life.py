@@ -8,8 +8,8 @@ from random import Random
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant
 
-from penstock.core.messages.subscribers import AddSubscriber, Disconnect, GrantCredit
-from penstock.core.vocabulary.definitions import Definition, Storage
+from penstock_core.messages.subscribers import AddSubscriber, Disconnect, GrantCredit
+from penstock_core.vocabulary.definitions import Definition, Storage
 from tests.model.channel_life import (
     EVENT_TIMEOUT_MS,
     FIRST,

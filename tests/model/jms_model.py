@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.core.vocabulary.causes import Cause
-from penstock.core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.definitions import Definition
 from tests.model.channel_model import CUMULATIVE, ChannelModel, Kept, Reader, Seat
 
 

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from penstock.core.messages.delivery import SetDemand
-from penstock.core.messages.seats import TakeLease
-from penstock.core.vocabulary.errors import DurableInUse
+from penstock_core.messages.delivery import SetDemand
+from penstock_core.messages.seats import TakeLease
+from penstock_core.vocabulary.errors import DurableInUse
 from tests.model.channel_model import Seat
 from tests.model.holding import Holding
 

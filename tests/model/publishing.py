@@ -6,13 +6,13 @@ from random import Random
 
 import pytest
 
-from penstock.core.ids.id_lists import listed
-from penstock.core.ids.ids import IdSet, Span, Spans
-from penstock.core.messages.publishing import Publish
-from penstock.core.vocabulary.causes import Cause
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.digest import Digest
-from penstock.core.vocabulary.errors import CapacityReached
+from penstock_core.ids.id_lists import listed
+from penstock_core.ids.ids import IdSet, Span, Spans
+from penstock_core.messages.publishing import Publish
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.digest import Digest
+from penstock_core.vocabulary.errors import CapacityReached
 from tests.model.channel_model import Kept
 from tests.model.compared import Compared
 

@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from penstock.core.channel.seeking import preview
-from penstock.core.ids.ids import IdSet
-from penstock.core.messages.seeking import Seek
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import DurableInUse, IllegalState, InvalidArgument
+from penstock_core.channel.seeking import preview
+from penstock_core.ids.ids import IdSet
+from penstock_core.messages.seeking import Seek
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import DurableInUse, IllegalState, InvalidArgument
 from tests.model.compared import Compared
 
 

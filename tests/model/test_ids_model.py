@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock.core.ids.bitmaps import BLOCK
-from penstock.core.ids.ids import IdSet, Span
+from penstock_core.ids.bitmaps import BLOCK
+from penstock_core.ids.ids import IdSet, Span
 from tests.thorough import examples
 
 BASES = st.sampled_from([0, 0, 0, 0, (1 << 62) - 3 * BLOCK])

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from penstock.core.channel import dead, decide, holding, offer
-from penstock.core.channel.state import ChannelState
-from penstock.core.durable.deadlines import Deadlines
-from penstock.core.durable.durable import Durable
-from penstock.core.ids.ids import IdSet
-from penstock.core.messages.delivery import SetDemand
-from penstock.core.messages.unions import StoredFact
-from penstock.core.vocabulary.causes import Cause
+from penstock_core.channel import dead, decide, holding, offer
+from penstock_core.channel.state import ChannelState
+from penstock_core.durable.deadlines import Deadlines
+from penstock_core.durable.durable import Durable
+from penstock_core.ids.ids import IdSet
+from penstock_core.messages.delivery import SetDemand
+from penstock_core.messages.unions import StoredFact
+from penstock_core.vocabulary.causes import Cause
 from tests.model import channel_life
 from tests.model.channel_life import ChannelLife
 from tests.model.jms_life import JmsLife

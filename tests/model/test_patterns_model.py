@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.api.channels import ChannelOpened
-from penstock.api.patterns import CreatePatternDurable, WatchChannels
-from penstock.core.vocabulary.choice import fits
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import NameAlreadyBound, NameDoesNotExist
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.runtime.realm import RunningRealm
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import simulated
+from penstock_core.api.channels import ChannelOpened
+from penstock_core.api.patterns import CreatePatternDurable, WatchChannels
+from penstock_core.vocabulary.choice import fits
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import NameAlreadyBound, NameDoesNotExist
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import simulated
 from tests.runtime.living import living
 from tests.thorough import examples
 

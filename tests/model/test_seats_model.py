@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from penstock.bootstrap import rules
-from penstock.core.channel.channel import ChannelMachine
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.kinds import Command
-from penstock.core.messages.retention import Sweep
-from penstock.core.messages.seats import AwaitSeats, Detach, GiveUpSeats, TakeSeat
-from penstock.core.messages.settlements import Ack
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import DurableInUse
-from penstock.testing.play import Play, delivered, publish, span
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.kinds import Command
+from penstock_core.messages.retention import Sweep
+from penstock_core.messages.seats import AwaitSeats, Detach, GiveUpSeats, TakeSeat
+from penstock_core.messages.settlements import Ack
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import DurableInUse
+from penstock_server.bootstrap import rules
+from penstock_testing.play import Play, delivered, publish, span
 from tests.thorough import examples
 
 SESSIONS = ("a", "b", "c")

@@ -15,8 +15,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import penstock
-from penstock.api.realm import ClusterInfo, ClusterNodeInfo
-from penstock.core.vocabulary.node_figures import NodeFigures, TenureCounts
+from penstock_core.api.realm import ClusterInfo, ClusterNodeInfo
+from penstock_core.vocabulary.node_figures import NodeFigures, TenureCounts
 from tests.access.realms import authority_in
 from tests.docs.pages import ROOT
 from tests.frontends.http.asking import Web

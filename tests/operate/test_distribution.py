@@ -79,9 +79,11 @@ def test_the_distribution_has_a_name_of_its_own_and_the_version_of_the_package()
 
     assert project["project"]["name"] == "penstock-realm"
     assert project["project"]["dynamic"] == ["version"]
-    assert project["tool"]["hatch"]["version"]["path"] == "src/penstock/version.py"
+    assert (
+        project["tool"]["hatch"]["version"]["path"] == "packages/core/src/penstock_core/version.py"
+    )
     assert re.fullmatch(r"\d+\.\d+\.\d+", penstock.__version__)
-    assert project["project"]["scripts"] == {"penstock": "penstock.cli:main"}
+    assert project["project"]["scripts"] == {"penstock": "penstock_server.cli:main"}
 
 
 def test_an_environment_of_before_loses_the_old_name_before_it_gets_the_new_one() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bootstrap import notifying
-from penstock.testing.process import ServerProcess
+from penstock_server.bootstrap import notifying
+from penstock_testing.process import ServerProcess
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ import typer.main
 from typer.testing import CliRunner
 
 import penstock
-from penstock.cli.program import app
-from penstock.settings.loading import described, load, variable_of
+from penstock_server.cli.program import app
+from penstock_server.settings.loading import described, load, variable_of
 
 FOLDER = Path(__file__).parents[2] / "packaging"
 UNIT = FOLDER / "penstock.service"

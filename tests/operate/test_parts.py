@@ -12,20 +12,20 @@ import pytest
 from msgspec import Meta
 
 import penstock
-from penstock.api.topics import DescribeMqtt
-from penstock.cli.program import places
-from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
-from penstock.frontends.front_end import GROUP, front_end_named, front_ends
-from penstock.parts import loaded, registered
-from penstock.runtime.operations.handlers import registered_handler
-from penstock.serving import SERVERS
-from penstock.serving.lifecycle import wanted_front_ends
-from penstock.settings import Section
-from penstock.settings.loading import described, load
+from penstock_core.api.topics import DescribeMqtt
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
+from penstock_server.cli.program import places
+from penstock_server.frontends.front_end import GROUP, front_end_named, front_ends
+from penstock_server.parts import loaded, registered
+from penstock_server.runtime.operations.handlers import registered_handler
+from penstock_server.serving import SERVERS
+from penstock_server.serving.lifecycle import wanted_front_ends
+from penstock_server.settings import Section
+from penstock_server.settings.loading import described, load
 
 ROOT = Path(__file__).resolve().parents[2]
-NATIVE = "native = penstock.frontends.native_front_end:FRONT_END"
-AMQP = "amqp = penstock.frontends.amqp.front_end:FRONT_END"
+NATIVE = "native = penstock_server.frontends.native_front_end:FRONT_END"
+AMQP = "amqp = penstock_amqp.front_end:FRONT_END"
 
 Install = Callable[..., None]
 
@@ -41,7 +41,12 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     ) -> None:
         folder = tmp_path / f"{distribution}.dist-info"
         folder.mkdir()
-        lines = ("[console_scripts]", "penstock = penstock.cli:main", f"[{group}]", *entry_points)
+        lines = (
+            "[console_scripts]",
+            "penstock = penstock_server.cli:main",
+            f"[{group}]",
+            *entry_points,
+        )
         (folder / "entry_points.txt").write_text("\n".join(lines))
 
     return made
@@ -80,7 +85,10 @@ def test_a_port_of_a_front_end_that_is_not_installed_is_refused(install: Install
     ("place", "reason"),
     [
         ("penstock.no_module:FRONT_END", "ModuleNotFoundError: No module named 'penstock.no_m"),
-        ("penstock.version:FRONT_END", "AttributeError: module 'penstock.version' has no attr"),
+        (
+            "penstock_core.version:FRONT_END",
+            "AttributeError: module 'penstock_core.version' has no attr",
+        ),
     ],
 )
 def test_a_part_that_cannot_be_loaded_is_named_with_its_distribution(

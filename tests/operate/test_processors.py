@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.serving import lifecycle
-from penstock.serving.lifecycle import processors
-from penstock.settings import ListenSettings, Settings
+from penstock_server.serving import lifecycle
+from penstock_server.serving.lifecycle import processors
+from penstock_server.settings import ListenSettings, Settings
 
 
 def realm() -> Any:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 import penstock
-from penstock.testing.process import ServerProcess
+from penstock_testing.process import ServerProcess
 
 
 @pytest.mark.process

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.settings.loading import InForce, described, in_force, load, variable_of
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_server.settings.loading import InForce, described, in_force, load, variable_of
 
 
 def refusal(*given: Any, **named: Any) -> str:
@@ -160,7 +160,7 @@ def test_a_password_in_a_url_is_not_shown() -> None:
 
 
 def test_every_path_option_is_an_option(tmp_path: Path) -> None:
-    from penstock.settings.loading import PATHS
+    from penstock_server.settings.loading import PATHS
 
     assert {path for path, *_ in described()} >= PATHS
 

@@ -55,7 +55,7 @@ def test_a_build_is_the_same_bytes_each_time_and_says_its_version(tmp_path: Path
         metadata = file.read(f"{stem}.dist-info/METADATA").decode()
         commands = file.read(f"{stem}.dist-info/entry_points.txt").decode()
     assert f"\nVersion: {penstock.__version__}\n" in metadata
-    assert "penstock = penstock.cli:main" in commands
+    assert "penstock = penstock_server.cli:main" in commands
     assert {"penstock/py.typed", f"{stem}.dist-info/licenses/LICENSE"} <= names
     with tarfile.open(tmp_path / "first" / sources) as tar:
-        assert f"{stem}/src/penstock/__init__.py" in tar.getnames()
+        assert f"{stem}/packages/client/src/penstock/__init__.py" in tar.getnames()

@@ -84,7 +84,7 @@ def serve() -> None:
 
 
 def main(package: str) -> None:
-    from penstock.cli import main as command
+    from penstock_server.cli import main as command
 
     removed = removed_with(package)
     with tempfile.TemporaryDirectory() as folder:

@@ -10,31 +10,31 @@ from typing import Any, Final, Literal
 
 from msgspec.structs import replace
 
-from penstock.api.channels import ChannelInfo
-from penstock.api.requests import Kind
-from penstock.bootstrap import rules
-from penstock.columns.events.body import body_of
-from penstock.columns.events.event import Event
-from penstock.columns.schema.ipc import batch_bytes, schema_bytes
-from penstock.columns.schema.rows import Rows
-from penstock.columns.selectors import Selector
-from penstock.core.ids.ids import IdSet, Span, Spans
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.durable_attributes import DurableAttributes
-from penstock.core.vocabulary.errors import PenstockError, StorageFailed
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.ports import Clock, inline
-from penstock.core.vocabulary.start_positions import FromEarliest, FromLatest
-from penstock.runtime.delivery.delivery import Redeliveries
-from penstock.runtime.realm import Limits, RunningRealm
-from penstock.runtime.store.bodies import Body
-from penstock.runtime.store.outgoing_batch import OutgoingBatch
-from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.runtime.writer.transactions import StorePart
-from penstock.storage.embedded import Embedded
-from penstock.testing.disk import FaultyDisk
-from penstock.testing.loop import SimLoop, pass_time
-from penstock.testing.stores import open_store
+from penstock_core.api.channels import ChannelInfo
+from penstock_core.api.requests import Kind
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.schema.ipc import batch_bytes, schema_bytes
+from penstock_core.columns.schema.rows import Rows
+from penstock_core.columns.selectors import Selector
+from penstock_core.ids.ids import IdSet, Span, Spans
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.durable_attributes import DurableAttributes
+from penstock_core.vocabulary.errors import PenstockError, StorageFailed
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.ports import Clock, inline
+from penstock_core.vocabulary.start_positions import FromEarliest, FromLatest
+from penstock_server.bootstrap import rules
+from penstock_server.runtime.delivery.delivery import Redeliveries
+from penstock_server.runtime.realm import Limits, RunningRealm
+from penstock_server.runtime.store.bodies import Body
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
+from penstock_server.runtime.upkeep.sealer import SealingLimits
+from penstock_server.runtime.writer.transactions import StorePart
+from penstock_server.storage.embedded import Embedded
+from penstock_testing.disk import FaultyDisk
+from penstock_testing.loop import SimLoop, pass_time
+from penstock_testing.stores import open_store
 
 End = Literal["closed", "killed", "power cut", "snapshot"]
 ENDS: Final[tuple[End, ...]] = ("closed", "killed", "power cut", "snapshot")

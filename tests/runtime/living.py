@@ -10,27 +10,27 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.bootstrap import rules
-from penstock.columns.events.batch import ids_of
-from penstock.columns.events.body import body_of_columns
-from penstock.columns.schema.ipc import batch_bytes, schema_bytes
-from penstock.columns.selectors import Selector
-from penstock.core.ids.ids import Span, Spans
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.errors import PenstockError, StorageFailed
-from penstock.core.vocabulary.formats import FORMAT
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.ports import Blobs, Clock, Journal, inline
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.runtime.delivery.delivery import Redeliveries
-from penstock.runtime.delivery.owner_lease import ENDLESS
-from penstock.runtime.realm import Limits, RunningRealm
-from penstock.runtime.store.bodies import Body
-from penstock.runtime.store.outgoing_batch import OutgoingBatch
-from penstock.runtime.upkeep.compaction import MaintenanceLimits
-from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.storage.memory import MemoryJournal, MemoryPages
-from penstock.testing.loop import SimLoop, pass_time
+from penstock_core.columns.events.batch import ids_of
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.columns.schema.ipc import batch_bytes, schema_bytes
+from penstock_core.columns.selectors import Selector
+from penstock_core.ids.ids import Span, Spans
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.errors import PenstockError, StorageFailed
+from penstock_core.vocabulary.formats import FORMAT
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.ports import Blobs, Clock, Journal, inline
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_server.bootstrap import rules
+from penstock_server.runtime.delivery.delivery import Redeliveries
+from penstock_server.runtime.delivery.owner_lease import ENDLESS
+from penstock_server.runtime.realm import Limits, RunningRealm
+from penstock_server.runtime.store.bodies import Body
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
+from penstock_server.runtime.upkeep.compaction import MaintenanceLimits
+from penstock_server.runtime.upkeep.sealer import SealingLimits
+from penstock_server.storage.memory import MemoryJournal, MemoryPages
+from penstock_testing.loop import SimLoop, pass_time
 
 SINGLE = Definition(
     type="persistent",

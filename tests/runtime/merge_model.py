@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from penstock.columns.events.event import Event
+from penstock_core.columns.events.event import Event
 
 KEY = "key"
 

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.bootstrap import rules
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.errors import StorageFailed
-from penstock.core.vocabulary.ports import Buffer, inline
-from penstock.runtime.realm import RunningRealm
-from penstock.runtime.upkeep.backoff import RetryPauses
-from penstock.runtime.upkeep.compaction import MaintenanceLimits
-from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages
-from penstock.testing.loop import SimLoop, pass_time, simulated
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.errors import StorageFailed
+from penstock_core.vocabulary.ports import Buffer, inline
+from penstock_server.bootstrap import rules
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.upkeep.backoff import RetryPauses
+from penstock_server.runtime.upkeep.compaction import MaintenanceLimits
+from penstock_server.runtime.upkeep.sealer import SealingLimits
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages
+from penstock_testing.loop import SimLoop, pass_time, simulated
 from tests.runtime.living import body, events, living, publish
 
 HOUR_S = 3_600.0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.columns.events.batch import stamp
-from penstock.columns.events.body import body_of_columns
-from penstock.core.ids.ids import Span
-from penstock.runtime.delivery.byte_credit import Room, parted
-from penstock.runtime.store.outgoing_batch import OutgoingBatch, spans_in
+from penstock_core.columns.events.batch import stamp
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.ids.ids import Span
+from penstock_server.runtime.delivery.byte_credit import Room, parted
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch, spans_in
 
 
 def rows(*sizes: int) -> OutgoingBatch:

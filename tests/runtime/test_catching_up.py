@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.columns.events.event import Event
-from penstock.runtime.realm import Limits
-from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.columns.events.event import Event
+from penstock_server.runtime.realm import Limits
+from penstock_server.runtime.upkeep.sealer import SealingLimits
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.lives import Lives
 
 NAMES = "abcdefgh"

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from penstock.columns.events.event import Event
-from penstock.columns.selectors import Selector
-from penstock.core.vocabulary.errors import Internal, LimitReached, PenstockError
-from penstock.core.vocabulary.ports import Clock
-from penstock.runtime.delivery import choosers, selection
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.selectors import Selector
+from penstock_core.vocabulary.errors import Internal, LimitReached, PenstockError
+from penstock_core.vocabulary.ports import Clock
+from penstock_server.runtime.delivery import choosers, selection
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.lives import Lives, Outlet, clock_us, datas
 
 pytestmark = pytest.mark.spec("F5")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.runtime.writer.clock import OwnerClock, SystemClock
+from penstock_server.runtime.writer.clock import OwnerClock, SystemClock
 
 
 def test_time_that_is_set_back_stands_still_until_it_has_caught_up() -> None:

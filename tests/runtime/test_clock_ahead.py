@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromTime
-from penstock.runtime.realm import RunningRealm
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import SimLoop, pass_time, simulated
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromTime
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import SimLoop, pass_time, simulated
 from tests.runtime.lives import ENDS, End, Lives, named
 from tests.runtime.living import Reader, body, events, living, publish
 

@@ -10,24 +10,24 @@ from typing import Any
 
 import pytest
 
-from penstock.api.durables import DurableInfo
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.durable_attributes import DurableAttributes
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.identities import ChannelId, SubscriptionId
-from penstock.core.vocabulary.start_positions import (
+from penstock_core.api.durables import DurableInfo
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.durable_attributes import DurableAttributes
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_core.vocabulary.identities import ChannelId, SubscriptionId
+from penstock_core.vocabulary.start_positions import (
     AnyStart,
     FromEarliest,
     FromId,
     FromLatest,
 )
-from penstock.runtime.operations.tar_handlers import TarOfExport
-from penstock.runtime.realm import Limits, RunningRealm
-from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.runtime.writer.placement import MemoryLimits
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.engine import EngineServers, MemoryEngine
-from penstock.testing.loop import SimLoop, pass_time, simulated
+from penstock_server.runtime.operations.tar_handlers import TarOfExport
+from penstock_server.runtime.realm import Limits, RunningRealm
+from penstock_server.runtime.upkeep.sealer import SealingLimits
+from penstock_server.runtime.writer.placement import MemoryLimits
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.engine import EngineServers, MemoryEngine
+from penstock_testing.loop import SimLoop, pass_time, simulated
 from tests.runtime.lives import Outlet, body_from_events, datas, named
 from tests.runtime.living import EAGER, body, events, living, publish, sealed
 

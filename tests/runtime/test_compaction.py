@@ -11,17 +11,17 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.errors import Damaged, IllegalState, StorageFailed
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.ports import Buffer
-from penstock.runtime.realm import RunningRealm
-from penstock.runtime.subscriptions.locations import locate
-from penstock.runtime.upkeep.compaction import MaintenanceLimits
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.disk import FaultyDisk
-from penstock.testing.loop import SlowOffload, pass_time, simulate, simulated
-from penstock.testing.stores import open_store
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.errors import Damaged, IllegalState, StorageFailed
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.ports import Buffer
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.subscriptions.locations import locate
+from penstock_server.runtime.upkeep.compaction import MaintenanceLimits
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.disk import FaultyDisk
+from penstock_testing.loop import SlowOffload, pass_time, simulate, simulated
+from penstock_testing.stores import open_store
 from tests.runtime.living import (
     EAGER,
     SINGLE,

@@ -7,25 +7,25 @@ import pytest
 from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
-from penstock.columns.files import segments
-from penstock.columns.files.growing_segment import end_of_batches, extended, started
-from penstock.columns.files.segments import (
+from penstock_core.columns.files import segments
+from penstock_core.columns.files.growing_segment import end_of_batches, extended, started
+from penstock_core.columns.files.segments import (
     UNPACKED_MAX,
     SegmentIndex,
     SegmentReader,
     encode_segment,
 )
-from penstock.columns.schema.ipc import is_compressed
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.compression import Compression
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.errors import Damaged
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.runtime.realm import RunningRealm
-from penstock.runtime.transfer import exports
-from penstock.runtime.upkeep.compaction import MaintenanceLimits
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.columns.schema.ipc import is_compressed
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.compression import Compression
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.errors import Damaged
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.transfer import exports
+from penstock_server.runtime.upkeep.compaction import MaintenanceLimits
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.living import EAGER, body, events, living, publish, sealed
 
 pytestmark = pytest.mark.spec("S")

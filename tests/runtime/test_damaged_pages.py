@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from penstock.bootstrap import rules
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.ports import inline
-from penstock.runtime.realm import RunningRealm
-from penstock.storage.embedded import PageLimits, open_embedded
-from penstock.testing.disk import FaultyDisk
-from penstock.testing.loop import SimLoop, pass_time, simulated
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.ports import inline
+from penstock_server.bootstrap import rules
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.storage.embedded import PageLimits, open_embedded
+from penstock_testing.disk import FaultyDisk
+from penstock_testing.loop import SimLoop, pass_time, simulated
 from tests.runtime.living import body, events, publish
 
 

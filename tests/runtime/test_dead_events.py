@@ -8,12 +8,12 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.errors import PenstockError, StorageFailed
-from penstock.runtime.upkeep.compaction import MaintenanceLimits
-from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.testing.loop import START_US, pass_time, simulate, simulated
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.errors import PenstockError, StorageFailed
+from penstock_server.runtime.upkeep.compaction import MaintenanceLimits
+from penstock_server.runtime.upkeep.sealer import SealingLimits
+from penstock_testing.loop import START_US, pass_time, simulate, simulated
 from tests.runtime.lives import ENDS, End, Lives, clock_now, datas, named
 from tests.runtime.living import EAGER
 

@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.core.vocabulary.backoff import Backoff
-from penstock.runtime.realm import Limits
-from penstock.runtime.writer.clock import SystemClock
-from penstock.testing.loop import SimLoop, pass_time, simulated
+from penstock_core.vocabulary.backoff import Backoff
+from penstock_server.runtime.realm import Limits
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_testing.loop import SimLoop, pass_time, simulated
 from tests.runtime.lives import ENDS, End, Lives, clock_now, clock_us, named
 
 SELDOM = Limits(sweep_interval_s=1e6)

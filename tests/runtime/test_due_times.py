@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.bootstrap import rules
-from penstock.core.channel.channel import ChannelMachine
-from penstock.core.messages.definitions import Edit
-from penstock.core.messages.retention import Sweep
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.runtime.store.due_times import SweepTimes
-from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import pass_time, simulated
-from penstock.testing.play import Play, publish
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.messages.definitions import Edit
+from penstock_core.messages.retention import Sweep
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_server.bootstrap import rules
+from penstock_server.runtime.store.due_times import SweepTimes
+from penstock_server.runtime.upkeep.sealer import SealingLimits
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import pass_time, simulated
+from penstock_testing.play import Play, publish
 from tests.counting import counted_calls
 from tests.runtime.lives import Lives, named
 from tests.runtime.living import body, living

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.testing.loop import simulated
+from penstock_testing.loop import simulated
 from tests.runtime.lives import ENDS, End, Lives
 
 

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.ids.ids import Span
-from penstock.core.messages.retention import PurgeEvents
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.errors import Damaged, IllegalState
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.ports import BlobInfo, Blobs, Buffer, Clock, Journal
-from penstock.runtime.realm import RunningRealm
-from penstock.runtime.store.file_names import FileNames, epoch_in, snapshot_age
-from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.storage.memory import MemoryBlobs
-from penstock.testing.engine import EngineServers, MemoryEngine
-from penstock.testing.loop import SimLoop, pass_time, simulated
+from penstock_core.ids.ids import Span
+from penstock_core.messages.retention import PurgeEvents
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.errors import Damaged, IllegalState
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.ports import BlobInfo, Blobs, Buffer, Clock, Journal
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.store.file_names import FileNames, epoch_in, snapshot_age
+from penstock_server.runtime.upkeep.sealer import SealingLimits
+from penstock_server.storage.memory import MemoryBlobs
+from penstock_testing.engine import EngineServers, MemoryEngine
+from penstock_testing.loop import SimLoop, pass_time, simulated
 from tests.runtime.living import EAGER, SINGLE, body, events, living, publish, sealed
 
 LATE = SealingLimits(interval_s=1e6)

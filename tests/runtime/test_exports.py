@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from penstock.columns.files.exports import Manifest, described_state
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import Damaged, IllegalState
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.runtime.realm import RunningRealm
-from penstock.runtime.transfer.transfer_registry import IDLE_US
-from penstock.storage.disk import RealDisk
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import pass_time, simulated
-from penstock.testing.stores import open_store
+from penstock_core.columns.files.exports import Manifest, described_state
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import Damaged, IllegalState
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.transfer.transfer_registry import IDLE_US
+from penstock_server.storage.disk import RealDisk
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import pass_time, simulated
+from penstock_testing.stores import open_store
 from tests.runtime.living import SINGLE, body, events, living, publish, sealed
 
 pytestmark = pytest.mark.spec("C7")

@@ -11,32 +11,32 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from penstock.bootstrap import rules
-from penstock.core.bounds import EVENT_ID_MAX, NUMBER_MAX, TIME_US_MAX, TTL_MS_MAX
-from penstock.core.channel.channel import ChannelMachine
-from penstock.core.channel.retention import check_limits
-from penstock.core.ids.ids import Span
-from penstock.core.messages.delivery import HoldEvents, SetDemand, Skip, Withhold
-from penstock.core.messages.durables import AddDurable, PurgeOutstanding
-from penstock.core.messages.kinds import Command
-from penstock.core.messages.publishing import Publish
-from penstock.core.messages.retention import PurgeEvents, Quarantine, RemoveRedriven, Sweep
-from penstock.core.messages.seats import Detach, TakeLease, TakeSeat
-from penstock.core.messages.seeking import Seek
-from penstock.core.messages.settlements import Ack, AckPrevious, BuryEvents, ExtendTime, RollBack
-from penstock.core.messages.subscribers import (
+from penstock_core.bounds import EVENT_ID_MAX, NUMBER_MAX, TIME_US_MAX, TTL_MS_MAX
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.channel.retention import check_limits
+from penstock_core.ids.ids import Span
+from penstock_core.messages.delivery import HoldEvents, SetDemand, Skip, Withhold
+from penstock_core.messages.durables import AddDurable, PurgeOutstanding
+from penstock_core.messages.kinds import Command
+from penstock_core.messages.publishing import Publish
+from penstock_core.messages.retention import PurgeEvents, Quarantine, RemoveRedriven, Sweep
+from penstock_core.messages.seats import Detach, TakeLease, TakeSeat
+from penstock_core.messages.seeking import Seek
+from penstock_core.messages.settlements import Ack, AckPrevious, BuryEvents, ExtendTime, RollBack
+from penstock_core.messages.subscribers import (
     AddKnownSubscriber,
     AddSubscriber,
     Disconnect,
     GrantCredit,
 )
-from penstock.core.realm.exports import check, exported
-from penstock.core.vocabulary.backoff import Backoff
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.digest import Digest
-from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
-from penstock.runtime.store.records import FactRecord, decode_block, encode_block
-from penstock.testing.play import Play, publish, span
+from penstock_core.realm.exports import check, exported
+from penstock_core.vocabulary.backoff import Backoff
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.digest import Digest
+from penstock_core.vocabulary.errors import InvalidArgument, PenstockError
+from penstock_server.bootstrap import rules
+from penstock_server.runtime.store.records import FactRecord, decode_block, encode_block
+from penstock_testing.play import Play, publish, span
 
 NUMBERS: Final = (0, 1 << 31, 1 << 50, (1 << 53) + 1, EVENT_ID_MAX, NUMBER_MAX)
 """Numbers at which a product or an encoding may overflow; a request has none above the last."""

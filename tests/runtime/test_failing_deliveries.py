@@ -9,22 +9,22 @@ import pytest
 from structlog.testing import capture_logs
 
 import penstock
-from penstock.columns.selectors import Selector
-from penstock.core.channel.channel import ChannelMachine
-from penstock.core.ids.ids import Span, Spans
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.durable_attributes import DurableAttributes
-from penstock.core.vocabulary.errors import Internal, LimitReached, PenstockError, RealmStopping
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.frontends.native.deliveries import SubscriptionOutlet
-from penstock.runtime.delivery import selection
-from penstock.runtime.delivery.delivery import Redeliveries
-from penstock.runtime.delivery.selection import Choosing
-from penstock.runtime.realm import RunningRealm
-from penstock.runtime.store.outgoing_batch import OutgoingBatch
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.columns.selectors import Selector
+from penstock_core.ids.ids import Span, Spans
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.durable_attributes import DurableAttributes
+from penstock_core.vocabulary.errors import Internal, LimitReached, PenstockError, RealmStopping
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_server.frontends.native.deliveries import SubscriptionOutlet
+from penstock_server.runtime.delivery import selection
+from penstock_server.runtime.delivery.delivery import Redeliveries
+from penstock_server.runtime.delivery.selection import Choosing
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.living import Reader, body, living, publish
 
 
@@ -240,7 +240,7 @@ async def test_lanes_that_cannot_be_found_cost_the_clients_of_that_durable(
         await realm.subscriptions.attach(ChannelId(number), "d", bad, window=10, pull=False)
         await realm.subscriptions.subscribe(ChannelId(number), FromEarliest(), good, credit=10)
         with capture_logs() as logged, monkeypatch.context() as patch:
-            patch.setattr("penstock.runtime.delivery.delivery.lanes_of", fail)
+            patch.setattr("penstock_server.runtime.delivery.delivery.lanes_of", fail)
             await publish(realm, ChannelId(number), body([b"a"], sku="x"))
             await pass_time(0.1)
 

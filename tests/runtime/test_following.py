@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from penstock.columns.events.event import Event
-from penstock.columns.selectors import Selector, index
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.runtime.delivery.selection import Following
-from penstock.runtime.store.outgoing_batch import OutgoingBatch, spans_in
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.selectors import Selector, index
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_server.runtime.delivery.selection import Following
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch, spans_in
+from penstock_testing.loop import pass_time, simulated
 from tests.columns.selectors.batches import batch_of
 from tests.runtime.lives import Lives, Outlet
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.definitions import Storage
-from penstock.core.vocabulary.errors import AlreadyCommitted, StorageFailed
-from penstock.runtime.writer.transactions import StorePart
-from penstock.testing.loop import simulated
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.definitions import Storage
+from penstock_core.vocabulary.errors import AlreadyCommitted, StorageFailed
+from penstock_server.runtime.writer.transactions import StorePart
+from penstock_testing.loop import simulated
 from tests.runtime.lives import Lives, body_from_events, datas, named
 from tests.runtime.test_staged_parts import commit
 

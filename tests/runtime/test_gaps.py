@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.errors import Damaged
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.errors import Damaged
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_server.runtime.upkeep.sealer import SealingLimits
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.lives import Lives, datas, named
 from tests.runtime.living import body, events, living, publish
 

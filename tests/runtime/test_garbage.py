@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.definitions import Storage
-from penstock.garbage import FreedMemory, uncollected
-from penstock.runtime.store.records import encode_block
-from penstock.runtime.store.state import RealmState
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.columns.events.event import Event
+from penstock_core.garbage import FreedMemory, uncollected
+from penstock_core.vocabulary.definitions import Storage
+from penstock_server.runtime.store.records import encode_block
+from penstock_server.runtime.store.state import RealmState
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.lives import Lives, named
 from tests.runtime.living import EAGER
 
@@ -90,7 +90,7 @@ async def test_nor_is_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
         return encode_block(*arguments, **named)
 
     monkeypatch.setattr(RealmState, "snapshot", taken)
-    monkeypatch.setattr("penstock.runtime.upkeep.snapshot_image.encode_block", encoded)
+    monkeypatch.setattr("penstock_server.runtime.upkeep.snapshot_image.encode_block", encoded)
     lives = Lives()
     async with lives.life():
         await lives.create("orders")
@@ -106,7 +106,7 @@ async def test_memory_of_sealed_events_goes_back_once_little_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given_back: list[int] = []
-    monkeypatch.setattr("penstock.garbage.GIVEN_BACK_MIN", 100_000)
+    monkeypatch.setattr("penstock_core.garbage.GIVEN_BACK_MIN", 100_000)
     monkeypatch.setattr(FreedMemory, "give_back", lambda self: given_back.append(self.bytes))
     lives = Lives(sealing=EAGER)
     async with lives.life():

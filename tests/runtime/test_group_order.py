@@ -8,13 +8,13 @@ from typing import Literal
 
 import pytest
 
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.ports import Buffer
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.runtime.writer.requests import Reply
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.ports import Buffer
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_server.runtime.writer.requests import Reply
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.living import Reader, body, living
 
 

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.definitions import Storage
-from penstock.core.vocabulary.errors import StorageFailed
-from penstock.testing.loop import START_US, simulate, simulated
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.definitions import Storage
+from penstock_core.vocabulary.errors import StorageFailed
+from penstock_testing.loop import START_US, simulate, simulated
 from tests.runtime.lives import End, Lives, datas, named
 
 

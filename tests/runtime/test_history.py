@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from penstock.api.realm import HistoryInfo
-from penstock.core.vocabulary.errors import NameDoesNotExist
-from penstock.runtime.realm import Limits
-from penstock.runtime.upkeep import history
-from penstock.runtime.upkeep.history import STEP_US, STEPS, Track
-from penstock.testing.loop import SimLoop, pass_time, simulated
+from penstock_core.api.realm import HistoryInfo
+from penstock_core.vocabulary.errors import NameDoesNotExist
+from penstock_server.runtime.realm import Limits
+from penstock_server.runtime.upkeep import history
+from penstock_server.runtime.upkeep.history import STEP_US, STEPS, Track
+from penstock_testing.loop import SimLoop, pass_time, simulated
 from tests.runtime.lives import Lives, named
 
 STEP_S = STEP_US / 1_000_000

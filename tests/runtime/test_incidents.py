@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.errors import StorageFailed
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.runtime.access.incidents import RETRY_FIRST_S
-from penstock.runtime.realm import RunningRealm
-from penstock.runtime.upkeep import sealer
-from penstock.runtime.upkeep.compaction import MaintenanceLimits
-from penstock.runtime.upkeep.history import STEP_US
-from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.errors import StorageFailed
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_server.runtime.access.incidents import RETRY_FIRST_S
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.upkeep import sealer
+from penstock_server.runtime.upkeep.compaction import MaintenanceLimits
+from penstock_server.runtime.upkeep.history import STEP_US
+from penstock_server.runtime.upkeep.sealer import SealingLimits
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.living import body, events, living, publish
 
 FILES = Definition(type="persistent", ttl=5_000, retain_consumed=True)

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.definitions import Storage
-from penstock.core.vocabulary.errors import MemoryLimit
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.runtime.realm import Limits
-from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.runtime.writer.placement import MemoryLimits
-from penstock.testing.disk import FaultyDisk
-from penstock.testing.loop import pass_time, simulate, simulated
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.definitions import Storage
+from penstock_core.vocabulary.errors import MemoryLimit
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_server.runtime.realm import Limits
+from penstock_server.runtime.upkeep.sealer import SealingLimits
+from penstock_server.runtime.writer.placement import MemoryLimits
+from penstock_testing.disk import FaultyDisk
+from penstock_testing.loop import pass_time, simulate, simulated
 from tests.runtime.lives import ENDS, LATE, End, Lives, Outlet, Worker, datas, named
 from tests.runtime.living import EAGER
 from tests.spindles import spindles

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.definitions import Storage
-from penstock.core.vocabulary.errors import CapacityReached
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.runtime.subscriptions.subscriptions import Subscriptions
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.definitions import Storage
+from penstock_core.vocabulary.errors import CapacityReached
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_server.runtime.subscriptions.subscriptions import Subscriptions
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, LATE, End, Lives, Outlet, datas, named
 from tests.runtime.living import EAGER
 

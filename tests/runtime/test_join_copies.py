@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock.core.vocabulary.definitions import Storage
-from penstock.core.vocabulary.errors import IllegalState, InvalidSelector, StorageFailed
-from penstock.testing.loop import pass_time, simulate, simulated
+from penstock_core.vocabulary.definitions import Storage
+from penstock_core.vocabulary.errors import IllegalState, InvalidSelector, StorageFailed
+from penstock_testing.loop import pass_time, simulate, simulated
 from tests.runtime.lives import ENDS, End, Lives, datas, named
 
 

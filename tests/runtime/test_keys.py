@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.columns.events.event import Event
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.columns.events.event import Event
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, LATE, End, Lives, datas, named
 from tests.runtime.living import EAGER
 from tests.spindles import spindles

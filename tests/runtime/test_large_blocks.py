@@ -10,17 +10,17 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.messages.segments import BodiesApart
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.errors import NameDoesNotExist
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.ports import Block
-from penstock.runtime.realm import Limits, RunningRealm
-from penstock.runtime.store.records import decode_block
-from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.storage.memory import MemoryBlobs
-from penstock.testing.engine import EngineServers, MemoryEngine
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.messages.segments import BodiesApart
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.errors import NameDoesNotExist
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.ports import Block
+from penstock_server.runtime.realm import Limits, RunningRealm
+from penstock_server.runtime.store.records import decode_block
+from penstock_server.runtime.upkeep.sealer import SealingLimits
+from penstock_server.storage.memory import MemoryBlobs
+from penstock_testing.engine import EngineServers, MemoryEngine
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.living import EAGER, body, events, living, publish, sealed
 
 ORDERS, OTHERS = ChannelId(1), ChannelId(2)

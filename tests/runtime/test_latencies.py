@@ -9,13 +9,13 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.columns.events.batch import stamp
-from penstock.core.durable.durable import Durable
-from penstock.core.durables.shared import KIND
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.timings import DELIVERY_BOUNDS_US
-from penstock.runtime.delivery.latencies import DeliveryLatencies
-from penstock.runtime.store.outgoing_batch import OutgoingBatch
+from penstock_core.columns.events.batch import stamp
+from penstock_core.durable.durable import Durable
+from penstock_core.durables.shared import KIND
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.timings import DELIVERY_BOUNDS_US
+from penstock_server.runtime.delivery.latencies import DeliveryLatencies
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 
 NOW_US = 10_000_000_000
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from penstock.runtime.writer.linger import SMALL_BYTES, SOON_MIN, Linger
-from penstock.testing.loop import simulated
+from penstock_server.runtime.writer.linger import SMALL_BYTES, SOON_MIN, Linger
+from penstock_testing.loop import simulated
 
 LONGEST_S = 0.000_5
 LOOK_S = 0.000_01

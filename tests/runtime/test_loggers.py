@@ -12,12 +12,12 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from penstock.loggers import Logger, logger, set_up_later
+from penstock_core.loggers import Logger, logger, set_up_later
 
 FIRST_EVENT = """
 import json, sys
 import penstock
-from penstock.loggers import logger
+from penstock_core.loggers import logger
 with penstock.Realm() as realm, realm.connect() as session:
     session.channels.create("orders").publish(b"hello")
     loaded = [name for name in ("structlog", "rich", "pygments") if name in sys.modules]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.columns.schema.ipc import batch_bytes, schema_bytes
-from penstock.core.bounds import TTL_MS_MAX
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.runtime.realm import RunningRealm
-from penstock.runtime.store.bodies import Body
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import simulated
+from penstock_core.bounds import TTL_MS_MAX
+from penstock_core.columns.schema.ipc import batch_bytes, schema_bytes
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.store.bodies import Body
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import simulated
 from tests.runtime.living import Reader, body, events, living, publish, sealed
 
 pytestmark = pytest.mark.spec("T2")

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from penstock.columns.events.event import Event
-from penstock.columns.protobuf import Messages
-from penstock.columns.selectors import Selector
-from penstock.columns.selectors.patterns import _Walk
-from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.definitions import Storage
-from penstock.core.vocabulary.errors import LimitReached, PenstockError
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.runtime.writer import asked, looking
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.protobuf import Messages
+from penstock_core.columns.selectors import Selector
+from penstock_core.columns.selectors.patterns import _Walk
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.vocabulary.definitions import Storage
+from penstock_core.vocabulary.errors import LimitReached, PenstockError
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_server.runtime.writer import asked, looking
+from penstock_testing.loop import pass_time, simulated
 from tests.protocols import shop
 from tests.runtime.lives import Lives, Outlet, datas
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from penstock.columns.events.event import Event
-from penstock.columns.selectors import Selector
-from penstock.core.vocabulary.errors import PenstockError
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.runtime.writer import looking, looking_ahead
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.selectors import Selector
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_server.runtime.writer import looking, looking_ahead
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.lives import Lives, clock_now, datas
 from tests.runtime.test_looking import LETTERS, Elsewhere, costly, expected, outstanding
 

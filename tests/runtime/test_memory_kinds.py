@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.definitions import Storage
-from penstock.core.vocabulary.errors import CapacityReached, MemoryLimit, StorageFailed
-from penstock.runtime.realm import Limits
-from penstock.runtime.writer.placement import MemoryLimits
-from penstock.testing.loop import pass_time, simulate, simulated
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.definitions import Storage
+from penstock_core.vocabulary.errors import CapacityReached, MemoryLimit, StorageFailed
+from penstock_server.runtime.realm import Limits
+from penstock_server.runtime.writer.placement import MemoryLimits
+from penstock_testing.loop import pass_time, simulate, simulated
 from tests.runtime.lives import ENDS, LATE, End, Lives, datas, named
 from tests.runtime.living import EAGER
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from penstock.columns.events.event import Event
-from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.columns.events.event import Event
+from penstock_server.runtime.upkeep.sealer import SealingLimits
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, Lives, Outlet, clock_us
 from tests.runtime.merge_model import KEY, Follower, MergeModel, Properties
 

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.columns.events.body import body_of_columns
-from penstock.columns.schema.ipc import batch_bytes, schema_bytes
-from penstock.core.channel.dead import MOVED_EVENTS_MAX
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.ports import Buffer
-from penstock.runtime.realm import RunningRealm
-from penstock.runtime.store.bodies import Body
-from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.runtime.writer.dead_events import STEP_S, MovingPace
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.channel.dead import MOVED_EVENTS_MAX
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.columns.schema.ipc import batch_bytes, schema_bytes
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.ports import Buffer
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.store.bodies import Body
+from penstock_server.runtime.upkeep.sealer import SealingLimits
+from penstock_server.runtime.writer.dead_events import STEP_S, MovingPace
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.living import body, events, living, publish
 
 BYTES_A_SECOND = 5_000_000

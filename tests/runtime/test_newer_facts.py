@@ -14,14 +14,14 @@ from typer.testing import CliRunner
 from xxhash import xxh3_64_intdigest
 
 import penstock
-from penstock.bootstrap.directories import opened
-from penstock.bootstrap.stopped import repair_store, verify_store
-from penstock.cli.program import app
-from penstock.core.messages.definitions import ChannelCreated
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.errors import Damaged, NewerFormat
-from penstock.runtime.store.records import FactRecord, decode_block, encode_block
-from penstock.storage.disk import RealDisk
+from penstock_core.messages.definitions import ChannelCreated
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.errors import Damaged, NewerFormat
+from penstock_server.bootstrap.directories import opened
+from penstock_server.bootstrap.stopped import repair_store, verify_store
+from penstock_server.cli.program import app
+from penstock_server.runtime.store.records import FactRecord, decode_block, encode_block
+from penstock_server.storage.disk import RealDisk
 
 pytestmark = pytest.mark.spec("S1")
 

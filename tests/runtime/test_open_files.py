@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.runtime.realm import RunningRealm
-from penstock.runtime.store import open_files
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.store import open_files
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.living import EAGER, body, events, living, publish, sealed
 from tests.runtime.test_single_file import files, on_disk
 

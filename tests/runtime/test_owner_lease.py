@@ -11,27 +11,27 @@ from contextvars import copy_context
 import pytest
 
 from penstock import aio
-from penstock.bootstrap import rules
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.errors import (
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.errors import (
     Deposed,
     NameDoesNotExist,
     RealmStopping,
     Unavailable,
     Unknown,
 )
-from penstock.core.vocabulary.formats import FORMAT
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.ports import Blobs, Journal, inline
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.frontends.native.listener import NativeLimits, NativeListener
-from penstock.runtime.delivery.owner_lease import ENDLESS, OwnerLease
-from penstock.runtime.realm import RunningRealm
-from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages
-from penstock.testing.engine import EngineServers, MemoryEngine
-from penstock.testing.loop import SimLoop, pass_time, simulated
-from penstock.testing.network import MACHINE
+from penstock_core.vocabulary.formats import FORMAT
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.ports import Blobs, Journal, inline
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_server.bootstrap import rules
+from penstock_server.frontends.native.listener import NativeLimits, NativeListener
+from penstock_server.runtime.delivery.owner_lease import ENDLESS, OwnerLease
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages
+from penstock_testing.engine import EngineServers, MemoryEngine
+from penstock_testing.loop import SimLoop, pass_time, simulated
+from penstock_testing.network import MACHINE
 from tests.runtime.living import EAGER, Owning, Reader, body, publish
 
 KEPT = Definition(type="persistent", retain_consumed=True, storage=Storage(events_per_spindle=1))

@@ -7,11 +7,11 @@ from weakref import ref
 
 import pyarrow as pa
 
-from penstock.columns.events.event import Event
-from penstock.columns.schema.ipc import batch_bytes, schema_bytes, schema_from
-from penstock.core.ids.ids import Span
-from penstock.runtime.store.tail_batch import PARSED_BYTES_MAX, TailBatch
-from penstock.testing.loop import simulated
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.schema.ipc import batch_bytes, schema_bytes, schema_from
+from penstock_core.ids.ids import Span
+from penstock_server.runtime.store.tail_batch import PARSED_BYTES_MAX, TailBatch
+from penstock_testing.loop import simulated
 from tests.runtime.lives import Lives
 
 NAMES = 500

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import PublishingPaused
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.errors import PublishingPaused
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, End, Lives, body_from_events, clock_now, datas, named
 
 

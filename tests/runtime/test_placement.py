@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.core.vocabulary.errors import StorageFailed
-from penstock.runtime.writer.placement import Placing
-from penstock.storage.memory import MemoryPages
-from penstock.testing.loop import simulated
+from penstock_core.vocabulary.errors import StorageFailed
+from penstock_server.runtime.writer.placement import Placing
+from penstock_server.storage.memory import MemoryPages
+from penstock_testing.loop import simulated
 
 
 class ForgetfulPages(MemoryPages):

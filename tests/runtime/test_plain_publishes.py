@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.columns.events.body import body_of
-from penstock.columns.events.event import Event
-from penstock.columns.events.single_event import codec_of_schema
-from penstock.columns.schema.ipc import batch_bytes, schema_bytes
-from penstock.core.messages.publishing import Appended
-from penstock.core.vocabulary.errors import EventTooLarge, PublishingPaused
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.ports import Block
-from penstock.runtime.store.bodies import Body
-from penstock.runtime.store.records import FactRecord, decode_block
-from penstock.testing.loop import simulated
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.events.single_event import codec_of_schema
+from penstock_core.columns.schema.ipc import batch_bytes, schema_bytes
+from penstock_core.messages.publishing import Appended
+from penstock_core.vocabulary.errors import EventTooLarge, PublishingPaused
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.ports import Block
+from penstock_server.runtime.store.bodies import Body
+from penstock_server.runtime.store.records import FactRecord, decode_block
+from penstock_testing.loop import simulated
 from tests.runtime.lives import Lives
 
 UNREACHED = 1 << 30

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.columns.events.batch import ids_of
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.runtime.delivery import prefetch
-from penstock.runtime.delivery.prefetch import ReadAhead
-from penstock.runtime.realm import RunningRealm
-from penstock.runtime.store.outgoing_batch import OutgoingBatch
-from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.columns.events.batch import ids_of
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_server.runtime.delivery import prefetch
+from penstock_server.runtime.delivery.prefetch import ReadAhead
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
+from penstock_server.runtime.upkeep.sealer import SealingLimits
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.living import EAGER, Reader, body, living, publish, sealed
 
 STORED = Definition(type="persistent", retain_consumed=True)

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from penstock.columns.selectors import Selector
-from penstock.core.channel import state
-from penstock.core.ids.ids import IdSet, Span, Spans
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.runtime.delivery import delivery
-from penstock.runtime.realm import RunningRealm
-from penstock.runtime.store import channel_store
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import simulated
+from penstock_core.channel import state
+from penstock_core.columns.selectors import Selector
+from penstock_core.ids.ids import IdSet, Span, Spans
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_server.runtime.delivery import delivery
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.store import channel_store
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import simulated
 from tests.runtime.living import SINGLE, Reader, body, living, publish, sealed
 
 SPINDLES = Definition(

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from penstock.core.ids.ids import IdSet
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.errors import (
+from penstock_core.ids.ids import IdSet
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.errors import (
     IllegalState,
     InvalidName,
     NameAlreadyBound,
     NameDoesNotExist,
 )
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, End, Lives, Outlet, datas, named
 from tests.runtime.living import EAGER
 from tests.spindles import spindles

@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 
-from penstock.core.vocabulary.errors import CapacityReached, StorageFailed
-from penstock.runtime.realm import Limits
-from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.vocabulary.errors import CapacityReached, StorageFailed
+from penstock_server.runtime.realm import Limits
+from penstock_server.runtime.upkeep.sealer import SealingLimits
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, Lives, Worker, clock_now, datas, named
 from tests.spindles import spindles
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.vocabulary.definitions import Definition
-from penstock.testing.disk import FaultyDisk
-from penstock.testing.loop import simulated
+from penstock_core.vocabulary.definitions import Definition
+from penstock_testing.disk import FaultyDisk
+from penstock_testing.loop import simulated
 from tests.runtime.living import body, events, publish
 from tests.runtime.test_damaged_pages import living_on
 

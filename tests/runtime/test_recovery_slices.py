@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.runtime.upkeep.recovery import SLICE_S, Slices
-from penstock.testing.loop import simulated
+from penstock_server.runtime.upkeep.recovery import SLICE_S, Slices
+from penstock_testing.loop import simulated
 from tests.cluster.machines import the_loop
 
 STEPS = 10

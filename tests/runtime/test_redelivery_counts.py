@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.testing.loop import simulated
+from penstock_testing.loop import simulated
 from tests.runtime.lives import ENDS, End, Lives, named
 
 

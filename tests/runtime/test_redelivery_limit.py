@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.testing.loop import pass_time, simulated
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, End, Lives, datas, named
 
 

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.definitions import Storage
-from penstock.core.vocabulary.errors import (
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.definitions import Storage
+from penstock_core.vocabulary.errors import (
     CapacityReached,
     InvalidArgument,
     MemoryLimit,
     NameDoesNotExist,
     StorageFailed,
 )
-from penstock.runtime.realm import Limits
-from penstock.runtime.writer.placement import MemoryLimits
-from penstock.testing.loop import pass_time, simulate, simulated
+from penstock_server.runtime.realm import Limits
+from penstock_server.runtime.writer.placement import MemoryLimits
+from penstock_testing.loop import pass_time, simulate, simulated
 from tests.runtime.lives import ENDS, End, Lives, datas, named
 from tests.runtime.living import EAGER
 

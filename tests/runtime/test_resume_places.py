@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.runtime.subscriptions.resume_places import ResumePlaces
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_server.runtime.subscriptions.resume_places import ResumePlaces
 
 pytestmark = pytest.mark.spec("J5")
 

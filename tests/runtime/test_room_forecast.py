@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.errors import NameAlreadyBound
-from penstock.runtime.writer import room_forecast
-from penstock.testing.loop import simulated
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.errors import NameAlreadyBound
+from penstock_server.runtime.writer import room_forecast
+from penstock_testing.loop import simulated
 from tests.runtime.lives import Lives, body_from_events
 
 SELECTORS = (

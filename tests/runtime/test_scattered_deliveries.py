@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.columns.events.batch import ids_of
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.runtime.delivery.delivery import Redeliveries
-from penstock.runtime.store.outgoing_batch import OutgoingBatch
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.columns.events.batch import ids_of
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_server.runtime.delivery.delivery import Redeliveries
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.living import Reader, body, living, publish, sealed
 
 EVENTS = 30

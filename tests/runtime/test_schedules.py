@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.errors import InvalidEvent, NameDoesNotExist, StorageFailed
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.runtime.realm import Limits
-from penstock.testing.loop import pass_time, simulate, simulated
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.errors import InvalidEvent, NameDoesNotExist, StorageFailed
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_server.runtime.realm import Limits
+from penstock_testing.loop import pass_time, simulate, simulated
 from tests.runtime.lives import ENDS, End, Lives, clock_now, datas, named
 from tests.runtime.living import EAGER
 from tests.spindles import spindles

@@ -9,31 +9,31 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from penstock.api.channels import Locate, PurgeChannel
-from penstock.api.publishing import PublishEvents
-from penstock.api.reading import BrowseEvents
-from penstock.api.subscriptions import Attach, Subscribe
-from penstock.api.transactions import BeginTransaction, CommitTransaction
-from penstock.bootstrap import rules
-from penstock.core.access.rights import Principal
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.errors import NameDoesNotExist, NoQuorum, PenstockError
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.ports import Blobs, inline
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.runtime.access.access import AccessRules
-from penstock.runtime.access.accounts import Accounts
-from penstock.runtime.access.audit import Audit
-from penstock.runtime.access.logins import Logins
-from penstock.runtime.access.tokens import TokenRules, Tokens
-from penstock.runtime.operations.callers import Caller
-from penstock.runtime.reading.sealed_history import HistoryAccess, SealedHistory
-from penstock.runtime.realm import Limits, RunningRealm
-from penstock.storage.history_blobs import HistoryBlobs
-from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages
-from penstock.storage.shared_blobs import CachedBlobs
-from penstock.testing.engine import EngineServers, MemoryEngine
-from penstock.testing.loop import SimLoop, pass_time, simulated
+from penstock_cluster.sealed_history import HistoryAccess, SealedHistory
+from penstock_cluster.storage.history_blobs import HistoryBlobs
+from penstock_cluster.storage.shared_blobs import CachedBlobs
+from penstock_core.access.rights import Principal
+from penstock_core.api.channels import Locate, PurgeChannel
+from penstock_core.api.publishing import PublishEvents
+from penstock_core.api.reading import BrowseEvents
+from penstock_core.api.subscriptions import Attach, Subscribe
+from penstock_core.api.transactions import BeginTransaction, CommitTransaction
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.errors import NameDoesNotExist, NoQuorum, PenstockError
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.ports import Blobs, inline
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_server.bootstrap import rules
+from penstock_server.runtime.access.access import AccessRules
+from penstock_server.runtime.access.accounts import Accounts
+from penstock_server.runtime.access.audit import Audit
+from penstock_server.runtime.access.logins import Logins
+from penstock_server.runtime.access.tokens import TokenRules, Tokens
+from penstock_server.runtime.operations.callers import Caller
+from penstock_server.runtime.realm import Limits, RunningRealm
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages
+from penstock_testing.engine import EngineServers, MemoryEngine
+from penstock_testing.loop import SimLoop, pass_time, simulated
 from tests.runtime.living import EAGER, body, events, living, publish, sealed
 
 KEPT = Definition(type="persistent", storage=Storage(events_per_spindle=2))

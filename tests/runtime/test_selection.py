@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.errors import ConnectionLost, InvalidSelector, LimitReached
-from penstock.runtime.access.askers import Asker, asker
-from penstock.runtime.delivery import selection
-from penstock.runtime.delivery.selection import Choosing
-from penstock.runtime.writer import selector_scan
-from penstock.runtime.writer.clock import SystemClock
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.errors import ConnectionLost, InvalidSelector, LimitReached
+from penstock_server.runtime.access.askers import Asker, asker
+from penstock_server.runtime.delivery import selection
+from penstock_server.runtime.delivery.selection import Choosing
+from penstock_server.runtime.writer import selector_scan
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.lives import Lives
 
 pytestmark = pytest.mark.spec("F5")

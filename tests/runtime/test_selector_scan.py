@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.errors import InvalidSelector, NameDoesNotExist
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.runtime.writer import selector_scan
-from penstock.testing.loop import simulated
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.errors import InvalidSelector, NameDoesNotExist
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_server.runtime.writer import selector_scan
+from penstock_testing.loop import simulated
 from tests.runtime.lives import Lives
 
 STEP = 8

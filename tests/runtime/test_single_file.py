@@ -9,19 +9,19 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.errors import StorageFailed
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.runtime.subscriptions.locations import locate
-from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.spark.plan import FileRows
-from penstock.spark.sealed import is_here
-from penstock.storage.disk import RealDisk
-from penstock.storage.embedded import Embedded
-from penstock.testing.disk import FaultyDisk
-from penstock.testing.loop import pass_time, simulate, simulated
-from penstock.testing.stores import open_store
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.errors import StorageFailed
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_server.runtime.subscriptions.locations import locate
+from penstock_server.runtime.upkeep.sealer import SealingLimits
+from penstock_server.storage.disk import RealDisk
+from penstock_server.storage.embedded import Embedded
+from penstock_spark.reading.plan import FileRows
+from penstock_spark.reading.sealed import is_here
+from penstock_testing.disk import FaultyDisk
+from penstock_testing.loop import pass_time, simulate, simulated
+from penstock_testing.stores import open_store
 from tests.runtime.living import EAGER, SINGLE, body, events, living, publish, sealed
 
 
@@ -224,7 +224,7 @@ async def test_files_go_on_in_the_folder_where_an_earlier_version_began(
     store = open_store("/realm", disk)
     with monkeypatch.context() as earlier:
         earlier.setattr(
-            "penstock.runtime.store.channel_store.segment_folder",
+            "penstock_server.runtime.store.channel_store.segment_folder",
             lambda name, number, newest: f"{name}.{number}",
         )
         async with living(store.journal, store.blobs) as realm:

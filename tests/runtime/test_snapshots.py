@@ -7,19 +7,19 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.bootstrap import rules
-from penstock.columns.events.body import body_of_columns
-from penstock.columns.schema.ipc import batch_bytes, schema_bytes
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import StorageFailed
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.ports import Buffer, inline
-from penstock.runtime.realm import RunningRealm
-from penstock.runtime.store.bodies import Body
-from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages
-from penstock.testing.loop import SimLoop, pass_time, simulated
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.columns.schema.ipc import batch_bytes, schema_bytes
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import StorageFailed
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.ports import Buffer, inline
+from penstock_server.bootstrap import rules
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.store.bodies import Body
+from penstock_server.runtime.upkeep.sealer import SealingLimits
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages
+from penstock_testing.loop import SimLoop, pass_time, simulated
 from tests.runtime.living import SlowJournal
 
 DATA = b"the data of an event"

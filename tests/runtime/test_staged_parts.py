@@ -9,11 +9,11 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.columns.events.event import Event
-from penstock.core.channel.producers import LASTING_REMEMBERED_MAX
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.definitions import Storage
-from penstock.core.vocabulary.errors import (
+from penstock_core.channel.producers import LASTING_REMEMBERED_MAX
+from penstock_core.columns.events.event import Event
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Storage
+from penstock_core.vocabulary.errors import (
     CapacityReached,
     IllegalState,
     NameDoesNotExist,
@@ -21,9 +21,9 @@ from penstock.core.vocabulary.errors import (
     PublishingPaused,
     SequenceTooOld,
 )
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.runtime.writer.transactions import Spans
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_server.runtime.writer.transactions import Spans
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, End, Lives, body_from_events, clock_now, datas, named
 
 pytestmark = pytest.mark.spec("X1", "X3", "X4")

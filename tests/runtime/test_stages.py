@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.access.name_owners import owned
-from penstock.core.vocabulary.errors import MemoryLimit, NoSuchStage
-from penstock.runtime.store.bodies import Body
-from penstock.runtime.writer.stages import Stages
+from penstock_core.access.name_owners import owned
+from penstock_core.vocabulary.errors import MemoryLimit, NoSuchStage
+from penstock_server.runtime.store.bodies import Body
+from penstock_server.runtime.writer.stages import Stages
 from tests.runtime.living import body
 
 

@@ -7,11 +7,11 @@ from typing import Final, Literal, NamedTuple
 
 import pytest
 
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.testing.loop import simulate
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_testing.loop import simulate
 from tests.runtime.lives import Lives, Outlet
 
 Where = Literal["disk", "memory", "nothing"]

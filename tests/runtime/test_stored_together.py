@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.columns.events.body import body_of
-from penstock.columns.events.event import Event
-from penstock.columns.schema.ipc import batch_bytes
-from penstock.core.ids.ids import Span
-from penstock.runtime.store.channel_store import ChannelStore
-from penstock.runtime.store.sealed_file import Damage
-from penstock.runtime.store.tail_batch import Meter, TailBatch, gathered, stored_together
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.schema.ipc import batch_bytes
+from penstock_core.ids.ids import Span
+from penstock_server.runtime.store.channel_store import ChannelStore
+from penstock_server.runtime.store.sealed_file import Damage
+from penstock_server.runtime.store.tail_batch import Meter, TailBatch, gathered, stored_together
 
 
 def piece(first: int, count: int, at_us: int) -> TailBatch:

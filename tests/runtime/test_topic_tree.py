@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.vocabulary.topics import topic_matches
-from penstock.runtime.reading.stretches import NEAR, stretches_of
-from penstock.runtime.subscriptions.topic_tree import TopicTree
+from penstock_core.vocabulary.topics import topic_matches
+from penstock_server.runtime.reading.stretches import NEAR, stretches_of
+from penstock_server.runtime.subscriptions.topic_tree import TopicTree
 from tests.thorough import examples
 
 WORDS = st.sampled_from(["a", "b", "", "$x"])

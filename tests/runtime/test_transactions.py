@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from penstock.columns.events.event import Event
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.definitions import Storage
-from penstock.core.vocabulary.errors import (
+from penstock_core.columns.events.event import Event
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Storage
+from penstock_core.vocabulary.errors import (
     AlreadyAborted,
     AlreadyCommitted,
     CapacityReached,
@@ -22,9 +22,9 @@ from penstock.core.vocabulary.errors import (
     NoSuchTransaction,
     StorageFailed,
 )
-from penstock.runtime.realm import Limits
-from penstock.runtime.writer.placement import MemoryLimits
-from penstock.testing.loop import pass_time, simulate, simulated
+from penstock_server.runtime.realm import Limits
+from penstock_server.runtime.writer.placement import MemoryLimits
+from penstock_testing.loop import pass_time, simulate, simulated
 from tests.runtime.lives import ENDS, End, Lives, body_from_events, clock_now, datas, named
 
 HONEST = Storage(honour_capacity=True)

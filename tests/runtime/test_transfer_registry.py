@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.vocabulary.errors import IllegalState, Unavailable
-from penstock.runtime.transfer.transfer_registry import IDLE_US, Transfer, TransferRegistry
+from penstock_core.vocabulary.errors import IllegalState, Unavailable
+from penstock_server.runtime.transfer.transfer_registry import IDLE_US, Transfer, TransferRegistry
 
 
 class Watch:

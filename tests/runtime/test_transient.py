@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.definitions import Storage
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.definitions import Storage
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, LATE, End, Lives, datas, named
 from tests.runtime.living import EAGER
 

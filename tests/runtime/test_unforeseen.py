@@ -7,15 +7,15 @@ from typing import Never
 
 import pytest
 
-from penstock.core.ids.ids import Span
-from penstock.core.messages.retention import PurgeEvents as PurgeSpans
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import RealmStopping
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.runtime.realm import RunningRealm
-from penstock.runtime.writer.group import Group
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import pass_time, simulated
+from penstock_core.ids.ids import Span
+from penstock_core.messages.retention import PurgeEvents as PurgeSpans
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import RealmStopping
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.writer.group import Group
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.living import body, living, publish
 
 

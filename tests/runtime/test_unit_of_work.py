@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from penstock.columns.events.event import Event
-from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.definitions import Storage
-from penstock.core.vocabulary.errors import (
+from penstock_core.columns.events.event import Event
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.vocabulary.definitions import Storage
+from penstock_core.vocabulary.errors import (
     CapacityReached,
     IllegalState,
     NameDoesNotExist,
     PublishingPaused,
 )
-from penstock.runtime.writer.unit_of_work import Acknowledged, UnitOfWork
-from penstock.testing.loop import pass_time, simulated
+from penstock_server.runtime.writer.unit_of_work import Acknowledged, UnitOfWork
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, End, Lives, body_from_events, clock_now, datas, named
 
 HONEST = Storage(honour_capacity=True)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 from msgspec import Struct
 
-from penstock.core.messages.definitions import ChannelCreated, Edit
-from penstock.core.messages.durables import AddDurable, DurableCreated
-from penstock.core.messages.publishing import PublishingPauseSet
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.durable_attributes import DurableAttributes
-from penstock.core.vocabulary.errors import IllegalState
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.runtime.store import newer_facts
-from penstock.runtime.store.newer_facts import refuse_newer
-from penstock.runtime.writer import group
-from penstock.runtime.writer.requests import RunCommand
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import simulated
+from penstock_core.messages.definitions import ChannelCreated, Edit
+from penstock_core.messages.durables import AddDurable, DurableCreated
+from penstock_core.messages.publishing import PublishingPauseSet
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.durable_attributes import DurableAttributes
+from penstock_core.vocabulary.errors import IllegalState
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_server.runtime.store import newer_facts
+from penstock_server.runtime.store.newer_facts import refuse_newer
+from penstock_server.runtime.writer import group
+from penstock_server.runtime.writer.requests import RunCommand
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import simulated
 from tests.runtime.living import living
 
 OLD, NEW = 1, 2

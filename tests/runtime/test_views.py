@@ -6,15 +6,15 @@ import tracemalloc
 
 import pytest
 
-from penstock.bootstrap import rules
-from penstock.core.channel.channel import ChannelMachine
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.retention import PurgeEvents, Sweep
-from penstock.core.vocabulary.definitions import Definition
-from penstock.runtime.store.channel_store import ChannelStore
-from penstock.runtime.store.tail_batch import Meter
-from penstock.runtime.subscriptions.views import channel_info, durable_info
-from penstock.testing.play import Play, publish, span
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.retention import PurgeEvents, Sweep
+from penstock_core.vocabulary.definitions import Definition
+from penstock_server.bootstrap import rules
+from penstock_server.runtime.store.channel_store import ChannelStore
+from penstock_server.runtime.store.tail_batch import Meter
+from penstock_server.runtime.subscriptions.views import channel_info, durable_info
+from penstock_testing.play import Play, publish, span
 
 
 @pytest.mark.spec("E5")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from penstock.core.channel.channel import ChannelMachine
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.seats import TakeSeat
-from penstock.core.messages.settlements import RollBack
-from penstock.runtime.store.due_times import WakeTimes
-from penstock.testing.play import Play, span
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.seats import TakeSeat
+from penstock_core.messages.settlements import RollBack
+from penstock_server.runtime.store.due_times import WakeTimes
+from penstock_testing.play import Play, span
 from tests.core.plays import play_of
 
 

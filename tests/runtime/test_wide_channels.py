@@ -7,17 +7,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.columns.events.event import Event
-from penstock.columns.schema.schema import ChannelSchema
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.definitions import Storage
-from penstock.core.vocabulary.errors import LimitReached
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.runtime.realm import Limits
-from penstock.runtime.store.sealed_file import Damage
-from penstock.runtime.subscriptions.locations import columns
-from penstock.runtime.writer.placement import MemoryLimits
-from penstock.testing.loop import simulated
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Storage
+from penstock_core.vocabulary.errors import LimitReached
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_server.runtime.realm import Limits
+from penstock_server.runtime.store.sealed_file import Damage
+from penstock_server.runtime.subscriptions.locations import columns
+from penstock_server.runtime.writer.placement import MemoryLimits
+from penstock_testing.loop import simulated
 from tests.runtime.lives import Lives
 
 pytestmark = pytest.mark.spec("E2")

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from penstock.core.messages.delivery import ConfirmRecall, SetDemand
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.seats import Detach, TakeLease, TakeSeat
-from penstock.core.messages.settlements import Ack, Buried, BuryEvents, ExtendTime, RollBack
-from penstock.core.vocabulary.causes import Cause
-from penstock.core.vocabulary.effects import Recall
-from penstock.core.vocabulary.errors import IllegalState
-from penstock.testing.play import Play, delivered, publish, span
+from penstock_core.messages.delivery import ConfirmRecall, SetDemand
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.seats import Detach, TakeLease, TakeSeat
+from penstock_core.messages.settlements import Ack, Buried, BuryEvents, ExtendTime, RollBack
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.effects import Recall
+from penstock_core.vocabulary.errors import IllegalState
+from penstock_testing.play import Play, delivered, publish, span
 from tests.core.plays import left, outstanding, play_of
 
 SECOND = 1_000

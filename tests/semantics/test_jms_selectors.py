@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from penstock.core.ids.ids import IdSet
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.publishing import Appended, Publish
-from penstock.core.messages.retention import PurgeEvents
-from penstock.core.messages.seats import Detach, TakeSeat
-from penstock.core.messages.settlements import Ack
-from penstock.core.messages.subscribers import AddSubscriber, Disconnect, GrantCredit
-from penstock.core.vocabulary.definitions import Storage
-from penstock.testing.play import Play, delivered, publish, span
+from penstock_core.ids.ids import IdSet
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.publishing import Appended, Publish
+from penstock_core.messages.retention import PurgeEvents
+from penstock_core.messages.seats import Detach, TakeSeat
+from penstock_core.messages.settlements import Ack
+from penstock_core.messages.subscribers import AddSubscriber, Disconnect, GrantCredit
+from penstock_core.vocabulary.definitions import Storage
+from penstock_testing.play import Play, delivered, publish, span
 from tests.core.engines.test_jms import conserved, gone, jms, live
 from tests.core.plays import play_of
 

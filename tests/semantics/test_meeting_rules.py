@@ -5,25 +5,25 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock.bootstrap import rules
-from penstock.core.channel.seeking import gone_since
-from penstock.core.ids.ids import Span
-from penstock.core.messages.definitions import Edit
-from penstock.core.messages.delivery import ConfirmRecall
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.publishing import Publish
-from penstock.core.messages.retention import PurgeEvents
-from penstock.core.messages.seats import Detach, TakeSeat
-from penstock.core.messages.seeking import Seek
-from penstock.core.messages.settlements import Ack, RollBack
-from penstock.core.messages.subscribers import AddSubscriber
-from penstock.core.realm.directory import Directory
-from penstock.core.vocabulary.backoff import Backoff
-from penstock.core.vocabulary.causes import Cause
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.effects import Recall
-from penstock.core.vocabulary.errors import CapacityReached, IllegalState, InvalidArgument
-from penstock.testing.play import delivered, events, publish, redelivered, span
+from penstock_core.channel.seeking import gone_since
+from penstock_core.ids.ids import Span
+from penstock_core.messages.definitions import Edit
+from penstock_core.messages.delivery import ConfirmRecall
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.publishing import Publish
+from penstock_core.messages.retention import PurgeEvents
+from penstock_core.messages.seats import Detach, TakeSeat
+from penstock_core.messages.seeking import Seek
+from penstock_core.messages.settlements import Ack, RollBack
+from penstock_core.messages.subscribers import AddSubscriber
+from penstock_core.realm.directory import Directory
+from penstock_core.vocabulary.backoff import Backoff
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.effects import Recall
+from penstock_core.vocabulary.errors import CapacityReached, IllegalState, InvalidArgument
+from penstock_server.bootstrap import rules
+from penstock_testing.play import delivered, events, publish, redelivered, span
 from tests.core.plays import durable_play, outstanding, play_of
 
 HONOURED = Storage(honour_capacity=True)

@@ -12,13 +12,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 import penstock
-from penstock.cli.program import app
-from penstock.columns.files.segments import segment_folder, segment_name
-from penstock.core.vocabulary.choice import choice_of, fits
-from penstock.core.vocabulary.names import NAME_LENGTH_MAX, escaped, unescaped
-from penstock.frontends.amqp.addresses import parsed
-from penstock.runtime.access.accounts import checked_resource
-from penstock.storage.blob_names import check_blob_name
+from penstock_amqp.addresses import parsed
+from penstock_core.columns.files.segments import segment_folder, segment_name
+from penstock_core.vocabulary.choice import choice_of, fits
+from penstock_core.vocabulary.names import NAME_LENGTH_MAX, escaped, unescaped
+from penstock_server.cli.program import app
+from penstock_server.runtime.access.accounts import checked_resource
+from penstock_server.storage.blob_names import check_blob_name
 from tests.client.patience import eventually
 from tests.frontends.http.asking import Web
 from tests.named import NAMES, TRICKY

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from penstock.core.messages.definitions import Edit
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.retention import PurgeEvents
-from penstock.core.messages.seats import Detach, TakeSeat
-from penstock.core.messages.settlements import Ack, Buried, RollBack
-from penstock.core.vocabulary.causes import Cause
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.testing.play import Play, publish, redelivered, span
+from penstock_core.messages.definitions import Edit
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.retention import PurgeEvents
+from penstock_core.messages.seats import Detach, TakeSeat
+from penstock_core.messages.settlements import Ack, Buried, RollBack
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_testing.play import Play, publish, redelivered, span
 from tests.core.plays import dying, left, outstanding, play_of, reader
 
 

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import structlog
 
-from penstock.testing.loop import elapsed_s, simulate
+from penstock_testing.loop import elapsed_s, simulate
 from tests.sim.cluster import SCENES as CLUSTER_SCENES
 from tests.sim.cluster import ClusterWorld
 from tests.sim.cluster_failovers import FailoverWorld

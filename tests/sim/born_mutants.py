@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from penstock.client.reading.channel_ring import ChannelRing, Member
-from penstock.core.messages.pattern_durables import PatternDurableCreated
-from penstock.core.vocabulary.ports import Pages
-from penstock.runtime import realm
-from penstock.runtime.store.records import FactRecord
-from penstock.runtime.store.state import RealmState
-from penstock.runtime.subscriptions.watches import ChannelWatches
+from penstock_core.messages.pattern_durables import PatternDurableCreated
+from penstock_core.vocabulary.ports import Pages
+from penstock_server.runtime import realm
+from penstock_server.runtime.store.records import FactRecord
+from penstock_server.runtime.store.state import RealmState
+from penstock_server.runtime.subscriptions.watches import ChannelWatches
 
 
 def missed_birth(patch: pytest.MonkeyPatch) -> None:

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from penstock.columns.events.batch import ids_of
-from penstock.columns.events.body import body_of
-from penstock.columns.events.event import Event
-from penstock.columns.selectors import Selector
-from penstock.core.ids.ids import IdSet, Span, Spans
-from penstock.core.vocabulary.errors import PenstockError
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.runtime.delivery.delivery import Redeliveries
-from penstock.runtime.store.bodies import Body, body_from
-from penstock.runtime.store.outgoing_batch import OutgoingBatch
-from penstock.testing.loop import pass_time
+from penstock_core.columns.events.batch import ids_of
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.selectors import Selector
+from penstock_core.ids.ids import IdSet, Span, Spans
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_server.runtime.delivery.delivery import Redeliveries
+from penstock_server.runtime.store.bodies import Body, body_from
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
+from penstock_testing.loop import pass_time
 from tests.sim.promises import Ledger, Receipts
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from hashlib import sha256
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.cluster.ordering import change_orders
-from penstock.core.owning.orders import MoveOrder
-from penstock.core.vocabulary.node_figures import SHARD
-from penstock.testing.engine import EngineServers
-from penstock.testing.loop import SimLoop, pass_time, simulate
-from penstock.testing.network import MACHINE, SimNetwork
+from penstock_cluster.nodes.ordering import change_orders
+from penstock_cluster.owning.orders import MoveOrder
+from penstock_core.vocabulary.node_figures import SHARD
+from penstock_testing.engine import EngineServers
+from penstock_testing.loop import SimLoop, pass_time, simulate
+from penstock_testing.network import MACHINE, SimNetwork
 from tests.sim.cluster_clients import CLIENTS, Promises, created
 from tests.sim.cluster_machines import LEASE_S, PORTS, WAYS, ClusterMachine
 from tests.sim.cluster_oracles import WatchedBlobs, WatchedLog, check_log
@@ -29,7 +29,7 @@ from tests.sim.nemesis import Nemesis
 from tests.sim.world import nothing_unforeseen
 
 if TYPE_CHECKING:
-    from penstock.runtime.realm import RunningRealm
+    from penstock_server.runtime.realm import RunningRealm
 
 TROUBLE_S: Final = 25.0
 QUIET_S_MAX: Final = 400.0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock import aio
 from penstock.client.publishing.publishing import Publisher, bodies_of_events
-from penstock.core.vocabulary.errors import (
+from penstock_core.vocabulary.errors import (
     AlreadyCommitted,
     CannotConnect,
     DurableInUse,
@@ -18,8 +18,8 @@ from penstock.core.vocabulary.errors import (
     NameDoesNotExist,
     Unavailable,
 )
-from penstock.testing.loop import pass_time
-from penstock.testing.network import MACHINE
+from penstock_testing.loop import pass_time
+from penstock_testing.network import MACHINE
 
 if TYPE_CHECKING:
     from tests.sim.cluster import ClusterWorld

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.storage.memory import MemoryBlobs
-from penstock.testing.loop import simulate
+from penstock_server.storage.memory import MemoryBlobs
+from penstock_testing.loop import simulate
 from tests.sim.cluster import ClusterWorld
 from tests.sim.cluster_machines import LEASE_S, ClusterMachine
 

@@ -14,9 +14,9 @@ from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from penstock import aio
-from penstock.core.vocabulary.errors import DurableInUse, Unavailable
-from penstock.runtime.realm import RunningRealm
-from penstock.testing.loop import pass_time, simulate
+from penstock_core.vocabulary.errors import DurableInUse, Unavailable
+from penstock_server.runtime.realm import RunningRealm
+from penstock_testing.loop import pass_time, simulate
 from tests.sim.cluster import ALONE, ClusterWorld
 from tests.sim.cluster_clients import _again, connected, elsewhere
 from tests.sim.cluster_machines import FAILING, LEASE_S

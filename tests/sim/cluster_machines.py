@@ -7,23 +7,23 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from penstock.bootstrap import rules
-from penstock.cluster.node import ClusterNode
-from penstock.core.owning.register_records import MemberRecord
-from penstock.core.vocabulary.errors import PenstockError
-from penstock.core.vocabulary.formats import FORMAT
-from penstock.core.vocabulary.ports import BlobInfo, Blobs, Buffer, Journal
-from penstock.frontends.native.listener import NativeLimits, NativeListener
-from penstock.runtime.delivery.owner_lease import OwnerLease
-from penstock.runtime.realm import Limits, RunningRealm
-from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.runtime.writer.clock import SystemClock
-from penstock.storage.memory import MemoryBlobs, MemoryPages
-from penstock.storage.shared_blobs import CachedBlobs
-from penstock.testing.engine import Asking, EngineBlobs, EngineJournal, MemoryEngine, NoAnswer
-from penstock.testing.loop import START_US, SlowOffload, pass_time
-from penstock.testing.network import MACHINE, Door
-from penstock.wire.native.messages import Owners
+from penstock_cluster.nodes.node import ClusterNode
+from penstock_cluster.owning.register_records import MemberRecord
+from penstock_cluster.storage.shared_blobs import CachedBlobs
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_core.vocabulary.formats import FORMAT
+from penstock_core.vocabulary.ports import BlobInfo, Blobs, Buffer, Journal
+from penstock_core.wire.native.messages import Owners
+from penstock_server.bootstrap import rules
+from penstock_server.frontends.native.listener import NativeLimits, NativeListener
+from penstock_server.runtime.delivery.owner_lease import OwnerLease
+from penstock_server.runtime.realm import Limits, RunningRealm
+from penstock_server.runtime.upkeep.sealer import SealingLimits
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_server.storage.memory import MemoryBlobs, MemoryPages
+from penstock_testing.engine import Asking, EngineBlobs, EngineJournal, MemoryEngine, NoAnswer
+from penstock_testing.loop import START_US, SlowOffload, pass_time
+from penstock_testing.network import MACHINE, Door
 from tests.cluster.serving import serve_clients
 from tests.sim.cluster_oracles import hear
 

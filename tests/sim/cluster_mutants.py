@@ -9,12 +9,12 @@ from typing import Any, Final, NamedTuple
 import pytest
 from msgspec import structs
 
-from penstock.cluster.node import ShardLease
-from penstock.core.vocabulary.errors import Conflict, Deposed
-from penstock.runtime import realm
-from penstock.runtime.realm import RunningRealm
-from penstock.runtime.writer.clock import SystemClock
-from penstock.testing.engine import EngineJournal, LogFrame, NoAnswer, ShardLog
+from penstock_cluster.nodes.node import ShardLease
+from penstock_core.vocabulary.errors import Conflict, Deposed
+from penstock_server.runtime import realm
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_testing.engine import EngineJournal, LogFrame, NoAnswer, ShardLog
 from tests.sim.cluster import ALONE, cluster_life_of
 from tests.sim.mutants import Noticed, first_noticed
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from msgspec import structs
 
-from penstock.bootstrap import rules
-from penstock.core.channel.recovery import at_once
-from penstock.core.ids.ids import IdSet, Span
-from penstock.core.messages.snapshots import KeptStates, Restored
-from penstock.core.vocabulary.ports import BlobInfo, Buffer
-from penstock.core.vocabulary.stored_ids import ranges
-from penstock.runtime.store.file_names import BLOCKS, SNAPSHOTS
-from penstock.runtime.store.records import FactRecord
-from penstock.runtime.upkeep.recovery import recover
-from penstock.storage.memory import MemoryBlobs, MemoryPages
-from penstock.testing.engine import (
+from penstock_core.channel.recovery import at_once
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.messages.snapshots import KeptStates, Restored
+from penstock_core.vocabulary.ports import BlobInfo, Buffer
+from penstock_core.vocabulary.stored_ids import ranges
+from penstock_server.bootstrap import rules
+from penstock_server.runtime.store.file_names import BLOCKS, SNAPSHOTS
+from penstock_server.runtime.store.records import FactRecord
+from penstock_server.runtime.upkeep.recovery import recover
+from penstock_server.storage.memory import MemoryBlobs, MemoryPages
+from penstock_testing.engine import (
     Asking,
     EngineBlobs,
     EngineServers,
@@ -29,7 +29,7 @@ from penstock.testing.engine import (
 )
 
 if TYPE_CHECKING:
-    from penstock.runtime.realm import RunningRealm
+    from penstock_server.runtime.realm import RunningRealm
     from tests.sim.cluster import ClusterWorld
     from tests.sim.cluster_machines import ClusterMachine
 

@@ -8,17 +8,17 @@ from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock import aio
-from penstock.api.channels import (
+from penstock_core.api.channels import (
     ChannelInfo,
     ChannelOpened,
     CreateChannel,
     DescribeChannel,
     OpenChannel,
 )
-from penstock.api.durables import CreateDurable, DescribeDurable, DurableInfo
-from penstock.api.requests import Kind
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import (
+from penstock_core.api.durables import CreateDurable, DescribeDurable, DurableInfo
+from penstock_core.api.requests import Kind
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import (
     AlreadyAborted,
     AlreadyCommitted,
     NameAlreadyBound,
@@ -27,10 +27,10 @@ from penstock.core.vocabulary.errors import (
     Refused,
     Unavailable,
 )
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.testing.loop import SimLoop, pass_time
-from penstock.testing.network import SimNetwork
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_testing.loop import SimLoop, pass_time
+from penstock_testing.network import SimNetwork
 from tests.sim.cluster_clients import URL, connected
 from tests.sim.gate import Gate
 from tests.sim.scenes.asked import Asked

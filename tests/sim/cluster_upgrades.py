@@ -8,13 +8,13 @@ from typing import Final
 
 import msgspec
 
-from penstock.cluster.upgrading import finish_upgrade, upgrade_state
-from penstock.core.owning.register_records import ClaimRecord
-from penstock.core.vocabulary.errors import IllegalState, NewerFormat
-from penstock.core.vocabulary.formats import FORMAT
-from penstock.testing.engine import MemoryInspector, at_once
-from penstock.testing.loop import pass_time, simulate
-from penstock.testing.network import MACHINE
+from penstock_cluster.nodes.upgrading import finish_upgrade, upgrade_state
+from penstock_cluster.owning.register_records import ClaimRecord
+from penstock_core.vocabulary.errors import IllegalState, NewerFormat
+from penstock_core.vocabulary.formats import FORMAT
+from penstock_testing.engine import MemoryInspector, at_once
+from penstock_testing.loop import pass_time, simulate
+from penstock_testing.network import MACHINE
 from tests.sim.cluster import ALONE, ClusterWorld
 from tests.sim.cluster_machines import LEASE_S, PORTS, ClusterMachine
 

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock import aio
-from penstock.core.vocabulary.errors import (
+from penstock_core.vocabulary.errors import (
     ConnectionLost,
     DurableInUse,
     IllegalState,
     Unavailable,
 )
-from penstock.testing.loop import pass_time
+from penstock_testing.loop import pass_time
 from tests.sim.programs import Program
 
 if TYPE_CHECKING:

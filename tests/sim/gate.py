@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from penstock.core.vocabulary.errors import PublishingPaused
+from penstock_core.vocabulary.errors import PublishingPaused
 
 if TYPE_CHECKING:
     from tests.sim.world import World

@@ -7,13 +7,13 @@ from typing import Final
 
 import pytest
 
-from penstock.api.consuming import Settled, SettleLease
-from penstock.core.ids.ids import IdSet
-from penstock.core.vocabulary.errors import LeaseEnded
-from penstock.runtime.subscriptions import pattern_leases
-from penstock.runtime.subscriptions.lease import EventLease
-from penstock.runtime.subscriptions.leases import Leases, Settling, settle_events
-from penstock.runtime.writer.group import Group
+from penstock_core.api.consuming import Settled, SettleLease
+from penstock_core.ids.ids import IdSet
+from penstock_core.vocabulary.errors import LeaseEnded
+from penstock_server.runtime.subscriptions import pattern_leases
+from penstock_server.runtime.subscriptions.lease import EventLease
+from penstock_server.runtime.subscriptions.leases import Leases, Settling, settle_events
+from penstock_server.runtime.writer.group import Group
 from tests.sim.born_mutants import missed_birth
 
 

@@ -18,17 +18,17 @@ from typing import Any, Final, TypeVar
 import pytest
 from msgspec.structs import replace
 
-from penstock.bootstrap import rules
-from penstock.cluster.local_names import ClusterWideNames, LocalStoreNames, local_names_in
-from penstock.core.owning.local_names import LocalNames
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import Fenced, NoQuorum, PenstockError, Refused
-from penstock.core.vocabulary.ports import inline
-from penstock.runtime.delivery.owner_lease import ENDLESS, OwnerLease
-from penstock.runtime.realm import RunningRealm
-from penstock.storage.memory import InMemory, MemoryPages
-from penstock.testing.engine import EngineServers, MemoryEngine, NoAnswer
-from penstock.testing.loop import SimLoop, pass_time, simulate
+from penstock_cluster.nodes.local_names import ClusterWideNames, LocalStoreNames, local_names_in
+from penstock_cluster.owning.local_names import LocalNames
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import Fenced, NoQuorum, PenstockError, Refused
+from penstock_core.vocabulary.ports import inline
+from penstock_server.bootstrap import rules
+from penstock_server.runtime.delivery.owner_lease import ENDLESS, OwnerLease
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.storage.memory import InMemory, MemoryPages
+from penstock_testing.engine import EngineServers, MemoryEngine, NoAnswer
+from penstock_testing.loop import SimLoop, pass_time, simulate
 from tests.runtime.living import Owning, body, publish
 
 T = TypeVar("T")

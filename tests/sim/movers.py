@@ -9,13 +9,13 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from penstock import aio
-from penstock.core.vocabulary.errors import (
+from penstock_core.vocabulary.errors import (
     ConnectionLost,
     IllegalState,
     InvalidArgument,
     Unavailable,
 )
-from penstock.testing.loop import pass_time
+from penstock_testing.loop import pass_time
 from tests.sim.consumers import datas_of
 from tests.sim.programs import Program
 

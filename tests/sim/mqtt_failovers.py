@@ -8,11 +8,11 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
-from penstock.cluster.ordering import ClusterOrders
-from penstock.core.vocabulary.errors import PenstockError
-from penstock.runtime.reading.stretches import pages_of
-from penstock.testing.engine import EngineServers, MemoryInspector
-from penstock.testing.loop import SimLoop, pass_time, simulate
+from penstock_cluster.nodes.ordering import ClusterOrders
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_server.runtime.reading.stretches import pages_of
+from penstock_testing.engine import EngineServers, MemoryInspector
+from penstock_testing.loop import SimLoop, pass_time, simulate
 from tests.cluster.machines import LEASE_S, NodeMachine, end, owner_and_others, the_loop, until
 from tests.frontends.mqtt.internal_stores import number_of
 from tests.sim.mqtt_world import Devices, HastyReader

@@ -11,20 +11,10 @@ import json
 from collections import Counter
 from typing import Any
 
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import PenstockError
-from penstock.core.vocabulary.ports import inline
-from penstock.runtime.access.access import AccessControl, AccessRules
-from penstock.runtime.access.accounts import Accounts
-from penstock.runtime.access.audit import Audit
-from penstock.runtime.access.logins import Logins
-from penstock.runtime.access.tokens import TokenRules, Tokens
-from penstock.runtime.reading.stretches import pages_of
-from penstock.runtime.realm import RunningRealm
-from penstock.storage.embedded import Embedded
-from penstock.storage.memory import MemoryRegistry
-from penstock.testing.loop import pass_time, simulate
-from penstock.wire.mqtt.packets import (
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_core.vocabulary.ports import inline
+from penstock_mqtt.wire.packets import (
     Packet,
     PubackPacket,
     PublishPacket,
@@ -33,6 +23,16 @@ from penstock.wire.mqtt.packets import (
     SubscribePacket,
     TopicSubscription,
 )
+from penstock_server.runtime.access.access import AccessControl, AccessRules
+from penstock_server.runtime.access.accounts import Accounts
+from penstock_server.runtime.access.audit import Audit
+from penstock_server.runtime.access.logins import Logins
+from penstock_server.runtime.access.tokens import TokenRules, Tokens
+from penstock_server.runtime.reading.stretches import pages_of
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.storage.embedded import Embedded
+from penstock_server.storage.memory import MemoryRegistry
+from penstock_testing.loop import pass_time, simulate
 from tests.frontends.mqtt.internal_stores import number_of
 from tests.sim.mqtt_world import KEEP_ALIVE_S, Device, MqttWorld, Reader, Thermometer, begun
 

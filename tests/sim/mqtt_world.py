@@ -13,13 +13,10 @@ from contextvars import copy_context
 from random import Random
 from typing import Any, Protocol
 
-from penstock.core.vocabulary.definitions import Definition
-from penstock.frontends.mqtt.hub import MqttHub
-from penstock.frontends.native.listener import NativeListener
-from penstock.testing.loop import SimLoop, pass_time, simulate
-from penstock.testing.network import MACHINE
-from penstock.wire.mqtt.framing import PacketReader
-from penstock.wire.mqtt.packets import (
+from penstock_core.vocabulary.definitions import Definition
+from penstock_mqtt.hub import MqttHub
+from penstock_mqtt.wire.framing import PacketReader
+from penstock_mqtt.wire.packets import (
     MQTT_5,
     ConnackPacket,
     ConnectPacket,
@@ -36,9 +33,12 @@ from penstock.wire.mqtt.packets import (
     TopicSubscription,
     Will,
 )
-from penstock.wire.mqtt.properties import PacketProperties
-from penstock.wire.mqtt.reading import packet_of
-from penstock.wire.mqtt.writing import packet_bytes
+from penstock_mqtt.wire.properties import PacketProperties
+from penstock_mqtt.wire.reading import packet_of
+from penstock_mqtt.wire.writing import packet_bytes
+from penstock_server.frontends.native.listener import NativeListener
+from penstock_testing.loop import SimLoop, pass_time, simulate
+from penstock_testing.network import MACHINE
 from tests.frontends.mqtt.internal_stores import number_of
 from tests.sim.clients import stored_at
 from tests.sim.nemesis import Nemesis

@@ -16,42 +16,42 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.api.publishing import PublishEvents
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.pending import Pending
 from penstock.client.reading import merging
 from penstock.client.reading.durable_subscription import DurableSubscription
 from penstock.client.reading.subscription import Subscription
-from penstock.columns.files.segments import SegmentReader
-from penstock.core.channel import decide, disconnected_subscribers
-from penstock.core.channel.producers import Remembered
-from penstock.core.channel.retention import Ages
-from penstock.core.channel.state import ChannelState
-from penstock.core.durable.durable import Durable
-from penstock.core.durable.lanes import Lanes
-from penstock.core.durable.seat import Seat
-from penstock.core.ids.ids import IdSet, Span, Spans
-from penstock.core.messages.publishing import Appended
-from penstock.core.messages.retention import Removed
-from penstock.core.messages.transactions import TransactionEnded
-from penstock.core.realm import transactions
-from penstock.core.vocabulary.ports import Block, Buffer, DamagedBlock
-from penstock.core.vocabulary.start_positions import FromId
-from penstock.frontends.native.connection import Connection
-from penstock.frontends.native.listener import NativeListener
-from penstock.runtime import realm
-from penstock.runtime.delivery.delivery import Dispatch
-from penstock.runtime.store import state
-from penstock.runtime.store.records import FactRecord
-from penstock.runtime.subscriptions.resume_places import ResumePlaces
-from penstock.runtime.subscriptions.subscriptions import Subscriptions
-from penstock.runtime.writer.clock import SystemClock
-from penstock.runtime.writer.group import Group
-from penstock.runtime.writer.shard import Shard
-from penstock.storage.disk import Disk
-from penstock.storage.embedded import FileJournal, blobs, frames, journal
-from penstock.storage.embedded.page_files import PageFiles
-from penstock.testing.loop import pass_time
+from penstock_core.api.publishing import PublishEvents
+from penstock_core.channel import decide, disconnected_subscribers
+from penstock_core.channel.producers import Remembered
+from penstock_core.channel.retention import Ages
+from penstock_core.channel.state import ChannelState
+from penstock_core.columns.files.segments import SegmentReader
+from penstock_core.durable.durable import Durable
+from penstock_core.durable.lanes import Lanes
+from penstock_core.durable.seat import Seat
+from penstock_core.ids.ids import IdSet, Span, Spans
+from penstock_core.messages.publishing import Appended
+from penstock_core.messages.retention import Removed
+from penstock_core.messages.transactions import TransactionEnded
+from penstock_core.realm import transactions
+from penstock_core.vocabulary.ports import Block, Buffer, DamagedBlock
+from penstock_core.vocabulary.start_positions import FromId
+from penstock_server.frontends.native.connection import Connection
+from penstock_server.frontends.native.listener import NativeListener
+from penstock_server.runtime import realm
+from penstock_server.runtime.delivery.delivery import Dispatch
+from penstock_server.runtime.store import state
+from penstock_server.runtime.store.records import FactRecord
+from penstock_server.runtime.subscriptions.resume_places import ResumePlaces
+from penstock_server.runtime.subscriptions.subscriptions import Subscriptions
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_server.runtime.writer.group import Group
+from penstock_server.runtime.writer.shard import Shard
+from penstock_server.storage.disk import Disk
+from penstock_server.storage.embedded import FileJournal, blobs, frames, journal
+from penstock_server.storage.embedded.page_files import PageFiles
+from penstock_testing.loop import pass_time
 from tests.sim import born_mutants as born
 from tests.sim.lease_mutants import LEASED
 from tests.sim.reply_mutants import any_reply, hasty_removal, kept_reply_queues

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
-from penstock.testing.loop import SimLoop, pass_time
-from penstock.testing.network import Address, SimNetwork, SimTransport
+from penstock_testing.loop import SimLoop, pass_time
+from penstock_testing.network import Address, SimNetwork, SimTransport
 
 _HELLO_BYTES = (60, 400)
 """A replayed prefix of a connection is about as long as a greeting, or breaks off in it."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from penstock import aio
 from penstock.client.publishing.publishing import Publisher, bodies_of_events
-from penstock.core.channel.producers import FORGET_AFTER_US
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import (
+from penstock_core.channel.producers import FORGET_AFTER_US
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.errors import (
     CannotConnect,
     ConnectionLost,
     PenstockError,
@@ -21,9 +21,9 @@ from penstock.core.vocabulary.errors import (
     Refused,
     Unavailable,
 )
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.testing.loop import pass_time
-from penstock.testing.network import MACHINE
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_testing.loop import pass_time
+from penstock_testing.network import MACHINE
 from tests.sim.clients import label_of
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from penstock.core.ids.ids import Span
+from penstock_core.ids.ids import Span
 
 
 class Ledger:

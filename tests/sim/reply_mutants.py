@@ -8,7 +8,7 @@ import pytest
 
 from penstock.client.handles.requesting import Requester
 from penstock.client.reading.received import ReceivedEvent
-from penstock.core.vocabulary.temporary import IdleReplyQueues
+from penstock_core.vocabulary.temporary import IdleReplyQueues
 
 
 def any_reply(patch: pytest.MonkeyPatch) -> None:

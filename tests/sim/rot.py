@@ -17,17 +17,17 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from penstock.bootstrap.stopped import repair_store, verify_store
-from penstock.columns.events.event import Event
-from penstock.columns.schema.rows import Rows as EventRows
-from penstock.core.ids.ids import IdSet
-from penstock.core.vocabulary.errors import PenstockError
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.runtime.realm import RunningRealm
-from penstock.runtime.upkeep.verification import Finding, StoreReport
-from penstock.testing.disk import FaultyDisk
-from penstock.testing.loop import SimLoop, pass_time, simulate
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.schema.rows import Rows as EventRows
+from penstock_core.ids.ids import IdSet
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_server.bootstrap.stopped import repair_store, verify_store
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.upkeep.verification import Finding, StoreReport
+from penstock_testing.disk import FaultyDisk
+from penstock_testing.loop import SimLoop, pass_time, simulate
 from tests.sim.clients import Outlet
 from tests.sim.world import World, nothing_unforeseen
 

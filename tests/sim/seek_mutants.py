@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.channel import apply, recall, seeking
-from penstock.core.channel.channel import ChannelMachine
-from penstock.core.channel.state import ChannelState
-from penstock.core.durable.durable import Durable
-from penstock.core.messages.seeking import Sought
-from penstock.core.messages.unions import StoredFact
-from penstock.core.vocabulary.effects import Recall
+from penstock_core.channel import apply, recall, seeking
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.channel.state import ChannelState
+from penstock_core.durable.durable import Durable
+from penstock_core.messages.seeking import Sought
+from penstock_core.messages.unions import StoredFact
+from penstock_core.vocabulary.effects import Recall
 
 
 def skipping_seek(patch: pytest.MonkeyPatch) -> None:

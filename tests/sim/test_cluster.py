@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.engine import NoAnswer
-from penstock.testing.loop import pass_time, simulate, simulated
+from penstock_testing.engine import NoAnswer
+from penstock_testing.loop import pass_time, simulate, simulated
 from tests.sim import cluster
 from tests.sim.cluster import ALONE, SCENES, THEMES, ClusterWorld, cluster_life_of
 from tests.sim.cluster_machines import ClusterMachine, Way

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from penstock.core.owning import claims
+from penstock_cluster.owning import claims
 from tests.sim.cluster_differing import differing_life_of
 
 SEEDS = (1, 2, 3, 4)

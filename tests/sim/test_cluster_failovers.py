@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from penstock.client.connection.connection import RealmConnection
-from penstock.core.channel import awaited_seats, kept_interest
-from penstock.core.channel.state import ChannelState
-from penstock.core.durable.subscriber import Subscriber
-from penstock.runtime.subscriptions.subscriptions import Subscriptions
+from penstock_core.channel import awaited_seats, kept_interest
+from penstock_core.channel.state import ChannelState
+from penstock_core.durable.subscriber import Subscriber
+from penstock_server.runtime.subscriptions.subscriptions import Subscriptions
 from tests.sim.cluster_failovers import FAILOVERS, failovers_of
 from tests.sim.mutants import first_noticed
 

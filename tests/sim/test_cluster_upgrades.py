@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cluster.node import ClusterNode
-from penstock.core.owning.claims import Claims
-from penstock.core.owning.register_records import ClaimRecord
+from penstock_cluster.nodes.node import ClusterNode
+from penstock_cluster.owning.claims import Claims
+from penstock_cluster.owning.register_records import ClaimRecord
 from tests.sim.cluster_upgrades import NEWER, upgraded_life_of
 
 SEEDS = range(1, 7)

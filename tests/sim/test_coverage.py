@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from itertools import chain
 
-from penstock.testing.loop import simulate
+from penstock_testing.loop import simulate
 from tests.semantics.page import rules
 from tests.sim.coverage import CHAPTERS, ELSEWHERE, MQTT, ROT, RULES
 from tests.sim.scenes import SCENES

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from penstock.testing import loop
-from penstock.testing.loop import Deadlock, Livelock, Unheard, pass_time, simulate, simulated
+from penstock_testing import loop
+from penstock_testing.loop import Deadlock, Livelock, Unheard, pass_time, simulate, simulated
 
 
 async def _throw(ball: asyncio.Event, back: asyncio.Event) -> None:

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from penstock.core.vocabulary.errors import PenstockError
-from penstock.frontends.mqtt.in_flight import InFlight
-from penstock.frontends.mqtt.incoming import Incoming
-from penstock.frontends.mqtt.messages import Gathered
-from penstock.frontends.mqtt.outbox import Outbox
-from penstock.frontends.mqtt.publishing import MessagePublisher
-from penstock.frontends.mqtt.session import MqttSession
-from penstock.frontends.mqtt.sessions import MqttSessions
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_mqtt.in_flight import InFlight
+from penstock_mqtt.incoming import Incoming
+from penstock_mqtt.messages import Gathered
+from penstock_mqtt.outbox import Outbox
+from penstock_mqtt.publishing import MessagePublisher
+from penstock_mqtt.session import MqttSession
+from penstock_mqtt.sessions import MqttSessions
 from tests.sim.mqtt_world import devices_of
 
 SEEDS = range(3)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.frontends.mqtt.durable_feed import DurableFeed
-from penstock.frontends.mqtt.session_store import SessionStore, StoredEntries
+from penstock_mqtt.durable_feed import DurableFeed
+from penstock_mqtt.session_store import SessionStore, StoredEntries
 from tests.sim.mqtt_failovers import devices_of_a_cluster
 from tests.sim.mutants import first_noticed
 

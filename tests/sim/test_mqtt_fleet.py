@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from penstock.core.vocabulary.errors import PenstockError
-from penstock.core.vocabulary.start_positions import FromLatest
-from penstock.frontends.mqtt import durable_feed, sessions
-from penstock.frontends.mqtt.connection import MqttConnection
-from penstock.frontends.mqtt.fan_out import FanOut
-from penstock.frontends.mqtt.publishing import MessagePublisher
-from penstock.frontends.mqtt.session_store import SessionStore
-from penstock.frontends.mqtt.sessions import MqttSessions
-from penstock.frontends.mqtt.topic_channels import SortedMessages, TopicChannel, TopicChannels
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_core.vocabulary.start_positions import FromLatest
+from penstock_mqtt import durable_feed, sessions
+from penstock_mqtt.connection import MqttConnection
+from penstock_mqtt.fan_out import FanOut
+from penstock_mqtt.publishing import MessagePublisher
+from penstock_mqtt.session_store import SessionStore
+from penstock_mqtt.sessions import MqttSessions
+from penstock_mqtt.topic_channels import SortedMessages, TopicChannel, TopicChannels
 from tests.sim.mqtt_fleet import fleet_of
 from tests.sim.mqtt_world import devices_of
 

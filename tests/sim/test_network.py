@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.testing.loop import SimLoop, pass_time, simulated
-from penstock.testing.network import MACHINE, SimNetwork, SimTransport
+from penstock_testing.loop import SimLoop, pass_time, simulated
+from penstock_testing.network import MACHINE, SimNetwork, SimTransport
 
 
 class Peer(asyncio.BufferedProtocol):

@@ -7,7 +7,7 @@ import traceback
 
 import pytest
 
-from penstock.testing.loop import Deadlock, SimLoop, pass_time, simulated
+from penstock_testing.loop import Deadlock, SimLoop, pass_time, simulated
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_the_report_of_a_failure_begins_in_the_story(pytester: pytest.Pytester) 
     pytester.makepyfile(
         """
         import pytest
-        from penstock.testing.loop import simulated
+        from penstock_testing.loop import simulated
 
         @pytest.mark.parametrize("number", [1, 2])
         @simulated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.testing.loop import simulate
+from penstock_testing.loop import simulate
 from tests.sim.tally import Tally
 from tests.sim.world import World
 

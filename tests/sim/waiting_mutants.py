@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.channel import apply, decide, holding, timeouts
-from penstock.core.channel.channel import ChannelMachine
-from penstock.core.channel.state import ChannelState
-from penstock.core.durable.durable import Durable
-from penstock.core.durable.waiting import Waiting
-from penstock.core.ids.ids import IdSet, Spans
-from penstock.core.messages.settlements import Acked, Buried, Postponed
-from penstock.core.messages.unions import StoredFact
-from penstock.core.vocabulary.causes import Cause
+from penstock_core.channel import apply, decide, holding, timeouts
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.channel.state import ChannelState
+from penstock_core.durable.durable import Durable
+from penstock_core.durable.waiting import Waiting
+from penstock_core.ids.ids import IdSet, Spans
+from penstock_core.messages.settlements import Acked, Buried, Postponed
+from penstock_core.messages.unions import StoredFact
+from penstock_core.vocabulary.causes import Cause
 
 
 def forgotten_wait(patch: pytest.MonkeyPatch) -> None:

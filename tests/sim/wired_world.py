@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from random import Random
 from typing import Protocol
 
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import PenstockError
-from penstock.testing.loop import SimLoop
-from penstock.testing.network import SimNetwork
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_testing.loop import SimLoop
+from penstock_testing.network import SimNetwork
 from tests.sim.gate import Gate
 
 

@@ -19,30 +19,30 @@ from typing import Any, Literal
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from penstock.api.requests import Kind
-from penstock.bootstrap import rules
-from penstock.core.vocabulary.backoff import Backoff
-from penstock.core.vocabulary.compression import Compression
-from penstock.core.vocabulary.counters import Counters
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.durable_attributes import DurableAttributes
-from penstock.core.vocabulary.errors import (
+from penstock_core.api.requests import Kind
+from penstock_core.vocabulary.backoff import Backoff
+from penstock_core.vocabulary.compression import Compression
+from penstock_core.vocabulary.counters import Counters
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.durable_attributes import DurableAttributes
+from penstock_core.vocabulary.errors import (
     NameAlreadyBound,
     PenstockError,
     RealmStopping,
     StorageFailed,
 )
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.frontends.native.listener import NativeLimits, NativeListener
-from penstock.runtime.realm import Limits, RunningRealm
-from penstock.runtime.upkeep.compaction import MaintenanceLimits
-from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.runtime.writer.clock import SystemClock
-from penstock.storage.embedded import Embedded, JournalLimits, PageLimits, open_embedded
-from penstock.testing.disk import FaultyDisk
-from penstock.testing.loop import START_US, SimLoop, SlowOffload, pass_time, simulate
-from penstock.testing.network import MACHINE, SimNetwork
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_server.bootstrap import rules
+from penstock_server.frontends.native.listener import NativeLimits, NativeListener
+from penstock_server.runtime.realm import Limits, RunningRealm
+from penstock_server.runtime.upkeep.compaction import MaintenanceLimits
+from penstock_server.runtime.upkeep.sealer import SealingLimits
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_server.storage.embedded import Embedded, JournalLimits, PageLimits, open_embedded
+from penstock_testing.disk import FaultyDisk
+from penstock_testing.loop import START_US, SimLoop, SlowOffload, pass_time, simulate
+from penstock_testing.network import MACHINE, SimNetwork
 from tests.sim.clients import stored
 from tests.sim.gate import Gate
 from tests.sim.nemesis import Nemesis

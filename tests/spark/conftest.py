@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 import penstock
 from penstock.client.sync.sync import Channel, Session
-from penstock.spark.connections import disconnect
-from penstock.spark.session import session
+from penstock_spark.connections import disconnect
+from penstock_spark.session.session import session
 from tests.patience import until
 
 

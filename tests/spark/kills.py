@@ -24,10 +24,10 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 import penstock
 from penstock.client.sync.sync import Session
-from penstock.core.vocabulary.errors import CannotConnect, PenstockError
-from penstock.spark.connections import disconnect
-from penstock.spark.source import PenstockSource
-from penstock.spark.writing import ChannelStreamWriter, Staged
+from penstock_core.vocabulary.errors import CannotConnect, PenstockError
+from penstock_spark.connections import disconnect
+from penstock_spark.source import PenstockSource
+from penstock_spark.writing.writing import ChannelStreamWriter, Staged
 from tests.spark.mortal import Mortal
 from tests.spark.tasks import written
 

@@ -25,14 +25,14 @@ from types import TracebackType
 from typing import Final
 
 from penstock import __version__
-from penstock.bootstrap import native_listener, rules
-from penstock.core.vocabulary.ports import Buffer
-from penstock.runtime.realm import RunningRealm
-from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.runtime.writer.clock import SystemClock
-from penstock.settings import Settings
-from penstock.storage.disk import RealDisk
-from penstock.storage.embedded import JournalLimits, open_embedded
+from penstock_core.vocabulary.ports import Buffer
+from penstock_server.bootstrap import native_listener, rules
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.upkeep.sealer import SealingLimits
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_server.settings import Settings
+from penstock_server.storage.disk import RealDisk
+from penstock_server.storage.embedded import JournalLimits, open_embedded
 
 SMALL: Final = SealingLimits(
     segment_bytes_max=64 << 10, journal_bytes_max=32 << 10, interval_s=0.02

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
-from penstock.spark.reading import ChannelReader, ChannelStreamReader
+from penstock_spark.reading.reading import ChannelReader, ChannelStreamReader
 
 Row = dict[str, Any]
 

@@ -25,12 +25,12 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import LongType, StructType
 
 import penstock
-from penstock.core.vocabulary.errors import PenstockError
-from penstock.spark.connections import disconnect
-from penstock.spark.plan import EventRange, FileRows
-from penstock.spark.source import PenstockSource
-from penstock.testing.nats_servers import NatsServers, free_ports
-from penstock.testing.process import ServerProcess
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_spark.connections import disconnect
+from penstock_spark.reading.plan import EventRange, FileRows
+from penstock_spark.source import PenstockSource
+from penstock_testing.nats_servers import NatsServers, free_ports
+from penstock_testing.process import ServerProcess
 from tests.patience import PATIENCE_S, until
 from tests.spark.tasks import written
 

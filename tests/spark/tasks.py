@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
-from penstock.spark.writing import Staged
+from penstock_spark.writing.writing import Staged
 
 
 @contextmanager

@@ -12,19 +12,19 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import penstock
 from penstock.client.sync.sync import Channel, Durable, Session
-from penstock.core.vocabulary.errors import (
+from penstock_core.vocabulary.errors import (
     DataLost,
     DurableInUse,
     IllegalState,
     InvalidArgument,
     NameDoesNotExist,
 )
-from penstock.spark import binding
-from penstock.spark.connections import ChannelLink, disconnect
-from penstock.spark.options import source_options
-from penstock.spark.plan import EventRange, FileRows, WireRows
-from penstock.spark.reading import ChannelStreamReader
-from penstock.spark.source import PenstockSource
+from penstock_spark.connections import ChannelLink, disconnect
+from penstock_spark.options import source_options
+from penstock_spark.reading import binding
+from penstock_spark.reading.plan import EventRange, FileRows, WireRows
+from penstock_spark.reading.reading import ChannelStreamReader
+from penstock_spark.source import PenstockSource
 from tests.spark.reading import rows_of
 
 Sealed = Callable[[Channel, int], None]
@@ -34,7 +34,7 @@ Sealed = Callable[[Channel, int], None]
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binding, "PATIENCE_TRIES", 1)
     monkeypatch.setattr(binding, "PATIENCE_PAUSE_S", 0.0)
-    monkeypatch.setattr("penstock.spark.reading.LONG_POLL_S", 0.05)
+    monkeypatch.setattr("penstock_spark.reading.reading.LONG_POLL_S", 0.05)
 
 
 @pytest.fixture

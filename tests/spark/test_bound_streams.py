@@ -16,8 +16,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import penstock
 from penstock.client.sync.sync import Channel, Durable, Session
-from penstock.spark.options import source_options
-from penstock.spark.poison import Verdict, bury_poison, last_begun
+from penstock_spark.options import source_options
+from penstock_spark.reading.poison import Verdict, bury_poison, last_begun
 from tests.client.patience import eventually
 
 pytestmark = pytest.mark.slow
@@ -148,7 +148,7 @@ def orders_dead(url: str) -> list[penstock.Event]:
 DRIVER = """
 import os, signal, sys
 from pyspark import SparkContext
-from penstock.spark.session import session
+from penstock_spark.session.session import session
 
 url, checkpoint, dies_in = sys.argv[1:]
 spark = session("doomed", "local[2]")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.vocabulary.errors import Unavailable
-from penstock.spark.cache import cache_directory, link_once, write_once
+from penstock_core.vocabulary.errors import Unavailable
+from penstock_spark.session.cache import cache_directory, link_once, write_once
 
 
 def test_it_is_where_the_user_says_and_nobody_else_may_write(

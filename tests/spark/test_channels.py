@@ -10,9 +10,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import penstock
 from penstock.client.sync.sync import Channel, Session
-from penstock.core.vocabulary.errors import IllegalState, InvalidArgument, NameDoesNotExist
-from penstock.spark.reading import ChannelReader, ChannelStreamReader
-from penstock.spark.source import PenstockSource
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument, NameDoesNotExist
+from penstock_spark.reading.reading import ChannelReader, ChannelStreamReader
+from penstock_spark.source import PenstockSource
 from tests.spark.reading import Row, rows_of
 
 pytestmark = pytest.mark.slow

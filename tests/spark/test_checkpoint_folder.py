@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
-from penstock.spark.batch_content import content_of
-from penstock.spark.checkpoint_folder import folder_at
-from penstock.spark.pipelines.step import MicroBatch
-from penstock.spark.pipelines.written_tables import WrittenTables
 from penstock.tables import Table
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
+from penstock_spark.pipelines.step import MicroBatch
+from penstock_spark.pipelines.written_tables import WrittenTables
+from penstock_spark.writing.batch_content import content_of
+from penstock_spark.writing.checkpoint_folder import folder_at
 from tests.objects import object_store
 
 OFFSETS = b'v1\n{}\n{"c":{"orders":{"e":"r/1","n":5}},"v":1}'

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark.class_archive import ClassArchive
-from penstock.spark.jvm import Jvm
+from penstock_spark.session.class_archive import ClassArchive
+from penstock_spark.session.jvm import Jvm
 
 on_linux = pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux says when a process began, and what is a thread"

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.bootstrap.copies import copy_files
 from penstock.client.sync.sync import Channel
-from penstock.spark.jvm import find_jvm, java_home
-from penstock.spark.session import spark_home
-from penstock.testing.process import ServerProcess
+from penstock_server.bootstrap.copies import copy_files
+from penstock_spark.session.jvm import find_jvm, java_home
+from penstock_spark.session.session import spark_home
+from penstock_testing.process import ServerProcess
 from tests.java import QUICK_START
 from tests.objects import ObjectStore, object_store
 from tests.patience import until
@@ -43,9 +43,9 @@ DRIVER = """
 import json, os, signal, sys
 import pyarrow as pa
 from pathlib import Path
-from penstock.spark.session import session
-from penstock.spark.source import PenstockSource
-from penstock.spark.writing import ChannelStreamWriter
+from penstock_spark.session.session import session
+from penstock_spark.source import PenstockSource
+from penstock_spark.writing.writing import ChannelStreamWriter
 
 url, master, options, folder, copy = sys.argv[1:]
 spark = session("cluster", master, **json.loads(options))

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.vocabulary.compression import Compression
-from penstock.core.vocabulary.errors import Damaged
-from penstock.spark.plan import FileRows
-from penstock.spark.sealed import stored_batches
+from penstock_core.vocabulary.compression import Compression
+from penstock_core.vocabulary.errors import Damaged
+from penstock_spark.reading.plan import FileRows
+from penstock_spark.reading.sealed import stored_batches
 from tests.runtime.test_compressed_files import (
     PACKED,
     rows,

@@ -13,10 +13,10 @@ from pyspark.sql.types import LongType, StructType
 
 import penstock
 from penstock.client.sync.sync import Session
-from penstock.core.vocabulary.errors import NameDoesNotExist
-from penstock.spark.connections import check_there, disconnect
-from penstock.spark.options import Where
-from penstock.spark.source import PenstockSource
+from penstock_core.vocabulary.errors import NameDoesNotExist
+from penstock_spark.connections import check_there, disconnect
+from penstock_spark.options import Where
+from penstock_spark.source import PenstockSource
 
 
 @pytest.mark.slow

@@ -13,13 +13,21 @@ import pytest
 
 import penstock
 from penstock.client.sync.sync import Channel, Session
-from penstock.columns.files.segments import SegmentBatch
-from penstock.core.vocabulary.errors import Damaged, InvalidArgument
-from penstock.spark import copies
-from penstock.spark.copies import AHEAD, HOLE_BYTES, RANGE_BYTES, Copy, Range, copy_at, ranges
-from penstock.spark.options import source_options
-from penstock.spark.plan import EventRange, FileRows, WireRows
-from penstock.spark.source import PenstockSource
+from penstock_core.columns.files.segments import SegmentBatch
+from penstock_core.vocabulary.errors import Damaged, InvalidArgument
+from penstock_spark.options import source_options
+from penstock_spark.reading import copies
+from penstock_spark.reading.copies import (
+    AHEAD,
+    HOLE_BYTES,
+    RANGE_BYTES,
+    Copy,
+    Range,
+    copy_at,
+    ranges,
+)
+from penstock_spark.reading.plan import EventRange, FileRows, WireRows
+from penstock_spark.source import PenstockSource
 from tests.objects import ObjectStore, object_store
 from tests.spark.reading import Row, rows_of
 

@@ -15,9 +15,9 @@ from penstock.client.sync.sync import Session
 DRIVER = """
 import os, signal, sys
 from pyspark import SparkContext
-from penstock.spark.session import session
-from penstock.spark.source import PenstockSource
-from penstock.spark.writing import ChannelStreamWriter
+from penstock_spark.session.session import session
+from penstock_spark.source import PenstockSource
+from penstock_spark.writing.writing import ChannelStreamWriter
 
 url, checkpoint = sys.argv[1:]
 spark = session("doomed", "local[2]")

@@ -15,19 +15,19 @@ from pyspark.errors import (
 from pyspark.sql.types import BinaryType, DoubleType, StringType, StructType
 
 import penstock
-from penstock.core.vocabulary.errors import (
+from penstock_core.vocabulary.errors import (
     InvalidArgument,
     InvalidEvent,
     NameDoesNotExist,
     Unavailable,
 )
-from penstock.spark.connections import disconnect
-from penstock.spark.errors import in_sparks_type, in_sparks_types, tells_spark
-from penstock.spark.options import SinkOptions, Where, sink_options, source_options
-from penstock.spark.pipelines.sources import Source
-from penstock.spark.rows import as_table, check_writable
-from penstock.spark.source import PenstockSource
-from penstock.spark.starts import places
+from penstock_spark.columns.rows import as_table, check_writable
+from penstock_spark.connections import disconnect
+from penstock_spark.errors.errors import in_sparks_type, in_sparks_types, tells_spark
+from penstock_spark.options import SinkOptions, Where, sink_options, source_options
+from penstock_spark.pipelines.sources import Source
+from penstock_spark.session.starts import places
+from penstock_spark.source import PenstockSource
 
 URL = "penstock://localhost:1"
 

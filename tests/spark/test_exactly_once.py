@@ -21,8 +21,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import penstock
 from penstock.client.sync.sync import Channel, Session
-from penstock.spark.source import PenstockSource
-from penstock.spark.writing import ChannelStreamWriter
+from penstock_spark.source import PenstockSource
+from penstock_spark.writing.writing import ChannelStreamWriter
 from tests.spark.mortal import Mortal
 
 pytestmark = [pytest.mark.slow, pytest.mark.spec("X3", "X4")]

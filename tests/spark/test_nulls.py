@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.columns.events.batch import stamp
-from penstock.columns.events.body import body_of
-from penstock.columns.events.event import Event
-from penstock.columns.files.tables import bodies_of_table
-from penstock.columns.schema.schema import ChannelSchema
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.spark.options import source_options
-from penstock.spark.projection import Extras, Projection, arrow_schema, spark_schema
+from penstock_core.columns.events.batch import stamp
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.files.tables import bodies_of_table
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_spark.columns.projection import Extras, Projection, arrow_schema, spark_schema
+from penstock_spark.options import source_options
 from tests.thorough import examples
 
 URL = {"url": "penstock://localhost:9000", "channel": "rates"}

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from penstock.core.vocabulary.choice import Choice, choice_of
-from penstock.core.vocabulary.errors import InvalidArgument, InvalidName, InvalidSelector
-from penstock.spark.options import READ_LIMIT_EVENTS, Where, sink_options, source_options
-from penstock.spark.pipelines.sources import listed
-from penstock.spark.starts import StartPositions
+from penstock_core.vocabulary.choice import Choice, choice_of
+from penstock_core.vocabulary.errors import InvalidArgument, InvalidName, InvalidSelector
+from penstock_spark.options import READ_LIMIT_EVENTS, Where, sink_options, source_options
+from penstock_spark.pipelines.sources import listed
+from penstock_spark.session.starts import StartPositions
 
 HERE = {"url": "penstock://localhost:9000", "channel": "orders"}
 

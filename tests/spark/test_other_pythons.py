@@ -14,12 +14,12 @@ import penstock
 pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.process, pytest.mark.slow]
 
 OURS = """
-from penstock.spark.session import session
+from penstock_spark.session.session import session
 spark = session("other", "local[1]")
 """
 SPARKS = """
 from pyspark.sql import SparkSession
-from penstock.spark import register
+from penstock_spark import register
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 register(spark)
 """

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from penstock.api.channels import Location, SealedPart
-from penstock.columns.files.segments import SegmentBatch, SegmentIndex
-from penstock.core.ids.ids import IdSet, Span
-from penstock.spark.plan import (
+from penstock_core.api.channels import Location, SealedPart
+from penstock_core.columns.files.segments import SegmentBatch, SegmentIndex
+from penstock_core.ids.ids import IdSet, Span
+from penstock_spark.reading.plan import (
     PARTITION_EVENTS_MIN,
     FileRows,
     Sizes,

@@ -12,11 +12,11 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from penstock.core.vocabulary.errors import CannotConnect, ConnectionLost, InvalidArgument
-from penstock.spark.error_marks import driver_secret, mark
-from penstock.spark.offsets import Position
-from penstock.spark.options import SourceOptions, source_options
-from penstock.spark.poison import (
+from penstock_core.vocabulary.errors import CannotConnect, ConnectionLost, InvalidArgument
+from penstock_spark.errors.error_marks import driver_secret, mark
+from penstock_spark.options import SourceOptions, source_options
+from penstock_spark.reading.offsets import Position
+from penstock_spark.reading.poison import (
     EventKey,
     NotPoison,
     blameless,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.ids.ids import Span
-from penstock.spark.reading import fair, parts_of, portion
+from penstock_core.ids.ids import Span
+from penstock_spark.reading.reading import fair, parts_of, portion
 
 sizes = st.dictionaries(st.sampled_from("abcdefg"), st.integers(0, 100))
 

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.client.sync.sync import Session
-from penstock.spark.pythons import RUNNER, python_for_spark
+from penstock_spark.session.pythons import RUNNER, python_for_spark
 from tests.patience import until
 
 pytestmark = [
@@ -107,7 +107,7 @@ def test_all_sources_of_a_jvm_are_forked_by_one_process_that_ends_with_it(
     links, processes = zip(*(connected(spark_end) for _ in range(2)), strict=True)
     parents = {parent_of(process) for process in processes}
     (forks,) = parents
-    assert "penstock.spark.prepared" in program_of(forks)
+    assert "penstock_spark.session.prepared" in program_of(forks)
 
     for link in links:
         link.close()
@@ -139,7 +139,7 @@ def test_a_source_whose_query_has_ended_prints_no_traceback(error: str, is_print
     script = f"""
 import contextlib, os
 from types import SimpleNamespace
-from penstock.spark.prepared import _run
+from penstock_spark.session.prepared import _run
 
 def fail(given, answers):
     raise {error}

@@ -11,8 +11,8 @@ from pyspark.sql.types import DoubleType, StructType
 
 import penstock
 from penstock.client.sync.sync import Session
-from penstock.spark.progress import Lag, lag, later_columns
-from penstock.spark.source import PenstockSource
+from penstock_spark.reading.progress import Lag, lag, later_columns
+from penstock_spark.source import PenstockSource
 
 
 def source(end: dict[str, int], newest: dict[str, int], ms: dict[str, int]) -> dict[str, Any]:

@@ -17,13 +17,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.columns.events.batch import stamp
-from penstock.columns.events.body import body_of
-from penstock.columns.events.event import Event
-from penstock.columns.schema.schema import ChannelSchema
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.spark.projection import (
+from penstock_core.columns.events.batch import stamp
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_spark.columns.projection import (
     NO_EXTRAS,
     Extras,
     Projection,

@@ -10,9 +10,9 @@ import pytest
 
 import penstock
 from penstock.client.sync.sync import Channel, Session
-from penstock.columns.events.publishers import with_publishers
-from penstock.core.ids.ids import Span
-from penstock.spark.source import PenstockSource
+from penstock_core.columns.events.publishers import with_publishers
+from penstock_core.ids.ids import Span
+from penstock_spark.source import PenstockSource
 from tests.spark.reading import Row, rows_of
 
 KIND = pa.struct([("type", pa.string()), ("publisher", pa.string()), ("host", pa.string())])

@@ -15,11 +15,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 import penstock
 from penstock.client.sync.sync import Channel, Session
-from penstock.core.vocabulary.errors import Damaged, IllegalState, InvalidArgument, NameDoesNotExist
-from penstock.spark.connections import ask, disconnect
-from penstock.spark.plan import EventRange, FileRows, WireRows
-from penstock.spark.reading import ChannelStreamReader
-from penstock.spark.source import PenstockSource
+from penstock_core.vocabulary.errors import Damaged, IllegalState, InvalidArgument, NameDoesNotExist
+from penstock_spark.connections import ask, disconnect
+from penstock_spark.reading.plan import EventRange, FileRows, WireRows
+from penstock_spark.reading.reading import ChannelStreamReader
+from penstock_spark.source import PenstockSource
 from tests.spark.reading import Row, rows_of
 
 pytestmark = pytest.mark.slow
@@ -469,7 +469,7 @@ def test_the_columns_of_a_channel_survive_a_restart(tmp_path: Path, sealed: Seal
 def test_a_session_that_was_closed_is_opened_again(url: str, orders: Channel) -> None:
     where = source(url)._source().where
     ask(where, lambda link: link.channel.name)
-    from penstock.spark.connections import _sessions
+    from penstock_spark.connections import _sessions
 
     for session in _sessions.values():
         session.close()

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 import penstock
-from penstock.spark.connections import disconnect
+from penstock_spark.connections import disconnect
 from tests.round_trips import (
     AS_EVENT,
     BYTES,

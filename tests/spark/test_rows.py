@@ -23,9 +23,9 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from penstock.core.vocabulary.errors import EventTooLarge, InvalidArgument, InvalidEvent
-from penstock.spark.options import SinkOptions, Where, sink_options, with_routes
-from penstock.spark.rows import ChannelRows, check_writable, events_of, routed, shown
+from penstock_core.vocabulary.errors import EventTooLarge, InvalidArgument, InvalidEvent
+from penstock_spark.columns.rows import ChannelRows, check_writable, events_of, routed, shown
+from penstock_spark.options import SinkOptions, Where, sink_options, with_routes
 
 URL = "penstock://localhost:9000"
 ANY_SIZE = 1 << 30

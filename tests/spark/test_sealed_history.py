@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.spark.connections import disconnect
-from penstock.spark.plan import EventRange, FileRows
-from penstock.spark.source import PenstockSource
-from penstock.testing.nats_servers import NatsServers
-from penstock.testing.process import ServerProcess
+from penstock_spark.connections import disconnect
+from penstock_spark.reading.plan import EventRange, FileRows
+from penstock_spark.source import PenstockSource
+from penstock_testing.nats_servers import NatsServers
+from penstock_testing.process import ServerProcess
 from tests.patience import until
 from tests.spark.reading import rows_of
 

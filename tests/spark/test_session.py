@@ -14,15 +14,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.spark.jvm import Jvm
-from penstock.spark.session import session, settings, ways
+from penstock_spark.session.jvm import Jvm
+from penstock_spark.session.session import session, settings, ways
 from tests.java import FOR_DRIVERS
 
 CELSIUS_PROGRAM = """
 import sys
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader
-from penstock.spark.session import session
+from penstock_spark.session.session import session
 
 class Reader(DataSourceReader):
     def read(self, partition):
@@ -210,7 +210,7 @@ def test_the_logging_settings_are_shipped_with_the_package() -> None:
 
 
 _COMPILER = """
-from penstock.spark.session import session
+from penstock_spark.session.session import session
 spark = session("short", short=True, **{"spark.driver.extraJavaOptions": "-Xss2m"})
 jvm = spark.sparkContext._jvm
 runtime = jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from penstock.spark.settling import settle_down
+from penstock_spark.session.settling import settle_down
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import penstock
 from penstock.client.sync.sync import Channel, Session
-from penstock.spark.progress import Lag, lag
+from penstock_spark.reading.progress import Lag, lag
 
 pytestmark = pytest.mark.slow
 

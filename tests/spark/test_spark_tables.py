@@ -9,9 +9,9 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
-from penstock.core.vocabulary.errors import NameDoesNotExist
-from penstock.spark.tables import Table
 from penstock.tables import Format
+from penstock_core.vocabulary.errors import NameDoesNotExist
+from penstock_spark.tables import Table
 
 
 @pytest.mark.parametrize("format", ["delta", "parquet"])

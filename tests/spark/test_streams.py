@@ -14,10 +14,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import penstock
 from penstock.client.sync.sync import Channel, Session
-from penstock.spark import register
-from penstock.spark.source import PenstockSource
-from penstock.spark.writing import ChannelStreamWriter
-from penstock.testing.process import ServerProcess
+from penstock_spark import register
+from penstock_spark.source import PenstockSource
+from penstock_spark.writing.writing import ChannelStreamWriter
+from penstock_testing.process import ServerProcess
 
 QUERY_TIMEOUT_S = 120
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import penstock
 from penstock.client.sync.sync import Channel, Session
-from penstock.spark import register
+from penstock_spark import register
 
 NOON = datetime(2013, 1, 1, hour=12, tzinfo=UTC)
 

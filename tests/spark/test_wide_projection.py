@@ -10,15 +10,15 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 import penstock
-from penstock.columns.events.batch import stamp
-from penstock.columns.events.body import body_of_columns
-from penstock.columns.files.archives import ArchiveLayout, from_archive
-from penstock.columns.files.lean_columns import lean
-from penstock.columns.schema.schema import ChannelSchema
-from penstock.core.ids.ids import Span
-from penstock.spark.connections import disconnect
-from penstock.spark.projection import Extras, Projection, arrow_schema, spark_schema
-from penstock.spark.source import PenstockSource
+from penstock_core.columns.events.batch import stamp
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.columns.files.archives import ArchiveLayout, from_archive
+from penstock_core.columns.files.lean_columns import lean
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.ids.ids import Span
+from penstock_spark.columns.projection import Extras, Projection, arrow_schema, spark_schema
+from penstock_spark.connections import disconnect
+from penstock_spark.source import PenstockSource
 from tests.columns.properties import row_properties
 
 pytestmark = pytest.mark.spec("E2")

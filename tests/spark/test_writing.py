@@ -23,8 +23,8 @@ from pyspark.sql.types import (
 
 import penstock
 from penstock.client.sync.sync import Channel, Session
-from penstock.core.channel.producers import LASTING_REMEMBERED_MAX
-from penstock.core.vocabulary.errors import (
+from penstock_core.channel.producers import LASTING_REMEMBERED_MAX
+from penstock_core.vocabulary.errors import (
     IllegalState,
     InvalidArgument,
     InvalidEvent,
@@ -32,12 +32,12 @@ from penstock.core.vocabulary.errors import (
     NoSuchStage,
     SequenceTooOld,
 )
-from penstock.spark import writing
-from penstock.spark.connections import disconnect
-from penstock.spark.options import SinkOptions, Where
-from penstock.spark.rows import as_table
-from penstock.spark.source import PenstockSource
-from penstock.spark.writing import ChannelStreamWriter, Staged
+from penstock_spark.columns.rows import as_table
+from penstock_spark.connections import disconnect
+from penstock_spark.options import SinkOptions, Where
+from penstock_spark.source import PenstockSource
+from penstock_spark.writing import writing
+from penstock_spark.writing.writing import ChannelStreamWriter, Staged
 from tests.spark.tasks import written
 
 ROW = StructType().add("data", BinaryType()).add("n", LongType())

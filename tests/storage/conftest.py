@@ -7,7 +7,7 @@ import inspect
 
 import pytest
 
-from penstock.testing.disk import FaultyDisk
+from penstock_testing.disk import FaultyDisk
 
 
 @pytest.hookimpl(tryfirst=True)

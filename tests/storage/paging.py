@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.core.vocabulary.ports import PageSlot
-from penstock.storage.disk import Disk
-from penstock.storage.embedded import FilePages
-from penstock.testing.stores import open_store
+from penstock_core.vocabulary.ports import PageSlot
+from penstock_server.storage.disk import Disk
+from penstock_server.storage.embedded import FilePages
+from penstock_testing.stores import open_store
 
 ONE = "/realm/pages/1"
 

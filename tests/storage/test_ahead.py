@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.core.vocabulary.errors import StorageFailed
-from penstock.core.vocabulary.ports import Buffer
-from penstock.storage.embedded.ahead import BLOCK_BYTES_MAX, ZEROS_BYTES, zeros_behind
-from penstock.storage.embedded.frames import FILE_HEADER_SIZE
-from penstock.storage.embedded.recovery import JournalFile
-from penstock.testing.disk import FaultyDisk
-from penstock.testing.stores import open_store
+from penstock_core.vocabulary.errors import StorageFailed
+from penstock_core.vocabulary.ports import Buffer
+from penstock_server.storage.embedded.ahead import BLOCK_BYTES_MAX, ZEROS_BYTES, zeros_behind
+from penstock_server.storage.embedded.frames import FILE_HEADER_SIZE
+from penstock_server.storage.embedded.recovery import JournalFile
+from penstock_testing.disk import FaultyDisk
+from penstock_testing.stores import open_store
 from tests.loops import on_a_loop
 
 ROOM = 1 << 30

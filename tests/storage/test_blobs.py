@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.vocabulary.errors import NameDoesNotExist, StorageFailed
-from penstock.storage.disk import RealDisk
-from penstock.storage.embedded import blobs as embedded_blobs
-from penstock.testing.disk import FaultyDisk
-from penstock.testing.stores import open_store
+from penstock_core.vocabulary.errors import NameDoesNotExist, StorageFailed
+from penstock_server.storage.disk import RealDisk
+from penstock_server.storage.embedded import blobs as embedded_blobs
+from penstock_testing.disk import FaultyDisk
+from penstock_testing.stores import open_store
 from tests.loops import on_a_loop
 
 NAME = "segments/orders/eu/1.arrow"

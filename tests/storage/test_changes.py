@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.core.vocabulary.errors import StorageFailed
-from penstock.storage.embedded.changes import Changes
+from penstock_core.vocabulary.errors import StorageFailed
+from penstock_server.storage.embedded.changes import Changes
 
 
 class Elsewhere:

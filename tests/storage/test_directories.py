@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from penstock.storage.disk import make_directories, write_all
-from penstock.testing.disk import FaultyDisk
+from penstock_server.storage.disk import make_directories, write_all
+from penstock_testing.disk import FaultyDisk
 
 SEEDS = range(20)
 

@@ -8,8 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from penstock.storage.disk import Disk, LockHeld, RealDisk, make_directories, read_all, write_all
-from penstock.testing.disk import SECTOR, FaultyDisk
+from penstock_server.storage.disk import (
+    Disk,
+    LockHeld,
+    RealDisk,
+    make_directories,
+    read_all,
+    write_all,
+)
+from penstock_testing.disk import SECTOR, FaultyDisk
 
 
 @pytest.fixture(params=[RealDisk, FaultyDisk])

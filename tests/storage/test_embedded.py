@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.vocabulary.errors import (
+from penstock_core.vocabulary.errors import (
     Conflict,
     Damaged,
     DataDirectoryInUse,
@@ -19,12 +19,12 @@ from penstock.core.vocabulary.errors import (
     NewerFormat,
     StorageFailed,
 )
-from penstock.core.vocabulary.ports import Block, VersionedRecord
-from penstock.storage.disk import RealDisk
-from penstock.storage.embedded import Embedded
-from penstock.storage.embedded.records import encode_record
-from penstock.testing.disk import FaultyDisk
-from penstock.testing.stores import open_store
+from penstock_core.vocabulary.ports import Block, VersionedRecord
+from penstock_server.storage.disk import RealDisk
+from penstock_server.storage.embedded import Embedded
+from penstock_server.storage.embedded.records import encode_record
+from penstock_testing.disk import FaultyDisk
+from penstock_testing.stores import open_store
 
 
 def tree(root: Path) -> dict[str, bytes]:
@@ -58,8 +58,8 @@ def test_a_second_realm_is_told_who_has_the_directory(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_lock_of_a_process_that_ended_is_free(tmp_path: Path) -> None:
     script = (
-        "import sys; from penstock.storage.disk import RealDisk;"
-        "from penstock.testing.stores import open_store;"
+        "import sys; from penstock_server.storage.disk import RealDisk;"
+        "from penstock_testing.stores import open_store;"
         "open_store(sys.argv[1], RealDisk(), holder='gone')"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.vocabulary.errors import Deposed, StorageFailed, Unknown
-from penstock.storage.engine_appends import EngineAppends
+from penstock_cluster.storage.engine_appends import EngineAppends
+from penstock_core.vocabulary.errors import Deposed, StorageFailed, Unknown
 
 
 class Clock:

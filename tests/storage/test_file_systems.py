@@ -11,9 +11,9 @@ import pytest
 from pyarrow import fs
 
 from penstock.client.copies.object_store_uri import place
-from penstock.core.vocabulary.errors import StorageFailed
-from penstock.storage.file_systems import FileSystemBlobs
-from penstock.testing.contracts import BlobsContract, checks, run
+from penstock_core.vocabulary.errors import StorageFailed
+from penstock_server.storage.file_systems import FileSystemBlobs
+from penstock_testing.contracts import BlobsContract, checks, run
 from tests.objects import ObjectStore, object_store
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.vocabulary.errors import Damaged
-from penstock.storage.jetstream.frames import (
+from penstock_cluster.storage.jetstream.frames import (
     HEAD_BYTES,
     BlockFrame,
     Extent,
@@ -20,6 +19,7 @@ from penstock.storage.jetstream.frames import (
     encode_frame,
     join_block,
 )
+from penstock_core.vocabulary.errors import Damaged
 
 
 class Written:

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from penstock.core.vocabulary.errors import Unavailable
-from penstock.runtime.writer.clock import SystemClock
-from penstock.storage.jetstream.engine import JetStreamEngine
-from penstock.storage.jetstream.guard import (
+from penstock_cluster.storage.jetstream.engine import JetStreamEngine
+from penstock_cluster.storage.jetstream.guard import (
     ServerState,
     are_electing,
     are_joining,
@@ -24,18 +22,20 @@ from penstock.storage.jetstream.guard import (
     room_of,
     version_of,
 )
-from penstock.storage.jetstream.stream import (
+from penstock_cluster.storage.jetstream.stream import (
     REPLICATED,
     StreamInfo,
     StreamState,
     check_settings,
 )
-from penstock.testing.loop import simulated
+from penstock_core.vocabulary.errors import Unavailable
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_testing.loop import simulated
 from tests.contract.nats_monitoring import JSZ, VARZ, Said, monitoring
 
 AT_ONCE = """
 import importlib, sys, threading
-from penstock.storage.jetstream import guard
+from penstock_cluster.storage.jetstream import guard
 
 sys.setswitchinterval(1e-6)
 answers = {

@@ -12,17 +12,17 @@ from typing import Any, Final, cast
 import msgspec
 import pytest
 
-from penstock.core.vocabulary.errors import Damaged, Deposed, Unavailable
-from penstock.storage.jetstream.asking import Unanswered
-from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection
-from penstock.storage.jetstream.frames import HEAD_BYTES, FrameKind, encode_frame
-from penstock.storage.jetstream.journal import LOOKING, JetStreamJournal
-from penstock.storage.jetstream.marks import Mark
-from penstock.storage.jetstream.room import EngineRoom
-from penstock.storage.jetstream.stream import NatsStream
-from penstock.testing.contracts import blocks_of
-from penstock.testing.loop import simulated
-from penstock.testing.stores import StillClock
+from penstock_cluster.storage.jetstream.asking import Unanswered
+from penstock_cluster.storage.jetstream.connection import JetStreamRefusal, NatsConnection
+from penstock_cluster.storage.jetstream.frames import HEAD_BYTES, FrameKind, encode_frame
+from penstock_cluster.storage.jetstream.journal import LOOKING, JetStreamJournal
+from penstock_cluster.storage.jetstream.marks import Mark
+from penstock_cluster.storage.jetstream.room import EngineRoom
+from penstock_cluster.storage.jetstream.stream import NatsStream
+from penstock_core.vocabulary.errors import Damaged, Deposed, Unavailable
+from penstock_testing.contracts import blocks_of
+from penstock_testing.loop import simulated
+from penstock_testing.stores import StillClock
 
 WRONG_LAST_SEQUENCE: Final = 10071
 NO_MESSAGE: Final = 10037

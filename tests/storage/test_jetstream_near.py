@@ -8,11 +8,11 @@ from typing import cast
 import msgspec
 import pytest
 
-from penstock.core.vocabulary.errors import Unavailable
-from penstock.storage.jetstream.asking import Unanswered
-from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection
-from penstock.storage.jetstream.near import NearConnections
-from penstock.storage.jetstream.stream import NatsStream
+from penstock_cluster.storage.jetstream.asking import Unanswered
+from penstock_cluster.storage.jetstream.connection import JetStreamRefusal, NatsConnection
+from penstock_cluster.storage.jetstream.near import NearConnections
+from penstock_cluster.storage.jetstream.stream import NatsStream
+from penstock_core.vocabulary.errors import Unavailable
 from tests.loops import on_a_loop
 
 SERVERS = ("a", "b", "c")

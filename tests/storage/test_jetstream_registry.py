@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.storage.jetstream.registry import escape_key, unescape_key
+from penstock_cluster.storage.jetstream.registry import escape_key, unescape_key
 
 TAKEN_BY_BUCKETS = re.compile(r"[-/_=a-zA-Z0-9]+")
 

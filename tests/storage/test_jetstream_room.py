@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.vocabulary.errors import StorageFailed
-from penstock.storage.jetstream.room import BLOBS_KEEP, EVENTS_KEEP, MESSAGE_BYTES, EngineRoom
+from penstock_cluster.storage.jetstream.room import (
+    BLOBS_KEEP,
+    EVENTS_KEEP,
+    MESSAGE_BYTES,
+    EngineRoom,
+)
+from penstock_core.vocabulary.errors import StorageFailed
 
 MIB = 1 << 20
 

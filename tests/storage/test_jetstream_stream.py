@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
-from penstock.core.vocabulary.errors import Unavailable
-from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection
-from penstock.storage.jetstream.stream import NatsStream
-from penstock.testing.loop import simulated
+from penstock_cluster.storage.jetstream.connection import JetStreamRefusal, NatsConnection
+from penstock_cluster.storage.jetstream.stream import NatsStream
+from penstock_core.vocabulary.errors import Unavailable
+from penstock_testing.loop import simulated
 
 INTERNAL = 10_013
 """An error that no call of a stream expects."""

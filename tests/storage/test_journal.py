@@ -14,12 +14,12 @@ from typing import TypeVar
 
 import pytest
 
-from penstock.core.vocabulary.errors import Deposed, StorageFailed, Trimmed
-from penstock.core.vocabulary.ports import Block
-from penstock.storage.disk import RealDisk
-from penstock.storage.embedded import FileJournal, JournalLimits, open_embedded
-from penstock.testing.disk import FaultyDisk
-from penstock.testing.stores import StillClock, open_store
+from penstock_core.vocabulary.errors import Deposed, StorageFailed, Trimmed
+from penstock_core.vocabulary.ports import Block
+from penstock_server.storage.disk import RealDisk
+from penstock_server.storage.embedded import FileJournal, JournalLimits, open_embedded
+from penstock_testing.disk import FaultyDisk
+from penstock_testing.stores import StillClock, open_store
 
 T = TypeVar("T")
 

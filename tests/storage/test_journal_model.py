@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.core.vocabulary.errors import Deposed, StorageFailed
-from penstock.core.vocabulary.ports import Block
-from penstock.storage.embedded import FileJournal
-from penstock.testing.disk import FaultyDisk
-from penstock.testing.stores import open_store
+from penstock_core.vocabulary.errors import Deposed, StorageFailed
+from penstock_core.vocabulary.ports import Block
+from penstock_server.storage.embedded import FileJournal
+from penstock_testing.disk import FaultyDisk
+from penstock_testing.stores import open_store
 from tests.thorough import examples
 
 block_bytes = st.binary(max_size=40) | st.integers(0, 3_000).map(lambda size: b"\xf1" * size)

@@ -8,9 +8,9 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 
-from penstock.storage.jetstream.asking import AskingClient, Unanswered
-from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection
-from penstock.tasks import start_task
+from penstock_cluster.storage.jetstream.asking import AskingClient, Unanswered
+from penstock_cluster.storage.jetstream.connection import JetStreamRefusal, NatsConnection
+from penstock_core.tasks import start_task
 from tests.loops import on_a_loop
 
 LARGE = 1 << 21

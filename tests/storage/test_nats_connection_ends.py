@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from penstock.core.vocabulary.errors import Unavailable
-from penstock.storage.jetstream import connection as connection_module
-from penstock.storage.jetstream.connection import NatsConnection
+from penstock_cluster.storage.jetstream import connection as connection_module
+from penstock_cluster.storage.jetstream.connection import NatsConnection
+from penstock_core.vocabulary.errors import Unavailable
 from tests.contract.test_jetstream import ignore
 from tests.loops import on_a_loop
 

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from penstock.core.vocabulary.ports import Blobs, Journal
-from penstock.storage.overlay import OverlayDisk
-from penstock.testing.contracts import BlobsContract, JournalContract, checks, run
-from penstock.testing.disk import FaultyDisk
-from penstock.testing.stores import open_store
+from penstock_core.vocabulary.ports import Blobs, Journal
+from penstock_server.storage.overlay import OverlayDisk
+from penstock_testing.contracts import BlobsContract, JournalContract, checks, run
+from penstock_testing.disk import FaultyDisk
+from penstock_testing.stores import open_store
 
 
 class JournalKit(JournalContract):

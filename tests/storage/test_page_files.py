@@ -12,12 +12,12 @@ from typing import TypeVar
 
 import pytest
 
-from penstock.core.vocabulary.errors import StorageFailed
-from penstock.core.vocabulary.ports import PagesInfo, inline
-from penstock.storage.disk import RealDisk
-from penstock.storage.embedded import FilePages, page_files
-from penstock.testing.disk import FaultyDisk
-from penstock.testing.stores import StillClock, open_store
+from penstock_core.vocabulary.errors import StorageFailed
+from penstock_core.vocabulary.ports import PagesInfo, inline
+from penstock_server.storage.disk import RealDisk
+from penstock_server.storage.embedded import FilePages, page_files
+from penstock_testing.disk import FaultyDisk
+from penstock_testing.stores import StillClock, open_store
 from tests.loops import on_a_loop
 from tests.storage.paging import files, opened, put
 

@@ -10,12 +10,12 @@ from typing import TypeVar
 
 import pytest
 
-from penstock.core.vocabulary.errors import Damaged, StorageFailed
-from penstock.core.vocabulary.ports import PagesInfo, PageSlot
-from penstock.storage.disk import RealDisk
-from penstock.storage.embedded import FilePages, PageLimits
-from penstock.testing.disk import FaultyDisk
-from penstock.testing.stores import StillClock, open_store
+from penstock_core.vocabulary.errors import Damaged, StorageFailed
+from penstock_core.vocabulary.ports import PagesInfo, PageSlot
+from penstock_server.storage.disk import RealDisk
+from penstock_server.storage.embedded import FilePages, PageLimits
+from penstock_testing.disk import FaultyDisk
+from penstock_testing.stores import StillClock, open_store
 from tests.storage.paging import ONE, files, opened, put
 
 T = TypeVar("T")

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.core.vocabulary.errors import StorageFailed
-from penstock.core.vocabulary.ports import PageSlot
-from penstock.storage.embedded import FilePages
-from penstock.testing.disk import FaultyDisk
-from penstock.testing.stores import open_store
+from penstock_core.vocabulary.errors import StorageFailed
+from penstock_core.vocabulary.ports import PageSlot
+from penstock_server.storage.embedded import FilePages
+from penstock_testing.disk import FaultyDisk
+from penstock_testing.stores import open_store
 from tests.thorough import examples
 
 pytestmark = pytest.mark.slow

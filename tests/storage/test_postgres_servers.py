@@ -8,10 +8,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from penstock.core.vocabulary.errors import StorageFailed, Unavailable
-from penstock.storage.postgres.registry import PostgresWatch
-from penstock.storage.postgres.servers import OutcomeUnknown, Servers
-from penstock.testing.loop import simulated
+from penstock_cluster.storage.postgres.registry import PostgresWatch
+from penstock_cluster.storage.postgres.servers import OutcomeUnknown, Servers
+from penstock_core.vocabulary.errors import StorageFailed, Unavailable
+from penstock_testing.loop import simulated
 
 UNCLEAR = [
     asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress"),

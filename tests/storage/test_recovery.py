@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.core.vocabulary.errors import StorageFailed
-from penstock.core.vocabulary.ports import Block, DamagedBlock, Journal
-from penstock.storage.embedded import Embedded
-from penstock.storage.embedded.frames import BLOCK_HEADER_SIZE, FILE_HEADER_SIZE, padded
-from penstock.testing.disk import FaultyDisk
-from penstock.testing.stores import open_store
+from penstock_core.vocabulary.errors import StorageFailed
+from penstock_core.vocabulary.ports import Block, DamagedBlock, Journal
+from penstock_server.storage.embedded import Embedded
+from penstock_server.storage.embedded.frames import BLOCK_HEADER_SIZE, FILE_HEADER_SIZE, padded
+from penstock_testing.disk import FaultyDisk
+from penstock_testing.stores import open_store
 from tests.loops import on_a_loop
 
 LOG = "/realm/journal/00000000000000000001.log"

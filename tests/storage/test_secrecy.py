@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 import penstock
 from penstock.client.copies.backup import restore
-from penstock.storage.secrecy import mend
+from penstock_server.storage.secrecy import mend
 
 MODES = {
     "access__mode": "mandatory",

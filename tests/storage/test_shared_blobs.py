@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.errors import IllegalState, InvalidArgument, NameDoesNotExist
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.ports import BlobInfo, Blobs, BlobSum, CopyCounts, inline
-from penstock.storage.disk import make_directories
-from penstock.storage.embedded import FileBlobs
-from penstock.storage.memory import MemoryBlobs
-from penstock.storage.shared_blobs import CachedBlobs, PrefixedBlobs
-from penstock.testing.disk import FaultyDisk
-from penstock.testing.engine import EngineServers, MemoryEngine
-from penstock.testing.loop import simulated
+from penstock_cluster.storage.shared_blobs import CachedBlobs, PrefixedBlobs
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument, NameDoesNotExist
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.ports import BlobInfo, Blobs, BlobSum, CopyCounts, inline
+from penstock_server.storage.disk import make_directories
+from penstock_server.storage.embedded import FileBlobs
+from penstock_server.storage.memory import MemoryBlobs
+from penstock_testing.disk import FaultyDisk
+from penstock_testing.engine import EngineServers, MemoryEngine
+from penstock_testing.loop import simulated
 from tests.runtime.living import EAGER, body, events, living, publish, sealed
 
 A, B, C = (f"segments/orders.1/{n}.arrow" for n in "abc")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.columns.files.archives import ArchiveLayout
-from penstock.columns.schema.schema import ChannelSchema
-from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.tables import Table
+from penstock_core.columns.files.archives import ArchiveLayout
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.vocabulary.errors import InvalidArgument
 from tests.columns.test_archives import stored
 
 pytestmark = pytest.mark.spec("E10")

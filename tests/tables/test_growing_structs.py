@@ -8,9 +8,9 @@ from typing import Literal
 import pyarrow as pa
 import pytest
 
-from penstock.columns.schema.layout import HEADERS
-from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.tables import Table
+from penstock_core.columns.schema.layout import HEADERS
+from penstock_core.vocabulary.errors import InvalidArgument
 
 
 @pytest.mark.slow

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.core.vocabulary.errors import Damaged, NewerFormat
 from penstock.tables.disk import Folder
 from penstock.tables.parquet import STATE_EVERY, ParquetLog
 from penstock.tables.table import Table
+from penstock_core.vocabulary.errors import Damaged, NewerFormat
 
 
 class PowerCut(BaseException):

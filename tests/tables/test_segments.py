@@ -9,12 +9,12 @@ import duckdb
 import pytest
 
 import penstock
-from penstock.columns.events.batch import stamp
-from penstock.columns.events.body import body_of_columns
-from penstock.columns.files.lean_columns import lean
-from penstock.columns.files.segments import encode_segment, segment_folder, segment_name
-from penstock.columns.schema.schema import ChannelSchema
-from penstock.core.ids.ids import Span
+from penstock_core.columns.events.batch import stamp
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.columns.files.lean_columns import lean
+from penstock_core.columns.files.segments import encode_segment, segment_folder, segment_name
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.ids.ids import Span
 
 pytestmark = pytest.mark.spec("E2")
 

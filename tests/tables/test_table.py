@@ -12,16 +12,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.core.vocabulary.errors import (
+from penstock.tables import Format, Table
+from penstock.tables.log import CONTENTS_MAX
+from penstock.tables.parquet import ParquetLog
+from penstock_core.vocabulary.errors import (
     DifferentContent,
     InvalidArgument,
     NameDoesNotExist,
     StorageFailed,
     Unavailable,
 )
-from penstock.tables import Format, Table
-from penstock.tables.log import CONTENTS_MAX
-from penstock.tables.parquet import ParquetLog
 
 DAY = date(2026, 5, 4)
 

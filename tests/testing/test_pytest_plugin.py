@@ -8,13 +8,13 @@ import sys
 import pytest
 
 from penstock import aio
-from penstock.testing.virtual_realm import VirtualRealm
+from penstock_testing.virtual_realm import VirtualRealm
 from tests.loops import on_a_loop
 
 pytestmark = pytest.mark.slow
 
-PLUGIN = "penstock.testing.pytest_plugin"
-HEAVY = ("numpy", "pyarrow", "msgspec", "asyncio", "penstock.client", "penstock.bootstrap")
+PLUGIN = "penstock_testing.pytest_plugin"
+HEAVY = ("numpy", "pyarrow", "msgspec", "asyncio", "penstock.client", "penstock_server.bootstrap")
 
 
 @on_a_loop
@@ -181,5 +181,5 @@ def test_the_plugin_costs_nothing_until_a_test_uses_it() -> None:
     )
 
     imported = done.stdout.split()
-    assert set(imported) == {"penstock", "penstock.testing", "penstock.version", PLUGIN}
+    assert set(imported) == {"penstock", "penstock_testing", "penstock_core.version", PLUGIN}
     assert not [name for name in imported if name.startswith(HEAVY)]

@@ -14,9 +14,9 @@ from urllib.request import Request, urlopen
 import pytest
 
 import penstock
-from penstock.testing.loop import pass_time
-from penstock.testing.virtual_loop import StillWaiting
-from penstock.testing.virtual_realm import VirtualRealm
+from penstock_testing.loop import pass_time
+from penstock_testing.virtual_loop import StillWaiting
+from penstock_testing.virtual_realm import VirtualRealm
 from tests.loops import on_a_loop
 
 START = datetime(2026, 5, 4, 12, tzinfo=UTC)

@@ -18,57 +18,57 @@ POSITIONAL_MAX: Final = 3
 
 HOT: Final = {
     "sets of ids: several times for each event": """
-        penstock.core.ids.bitmaps _join cut part put
-        penstock.core.ids.ids cut part put
-        penstock.core.ids.packing _write_runs
-        penstock.core.ids.ranges cut
+        penstock_core.ids.bitmaps _join cut part put
+        penstock_core.ids.ids cut part put
+        penstock_core.ids.packing _write_runs
+        penstock_core.ids.ranges cut
     """,
     "decisions and facts: for each publish, offer or acknowledgement": """
-        penstock.core.channel.apply _gone
-        penstock.core.channel.decide not_recalled refuse_recalled
-        penstock.core.channel.holding refuse_recalled
-        penstock.core.channel.offer _granted _look_ahead _offer_durable
-        penstock.core.channel.publish Appended _appended _dead not_received refuse_when_full
-        penstock.core.channel.recall recalled_of
-        penstock.core.channel.timeouts refuse_recalled
-        penstock.core.durable.lanes self._wanted
-        penstock.runtime.delivery.delivery self._send
+        penstock_core.channel.apply _gone
+        penstock_core.channel.decide not_recalled refuse_recalled
+        penstock_core.channel.holding refuse_recalled
+        penstock_core.channel.offer _granted _look_ahead _offer_durable
+        penstock_core.channel.publish Appended _appended _dead not_received refuse_when_full
+        penstock_core.channel.recall recalled_of
+        penstock_core.channel.timeouts refuse_recalled
+        penstock_core.durable.lanes self._wanted
+        penstock_server.runtime.delivery.delivery self._send
     """,
     "events of a client: for each event or publish": """
         penstock.client.publishing.publishing self._send
-        penstock.columns.events.event EventOptions
+        penstock_core.columns.events.event EventOptions
     """,
     "properties: for each property of a row": """
-        penstock.columns.schema.nested_columns _read_inner
-        penstock.columns.schema.properties PropertyColumns _Cell _Written _cells _gaps _gaps_inside
-    """,
+        penstock_core.columns.schema.nested_columns _read_inner
+        penstock_core.columns.schema.properties PropertyColumns _Cell _Written _cells _gaps
+        _gaps_inside """,
     "selectors: for each batch and operator": """
-        penstock.columns.selectors.comparison _compared
-        penstock.columns.selectors.compiler _any
-        penstock.columns.selectors.index self._look
-        penstock.columns.selectors.patterns self._find_at_once
+        penstock_core.columns.selectors.comparison _compared
+        penstock_core.columns.selectors.compiler _any
+        penstock_core.columns.selectors.index self._look
+        penstock_core.columns.selectors.patterns self._find_at_once
     """,
     "AMQP: for each frame or message": """
-        penstock.frontends.amqp.addresses LinkDestination
-        penstock.frontends.amqp.checked_frames _Likeness _alike_in
-        penstock.frontends.amqp.engine self._take_part
-        penstock.frontends.amqp.gate self._of_session self._transfers
-        penstock.frontends.amqp.incoming Row _message_properties _note_rest
-        penstock.frontends.amqp.incoming _other_id _user_and_group
-        penstock.frontends.amqp.outgoing _application_properties _message_properties _rest
-        penstock.frontends.amqp.producers found self._answer self._submit
-        penstock.frontends.amqp.single_message Body
-        penstock.wire.amqp.frames Frame
-        penstock.wire.amqp.performatives Performative
+        penstock_amqp.addresses LinkDestination
+        penstock_amqp.checked_frames _Likeness _alike_in
+        penstock_amqp.engine self._take_part
+        penstock_amqp.gate self._of_session self._transfers
+        penstock_amqp.incoming Row _message_properties _note_rest
+        penstock_amqp.incoming _other_id _user_and_group
+        penstock_amqp.outgoing _application_properties _message_properties _rest
+        penstock_amqp.producers found self._answer self._submit
+        penstock_amqp.single_message Body
+        penstock_amqp.wire.frames Frame
+        penstock_amqp.wire.performatives Performative
     """,
     "MQTT: for each packet or message": """
-        penstock.frontends.mqtt.connection plain_messages
-        penstock.frontends.mqtt.fan_out self._give_run
-        penstock.frontends.mqtt.messages PublishPacket TopicMessage _message_at packet_properties
-        penstock.frontends.mqtt.outbox InFlight MessageSource WaitingMessage self._written
-        penstock.wire.mqtt.framing plain_messages
-        penstock.wire.mqtt.reading PublishPacket _plain_publish
-        penstock.wire.mqtt.writing _plain_bytes
+        penstock_mqtt.connection plain_messages
+        penstock_mqtt.fan_out self._give_run
+        penstock_mqtt.messages PublishPacket TopicMessage _message_at packet_properties
+        penstock_mqtt.outbox InFlight MessageSource WaitingMessage self._written
+        penstock_mqtt.wire.framing plain_messages
+        penstock_mqtt.wire.reading PublishPacket _plain_publish
+        penstock_mqtt.wire.writing _plain_bytes
     """,
 }
 """Calls that run so often that a keyword costs time: why, the module, and what it calls. The list
@@ -110,9 +110,9 @@ def test_what_follows_the_third_value_of_a_call_goes_by_keyword() -> None:
 
 def test_calls_of_the_source_are_resolved() -> None:
     calls = """
-from penstock.core.ids import ids
-from penstock.core.ids.ids import Span as Ids
-from penstock.core.ids.ranges import cut
+from penstock_core.ids import ids
+from penstock_core.ids.ids import Span as Ids
+from penstock_core.ids.ranges import cut
 
 def any_number(*values): ...
 def positional(a, b, c, d, /): ...

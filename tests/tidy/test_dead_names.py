@@ -17,7 +17,7 @@ USERS = ("src", "bench", "examples", "docs", "scripts")
 KIT = ROOT / "src" / "penstock" / "testing"
 """Shipped for the tests of others: its users are theirs."""
 COMPLETE: dict[str, str] = {
-    "src/penstock/wire/mqtt/reasons.py": "all reason codes of the standard",
+    "packages/mqtt/src/penstock_mqtt/wire/reasons.py": "all reason codes of the standard",
 }
 """Files that list all there is of something, used or not."""
 CALLED_FROM_OUTSIDE: dict[str, str] = {

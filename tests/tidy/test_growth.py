@@ -27,7 +27,7 @@ def module(name: str, text: str) -> Source:
 def of_statements(count: int) -> dict[str, int]:
     """Statements of a made-up core with that many."""
     text = '"""A module."""\n\n' + "# A comment.\nvalue = 1\n" * count
-    return {"core": statements_by_package([module("penstock.core.made_up", text)])["core"]}
+    return {"core": statements_by_package([module("penstock_core.made_up", text)])["core"]}
 
 
 def test_packages_have_the_size_of_their_record() -> None:
@@ -131,7 +131,7 @@ TEXT = "# not a comment"
 
 
 def test_a_package_has_statements_docstrings_comments_and_lines() -> None:
-    size = size_of([module("penstock.core.one", TEXT), module("penstock.core.two", TEXT)])
+    size = size_of([module("penstock_core.one", TEXT), module("penstock_core.two", TEXT)])
 
     assert size == Size(
         modules=2, statements=4, docstrings=4, docstring_lines=10, comments=6, lines=20
@@ -139,7 +139,7 @@ def test_a_package_has_statements_docstrings_comments_and_lines() -> None:
 
 
 def test_the_table_has_a_row_for_each_package_and_a_sum() -> None:
-    rows = list(size_table([module("penstock.core.one", TEXT), module("penstock.wire.mqtt.x", "")]))
+    rows = list(size_table([module("penstock_core.one", TEXT), module("penstock_mqtt.wire.x", "")]))
 
     assert [row.split()[0] for row in rows] == ["package", *read_record(), "all"]
     assert rows[1].split() == ["core", "1", "2", "2", "5", "3", "10"]

@@ -12,13 +12,13 @@ import msgspec
 import pytest
 
 import penstock
-from penstock.bootstrap import registered
 from penstock.client.connection.arguments import Duration
 from penstock.client.handles import attributes
-from penstock.core import channel_types, durables, engines
-from penstock.core.vocabulary import errors
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.durable_attributes import DurableAttributes
+from penstock_core import channel_types, durables, engines
+from penstock_core.vocabulary import errors
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.durable_attributes import DurableAttributes
+from penstock_server.bootstrap import registered
 
 
 def test_a_misspelt_name_is_an_error_that_says_so() -> None:
@@ -80,7 +80,7 @@ def test_a_look_at_the_names_loads_none_of_them() -> None:
 
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert ran.stdout == "['penstock.version']\n"
+    assert ran.stdout == "['penstock_core.version']\n"
 
 
 def test_the_asyncio_client_is_there_without_an_import_of_its_own() -> None:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from penstock.api.operations import OPERATIONS
+from penstock_core.api.operations import OPERATIONS
 
 FRONTENDS: Final = Path(__file__).parents[2] / "src" / "penstock" / "frontends"
 REACHES: Final = re.compile(r"\.(?:shard|directory)\b|\b(?:channel|group|store)\.state\b")
@@ -31,7 +31,7 @@ def test_front_ends_do_not_reach_into_the_state_of_the_realm() -> None:
         if (count := reaches_in(path))
     }
 
-    assert found == {}, "ask penstock.runtime.operations.door, or read realm.view"
+    assert found == {}, "ask penstock_server.runtime.operations.door, or read realm.view"
 
 
 def test_front_ends_name_no_right_themselves() -> None:
@@ -42,4 +42,4 @@ def test_front_ends_name_no_right_themselves() -> None:
         if name != SIGNING_IN
     }
 
-    assert named == set(), "read it off the request, by penstock.api.operations.operation_on"
+    assert named == set(), "read it off the request, by penstock_core.api.operations.operation_on"

@@ -34,16 +34,16 @@ OUTSIDE = ("frontends", "wire", "columns", "topology")
 """Packages of which every decoder stands in a ``try``."""
 _MAY_DECODE = re.compile(r"msgspec|tomllib|json|jwt")
 CAUGHT_ELSEWHERE: dict[str, str] = {
-    "src/penstock/wire/native/messages.py: decode": "`decode_from_client` catches it",
-    "src/penstock/frontends/http/states.py: _bool": "`_key` catches it",
-    "src/penstock/frontends/mqtt/json_payloads.py: _parsed": "`columns` has counted the levels",
-    "src/penstock/frontends/mqtt/session_store.py: _take_up": "reads what the realm has written",
-    "src/penstock/columns/selectors/summaries.py: known_of": "reads what the realm has written",
-    "src/penstock/columns/schema/overflow.py: check_nesting": "the cell was decoded when published",
-    "src/penstock/columns/schema/overflow.py: extended": "the cell was decoded when published",
-    "src/penstock/columns/schema/overflow.py: typed": "the cell was decoded when published",
-    "src/penstock/columns/schema/overflow.py: nodes": "the cell was decoded when published",
-    "src/penstock/columns/schema/overflow.py: without": "the cell was decoded when published",
+    "packages/core/src/penstock_core/wire/native/messages.py: decode": "`decode_from_client` catches it",
+    "packages/server/src/penstock_server/frontends/http/states.py: _bool": "`_key` catches it",
+    "packages/mqtt/src/penstock_mqtt/json_payloads.py: _parsed": "`columns` has counted the levels",
+    "packages/mqtt/src/penstock_mqtt/session_store.py: _take_up": "reads what the realm has written",
+    "packages/core/src/penstock_core/columns/selectors/summaries.py: known_of": "reads what the realm has written",
+    "packages/core/src/penstock_core/columns/schema/overflow.py: check_nesting": "the cell was decoded when published",
+    "packages/core/src/penstock_core/columns/schema/overflow.py: extended": "the cell was decoded when published",
+    "packages/core/src/penstock_core/columns/schema/overflow.py: typed": "the cell was decoded when published",
+    "packages/core/src/penstock_core/columns/schema/overflow.py: nodes": "the cell was decoded when published",
+    "packages/core/src/penstock_core/columns/schema/overflow.py: without": "the cell was decoded when published",
 }
 """Functions that let it pass, each with who catches it."""
 

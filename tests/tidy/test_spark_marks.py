@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark.jvm import find_jvm
+from penstock_spark.session.jvm import find_jvm
 from tests.java import REFUSING
 
 TESTS = Path(__file__).parents[1]

@@ -11,7 +11,7 @@ from tests.tidy.parsing import parsed, tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
-STARTS_TASKS = "src/penstock/tasks.py"
+STARTS_TASKS = "packages/core/src/penstock_core/tasks.py"
 """The one place that starts a task which no TaskGroup has."""
 
 

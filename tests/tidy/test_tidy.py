@@ -27,7 +27,7 @@ REFUSED_NAMES = frozenset({*VAGUE, *ELSEWHERE})
 
 WITHOUT_TEST_FILE: dict[str, str] = {
     **{
-        f"src/penstock/core/messages/{subject}.py": "records without behaviour"
+        f"packages/core/src/penstock_core/messages/{subject}.py": "records without behaviour"
         for subject in (
             "definitions",
             "delivery",
@@ -46,20 +46,20 @@ WITHOUT_TEST_FILE: dict[str, str] = {
             "transactions",
         )
     },
-    "src/penstock/core/channel/channel_type.py": "a protocol; its types are tested",
-    "src/penstock/core/channel/engine.py": "a protocol; its engines are tested",
-    "src/penstock/core/channel/decided.py": "a record without behaviour",
-    "src/penstock/core/vocabulary/causes.py": "names without behaviour",
-    "src/penstock/core/vocabulary/compression.py": "a type without behaviour",
-    "src/penstock/core/vocabulary/definitions.py": "records; their bounds are tested",
-    "src/penstock/core/vocabulary/digest.py": "a record without behaviour",
-    "src/penstock/core/vocabulary/effects.py": "records without behaviour",
-    "src/penstock/core/vocabulary/identities.py": "types without behaviour",
-    "src/penstock/core/vocabulary/node_figures.py": "records without behaviour",
-    "src/penstock/core/realm/exported_file.py": "a record without behaviour",
-    "src/penstock/core/durable/seat.py": "the protocol of kinds; tested with the durables",
-    "src/penstock/core/vocabulary/start_positions.py": "records without behaviour",
-    "src/penstock/core/vocabulary/ports.py": "protocols; the contract kit tests their adapters",
+    "packages/core/src/penstock_core/channel/channel_type.py": "a protocol; its types are tested",
+    "packages/core/src/penstock_core/channel/engine.py": "a protocol; its engines are tested",
+    "packages/core/src/penstock_core/channel/decided.py": "a record without behaviour",
+    "packages/core/src/penstock_core/vocabulary/causes.py": "names without behaviour",
+    "packages/core/src/penstock_core/vocabulary/compression.py": "a type without behaviour",
+    "packages/core/src/penstock_core/vocabulary/definitions.py": "records; their bounds are tested",
+    "packages/core/src/penstock_core/vocabulary/digest.py": "a record without behaviour",
+    "packages/core/src/penstock_core/vocabulary/effects.py": "records without behaviour",
+    "packages/core/src/penstock_core/vocabulary/identities.py": "types without behaviour",
+    "packages/core/src/penstock_core/vocabulary/node_figures.py": "records without behaviour",
+    "packages/core/src/penstock_core/realm/exported_file.py": "a record without behaviour",
+    "packages/core/src/penstock_core/durable/seat.py": "the protocol of kinds; tested with the durables",
+    "packages/core/src/penstock_core/vocabulary/start_positions.py": "records without behaviour",
+    "packages/core/src/penstock_core/vocabulary/ports.py": "protocols; the contract kit tests their adapters",
 }
 """Modules of the core without a test file of their name, each with why."""
 

@@ -32,7 +32,7 @@ DURABLES = '''"""Durables."""
 
 from typing import NewType
 
-from penstock.runtime.orders import Order
+from penstock_server.runtime.orders import Order
 
 # order_by is no attribute of this one.
 Id = NewType("Id", int)
@@ -49,13 +49,13 @@ def show(order: Order) -> str:
     return f"{order.deliver_at}"
 '''
 TREE = {
-    "src/penstock/__init__.py": "",
-    "src/penstock/runtime/__init__.py": '"""The realm."""\n',
+    "packages/client/src/penstock/__init__.py": "",
+    "packages/server/src/penstock_server/runtime/__init__.py": '"""The realm."""\n',
     "src/penstock/runtime/durables.py": DURABLES,
     "src/penstock/runtime/orders.py": '"""Orders."""\n\n\nclass Order:\n    deliver_at = 0\n',
-    "src/penstock/runtime/store/__init__.py": "",
+    "packages/server/src/penstock_server/runtime/store/__init__.py": "",
     "src/penstock/runtime/store/rows.py": (
-        "from penstock.runtime import orders\n\n\n"
+        "from penstock_server.runtime import orders\n\n\n"
         "class Table:\n    def get(self):\n        return orders.KEYS['order_by']\n"
     ),
     "tests/test_life.py": LIFE,
@@ -76,7 +76,7 @@ def sources(tmp_path: Path) -> dict[str, Source]:
 
 
 def test_lines_are_counted_by_their_kind(sources: Mapping[str, Source]) -> None:
-    lines = shape.lines_of([sources["penstock.runtime.durables"]])
+    lines = shape.lines_of([sources["penstock_server.runtime.durables"]])
 
     assert lines == shape.Lines(total=19, imports=2, documentation=3, comments=1, blank=8)
     assert shape.function_lines(list(sources.values())) == [2, 2]
@@ -85,17 +85,17 @@ def test_lines_are_counted_by_their_kind(sources: Mapping[str, Source]) -> None:
 def test_an_attribute_stands_in_code_and_not_in_prose(sources: Mapping[str, Source]) -> None:
     files = list(sources.values())
 
-    assert shape.modules_with(files, "order_by") == ["penstock.runtime.store.rows"]
+    assert shape.modules_with(files, "order_by") == ["penstock_server.runtime.store.rows"]
     assert shape.modules_with(files, "deliver_at") == [
-        "penstock.runtime.durables",
-        "penstock.runtime.orders",
+        "penstock_server.runtime.durables",
+        "penstock_server.runtime.orders",
     ]
-    assert not mentions(sources["penstock.runtime.orders"], "deliver")
+    assert not mentions(sources["penstock_server.runtime.orders"], "deliver")
 
 
 def test_a_class_name_of_two_modules_is_found(sources: Mapping[str, Source]) -> None:
     assert shape.repeated_classes(list(sources.values())) == {
-        "Table": ["penstock.runtime.durables", "penstock.runtime.store.rows"]
+        "Table": ["penstock_server.runtime.durables", "penstock_server.runtime.store.rows"]
     }
 
 
@@ -110,12 +110,14 @@ def test_a_generated_twin_is_no_second_class_of_a_name(tmp_path: Path) -> None:
 
 
 def test_a_fragment_is_short_and_has_one_user(tmp_path: Path, sources: dict[str, Source]) -> None:
-    text = "from penstock.runtime.store.rows import Table\n" + "\n" * shape.FRAGMENT_LINES
+    text = "from penstock_server.runtime.store.rows import Table\n" + "\n" * shape.FRAGMENT_LINES
     user = {"src/penstock/runtime/long.py": text, "src/penstock/runtime/again.py": "import os\n"}
     files = sources_below(tree(tmp_path, user) / "src")
 
     assert shape.fragments(list(sources.values())) == {}, "orders has two users, the others none"
-    assert shape.fragments(files) == {"penstock.runtime.store.rows": "penstock.runtime.long"}
+    assert shape.fragments(files) == {
+        "penstock_server.runtime.store.rows": "penstock_server.runtime.long"
+    }
 
 
 def test_docstrings_that_need_a_neighbour_are_found(sources: Mapping[str, Source]) -> None:
@@ -134,7 +136,7 @@ def test_a_room_is_a_folder_or_a_module(tmp_path: Path, sources: Mapping[str, So
 
 def test_an_arrow_back_closes_a_circle(tmp_path: Path) -> None:
     circle = {
-        "src/penstock/runtime/orders.py": "def get():\n    import penstock.runtime.store.rows"
+        "src/penstock/runtime/orders.py": "def get():\n    import penstock_server.runtime.store.rows"
     }
     files = sources_below(tree(tmp_path, TREE | circle) / "src")
 
@@ -159,7 +161,7 @@ def test_the_table_has_figures_with_their_targets(
     assert ["source", "lines", "31", "74,000"] in rows
     assert ["files", "with", "deliver_at", "2", "9"] in rows
     assert ["rooms", "of", "penstock.runtime", "3", "10"] in rows
-    assert "files with order_by:\n  penstock.runtime.store.rows\n" in printed
+    assert "files with order_by:\n  penstock_server.runtime.store.rows\n" in printed
 
 
 @pytest.mark.slow

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 import penstock
 from penstock.client.handles.definitions import definition_of
 from penstock.client.sync.sync import Session
-from penstock.core.vocabulary.backoff import Backoff
-from penstock.core.vocabulary.durable_attributes import DurableAttributes
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.topology import Plan, Topology, apply, look, parse, plan, to_toml, topology_of
-from penstock.topology.document import WantedDurable, WantedJoin, WantedStore
+from penstock_core.vocabulary.backoff import Backoff
+from penstock_core.vocabulary.durable_attributes import DurableAttributes
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_tools.topology import Plan, Topology, apply, look, parse, plan, to_toml, topology_of
+from penstock_tools.topology.document import WantedDurable, WantedJoin, WantedStore
 from tests.thorough import examples
 
 NAMES = ("a", "eu/b", "größe", 'c "d"', "e/f")

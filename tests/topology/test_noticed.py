@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from penstock.api.durables import DurableInfo
-from penstock.core.vocabulary.definitions import Definition
-from penstock.topology import applying, looking, planning
-from penstock.topology.document import Topology, WantedDurable, WantedStore
+from penstock_core.api.durables import DurableInfo
+from penstock_core.vocabulary.definitions import Definition
+from penstock_tools.topology import applying, looking, planning
+from penstock_tools.topology.document import Topology, WantedDurable, WantedStore
 from tests.topology.test_convergence import changes
 from tests.topology.test_convergence import (
     test_a_realm_is_as_the_file_says_and_a_second_time_there_is_nothing_to_do as as_the_file_says,

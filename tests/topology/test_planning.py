@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 import penstock
-from penstock.api.access import Me
 from penstock.client.sync.sync import Session
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
-from penstock.topology import Found, Plan, apply, look, parse, plan, to_toml, topology_of
-from penstock.topology.looking import FoundStore
+from penstock_core.api.access import Me
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
+from penstock_tools.topology import Found, Plan, apply, look, parse, plan, to_toml, topology_of
+from penstock_tools.topology.looking import FoundStore
 from tests.access.realms import QUICK
 from tests.frontends.mqtt.test_sessions import back
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.vocabulary.backoff import Backoff
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.topology import load, parse, to_toml
+from penstock_core.vocabulary.backoff import Backoff
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_tools.topology import load, parse, to_toml
 
 SHOP = """
 # The shop

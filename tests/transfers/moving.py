@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import msgspec
 
 import penstock
-from penstock.api.requests import Request
-from penstock.api.transfers import ExportedBytes, ReadExport
 from penstock.client.sync.sync import Channel, Session
-from penstock.columns.files.exports import (
+from penstock_core.api.requests import Request
+from penstock_core.api.transfers import ExportedBytes, ReadExport
+from penstock_core.columns.files.exports import (
     MANIFEST,
     STATE,
     Manifest,
@@ -22,8 +22,8 @@ from penstock.columns.files.exports import (
     state_bytes,
     state_from,
 )
-from penstock.testing.peers import RawPeer
-from penstock.wire.native import messages as wire
+from penstock_core.wire.native import messages as wire
+from penstock_testing.peers import RawPeer
 from tests.patience import until
 
 T = TypeVar("T")

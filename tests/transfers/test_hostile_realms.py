@@ -12,13 +12,13 @@ import pytest
 from msgspec.structs import replace
 
 import penstock
-from penstock.api.backup_files import is_data_file
-from penstock.api.transfers import BackupBegun, CapturedFile, ExportedBytes
 from penstock.client.sync.sync import Session
-from penstock.columns.files.exports import STATE
-from penstock.core.vocabulary.errors import DamagedBackup, DamagedExport, InvalidArgument
-from penstock.runtime.transfer.backups import Backups
-from penstock.runtime.transfer.exports import Exports
+from penstock_core.api.backup_files import is_data_file
+from penstock_core.api.transfers import BackupBegun, CapturedFile, ExportedBytes
+from penstock_core.columns.files.exports import STATE
+from penstock_core.vocabulary.errors import DamagedBackup, DamagedExport, InvalidArgument
+from penstock_server.runtime.transfer.backups import Backups
+from penstock_server.runtime.transfer.exports import Exports
 from tests.transfers.moving import Start, events
 
 ELSEWHERE = [
@@ -154,7 +154,7 @@ def test_a_backup_of_no_time_is_refused(
 def test_a_copy_writes_only_files_a_realm_has(
     monkeypatch: pytest.MonkeyPatch, stocked: Session, tmp_path: Path
 ) -> None:
-    from penstock.bootstrap.copies import copy_files
+    from penstock_server.bootstrap.copies import copy_files
 
     captured(monkeypatch, files=(CapturedFile("segments/../../outside", 5, 0),))
 

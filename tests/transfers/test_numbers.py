@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from penstock.client.sync.sync import Session
-from penstock.columns.files.exports import STATE, StateFile, state_bytes
-from penstock.core.vocabulary.errors import DamagedExport, InvalidArgument
+from penstock_core.columns.files.exports import STATE, StateFile, state_bytes
+from penstock_core.vocabulary.errors import DamagedExport, InvalidArgument
 from tests.transfers.moving import Start, exported, forge, read
 
 pytestmark = [pytest.mark.spec("C7"), pytest.mark.slow]

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 import penstock
-from penstock.api.transfers import (
+from penstock.client.sync.sync import Session
+from penstock_core.api.transfers import (
     AbortImport,
     BeginExport,
     BeginImport,
@@ -16,17 +17,16 @@ from penstock.api.transfers import (
     ExportBegun,
     PutImport,
 )
-from penstock.client.sync.sync import Session
-from penstock.columns.files.exports import MANIFEST, STATE, manifest_from
-from penstock.core.vocabulary.errors import (
+from penstock_core.columns.files.exports import MANIFEST, STATE, manifest_from
+from penstock_core.vocabulary.errors import (
     DamagedExport,
     InvalidArgument,
     MemoryLimit,
     NameAlreadyBound,
     NameDoesNotExist,
 )
-from penstock.testing.peers import RawPeer
-from penstock.wire.native import messages as wire
+from penstock_core.wire.native import messages as wire
+from penstock_testing.peers import RawPeer
 from tests.patience import until
 from tests.transfers.moving import (
     Start,

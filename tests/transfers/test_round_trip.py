@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.api.transfers import BeginExport, EndExport, ExportBegun, ReadExport
 from penstock.client.sync.sync import Session
-from penstock.core.vocabulary.errors import IllegalState
-from penstock.testing.peers import RawPeer
-from penstock.wire.native import messages as wire
+from penstock_core.api.transfers import BeginExport, EndExport, ExportBegun, ReadExport
+from penstock_core.vocabulary.errors import IllegalState
+from penstock_core.wire.native import messages as wire
+from penstock_testing.peers import RawPeer
 from tests.patience import until
 from tests.transfers.moving import (
     Start,

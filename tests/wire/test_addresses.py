@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.wire.addresses import is_loopback
+from penstock_core.wire.addresses import is_loopback
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.0.1", "::1"])

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.vocabulary.errors import RemoteProtocolViolation
-from penstock.wire.native.frames import FRAME_BYTES_MAX, PREFACE, FrameReader, coalesced, frame
+from penstock_core.vocabulary.errors import RemoteProtocolViolation
+from penstock_core.wire.native.frames import FRAME_BYTES_MAX, PREFACE, FrameReader, coalesced, frame
 
 FRAMES = ((b"header", b"body"), (b"h", b""), (b"", b"b"), (b"", b""), (b"x" * 300, b"y" * 9_000))
 STREAM = b"".join(bytes(part) for header, body in FRAMES for part in frame(header, body))

@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import api
-from penstock.api.access import KEY_BYTES, SALT_BYTES, Verifier
-from penstock.api.realm import Ping
-from penstock.api.requests import Request
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.errors import RemoteProtocolViolation
-from penstock.core.vocabulary.start_positions import FromEarliest, FromId, FromLatest, FromTime
-from penstock.wire.native import messages as wire
-from penstock.wire.native.messages import FromClient, FromNode, FromServer, Message
-from penstock.wire.native.tags import TAGS
+from penstock_core import api
+from penstock_core.api.access import KEY_BYTES, SALT_BYTES, Verifier
+from penstock_core.api.realm import Ping
+from penstock_core.api.requests import Request
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.errors import RemoteProtocolViolation
+from penstock_core.vocabulary.start_positions import FromEarliest, FromId, FromLatest, FromTime
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.messages import FromClient, FromNode, FromServer, Message
+from penstock_core.wire.native.tags import TAGS
 from tests.thorough import examples
 
 TEXT = st.text(max_size=8)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.spark.offsets import Position, encode
-from penstock.wire.positions import positions_in
+from penstock_core.wire.positions import positions_in
+from penstock_spark.reading.offsets import Position, encode
 
 
 def test_what_the_source_writes_is_read() -> None:

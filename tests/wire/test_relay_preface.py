@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.vocabulary.errors import RemoteProtocolViolation
-from penstock.wire.relay_preface import (
+from penstock_core.vocabulary.errors import RemoteProtocolViolation
+from penstock_core.wire.relay_preface import (
     HEAD_BYTES,
     MARK_BYTES,
     PREFACE_BYTES_MAX,

@@ -6,10 +6,10 @@ import base64
 
 import pytest
 
-from penstock.api.access import Verifier
-from penstock.core.vocabulary.errors import AuthenticationFailed, InvalidArgument
-from penstock.wire.saslprep import prepared
-from penstock.wire.scram import ScramClient, ScramServer, is_right, verifier
+from penstock_core.api.access import Verifier
+from penstock_core.vocabulary.errors import AuthenticationFailed, InvalidArgument
+from penstock_core.wire.saslprep import prepared
+from penstock_core.wire.scram import ScramClient, ScramServer, is_right, verifier
 
 CLIENT_NONCE = "rOprNGfwEbeRWgbNEkqO"
 SERVER_NONCE = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.wire.websocket import (
+from penstock_core.wire.websocket import (
     BINARY,
     CLOSE,
     CONTINUATION,

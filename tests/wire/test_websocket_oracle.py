@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping
 
-from penstock.wire.websocket import (
+from penstock_core.wire.websocket import (
     BINARY,
     NORMAL,
     PING,

@@ -11,10 +11,15 @@ import pytest
 from google.protobuf import descriptor_pb2, timestamp_pb2
 
 import penstock
-from penstock.columns.protobuf import Descriptors, Messages, checked_descriptors, descriptor_set
-from penstock.columns.protobuf.descriptors import COLUMN_LEVELS_MAX, DESCRIPTORS_BYTES_MAX
-from penstock.core.vocabulary.errors import InvalidDescriptor, InvalidEvent, Unavailable
-from penstock.core.vocabulary.nesting import NESTING_MAX
+from penstock_core.columns.protobuf import (
+    Descriptors,
+    Messages,
+    checked_descriptors,
+    descriptor_set,
+)
+from penstock_core.columns.protobuf.descriptors import COLUMN_LEVELS_MAX, DESCRIPTORS_BYTES_MAX
+from penstock_core.vocabulary.errors import InvalidDescriptor, InvalidEvent, Unavailable
+from penstock_core.vocabulary.nesting import NESTING_MAX
 from tests.protocols import ORDER, a_chain, shop
 
 

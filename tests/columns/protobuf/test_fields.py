@@ -13,9 +13,9 @@ from google.protobuf.descriptor_pb2 import (
 )
 
 import penstock
-from penstock.columns.events.body import body_of
-from penstock.columns.protobuf import TYPE_HEADER, Messages, descriptors_of, fields_of
-from penstock.columns.selectors import Selector
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.protobuf import TYPE_HEADER, Messages, descriptors_of, fields_of
+from penstock_core.columns.selectors import Selector
 from tests.counting import calls_during
 from tests.protocols import ORDER, shop
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.columns.schema import overflow
+from penstock_core.columns.schema import overflow
 
 Row = dict[str, Any]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from penstock.columns.selectors.expressions import (
+from penstock_core.columns.selectors.expressions import (
     And,
     Arithmetic,
     Between,
@@ -38,7 +38,7 @@ from penstock.columns.selectors.expressions import (
     Text,
     Truth,
 )
-from penstock.core.vocabulary.topics import topic_matches
+from penstock_core.vocabulary.topics import topic_matches
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILE = 1.609344

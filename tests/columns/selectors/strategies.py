@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from penstock.columns.selectors.expressions import (
+from penstock_core.columns.selectors.expressions import (
     And,
     Arithmetic,
     ArithmeticOperator,

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from penstock.columns.selectors import Selector, parse
-from penstock.columns.selectors.expressions import Expression, Not
-from penstock.columns.selectors.wording import canonical
+from penstock_core.columns.selectors import Selector, parse
+from penstock_core.columns.selectors.expressions import Expression, Not
+from penstock_core.columns.selectors.wording import canonical
 from tests.columns.selectors.batches import batch_of
 from tests.columns.selectors.rows import Interpreter
 from tests.columns.selectors.strategies import EXPRESSIONS, batches

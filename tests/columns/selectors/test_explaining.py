@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from penstock.columns.selectors import parse
-from penstock.columns.selectors.explaining import explained
-from penstock.columns.selectors.expressions import Expression
+from penstock_core.columns.selectors import parse
+from penstock_core.columns.selectors.explaining import explained
+from penstock_core.columns.selectors.expressions import Expression
 from tests.columns.selectors.strategies import EXPRESSIONS
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.columns.selectors import Selector
+from penstock_core.columns.selectors import Selector
 from tests.columns.selectors.batches import batch_of, properties_batch
 
 DATA = [b"hello", b"h\xc3\xa9llo", b"\xff\xfe", b"", b"\xed\xa0\x80ab"]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.columns.selectors import EventFrame, Selector, index
-from penstock.columns.selectors.expressions import Expression
-from penstock.columns.selectors.index import SelectorIndex
-from penstock.columns.selectors.wording import canonical
+from penstock_core.columns.selectors import EventFrame, Selector, index
+from penstock_core.columns.selectors.expressions import Expression
+from penstock_core.columns.selectors.index import SelectorIndex
+from penstock_core.columns.selectors.wording import canonical
 from tests.columns.selectors.batches import batch_of, properties_batch
 from tests.columns.selectors.strategies import EXPRESSIONS, TYPED, batches
 from tests.thorough import examples

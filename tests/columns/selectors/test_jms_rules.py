@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.columns.selectors import Selector
+from penstock_core.columns.selectors import Selector
 from tests.columns.selectors.batches import batch_of, properties_batch
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.columns.selectors import Selector
+from penstock_core.columns.selectors import Selector
 from tests.columns.selectors.batches import properties_batch
 
 EVENTS = properties_batch(

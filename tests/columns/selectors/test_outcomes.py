@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from penstock.columns.selectors import EventFrame, Selector, parse
-from penstock.columns.selectors.expressions import Expression
-from penstock.columns.selectors.outcomes import PredicateOutcomes, is_given, key_text
-from penstock.columns.selectors.wording import canonical
+from penstock_core.columns.selectors import EventFrame, Selector, parse
+from penstock_core.columns.selectors.expressions import Expression
+from penstock_core.columns.selectors.outcomes import PredicateOutcomes, is_given, key_text
+from penstock_core.columns.selectors.wording import canonical
 from tests.columns.selectors.batches import batch_of
 from tests.columns.selectors.strategies import EXPRESSIONS, batches
 from tests.thorough import examples

@@ -7,13 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.columns.events.body import body_of
-from penstock.columns.events.check import check_body
-from penstock.columns.events.event import Event
-from penstock.columns.schema import overflow
-from penstock.columns.selectors import Selector
-from penstock.core.vocabulary.errors import InvalidEvent
-from penstock.core.vocabulary.nesting import NESTING_MAX
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.check import check_body
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.schema import overflow
+from penstock_core.columns.selectors import Selector
+from penstock_core.vocabulary.errors import InvalidEvent
+from penstock_core.vocabulary.nesting import NESTING_MAX
 from tests.columns.selectors.batches import batch_of
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.columns.selectors import InvalidSelector, MalformedSelector, Selector, parse
-from penstock.columns.selectors.expressions import (
+from penstock_core.columns.selectors import InvalidSelector, MalformedSelector, Selector, parse
+from penstock_core.columns.selectors.expressions import (
     And,
     Arithmetic,
     ArithmeticOperator,
@@ -37,7 +37,7 @@ from penstock.columns.selectors.expressions import (
     Text,
     Truth,
 )
-from penstock.columns.selectors.wording import canonical
+from penstock_core.columns.selectors.wording import canonical
 from tests.columns.selectors.batches import batch_of
 from tests.thorough import examples
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.columns.selectors import InvalidSelector, Selector, parse, selector_of
-from penstock.columns.selectors.patterns import parts, search, unlimited, wildcards
+from penstock_core.columns.selectors import InvalidSelector, Selector, parse, selector_of
+from penstock_core.columns.selectors.patterns import parts, search, unlimited, wildcards
 from tests.counting import calls_during
 from tests.thorough import examples
 

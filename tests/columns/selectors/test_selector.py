@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.columns.selectors import InvalidSelector, Selector, selector_of
-from penstock.columns.selectors.selector import TextCache
+from penstock_core.columns.selectors import InvalidSelector, Selector, selector_of
+from penstock_core.columns.selectors.selector import TextCache
 from tests.columns.selectors.batches import properties_batch
 
 

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 
-from penstock.columns.schema import overflow
-from penstock.columns.selectors import ColumnStatistics, Selector
-from penstock.columns.selectors.expressions import Expression
-from penstock.columns.selectors.wording import canonical
+from penstock_core.columns.schema import overflow
+from penstock_core.columns.selectors import ColumnStatistics, Selector
+from penstock_core.columns.selectors.expressions import Expression
+from penstock_core.columns.selectors.wording import canonical
 from tests.columns.selectors.batches import batch_of
 from tests.columns.selectors.strategies import EXPRESSIONS, batches
 from tests.thorough import examples

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from penstock.columns.selectors import Selector, summary_of
-from penstock.columns.selectors.expressions import Expression, Not
-from penstock.columns.selectors.summaries import BYTES_MAX, TEXT_MAX, known_of
-from penstock.columns.selectors.wording import canonical
+from penstock_core.columns.selectors import Selector, summary_of
+from penstock_core.columns.selectors.expressions import Expression, Not
+from penstock_core.columns.selectors.summaries import BYTES_MAX, TEXT_MAX, known_of
+from penstock_core.columns.selectors.wording import canonical
 from tests.columns.selectors.batches import batch_of, properties_batch
 from tests.columns.selectors.strategies import EXPRESSIONS, batches
 from tests.counting import calls_during

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.columns.selectors import Selector
-from penstock.columns.selectors.expressions import Compare, Comparison, Reference, Text
-from penstock.columns.selectors.parser import parse
-from penstock.columns.selectors.patterns import unlimited
-from penstock.columns.selectors.topic_search import topic_search
-from penstock.core.vocabulary.errors import InvalidSelector
-from penstock.core.vocabulary.topics import filter_fault, topic_matches
+from penstock_core.columns.selectors import Selector
+from penstock_core.columns.selectors.expressions import Compare, Comparison, Reference, Text
+from penstock_core.columns.selectors.parser import parse
+from penstock_core.columns.selectors.patterns import unlimited
+from penstock_core.columns.selectors.topic_search import topic_search
+from penstock_core.vocabulary.errors import InvalidSelector
+from penstock_core.vocabulary.topics import filter_fault, topic_matches
 from tests.thorough import examples
 
 LEVELS = st.text("ab$.é+#\n\\\\[", max_size=2)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.api.operations import OPERATIONS
-from penstock.core.access.acl import Acl, Entry
-from penstock.core.access.rights import RIGHTS, Need, Principal
+from penstock_core.access.acl import Acl, Entry
+from penstock_core.access.rights import RIGHTS, Need, Principal
+from penstock_core.api.operations import OPERATIONS
 
 ALICE = Principal("alice", "10.0.0.1")
 

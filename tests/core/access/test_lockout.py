@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.access.lockout import (
+from penstock_core.access.lockout import (
     HOST_FACTOR,
     KNOWN_MAX,
     Locked,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.access.name_owners import owned, owner_of, plain
-from penstock.core.vocabulary.errors import InvalidArgument
+from penstock_core.access.name_owners import owned, owner_of, plain
+from penstock_core.vocabulary.errors import InvalidArgument
 
 
 def test_the_same_name_of_two_users_is_two_names() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.api.operations import OPERATIONS
-from penstock.core.access.rights import (
+from penstock_core.access.rights import (
     RIGHTS,
     Principal,
     Subject,
@@ -14,7 +13,8 @@ from penstock.core.access.rights import (
     known_rights,
     parse_subject,
 )
-from penstock.core.vocabulary.errors import InvalidArgument
+from penstock_core.api.operations import OPERATIONS
+from penstock_core.vocabulary.errors import InvalidArgument
 
 ALICE = Principal("alice", "10.0.0.1")
 

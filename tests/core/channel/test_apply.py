@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.channel.apply import COUNTED_AS
-from penstock.core.ids.ids import Span
-from penstock.core.messages.durables import DurableDeleted
-from penstock.core.messages.publishing import Appended
-from penstock.core.messages.retention import Removed
-from penstock.core.messages.settlements import Acked, RolledBack
-from penstock.core.messages.unions import StoredFact
-from penstock.core.vocabulary.causes import Cause
+from penstock_core.channel.apply import COUNTED_AS
+from penstock_core.ids.ids import Span
+from penstock_core.messages.durables import DurableDeleted
+from penstock_core.messages.publishing import Appended
+from penstock_core.messages.retention import Removed
+from penstock_core.messages.settlements import Acked, RolledBack
+from penstock_core.messages.unions import StoredFact
+from penstock_core.vocabulary.causes import Cause
 from tests.core.plays import durable_play, outstanding
 
 GONE = (Span(90, 95),)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from penstock.bootstrap import rules
-from penstock.core.channel.attributes import OF_FILES, OF_SYNCS, OF_WHAT_STAYS
-from penstock.core.realm.directory import Directory
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.errors import InvalidArgument
+from penstock_core.channel.attributes import OF_FILES, OF_SYNCS, OF_WHAT_STAYS
+from penstock_core.realm.directory import Directory
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_server.bootstrap import rules
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "channels.md"
 OTHER: dict[str, Any] = {

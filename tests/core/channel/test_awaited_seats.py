@@ -7,16 +7,16 @@ from contextlib import nullcontext
 import pytest
 from msgspec.structs import replace
 
-from penstock.bootstrap import rules
-from penstock.core.channel.channel import ChannelMachine
-from penstock.core.messages.delivery import HoldEvents, SetDemand
-from penstock.core.messages.durables import AddDurable, RemoveDurable
-from penstock.core.messages.seats import AwaitSeats, Detach, GiveUpSeats, Left, Seated, TakeSeat
-from penstock.core.messages.seeking import Seek
-from penstock.core.messages.settlements import Ack
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import DurableInUse
-from penstock.testing.play import Play, delivered, publish, span
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.messages.delivery import HoldEvents, SetDemand
+from penstock_core.messages.durables import AddDurable, RemoveDurable
+from penstock_core.messages.seats import AwaitSeats, Detach, GiveUpSeats, Left, Seated, TakeSeat
+from penstock_core.messages.seeking import Seek
+from penstock_core.messages.settlements import Ack
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import DurableInUse
+from penstock_server.bootstrap import rules
+from penstock_testing.play import Play, delivered, publish, span
 
 WAIT_MS = 10_000
 

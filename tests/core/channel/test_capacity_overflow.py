@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.messages.delivery import HoldEvents, SetDemand
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.seats import Detach, TakeSeat
-from penstock.core.messages.settlements import Ack, RollBack
-from penstock.core.messages.subscribers import AddSubscriber, GrantCredit
-from penstock.core.vocabulary.causes import Cause
-from penstock.testing.play import Play, delivered, publish, span
+from penstock_core.messages.delivery import HoldEvents, SetDemand
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.seats import Detach, TakeSeat
+from penstock_core.messages.settlements import Ack, RollBack
+from penstock_core.messages.subscribers import AddSubscriber, GrantCredit
+from penstock_core.vocabulary.causes import Cause
+from penstock_testing.play import Play, delivered, publish, span
 from tests.core.plays import durable_play, dying, left, outstanding, play_of
 
 KINDS = ("exclusive", "priority", "shared", "serial", "shared_queued")

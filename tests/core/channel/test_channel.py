@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.core.channel import offer, recovery
-from penstock.core.messages.subscribers import AddSubscriber
-from penstock.testing.play import publish
+from penstock_core.channel import offer, recovery
+from penstock_core.messages.subscribers import AddSubscriber
+from penstock_testing.play import publish
 from tests.core.plays import play_of
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.core.channel.concerned import SelectorsInUse, TouchedDurables
-from penstock.core.durable.durable import Durable
-from penstock.core.durable.seat import Seat
-from penstock.core.durable.subscriber import Subscriber
-from penstock.core.durables.shared import KIND
+from penstock_core.channel.concerned import SelectorsInUse, TouchedDurables
+from penstock_core.durable.durable import Durable
+from penstock_core.durable.seat import Seat
+from penstock_core.durable.subscriber import Subscriber
+from penstock_core.durables.shared import KIND
 
 
 def durable(name: str, selector: str) -> Durable:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.channel.conservation import MEANINGS, conservation, terms
-from penstock.core.vocabulary.counters import Counters
+from penstock_core.channel.conservation import MEANINGS, conservation, terms
+from penstock_core.vocabulary.counters import Counters
 
 
 @pytest.mark.spec("T8")

@@ -6,20 +6,20 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.core.channel.dead import MOVED_EVENTS_MAX, Missed, missed, moved_at_once
-from penstock.core.ids.ids import IdSet, Span
-from penstock.core.messages.definitions import Edit
-from penstock.core.messages.durables import AddDurable, RemoveDurable
-from penstock.core.messages.kinds import Command
-from penstock.core.messages.publishing import Publish
-from penstock.core.messages.retention import EndRelay, PurgeEvents, Quarantine, RemoveRedriven
-from penstock.core.messages.seats import TakeSeat
-from penstock.core.messages.settlements import Ack, BuryEvents, RollBack
-from penstock.core.messages.subscribers import AddSubscriber, Disconnect, GrantCredit
-from penstock.core.vocabulary.causes import Cause
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.digest import Digest
-from penstock.testing.play import Play, delivered, events, publish, span
+from penstock_core.channel.dead import MOVED_EVENTS_MAX, Missed, missed, moved_at_once
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.messages.definitions import Edit
+from penstock_core.messages.durables import AddDurable, RemoveDurable
+from penstock_core.messages.kinds import Command
+from penstock_core.messages.publishing import Publish
+from penstock_core.messages.retention import EndRelay, PurgeEvents, Quarantine, RemoveRedriven
+from penstock_core.messages.seats import TakeSeat
+from penstock_core.messages.settlements import Ack, BuryEvents, RollBack
+from penstock_core.messages.subscribers import AddSubscriber, Disconnect, GrantCredit
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.digest import Digest
+from penstock_testing.play import Play, delivered, events, publish, span
 from tests.core.plays import dying, left, play_of, reader
 
 # --- T5: what goes, what never does -------------------------------------------------------

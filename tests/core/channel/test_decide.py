@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.ids.ids import Span
-from penstock.core.messages.definitions import Edit
-from penstock.core.messages.durables import AddDurable, RemoveDurable
-from penstock.core.messages.kinds import Command
-from penstock.core.messages.retention import PurgeEvents, Quarantine, Removed, Sweep
-from penstock.core.messages.seats import Detach, TakeSeat
-from penstock.core.messages.settlements import Ack, AckPrevious, RollBack
-from penstock.core.vocabulary.causes import Cause
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.errors import (
+from penstock_core.ids.ids import Span
+from penstock_core.messages.definitions import Edit
+from penstock_core.messages.durables import AddDurable, RemoveDurable
+from penstock_core.messages.kinds import Command
+from penstock_core.messages.retention import PurgeEvents, Quarantine, Removed, Sweep
+from penstock_core.messages.seats import Detach, TakeSeat
+from penstock_core.messages.settlements import Ack, AckPrevious, RollBack
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.errors import (
     CapacityReached,
     IllegalState,
     InvalidArgument,
     NameDoesNotExist,
     Refused,
 )
-from penstock.testing.play import publish, span
+from penstock_testing.play import publish, span
 from tests.core.plays import durable_play, outstanding, play_of
 
 COMMANDS: list[Command] = [

@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from penstock.core.ids.ids import IdSet
-from penstock.core.messages.definitions import Edit
-from penstock.core.messages.delivery import HoldEvents, SetDemand
-from penstock.core.messages.durables import AddDurable, PurgeOutstanding
-from penstock.core.messages.kinds import Command
-from penstock.core.messages.retention import PurgeEvents
-from penstock.core.messages.seats import Detach, TakeSeat
-from penstock.core.messages.settlements import Ack, AckPrevious, Postponed, Release, RollBack
-from penstock.core.messages.unions import PackedIds
-from penstock.core.vocabulary.backoff import Backoff
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
-from penstock.testing.play import Play, delivered, publish, redelivered, span
+from penstock_core.ids.ids import IdSet
+from penstock_core.messages.definitions import Edit
+from penstock_core.messages.delivery import HoldEvents, SetDemand
+from penstock_core.messages.durables import AddDurable, PurgeOutstanding
+from penstock_core.messages.kinds import Command
+from penstock_core.messages.retention import PurgeEvents
+from penstock_core.messages.seats import Detach, TakeSeat
+from penstock_core.messages.settlements import Ack, AckPrevious, Postponed, Release, RollBack
+from penstock_core.messages.unions import PackedIds
+from penstock_core.vocabulary.backoff import Backoff
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
+from penstock_testing.play import Play, delivered, publish, redelivered, span
 from tests.core.plays import durable_play, dying, outstanding, play_of
 
 SECOND = 1_000

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.seats import Detach, TakeSeat
-from penstock.core.messages.settlements import Ack
-from penstock.core.messages.subscribers import AddSubscriber, Disconnect, GrantCredit
-from penstock.testing.play import Play, delivered, publish, span
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.seats import Detach, TakeSeat
+from penstock_core.messages.settlements import Ack
+from penstock_core.messages.subscribers import AddSubscriber, Disconnect, GrantCredit
+from penstock_testing.play import Play, delivered, publish, span
 from tests.core.engines.test_jms import conserved, gone, jms, live
 
 TIMEOUT_MS = 60_000

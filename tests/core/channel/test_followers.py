@@ -7,16 +7,16 @@ from collections.abc import Collection
 
 import pytest
 
-from penstock.bootstrap import rules
-from penstock.core.channel.channel import ChannelMachine
-from penstock.core.ids.ids import Span
-from penstock.core.messages.delivery import SetDemand, SingleOut, StallSession
-from penstock.core.messages.publishing import Publish
-from penstock.core.messages.seats import Detach
-from penstock.core.messages.subscribers import AddSubscriber, Disconnect, GrantCredit
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.digest import Digest
-from penstock.core.vocabulary.effects import Deliver, Effect, FindInterested, ReportEnd
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.ids.ids import Span
+from penstock_core.messages.delivery import SetDemand, SingleOut, StallSession
+from penstock_core.messages.publishing import Publish
+from penstock_core.messages.seats import Detach
+from penstock_core.messages.subscribers import AddSubscriber, Disconnect, GrantCredit
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.digest import Digest
+from penstock_core.vocabulary.effects import Deliver, Effect, FindInterested, ReportEnd
+from penstock_server.bootstrap import rules
 
 pytestmark = pytest.mark.spec("E6")
 

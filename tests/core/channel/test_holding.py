@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.durable.queue import READERS
-from penstock.core.ids.ids import Span
-from penstock.core.messages.delivery import HoldEvents
-from penstock.core.messages.durables import AddDurable, PurgeOutstanding
-from penstock.core.messages.retention import PurgeEvents
-from penstock.core.messages.seats import Detach, TakeSeat
-from penstock.core.messages.settlements import Ack, AckPrevious, Buried, BuryEvents
-from penstock.core.vocabulary.causes import Cause
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import DurableInUse, IllegalState, InvalidArgument
-from penstock.testing.play import Play, delivered, publish, redelivered, span
+from penstock_core.durable.queue import READERS
+from penstock_core.ids.ids import Span
+from penstock_core.messages.delivery import HoldEvents
+from penstock_core.messages.durables import AddDurable, PurgeOutstanding
+from penstock_core.messages.retention import PurgeEvents
+from penstock_core.messages.seats import Detach, TakeSeat
+from penstock_core.messages.settlements import Ack, AckPrevious, Buried, BuryEvents
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import DurableInUse, IllegalState, InvalidArgument
+from penstock_testing.play import Play, delivered, publish, redelivered, span
 from tests.core.plays import durable_play, dying, left, outstanding, play_of, reader
 
 KINDS = ("exclusive", "priority", "shared", "serial", "shared_queued")

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from penstock.bootstrap import rules
-from penstock.core.channel.interest import unwanted, wanted_of
-from penstock.core.durable.durable import Durable
-from penstock.core.durable.subscriber import Subscriber
-from penstock.core.ids.ids import IdSet, Span
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.retention import PersistedLate
-from penstock.core.messages.seats import Detach, TakeSeat
-from penstock.core.messages.settlements import Ack, RollBack
-from penstock.testing.play import Play, delivered, publish, span
+from penstock_core.channel.interest import unwanted, wanted_of
+from penstock_core.durable.durable import Durable
+from penstock_core.durable.subscriber import Subscriber
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.retention import PersistedLate
+from penstock_core.messages.seats import Detach, TakeSeat
+from penstock_core.messages.settlements import Ack, RollBack
+from penstock_server.bootstrap import rules
+from penstock_testing.play import Play, delivered, publish, span
 from tests.core.engines.test_jms import conserved, gone, jms, live, written
 from tests.core.plays import outstanding
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from penstock.bootstrap import rules
-from penstock.core.channel.channel import ChannelMachine
-from penstock.core.messages.delivery import SetDemand
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.seats import Detach, TakeSeat
-from penstock.core.messages.settlements import Ack
-from penstock.core.messages.subscribers import (
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.messages.delivery import SetDemand
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.seats import Detach, TakeSeat
+from penstock_core.messages.settlements import Ack
+from penstock_core.messages.subscribers import (
     AddKnownSubscriber,
     AddSubscriber,
     Disconnect,
@@ -19,9 +18,10 @@ from penstock.core.messages.subscribers import (
     Interested,
     InterestEnded,
 )
-from penstock.core.messages.unions import StoredFact
-from penstock.core.vocabulary.definitions import Definition
-from penstock.testing.play import Play, delivered, publish, span
+from penstock_core.messages.unions import StoredFact
+from penstock_core.vocabulary.definitions import Definition
+from penstock_server.bootstrap import rules
+from penstock_testing.play import Play, delivered, publish, span
 
 TIMEOUT_MS = 60_000
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.ids.ids import Span
-from penstock.core.messages.delivery import SetDemand, Skip, StallSession
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.seats import Detach, TakeSeat
-from penstock.core.messages.subscribers import AddSubscriber, GrantCredit
-from penstock.core.vocabulary.effects import Deliver, ReportEnd
-from penstock.testing.play import delivered, finished, publish
+from penstock_core.ids.ids import Span
+from penstock_core.messages.delivery import SetDemand, Skip, StallSession
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.seats import Detach, TakeSeat
+from penstock_core.messages.subscribers import AddSubscriber, GrantCredit
+from penstock_core.vocabulary.effects import Deliver, ReportEnd
+from penstock_testing.play import delivered, finished, publish
 from tests.core.plays import durable_play, play_of
 
 

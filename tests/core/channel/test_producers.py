@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.access.name_owners import owned, with_content
-from penstock.core.channel.producers import (
+from penstock_core.access.name_owners import owned, with_content
+from penstock_core.channel.producers import (
     FORGET_AFTER_US,
     LASTING_FORGET_AFTER_US,
     LASTING_NAMES_MAX,
@@ -14,10 +14,10 @@ from penstock.core.channel.producers import (
     REMEMBERED_MAX,
     Producers,
 )
-from penstock.core.ids.ids import Span
-from penstock.core.messages.publishing import Publish
-from penstock.core.vocabulary.digest import Digest
-from penstock.core.vocabulary.errors import DifferentContent, SequenceTooOld
+from penstock_core.ids.ids import Span
+from penstock_core.messages.publishing import Publish
+from penstock_core.vocabulary.digest import Digest
+from penstock_core.vocabulary.errors import DifferentContent, SequenceTooOld
 from tests.core.plays import play_of
 
 pytestmark = pytest.mark.spec("X3")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.channel.publish import RESERVE
-from penstock.core.ids.ids import Span
-from penstock.core.messages.publishing import Publish
-from penstock.core.messages.retention import Removed, Sweep
-from penstock.core.vocabulary.causes import Cause
-from penstock.core.vocabulary.definitions import Storage
-from penstock.core.vocabulary.digest import Digest
-from penstock.core.vocabulary.errors import CapacityReached, EventTooLarge, MemoryLimit
-from penstock.testing.play import publish, span
+from penstock_core.channel.publish import RESERVE
+from penstock_core.ids.ids import Span
+from penstock_core.messages.publishing import Publish
+from penstock_core.messages.retention import Removed, Sweep
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.definitions import Storage
+from penstock_core.vocabulary.digest import Digest
+from penstock_core.vocabulary.errors import CapacityReached, EventTooLarge, MemoryLimit
+from penstock_testing.play import publish, span
 from tests.core.plays import play_of
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.messages.delivery import ConfirmRecall, SetDemand
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.retention import PurgeEvents
-from penstock.core.messages.seats import Detach, TakeSeat
-from penstock.core.messages.settlements import Ack, AckPrevious, RollBack
-from penstock.core.vocabulary.effects import Effect, Recall
-from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
-from penstock.testing.play import Play, delivered, events, publish, redelivered, span
+from penstock_core.messages.delivery import ConfirmRecall, SetDemand
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.retention import PurgeEvents
+from penstock_core.messages.seats import Detach, TakeSeat
+from penstock_core.messages.settlements import Ack, AckPrevious, RollBack
+from penstock_core.vocabulary.effects import Effect, Recall
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
+from penstock_testing.play import Play, delivered, events, publish, redelivered, span
 from tests.core.plays import outstanding, play_of
 
 

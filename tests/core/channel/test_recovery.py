@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.channel.recovery import PIECES_AT_ONCE, at_once
-from penstock.core.ids.ids import Span
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.publishing import Appended, IdsReserved, Publish
-from penstock.core.messages.retention import PurgeEvents, Removed
-from penstock.core.messages.seats import TakeSeat
-from penstock.core.messages.settlements import Ack, Acked, RollBack
-from penstock.core.messages.snapshots import Restored
-from penstock.core.vocabulary.stored_ids import id_set
-from penstock.testing.play import Play, delivered, publish, span
+from penstock_core.channel.recovery import PIECES_AT_ONCE, at_once
+from penstock_core.ids.ids import Span
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.publishing import Appended, IdsReserved, Publish
+from penstock_core.messages.retention import PurgeEvents, Removed
+from penstock_core.messages.seats import TakeSeat
+from penstock_core.messages.settlements import Ack, Acked, RollBack
+from penstock_core.messages.snapshots import Restored
+from penstock_core.vocabulary.stored_ids import id_set
+from penstock_testing.play import Play, delivered, publish, span
 from tests.core.plays import durable_play, outstanding, play_of
 
 VOLATILE = (Span(1, 2), Span(3, 4))

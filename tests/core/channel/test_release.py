@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.durable.queue import READERS
-from penstock.core.ids.ids import Span
-from penstock.core.messages.delivery import SetDemand
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.kinds import Command
-from penstock.core.messages.retention import PurgeEvents
-from penstock.core.messages.seats import Detach, TakeSeat
-from penstock.core.messages.settlements import Ack, Release, RollBack
-from penstock.core.vocabulary.errors import IllegalState
-from penstock.testing.play import delivered, publish, redelivered
+from penstock_core.durable.queue import READERS
+from penstock_core.ids.ids import Span
+from penstock_core.messages.delivery import SetDemand
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.kinds import Command
+from penstock_core.messages.retention import PurgeEvents
+from penstock_core.messages.seats import Detach, TakeSeat
+from penstock_core.messages.settlements import Ack, Release, RollBack
+from penstock_core.vocabulary.errors import IllegalState
+from penstock_testing.play import delivered, publish, redelivered
 from tests.core.plays import durable_play, play_of
 
 

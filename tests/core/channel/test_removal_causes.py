@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.channel.removal_causes import FORGOTTEN, NEVER, PIECES_MAX, Departures, as_kept
-from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.causes import Cause
+from penstock_core.channel.removal_causes import FORGOTTEN, NEVER, PIECES_MAX, Departures, as_kept
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.vocabulary.causes import Cause
 
 GIVEN = Span(5, 300)
 

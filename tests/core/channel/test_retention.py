@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from penstock.core.channel.retention import COARSE_US, Ages, make_room
-from penstock.core.ids.ids import IdSet, Span
-from penstock.core.messages.definitions import Edit
-from penstock.core.messages.subscribers import AddSubscriber
-from penstock.core.vocabulary.definitions import Definition
-from penstock.testing.play import Play, delivered, events, publish, span
+from penstock_core.channel.retention import COARSE_US, Ages, make_room
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.messages.definitions import Edit
+from penstock_core.messages.subscribers import AddSubscriber
+from penstock_core.vocabulary.definitions import Definition
+from penstock_testing.play import Play, delivered, events, publish, span
 from tests.core.plays import play_of
 
 

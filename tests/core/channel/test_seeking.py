@@ -6,24 +6,24 @@ from typing import Any
 
 import pytest
 
-from penstock.core.channel.seeking import gone_since, preview
-from penstock.core.messages.delivery import ConfirmRecall, SetDemand
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.retention import PurgeEvents
-from penstock.core.messages.seats import Detach, TakeSeat
-from penstock.core.messages.seeking import Seek
-from penstock.core.messages.settlements import Ack, AckPrevious, RollBack
-from penstock.core.messages.subscribers import AddSubscriber
-from penstock.core.vocabulary.backoff import Backoff
-from penstock.core.vocabulary.effects import Recall
-from penstock.core.vocabulary.errors import (
+from penstock_core.channel.seeking import gone_since, preview
+from penstock_core.messages.delivery import ConfirmRecall, SetDemand
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.retention import PurgeEvents
+from penstock_core.messages.seats import Detach, TakeSeat
+from penstock_core.messages.seeking import Seek
+from penstock_core.messages.settlements import Ack, AckPrevious, RollBack
+from penstock_core.messages.subscribers import AddSubscriber
+from penstock_core.vocabulary.backoff import Backoff
+from penstock_core.vocabulary.effects import Recall
+from penstock_core.vocabulary.errors import (
     DurableInUse,
     IllegalState,
     InvalidArgument,
     NameDoesNotExist,
 )
-from penstock.core.vocabulary.seeks import SEEKS_KEPT
-from penstock.testing.play import Play, delivered, publish, redelivered, span
+from penstock_core.vocabulary.seeks import SEEKS_KEPT
+from penstock_testing.play import Play, delivered, publish, redelivered, span
 from tests.core.plays import dying, outstanding, play_of
 
 pytestmark = pytest.mark.spec("D20")

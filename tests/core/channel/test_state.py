@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.core.messages.settlements import Ack
-from penstock.testing.play import publish, span
+from penstock_core.messages.settlements import Ack
+from penstock_testing.play import publish, span
 from tests.core.plays import durable_play, play_of
 
 

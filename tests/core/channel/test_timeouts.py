@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from penstock.core.messages.delivery import ConfirmRecall, SetDemand, Withhold
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.retention import PurgeEvents
-from penstock.core.messages.seats import Detach, TakeLease, TakeSeat
-from penstock.core.messages.settlements import Ack, ExtendTime, RollBack
-from penstock.core.vocabulary.backoff import Backoff
-from penstock.core.vocabulary.causes import Cause
-from penstock.core.vocabulary.effects import Recall
-from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
-from penstock.testing.play import Play, delivered, events, publish, redelivered, span
+from penstock_core.messages.delivery import ConfirmRecall, SetDemand, Withhold
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.retention import PurgeEvents
+from penstock_core.messages.seats import Detach, TakeLease, TakeSeat
+from penstock_core.messages.settlements import Ack, ExtendTime, RollBack
+from penstock_core.vocabulary.backoff import Backoff
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.effects import Recall
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
+from penstock_testing.play import Play, delivered, events, publish, redelivered, span
 from tests.core.plays import dying, outstanding, play_of
 
 SECOND = 1_000

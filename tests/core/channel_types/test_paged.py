@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.channel_types.paged import TYPE
-from penstock.core.ids.ids import Span
-from penstock.core.messages.publishing import Publish
-from penstock.core.vocabulary.digest import Digest
-from penstock.core.vocabulary.errors import MemoryLimit
+from penstock_core.channel_types.paged import TYPE
+from penstock_core.ids.ids import Span
+from penstock_core.messages.publishing import Publish
+from penstock_core.vocabulary.digest import Digest
+from penstock_core.vocabulary.errors import MemoryLimit
 from tests.core.plays import play_of
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.channel_types.reliable import TYPE
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.digest import Digest
+from penstock_core.channel_types.reliable import TYPE
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.digest import Digest
 
 
 @pytest.mark.spec("C1c")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.channel_types.simple import TYPE
-from penstock.core.ids.ids import Span
-from penstock.core.messages.definitions import Edit
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.seats import TakeSeat
-from penstock.core.messages.settlements import Ack
-from penstock.core.vocabulary.digest import Digest
-from penstock.testing.play import publish, span
+from penstock_core.channel_types.simple import TYPE
+from penstock_core.ids.ids import Span
+from penstock_core.messages.definitions import Edit
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.seats import TakeSeat
+from penstock_core.messages.settlements import Ack
+from penstock_core.vocabulary.digest import Digest
+from penstock_testing.play import publish, span
 from tests.core.plays import outstanding, play_of
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.bootstrap import rules
-from penstock.core.ids.ids import Span
-from penstock.core.messages.delivery import StallSession
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.publishing import Publish
-from penstock.core.messages.seats import Detach, TakeSeat
-from penstock.core.messages.settlements import Ack, RollBack
-from penstock.core.messages.subscribers import AddSubscriber, GrantCredit
-from penstock.core.vocabulary.causes import Cause
-from penstock.core.vocabulary.definitions import Storage
-from penstock.testing.play import Play, delivered, events, publish, span
+from penstock_core.ids.ids import Span
+from penstock_core.messages.delivery import StallSession
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.publishing import Publish
+from penstock_core.messages.seats import Detach, TakeSeat
+from penstock_core.messages.settlements import Ack, RollBack
+from penstock_core.messages.subscribers import AddSubscriber, GrantCredit
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.definitions import Storage
+from penstock_server.bootstrap import rules
+from penstock_testing.play import Play, delivered, events, publish, span
 from tests.core.plays import durable_play, outstanding, play_of
 
 MIDDLE = (Span(1, 2),)

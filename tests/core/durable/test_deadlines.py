@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.core.durable.deadlines import GRAINS, Deadlines
-from penstock.core.ids.ids import IdSet
-from penstock.testing.play import span
+from penstock_core.durable.deadlines import GRAINS, Deadlines
+from penstock_core.ids.ids import IdSet
+from penstock_testing.play import span
 
 SECOND = 1_000_000
 

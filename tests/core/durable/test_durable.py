@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from penstock.bootstrap import rules
-from penstock.core.channel.channel import ChannelMachine
-from penstock.core.ids.ids import Span
-from penstock.core.messages.delivery import EndChoosing, SetDemand, StallSession, Withhold
-from penstock.core.messages.durables import AddDurable, RemoveDurable
-from penstock.core.messages.retention import PurgeEvents
-from penstock.core.messages.seats import Detach, TakeSeat
-from penstock.core.messages.settlements import Ack, AckPrevious, RollBack
-from penstock.core.messages.subscribers import AddSubscriber, GrantCredit
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import (
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.ids.ids import Span
+from penstock_core.messages.delivery import EndChoosing, SetDemand, StallSession, Withhold
+from penstock_core.messages.durables import AddDurable, RemoveDurable
+from penstock_core.messages.retention import PurgeEvents
+from penstock_core.messages.seats import Detach, TakeSeat
+from penstock_core.messages.settlements import Ack, AckPrevious, RollBack
+from penstock_core.messages.subscribers import AddSubscriber, GrantCredit
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import (
     IllegalState,
     InvalidArgument,
     NameAlreadyBound,
     NameDoesNotExist,
 )
-from penstock.testing.play import Play, delivered, finished, publish, redelivered, span
+from penstock_server.bootstrap import rules
+from penstock_testing.play import Play, delivered, finished, publish, redelivered, span
 from tests.core.plays import durable_play, outstanding, play_of
 
 KINDS = ("exclusive", "shared")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.bootstrap import rules
-from penstock.core.durable.durable import Durable
-from penstock.core.durable.durable_state import durable_of, state_of
-from penstock.core.durable.redelivery_counts import RedeliveryCounts
-from penstock.core.ids.ids import IdSet
-from penstock.core.vocabulary.backoff import Backoff
-from penstock.core.vocabulary.durable_attributes import DurableAttributes, DurableState
-from penstock.testing.play import span
+from penstock_core.durable.durable import Durable
+from penstock_core.durable.durable_state import durable_of, state_of
+from penstock_core.durable.redelivery_counts import RedeliveryCounts
+from penstock_core.ids.ids import IdSet
+from penstock_core.vocabulary.backoff import Backoff
+from penstock_core.vocabulary.durable_attributes import DurableAttributes, DurableState
+from penstock_server.bootstrap import rules
+from penstock_testing.play import span
 
 KIND = rules().kinds["serial"]
 GIVEN = DurableAttributes(

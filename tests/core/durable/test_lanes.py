@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.durable.lanes import LOOK_EVENTS_MAX, LOOKS_MAX
-from penstock.core.messages.delivery import ConfirmRecall, SetDemand, Skip
-from penstock.core.messages.durables import AddDurable, PurgeOutstanding
-from penstock.core.messages.retention import PurgeEvents
-from penstock.core.messages.seats import Detach, TakeSeat
-from penstock.core.messages.settlements import Ack, AckPrevious, RollBack
-from penstock.core.vocabulary.effects import Effect, FindLanes, Recall
-from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
-from penstock.testing.play import Play, delivered, events, publish, redelivered, span
+from penstock_core.durable.lanes import LOOK_EVENTS_MAX, LOOKS_MAX
+from penstock_core.messages.delivery import ConfirmRecall, SetDemand, Skip
+from penstock_core.messages.durables import AddDurable, PurgeOutstanding
+from penstock_core.messages.retention import PurgeEvents
+from penstock_core.messages.seats import Detach, TakeSeat
+from penstock_core.messages.settlements import Ack, AckPrevious, RollBack
+from penstock_core.vocabulary.effects import Effect, FindLanes, Recall
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
+from penstock_testing.play import Play, delivered, events, publish, redelivered, span
 from tests.core.plays import dying, left, outstanding, play_of
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from penstock.core.durable.pace import GROWN_MAX
-from penstock.core.messages.delivery import Skip, Withhold
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.seats import TakeSeat
-from penstock.core.messages.settlements import Ack, AckPrevious, RollBack
-from penstock.testing.play import Play, publish, span
+from penstock_core.durable.pace import GROWN_MAX
+from penstock_core.messages.delivery import Skip, Withhold
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.seats import TakeSeat
+from penstock_core.messages.settlements import Ack, AckPrevious, RollBack
+from penstock_testing.play import Play, publish, span
 from tests.core.plays import durable_play, dying, play_of
 
 

@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
-from penstock.core.durable.queue import KIND, READERS, readers_of
-from penstock.core.ids.ids import IdSet, Span
-from penstock.core.messages.definitions import Edit
-from penstock.core.messages.delivery import SetDemand
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.kinds import Command
-from penstock.core.messages.retention import PurgeEvents
-from penstock.core.messages.seats import Detach, TakeSeat
-from penstock.core.messages.settlements import Ack, AckPrevious, RollBack
-from penstock.core.messages.subscribers import AddSubscriber
-from penstock.core.vocabulary.causes import Cause
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.durable_attributes import DurableAttributes
-from penstock.core.vocabulary.errors import IllegalState, InvalidArgument, NameDoesNotExist
-from penstock.testing.play import Play, delivered, finished, publish, redelivered, span
+from penstock_core.durable.queue import KIND, READERS, readers_of
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.messages.definitions import Edit
+from penstock_core.messages.delivery import SetDemand
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.kinds import Command
+from penstock_core.messages.retention import PurgeEvents
+from penstock_core.messages.seats import Detach, TakeSeat
+from penstock_core.messages.settlements import Ack, AckPrevious, RollBack
+from penstock_core.messages.subscribers import AddSubscriber
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.durable_attributes import DurableAttributes
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument, NameDoesNotExist
+from penstock_testing.play import Play, delivered, finished, publish, redelivered, span
 from tests.core.plays import outstanding, play_of
 
 

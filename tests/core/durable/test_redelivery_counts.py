@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.durable.redelivery_counts import RedeliveryCounts
-from penstock.core.ids.ids import IdSet, Span
+from penstock_core.durable.redelivery_counts import RedeliveryCounts
+from penstock_core.ids.ids import IdSet, Span
 
 
 def counted(*given_back: range) -> RedeliveryCounts:

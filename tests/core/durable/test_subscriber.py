@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.messages.delivery import EndChoosing, Skip, Withhold
-from penstock.core.messages.retention import EndRelay, PurgeEvents
-from penstock.core.messages.seats import Detach
-from penstock.core.messages.subscribers import AddSubscriber, GrantCredit
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.testing.play import delivered, finished, publish, span
+from penstock_core.messages.delivery import EndChoosing, Skip, Withhold
+from penstock_core.messages.retention import EndRelay, PurgeEvents
+from penstock_core.messages.seats import Detach
+from penstock_core.messages.subscribers import AddSubscriber, GrantCredit
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_testing.play import delivered, finished, publish, span
 from tests.core.plays import play_of
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.core.durable.waiting import Waiting
-from penstock.core.ids.ids import IdSet, Span
-from penstock.testing.play import span
+from penstock_core.durable.waiting import Waiting
+from penstock_core.ids.ids import IdSet, Span
+from penstock_testing.play import span
 
 
 def ids(*wanted: int) -> IdSet:

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.core.ids.ids import IdSet
-from penstock.core.messages.delivery import HoldEvents, Skip, StallSession
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.retention import PurgeEvents
-from penstock.core.messages.seats import Detach, TakeSeat
-from penstock.core.messages.settlements import Ack, AckPrevious, RollBack
-from penstock.core.vocabulary.errors import DurableInUse, InvalidArgument
-from penstock.testing.play import Play, delivered, publish, redelivered, span
+from penstock_core.ids.ids import IdSet
+from penstock_core.messages.delivery import HoldEvents, Skip, StallSession
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.retention import PurgeEvents
+from penstock_core.messages.seats import Detach, TakeSeat
+from penstock_core.messages.settlements import Ack, AckPrevious, RollBack
+from penstock_core.vocabulary.errors import DurableInUse, InvalidArgument
+from penstock_testing.play import Play, delivered, publish, redelivered, span
 from tests.core.plays import durable_play, outstanding, play_of
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.ids.ids import Span
-from penstock.core.messages.delivery import StallSession
-from penstock.core.messages.durables import PurgeOutstanding
-from penstock.core.messages.publishing import Publish
-from penstock.core.messages.seats import Detach
-from penstock.core.messages.settlements import Ack, RollBack
-from penstock.core.vocabulary.digest import Digest
-from penstock.testing.play import delivered, publish, redelivered, span
+from penstock_core.ids.ids import Span
+from penstock_core.messages.delivery import StallSession
+from penstock_core.messages.durables import PurgeOutstanding
+from penstock_core.messages.publishing import Publish
+from penstock_core.messages.seats import Detach
+from penstock_core.messages.settlements import Ack, RollBack
+from penstock_core.vocabulary.digest import Digest
+from penstock_testing.play import delivered, publish, redelivered, span
 from tests.core.plays import durable_play, outstanding
 
 

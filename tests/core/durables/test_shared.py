@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.messages.delivery import Skip
-from penstock.core.messages.seats import Detach, TakeSeat
-from penstock.core.messages.settlements import Ack, RollBack
-from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
-from penstock.testing.play import delivered, publish, redelivered, span
+from penstock_core.messages.delivery import Skip
+from penstock_core.messages.seats import Detach, TakeSeat
+from penstock_core.messages.settlements import Ack, RollBack
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
+from penstock_testing.play import delivered, publish, redelivered, span
 from tests.core.plays import durable_play, outstanding
 
 

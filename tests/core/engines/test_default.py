@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.engines.default import ENGINE
+from penstock_core.engines.default import ENGINE
 
 
 @pytest.mark.spec("J1")

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from penstock.core.engines.jms import ENGINE
-from penstock.core.ids.ids import IdSet
-from penstock.core.messages.delivery import SetDemand
-from penstock.core.messages.durables import AddDurable, RemoveDurable
-from penstock.core.messages.publishing import Appended, IdsReserved, Publish
-from penstock.core.messages.retention import PurgeEvents
-from penstock.core.messages.seats import Detach, TakeSeat
-from penstock.core.messages.settlements import Ack, RollBack
-from penstock.core.messages.subscribers import AddSubscriber, GrantCredit
-from penstock.core.vocabulary.definitions import Storage
-from penstock.core.vocabulary.digest import Digest
-from penstock.testing.play import Play, delivered, publish, span
+from penstock_core.engines.jms import ENGINE
+from penstock_core.ids.ids import IdSet
+from penstock_core.messages.delivery import SetDemand
+from penstock_core.messages.durables import AddDurable, RemoveDurable
+from penstock_core.messages.publishing import Appended, IdsReserved, Publish
+from penstock_core.messages.retention import PurgeEvents
+from penstock_core.messages.seats import Detach, TakeSeat
+from penstock_core.messages.settlements import Ack, RollBack
+from penstock_core.messages.subscribers import AddSubscriber, GrantCredit
+from penstock_core.vocabulary.definitions import Storage
+from penstock_core.vocabulary.digest import Digest
+from penstock_testing.play import Play, delivered, publish, span
 from tests.core.plays import outstanding, play_of
 
 KINDS = ("exclusive", "priority", "shared", "serial", "shared_queued")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.bootstrap import rules
-from penstock.core.engines.merge import ENGINE
-from penstock.core.ids.ids import IdSet
-from penstock.core.messages.durables import AddDurable, RemoveDurable
-from penstock.core.messages.retention import PurgeEvents
-from penstock.core.messages.seats import Detach, TakeSeat
-from penstock.core.messages.settlements import Ack, RollBack
-from penstock.core.realm.directory import Directory
-from penstock.core.vocabulary.causes import Cause
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.testing.play import publish, span
+from penstock_core.engines.merge import ENGINE
+from penstock_core.ids.ids import IdSet
+from penstock_core.messages.durables import AddDurable, RemoveDurable
+from penstock_core.messages.retention import PurgeEvents
+from penstock_core.messages.seats import Detach, TakeSeat
+from penstock_core.messages.settlements import Ack, RollBack
+from penstock_core.realm.directory import Directory
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_server.bootstrap import rules
+from penstock_testing.play import publish, span
 from tests.core.plays import dying, left, outstanding, play_of
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.ids.bitmaps import BLOCK, FULL, Blocks, run_count, runs_of
+from penstock_core.ids.bitmaps import BLOCK, FULL, Blocks, run_count, runs_of
 
 FAR = 1 << 62
 

@@ -7,8 +7,8 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.ids.id_lists import count_in, ids_in, listed
-from penstock.core.ids.ids import IdSet, Span
+from penstock_core.ids.id_lists import count_in, ids_in, listed
+from penstock_core.ids.ids import IdSet, Span
 
 
 @given(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.ids.ids import IdSet, Span
+from penstock_core.ids.ids import IdSet, Span
 
 SPANS = st.tuples(st.integers(0, 40), st.integers(0, 8)).map(lambda t: Span(t[0], t[0] + t[1]))
 STEPS = st.lists(st.tuples(st.sampled_from(["add", "remove", "take"]), SPANS), max_size=30)

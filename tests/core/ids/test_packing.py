@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.core.ids.bitmaps import BLOCK, Blocks
-from penstock.core.ids.ids import IdSet, Span
-from penstock.core.ids.packing import pack, unpack
+from penstock_core.ids.bitmaps import BLOCK, Blocks
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.ids.packing import pack, unpack
 
 VERSION = b"\x01"
 COMB = bytes([0x55] * (BLOCK // 8))

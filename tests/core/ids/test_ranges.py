@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.ids.ranges import Runs, cut, merged, part, put, size
+from penstock_core.ids.ranges import Runs, cut, merged, part, put, size
 
 RANGES = st.tuples(st.integers(0, 60), st.integers(0, 9)).map(lambda t: (t[0], t[0] + t[1]))
 LISTS = st.lists(RANGES, max_size=20)

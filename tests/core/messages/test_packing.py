@@ -5,18 +5,18 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.core.ids.ids import IdSet, Span
-from penstock.core.messages.definitions import Edited
-from penstock.core.messages.durables import AddDurable
-from penstock.core.messages.packing import RANGES_MAX, packed, unpacked
-from penstock.core.messages.retention import Removed
-from penstock.core.messages.seats import TakeSeat
-from penstock.core.messages.settlements import Ack, Acked, Buried, RollBack, RolledBack
-from penstock.core.messages.snapshots import Restored
-from penstock.core.messages.unions import PackedIds, StoredFact
-from penstock.core.vocabulary.causes import Cause
-from penstock.core.vocabulary.definitions import Definition
-from penstock.testing.play import publish
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.messages.definitions import Edited
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.packing import RANGES_MAX, packed, unpacked
+from penstock_core.messages.retention import Removed
+from penstock_core.messages.seats import TakeSeat
+from penstock_core.messages.settlements import Ack, Acked, Buried, RollBack, RolledBack
+from penstock_core.messages.snapshots import Restored
+from penstock_core.messages.unions import PackedIds, StoredFact
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.definitions import Definition
+from penstock_testing.play import publish
 from tests.core.plays import play_of
 
 FEW = IdSet.of(range(0, 20, 2))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.core.messages.seats import Left, Seated
-from penstock.core.messages.subscribers import Interested, InterestEnded
-from penstock.core.messages.unions import AnyPlaceFact, StoredFact
+from penstock_core.messages.seats import Left, Seated
+from penstock_core.messages.subscribers import Interested, InterestEnded
+from penstock_core.messages.unions import AnyPlaceFact, StoredFact
 
 
 @pytest.mark.parametrize(

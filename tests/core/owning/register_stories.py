@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from penstock.core.owning.claims import Claims
-from penstock.core.owning.clocks import SECOND_US
-from penstock.core.owning.lease import Lease
-from penstock.core.owning.orders import Orders
-from penstock.core.owning.register_records import (
+from penstock_cluster.owning.claims import Claims
+from penstock_cluster.owning.clocks import SECOND_US
+from penstock_cluster.owning.lease import Lease
+from penstock_cluster.owning.orders import Orders
+from penstock_cluster.owning.register_records import (
     MEMBERS,
     SHARDS,
     ClaimRecord,
@@ -18,7 +18,7 @@ from penstock.core.owning.register_records import (
     RegisterLook,
     RegisterWrite,
 )
-from penstock.core.vocabulary.ports import VersionedRecord
+from penstock_core.vocabulary.ports import VersionedRecord
 
 LEASE_S = 6
 NAMES = ("ann", "bob", "cem")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.core.owning.agreement import differing, disagreement
-from penstock.core.owning.clocks import SECOND_US
-from penstock.core.owning.register_records import ClaimRecord, MemberRecord
+from penstock_cluster.owning.agreement import differing, disagreement
+from penstock_cluster.owning.clocks import SECOND_US
+from penstock_cluster.owning.register_records import ClaimRecord, MemberRecord
 from tests.core.owning.register_stories import LEASE_S, Cluster
 
 USERS = {"access.mode": "mandatory", "cluster.lease_s": "6.0"}

@@ -5,15 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.core.owning.arriving import (
+from penstock_cluster.owning.arriving import (
     ARRIVING_KEY,
     ArrivingRealm,
     arriving_in,
     refuse_half_a_realm,
 )
-from penstock.core.vocabulary.errors import IllegalState
-from penstock.storage.memory import MemoryRegistry
-from penstock.testing.loop import simulated
+from penstock_core.vocabulary.errors import IllegalState
+from penstock_server.storage.memory import MemoryRegistry
+from penstock_testing.loop import simulated
 
 
 @simulated

@@ -8,11 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.owning.claims import Claims
-from penstock.core.owning.clocks import SECOND_US
-from penstock.core.owning.lease import Lease
-from penstock.core.owning.register_records import SHARDS, MemberRecord, RegisterLook, RegisterWrite
-from penstock.core.vocabulary.ports import VersionedRecord
+from penstock_cluster.owning.claims import Claims
+from penstock_cluster.owning.clocks import SECOND_US
+from penstock_cluster.owning.lease import Lease
+from penstock_cluster.owning.register_records import (
+    SHARDS,
+    MemberRecord,
+    RegisterLook,
+    RegisterWrite,
+)
+from penstock_core.vocabulary.ports import VersionedRecord
 from tests.core.owning.register_stories import LEASE_S, NAMES, Cluster, Register, two
 from tests.thorough import examples
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.owning.clocks import SECOND_US, MemberClocks, farthest, off_by
+from penstock_cluster.owning.clocks import SECOND_US, MemberClocks, farthest, off_by
 from tests.core.owning.register_stories import NAMES, Cluster, two
 
 

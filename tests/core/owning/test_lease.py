@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.owning.clocks import SECOND_US
-from penstock.core.owning.lease import Lease
-from penstock.core.vocabulary.errors import InvalidArgument
+from penstock_cluster.owning.clocks import SECOND_US
+from penstock_cluster.owning.lease import Lease
+from penstock_core.vocabulary.errors import InvalidArgument
 
 
 def test_a_lease_holds_from_the_start_of_its_renewal_for_a_second_less_than_its_length() -> None:

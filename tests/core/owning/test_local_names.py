@@ -5,20 +5,20 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.core.owning.local_names import (
+from penstock_cluster.owning.local_names import (
     LOCAL_NAMES_MAX,
     LocalName,
     LocalNames,
     local_names_of,
 )
-from penstock.core.vocabulary.errors import (
+from penstock_core.vocabulary.errors import (
     Damaged,
     Deposed,
     IllegalState,
     LimitReached,
     NameAlreadyBound,
 )
-from penstock.core.vocabulary.ports import VersionedRecord
+from penstock_core.vocabulary.ports import VersionedRecord
 
 
 def asked(name: str, node: str = "n2", asking: str = "first") -> LocalNames:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from penstock.core.owning.clocks import SECOND_US
-from penstock.core.owning.observing import Observer
-from penstock.core.owning.register_records import ClaimRecord, MemberRecord, RegisterLook
-from penstock.core.vocabulary.errors import Damaged
-from penstock.core.vocabulary.ports import VersionedRecord
+from penstock_cluster.owning.clocks import SECOND_US
+from penstock_cluster.owning.observing import Observer
+from penstock_cluster.owning.register_records import ClaimRecord, MemberRecord, RegisterLook
+from penstock_core.vocabulary.errors import Damaged
+from penstock_core.vocabulary.ports import VersionedRecord
 
 LEASE_S = 6.0
 

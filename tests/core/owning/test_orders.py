@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.owning.orders import MoveOrder, Orders
+from penstock_cluster.owning.orders import MoveOrder, Orders
 from tests.core.owning.register_stories import LEASE_S, NAMES, Cluster, two
 
 FIRST = "first"

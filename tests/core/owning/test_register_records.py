@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.core.owning.register_records import ClaimRecord, MemberRecord
+from penstock_cluster.owning.register_records import ClaimRecord, MemberRecord
 
 
 def test_a_record_of_a_newer_version_is_read_without_what_is_not_known() -> None:

@@ -8,25 +8,25 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from penstock.bootstrap import rules
-from penstock.core.channel.apply import apply
-from penstock.core.channel.decide import decide
-from penstock.core.channel.recovery import snapshot
-from penstock.core.ids.ids import Span
-from penstock.core.messages.definitions import ChannelCreated, ChannelDeleted, Edited
-from penstock.core.messages.durables import AddDurable, DurableCreated
-from penstock.core.messages.publishing import PublishingPauseSet
-from penstock.core.realm.directory import Directory
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.digest import Digest
-from penstock.core.vocabulary.durable_attributes import DurableAttributes
-from penstock.core.vocabulary.errors import (
+from penstock_core.channel.apply import apply
+from penstock_core.channel.decide import decide
+from penstock_core.channel.recovery import snapshot
+from penstock_core.ids.ids import Span
+from penstock_core.messages.definitions import ChannelCreated, ChannelDeleted, Edited
+from penstock_core.messages.durables import AddDurable, DurableCreated
+from penstock_core.messages.publishing import PublishingPauseSet
+from penstock_core.realm.directory import Directory
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.digest import Digest
+from penstock_core.vocabulary.durable_attributes import DurableAttributes
+from penstock_core.vocabulary.errors import (
     IllegalState,
     InvalidArgument,
     InvalidName,
     NameAlreadyBound,
     NameDoesNotExist,
 )
+from penstock_server.bootstrap import rules
 
 
 def directory(*names: str) -> Directory:

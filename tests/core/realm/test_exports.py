@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.bootstrap import rules
-from penstock.core.channel.channel import ChannelMachine
-from penstock.core.durables.shared import KIND as SHARED
-from penstock.core.ids.ids import Span
-from penstock.core.messages.publishing import Publish
-from penstock.core.messages.seats import Detach, TakeSeat
-from penstock.core.messages.settlements import Ack, RollBack
-from penstock.core.messages.snapshots import ProducerState, Restored
-from penstock.core.realm.exports import ExportedState, check, exported, take_over
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import DamagedExport
-from penstock.testing.play import Play, delivered, publish, span
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.durables.shared import KIND as SHARED
+from penstock_core.ids.ids import Span
+from penstock_core.messages.publishing import Publish
+from penstock_core.messages.seats import Detach, TakeSeat
+from penstock_core.messages.settlements import Ack, RollBack
+from penstock_core.messages.snapshots import ProducerState, Restored
+from penstock_core.realm.exports import ExportedState, check, exported, take_over
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import DamagedExport
+from penstock_server.bootstrap import rules
+from penstock_testing.play import Play, delivered, publish, span
 from tests.core.plays import durable_play, outstanding, play_of
 
 pytestmark = pytest.mark.spec("C7")

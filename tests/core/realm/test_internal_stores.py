@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from penstock.bootstrap.registries import rules
-from penstock.core.messages.definitions import ChannelCreated, ChannelDeleted
-from penstock.core.realm.directory import Directory
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import (
+from penstock_core.messages.definitions import ChannelCreated, ChannelDeleted
+from penstock_core.realm.directory import Directory
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import (
     IllegalState,
     InvalidName,
     NameAlreadyBound,
     NameDoesNotExist,
 )
+from penstock_server.bootstrap.registries import rules
 
 SESSIONS = Definition(type="persistent", keys={"entry": 1}, retain_consumed=True)
 

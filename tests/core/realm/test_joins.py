@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.messages.joins import Join, JoinCreated
-from penstock.core.realm.directory import Directory
-from penstock.core.realm.joins import JoinTable
-from penstock.core.vocabulary.errors import (
+from penstock_core.messages.joins import Join, JoinCreated
+from penstock_core.realm.directory import Directory
+from penstock_core.realm.joins import JoinTable
+from penstock_core.vocabulary.errors import (
     IllegalState,
     InvalidArgument,
     NameAlreadyBound,

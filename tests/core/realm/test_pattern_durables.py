@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.bootstrap import rules
-from penstock.core.messages.pattern_durables import (
+from penstock_core.messages.pattern_durables import (
     PatternDurable,
     PatternDurableCreated,
     PatternDurableDeleted,
 )
-from penstock.core.realm.directory import Directory
-from penstock.core.realm.pattern_durables import (
+from penstock_core.realm.directory import Directory
+from penstock_core.realm.pattern_durables import (
     PatternTable,
     refuse_difference,
     rehearsed,
     terms_of,
 )
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.durable_attributes import DurableAttributes
-from penstock.core.vocabulary.errors import (
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.durable_attributes import DurableAttributes
+from penstock_core.vocabulary.errors import (
     IllegalState,
     InvalidArgument,
     NameAlreadyBound,
     NameDoesNotExist,
 )
+from penstock_server.bootstrap import rules
 
 pytestmark = pytest.mark.spec("D22")
 

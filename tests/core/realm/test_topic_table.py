@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from penstock.bootstrap import rules
-from penstock.core.messages.definitions import ChannelCreated, ChannelDeleted, Edited
-from penstock.core.realm.directory import Directory
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import InvalidArgument
+from penstock_core.messages.definitions import ChannelCreated, ChannelDeleted, Edited
+from penstock_core.realm.directory import Directory
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_server.bootstrap import rules
 
 
 @pytest.mark.spec("M12")

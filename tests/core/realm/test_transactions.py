@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.access.name_owners import owned
-from penstock.core.ids.ids import Span
-from penstock.core.messages.transactions import Ended
-from penstock.core.realm.transactions import (
+from penstock_core.access.name_owners import owned
+from penstock_core.ids.ids import Span
+from penstock_core.messages.transactions import Ended
+from penstock_core.realm.transactions import (
     OPEN_MAX_US,
     OPEN_OF_ONE_MAX,
     REMEMBERED_US,
     TransactionTable,
 )
-from penstock.core.vocabulary.errors import (
+from penstock_core.vocabulary.errors import (
     AlreadyAborted,
     AlreadyCommitted,
     LimitReached,

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from msgspec import Meta, Struct
 
-from penstock.core.vocabulary.argument_errors import ABSENT, PYTHON, TOML, explain
-from penstock.core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.argument_errors import ABSENT, PYTHON, TOML, explain
+from penstock_core.vocabulary.definitions import Definition
 
 
 class Inner(Struct, frozen=True, forbid_unknown_fields=True):

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from penstock.core.vocabulary.backoff import (
+from penstock_core.vocabulary.backoff import (
     DELAY_MS_MAX,
     Backoff,
     check_backoff,
     check_delay,
 )
-from penstock.core.vocabulary.errors import InvalidArgument
+from penstock_core.vocabulary.errors import InvalidArgument
 
 
 @pytest.mark.spec("D18")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.vocabulary.choice import Choice, choice_of, fits, short_choice_of
-from penstock.core.vocabulary.errors import InvalidName, LimitReached
+from penstock_core.vocabulary.choice import Choice, choice_of, fits, short_choice_of
+from penstock_core.vocabulary.errors import InvalidName, LimitReached
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.vocabulary.counters import Counters
+from penstock_core.vocabulary.counters import Counters
 
 
 @pytest.mark.spec("T8")

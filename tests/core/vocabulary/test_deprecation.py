@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.bootstrap import rules
-from penstock.core.vocabulary.deprecation import DEPRECATED_CHANNELS, DEPRECATED_DURABLES
+from penstock_core.vocabulary.deprecation import DEPRECATED_CHANNELS, DEPRECATED_DURABLES
+from penstock_server.bootstrap import rules
 
 
 def test_deprecated_types_are_some_of_the_types_there_are() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.core.vocabulary.backoff import Backoff
-from penstock.core.vocabulary.durable_attributes import (
+from penstock_core.vocabulary.backoff import Backoff
+from penstock_core.vocabulary.durable_attributes import (
     DURABLE_DEFAULTS,
     DurableAttributes,
     GivenDurableAttributes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.vocabulary.engine_room import room_of_majority
+from penstock_core.vocabulary.engine_room import room_of_majority
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from penstock.core.vocabulary.errors import PenstockError, Refused, Unavailable, error_classes
+from penstock_core.vocabulary.errors import PenstockError, Refused, Unavailable, error_classes
 
 
 def test_every_error_has_a_code_of_its_own() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.core.owning.register_records import MemberRecord
-from penstock.core.vocabulary.formats import FORMAT
-from penstock.runtime.delivery.owner_lease import ENDLESS
+from penstock_cluster.owning.register_records import MemberRecord
+from penstock_core.vocabulary.formats import FORMAT
+from penstock_server.runtime.delivery.owner_lease import ENDLESS
 
 
 def test_a_node_knows_the_newest_format_and_a_realm_on_its_own_writes_it() -> None:

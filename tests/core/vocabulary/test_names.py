@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.vocabulary.errors import InvalidName
-from penstock.core.vocabulary.names import (
+from penstock_core.vocabulary.errors import InvalidName
+from penstock_core.vocabulary.names import (
     FILE_PART_MAX,
     NAME_LENGTH_MAX,
     destination_name,

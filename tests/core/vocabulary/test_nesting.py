@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.nesting import NESTING_MAX, check_json_nesting, json_nesting
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_core.vocabulary.nesting import NESTING_MAX, check_json_nesting, json_nesting
 
 
 def levels(value: Any) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.durable_attributes import DurableAttributes, DurableState
-from penstock.core.vocabulary.reach import (
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.durable_attributes import DurableAttributes, DurableState
+from penstock_core.vocabulary.reach import (
     NewHome,
     comparable,
     decided,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.core.ids.ids import Span
-from penstock.core.messages.seeking import Sought
-from penstock.core.messages.unions import StoredFact
-from penstock.core.vocabulary.seeks import LastSeek
+from penstock_core.ids.ids import Span
+from penstock_core.messages.seeking import Sought
+from penstock_core.messages.unions import StoredFact
+from penstock_core.vocabulary.seeks import LastSeek
 
 pytestmark = pytest.mark.spec("D20", "D4")
 

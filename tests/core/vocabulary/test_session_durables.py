@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.vocabulary.session_durables import is_of_session
-from penstock.frontends.mqtt.durable_feed import durable_of, shared_durable_of
+from penstock_core.vocabulary.session_durables import is_of_session
+from penstock_mqtt.durable_feed import durable_of, shared_durable_of
 
 
 @pytest.mark.spec("M6", "M9")

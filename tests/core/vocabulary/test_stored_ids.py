@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.ids.ids import IdSet
-from penstock.core.vocabulary.stored_ids import id_set, ranges, written
+from penstock_core.ids.ids import IdSet
+from penstock_core.vocabulary.stored_ids import id_set, ranges, written
 
 FEW = IdSet.of(range(0, 20, 2))
 MANY = IdSet.of(range(0, 1_000, 2))

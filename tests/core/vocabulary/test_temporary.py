@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.vocabulary.temporary import (
+from penstock_core.vocabulary.temporary import (
     IdleReplyQueues,
     is_reply_queue,
     is_temporary,

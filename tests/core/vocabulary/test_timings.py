@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.core.vocabulary.timings import BOUNDS_US, DELIVERY_BOUNDS_US, Timings, quantile_us
+from penstock_core.vocabulary.timings import BOUNDS_US, DELIVERY_BOUNDS_US, Timings, quantile_us
 
 
 def test_a_time_counts_to_every_bound_it_does_not_exceed() -> None:

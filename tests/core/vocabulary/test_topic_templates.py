@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.topic_templates import (
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_core.vocabulary.topic_templates import (
     TEMPLATE_CHARACTERS_MAX,
     TEMPLATES_KEPT_MAX,
     TEMPLATES_MAX,
@@ -18,7 +18,7 @@ from penstock.core.vocabulary.topic_templates import (
     template_of,
     templates_of,
 )
-from penstock.core.vocabulary.topics import topic_matches
+from penstock_core.vocabulary.topics import topic_matches
 from tests.thorough import examples
 
 LEVELS = st.lists(st.sampled_from(("a", "b", "")), min_size=1, max_size=3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.vocabulary.topics import (
+from penstock_core.vocabulary.topics import (
     LEVELS_MAX,
     filter_fault,
     fixed_part,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.vocabulary.uris import below, shown, without_secrets
+from penstock_core.vocabulary.uris import below, shown, without_secrets
 
 SECRETS = ("AKIA7", "s3cr3t/x", "s3cr3t%2Fx", "t0ken")
 

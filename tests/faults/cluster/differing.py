@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from penstock.core.vocabulary.formats import FORMAT
-from penstock.testing.process import ServerDidNotStart
+from penstock_core.vocabulary.formats import FORMAT
+from penstock_testing.process import ServerDidNotStart
 from tests.faults.cluster.commands import ClusterCommands
 from tests.faults.cluster.nodes import Node, Nodes
 from tests.faults.cluster.oracles import Differing

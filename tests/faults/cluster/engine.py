@@ -15,11 +15,11 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from penstock.demo.links import DemoLinks
-from penstock.storage.jetstream.asking import Unanswered
-from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection
-from penstock.storage.jetstream.stream import StreamInfo, StreamState
-from penstock.testing.nats_servers import PROGRAM, SERVERS, NatsServers
+from penstock_cluster.storage.jetstream.asking import Unanswered
+from penstock_cluster.storage.jetstream.connection import JetStreamRefusal, NatsConnection
+from penstock_cluster.storage.jetstream.stream import StreamInfo, StreamState
+from penstock_testing.nats_servers import PROGRAM, SERVERS, NatsServers
+from penstock_tools.demo.links import DemoLinks
 from tests.faults.cluster.engines import FaultyEngine, server_named
 from tests.loops import on_a_loop
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
-from penstock.demo.links import DemoLinks
+from penstock_tools.demo.links import DemoLinks
 
 
 class FaultyEngine(Protocol):

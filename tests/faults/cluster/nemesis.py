@@ -10,8 +10,8 @@ from random import Random
 from typing import Final
 
 import penstock
-from penstock.core.vocabulary.errors import StorageFailed
-from penstock.demo.links import DemoLinks, Lost
+from penstock_core.vocabulary.errors import StorageFailed
+from penstock_tools.demo.links import DemoLinks, Lost
 from tests.faults.cluster.commands import ClusterCommands
 from tests.faults.cluster.crowd import wait_for_connections
 from tests.faults.cluster.differing import DifferingNodes

@@ -22,12 +22,12 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from penstock.bootstrap import cluster as bootstrap
-from penstock.core.owning.register_records import MemberRecord
-from penstock.core.vocabulary.ports import Blobs
-from penstock.serving import cluster as serving
-from penstock.storage.jetstream.journal import JetStreamJournal
-from penstock.storage.postgres.journal import PostgresJournal
+from penstock_cluster.bootstrap import cluster as bootstrap
+from penstock_cluster.owning.register_records import MemberRecord
+from penstock_cluster.serving import cluster as serving
+from penstock_cluster.storage.jetstream.journal import JetStreamJournal
+from penstock_cluster.storage.postgres.journal import PostgresJournal
+from penstock_core.vocabulary.ports import Blobs
 from tests.faults import clocked
 
 Send = Callable[..., Awaitable[Any]]

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.demo.links import DemoLinks
-from penstock.testing.nats_servers import free_ports
-from penstock.testing.process import ServerDidNotStart, ServerProcess
+from penstock_testing.nats_servers import free_ports
+from penstock_testing.process import ServerDidNotStart, ServerProcess
+from penstock_tools.demo.links import DemoLinks
 from tests.faults import amqp
 from tests.faults.clocked import set_offset
 from tests.faults.cluster.engine import SHARD

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from penstock.demo.links import DemoLinks
+from penstock_tools.demo.links import DemoLinks
 from tests.contract.postgres_servers import QUORUM, PostgresServers, engine_at, missing
 from tests.faults.cluster.engines import FaultyEngine, server_named
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 import penstock
-from penstock.demo.links import DemoLinks
+from penstock_tools.demo.links import DemoLinks
 from tests.faults import mqtt
 from tests.faults.cluster import crowd, engines, oracles
 from tests.faults.cluster.engines import EngineKind, FaultyEngine

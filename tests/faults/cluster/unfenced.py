@@ -14,13 +14,13 @@ from typing import Final
 
 import msgspec
 
-from penstock.cluster.node import ShardLease
-from penstock.core.vocabulary.errors import Conflict, PenstockError
-from penstock.storage.jetstream.asking import Unanswered
-from penstock.storage.jetstream.journal import JetStreamJournal
-from penstock.storage.jetstream.marks import Mark, RegistryMarks
-from penstock.storage.jetstream.stream import pauses
-from penstock.storage.postgres import journal as postgres
+from penstock_cluster.nodes.node import ShardLease
+from penstock_cluster.storage.jetstream.asking import Unanswered
+from penstock_cluster.storage.jetstream.journal import JetStreamJournal
+from penstock_cluster.storage.jetstream.marks import Mark, RegistryMarks
+from penstock_cluster.storage.jetstream.stream import pauses
+from penstock_cluster.storage.postgres import journal as postgres
+from penstock_core.vocabulary.errors import Conflict, PenstockError
 from tests.faults.cluster import node_machine
 from tests.faults.cluster.run import ClusterGiven, play
 from tests.faults.phases import Cast

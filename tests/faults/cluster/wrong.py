@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-from penstock.testing.nats_servers import SERVERS, NatsServers, free_ports
-from penstock.testing.process import ServerDidNotStart
+from penstock_testing.nats_servers import SERVERS, NatsServers, free_ports
+from penstock_testing.process import ServerDidNotStart
 from tests.faults.cluster.engine import SHARD, EngineServers
 from tests.faults.cluster.nodes import Node
 

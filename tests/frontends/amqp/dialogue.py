@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 import penstock
-from penstock.wire.amqp.performatives import PERFORMATIVES, performative_of
-from penstock.wire.amqp.types import Described, UByte, UInt, UShort
+from penstock_amqp.wire.performatives import PERFORMATIVES, performative_of
+from penstock_amqp.wire.types import Described, UByte, UInt, UShort
 from tests.frontends.amqp.frames import (
     AMQP,
     ATTACH,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 from uuid import UUID
 
-from penstock.wire.amqp.sections import section
-from penstock.wire.amqp.types import (
+from penstock_amqp.wire.sections import section
+from penstock_amqp.wire.types import (
     Symbol,
     Timestamp,
     UByte,

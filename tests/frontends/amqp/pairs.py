@@ -7,8 +7,8 @@ from typing import Any
 
 from proton import Collector, Connection, Event, Message, Transport
 
-from penstock.frontends.amqp.engine import AmqpEngine
-from penstock.frontends.amqp.link_ends import IncomingLink, OutgoingLink
+from penstock_amqp.engine import AmqpEngine
+from penstock_amqp.link_ends import IncomingLink, OutgoingLink
 
 
 class Pair:

@@ -6,7 +6,7 @@ import re
 import socket
 from urllib.parse import urlsplit
 
-from penstock.wire.amqp.frames import Frame, frame_of
+from penstock_amqp.wire.frames import Frame, frame_of
 
 PATIENCE_S = 10.0
 

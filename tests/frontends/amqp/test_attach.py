@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.wire.amqp.frames import Frame
-from penstock.wire.amqp.sections import DATA, section
-from penstock.wire.amqp.types import Symbol, UByte, UInt, ULong
+from penstock_amqp.wire.frames import Frame
+from penstock_amqp.wire.sections import DATA, section
+from penstock_amqp.wire.types import Symbol, UByte, UInt, ULong
 from tests.frontends.amqp.clients import WAIT_S
 from tests.frontends.amqp.conftest import Dial
 from tests.frontends.amqp.frames import (

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock.core.vocabulary.errors import (
+from penstock_amqp.addresses import durable_name_of, parsed
+from penstock_amqp.conditions import CONDITIONS, condition_of, description_of
+from penstock_core.vocabulary.errors import (
     CapacityReached,
     InvalidName,
     PenstockError,
     error_classes,
 )
-from penstock.frontends.amqp.addresses import durable_name_of, parsed
-from penstock.frontends.amqp.conditions import CONDITIONS, condition_of, description_of
 
 
 def test_every_error_has_a_condition() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.testing.process import ServerProcess
-from penstock.wire.amqp.types import UInt
+from penstock_amqp.wire.types import UInt
+from penstock_testing.process import ServerProcess
 from tests.frontends.amqp.frames import (
     ATTACH,
     BEGIN,

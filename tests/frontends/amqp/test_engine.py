@@ -7,8 +7,8 @@ from typing import Any
 from cproton_ffi import lib as pn
 from proton import Delivery
 
-from penstock.frontends.amqp.kept import kept
-from penstock.frontends.amqp.link_ends import IncomingLink
+from penstock_amqp.kept import kept
+from penstock_amqp.link_ends import IncomingLink
 from tests.frontends.amqp.pairs import Pair, encoded
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.frontends.amqp.connection import LATELY_S, TURN_BYTES, AmqpHub
-from penstock.testing.loop import pass_time
-from penstock.wire.amqp.types import UInt, UShort
+from penstock_amqp.connection import LATELY_S, TURN_BYTES, AmqpHub
+from penstock_amqp.wire.types import UInt, UShort
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_testing.loop import pass_time
 from tests.client.simulated import World, in_world
 from tests.frontends.amqp.dialogue import attach_sender
 from tests.frontends.amqp.frames import AMQP, BEGIN, OPEN, TRANSFER, said, terminus

@@ -10,9 +10,9 @@ from proton import ConnectionException, Endpoint, Message
 from proton.utils import BlockingReceiver
 
 import penstock
-from penstock.frontends.amqp.connection import AmqpConnection
-from penstock.frontends.amqp.consumers import Consumer
-from penstock.frontends.amqp.engine import AmqpEngine
+from penstock_amqp.connection import AmqpConnection
+from penstock_amqp.consumers import Consumer
+from penstock_amqp.engine import AmqpEngine
 from tests.frontends.amqp.clients import WAIT_S, Client, texts
 from tests.frontends.amqp.conftest import Connect
 

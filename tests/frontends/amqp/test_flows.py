@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.frontends.amqp import connection
-from penstock.frontends.amqp.limits import AmqpLimits
-from penstock.wire.amqp.frames import Frame
-from penstock.wire.amqp.types import UByte, UInt
+from penstock_amqp import connection
+from penstock_amqp.limits import AmqpLimits
+from penstock_amqp.wire.frames import Frame
+from penstock_amqp.wire.types import UByte, UInt
 from tests.frontends.amqp.clients import WAIT_S
 from tests.frontends.amqp.conftest import Dial
 from tests.frontends.amqp.frames import (

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.frontends.amqp.checked_frames import LIKENESSES_MAX
-from penstock.frontends.amqp.gate import Gate
-from penstock.wire.amqp.types import UByte, UInt
+from penstock_amqp.checked_frames import LIKENESSES_MAX
+from penstock_amqp.gate import Gate
+from penstock_amqp.wire.types import UByte, UInt
 from tests.frontends.amqp.dialogue import attach_sender, begin, opening
 from tests.frontends.amqp.frames import DETACH, DISPOSITION, TRANSFER, Raw, said, transfer
 from tests.thorough import examples

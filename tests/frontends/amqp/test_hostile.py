@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from proton import Message
 
 import penstock
-from penstock.wire.amqp import sasl
+from penstock_amqp.wire import sasl
 from tests.frontends.amqp.clients import WAIT_S, Client, texts
 
 OPEN = bytes.fromhex("0000001102000000005310c0040 1a10178".replace(" ", ""))

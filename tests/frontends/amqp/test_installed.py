@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import penstock
-from penstock.core.vocabulary.errors import InvalidArgument
+from penstock_core.vocabulary.errors import InvalidArgument
 
 
 def test_proton_is_installed() -> None:
@@ -20,7 +20,7 @@ def test_proton_is_installed() -> None:
 
 def test_without_proton_the_realm_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*sys.modules]:
-        if name.startswith("penstock.frontends.amqp."):
+        if name.startswith("penstock_amqp."):
             monkeypatch.delitem(sys.modules, name)
     for name in ("proton", "cproton", "cproton_ffi"):
         monkeypatch.setitem(sys.modules, name, None)

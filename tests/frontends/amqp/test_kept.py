@@ -16,10 +16,10 @@ from proton._wrapper import Wrapper
 
 import penstock
 from penstock.client.sync.sync import Session
-from penstock.frontends.amqp import kept as keeping
-from penstock.frontends.amqp.flows import key_of
-from penstock.frontends.amqp.kept import give_back_with, kept
-from penstock.wire.amqp.types import UInt
+from penstock_amqp import kept as keeping
+from penstock_amqp.flows import key_of
+from penstock_amqp.kept import give_back_with, kept
+from penstock_amqp.wire.types import UInt
 from tests.frontends.amqp.dialogue import attach_sender, talk
 from tests.frontends.amqp.frames import (
     DETACH,

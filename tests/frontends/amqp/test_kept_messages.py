@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from proton import Message, Timeout
 
-from penstock.core.ids.ids import IdSet
-from penstock.frontends.amqp import kept_messages
-from penstock.frontends.amqp.kept_messages import (
+from penstock_amqp import kept_messages
+from penstock_amqp.kept_messages import (
     ConnectionKept,
     KeptMessages,
     LinkRoom,
     UserKept,
 )
+from penstock_core.ids.ids import IdSet
 from tests.frontends.amqp.clients import WAIT_S
 from tests.frontends.amqp.conftest import Connect
 

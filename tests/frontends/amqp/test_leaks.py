@@ -9,12 +9,12 @@ import pytest
 
 import penstock
 from penstock.client.sync.sync import Session
-from penstock.frontends.amqp import connection
-from penstock.frontends.amqp.connection import AmqpConnection
-from penstock.frontends.amqp.engine import AmqpEngine
-from penstock.frontends.amqp.link_ends import IncomingLink, OutgoingLink
-from penstock.wire.amqp.sections import section
-from penstock.wire.amqp.types import Symbol, UInt, symbols
+from penstock_amqp import connection
+from penstock_amqp.connection import AmqpConnection
+from penstock_amqp.engine import AmqpEngine
+from penstock_amqp.link_ends import IncomingLink, OutgoingLink
+from penstock_amqp.wire.sections import section
+from penstock_amqp.wire.types import Symbol, UInt, symbols
 from tests.frontends.amqp.frames import (
     CLOSE,
     COORDINATOR,

@@ -14,13 +14,13 @@ from proton import Connection, ConnectionException, Message, Transport
 from proton.utils import BlockingConnection, LinkDetached
 
 import penstock
-from penstock.core.vocabulary.definitions import Definition
-from penstock.frontends.amqp.connection import AmqpHub
-from penstock.frontends.native.listener import NativeLimits, NativeListener
-from penstock.runtime.access.quota import ConnectionLimits
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import simulated
-from penstock.wire.amqp.types import UInt, UShort
+from penstock_amqp.connection import AmqpHub
+from penstock_amqp.wire.types import UInt, UShort
+from penstock_core.vocabulary.definitions import Definition
+from penstock_server.frontends.native.listener import NativeLimits, NativeListener
+from penstock_server.runtime.access.quota import ConnectionLimits
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import simulated
 from tests.frontends.amqp.clients import WAIT_S, Client, texts
 from tests.frontends.amqp.frames import (
     AMQP,

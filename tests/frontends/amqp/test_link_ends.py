@@ -14,9 +14,9 @@ from proton import Endpoint, Message
 from proton.utils import LinkDetached
 
 import penstock
-from penstock.frontends.amqp import connection as connection_module
-from penstock.frontends.amqp.engine import AmqpEngine
-from penstock.runtime.realm import RunningRealm
+from penstock_amqp import connection as connection_module
+from penstock_amqp.engine import AmqpEngine
+from penstock_server.runtime.realm import RunningRealm
 from tests.frontends.amqp.clients import WAIT_S
 from tests.frontends.amqp.conftest import Connect
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 import penstock
-from penstock.frontends.amqp.connection import AmqpConnection
-from penstock.frontends.amqp.engine import AmqpEngine
-from penstock.wire.amqp.types import UByte, UInt, ULong, written
+from penstock_amqp.connection import AmqpConnection
+from penstock_amqp.engine import AmqpEngine
+from penstock_amqp.wire.types import UByte, UInt, ULong, written
 from tests.frontends.amqp.frames import (
     AMQP,
     ATTACH,

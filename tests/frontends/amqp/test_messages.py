@@ -14,16 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from proton import Message
 
-from penstock.columns.events.batch import EventBatch, stamp
-from penstock.columns.events.body import body_of
-from penstock.columns.events.check import check_body
-from penstock.columns.events.event import Event
-from penstock.core.ids.ids import Span
-from penstock.frontends.amqp.incoming import batches_of
-from penstock.frontends.amqp.outgoing import EncodedMessages
-from penstock.frontends.amqp.single_message import SingleMessages
-from penstock.runtime.store.outgoing_batch import OutgoingBatch
-from penstock.wire.amqp.sections import (
+from penstock_amqp.incoming import batches_of
+from penstock_amqp.outgoing import EncodedMessages
+from penstock_amqp.single_message import SingleMessages
+from penstock_amqp.wire.sections import (
     APPLICATION_PROPERTIES,
     DATA,
     FOOTER,
@@ -38,7 +32,7 @@ from penstock.wire.amqp.sections import (
     section,
     sections_of,
 )
-from penstock.wire.amqp.types import (
+from penstock_amqp.wire.types import (
     Byte,
     Char,
     Described,
@@ -54,6 +48,12 @@ from penstock.wire.amqp.types import (
     read,
     written,
 )
+from penstock_core.columns.events.batch import EventBatch, stamp
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.check import check_body
+from penstock_core.columns.events.event import Event
+from penstock_core.ids.ids import Span
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 
 NOW_MS = 1_800_000_000_000
 

@@ -9,8 +9,8 @@ import proton
 import pytest
 
 import penstock
-from penstock.frontends.amqp.modified import BYTES_MAX, Modifications, added_by, annotated
-from penstock.wire.amqp.sections import (
+from penstock_amqp.modified import BYTES_MAX, Modifications, added_by, annotated
+from penstock_amqp.wire.sections import (
     DATA,
     HEADER,
     MESSAGE_ANNOTATIONS,
@@ -19,7 +19,7 @@ from penstock.wire.amqp.sections import (
     section,
     sections_of,
 )
-from penstock.wire.amqp.types import (
+from penstock_amqp.wire.types import (
     Decimal,
     Described,
     Int,

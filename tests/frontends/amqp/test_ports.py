@@ -9,7 +9,7 @@ import pytest
 from proton import Message
 
 import penstock
-from penstock.frontends.native import listener
+from penstock_server.frontends.native import listener
 from tests.frontends.amqp.clients import WAIT_S, Client, texts
 
 

@@ -10,19 +10,12 @@ from uuid import UUID
 
 import pytest
 
-from penstock.columns.events.batch import stamp
-from penstock.columns.events.body import body_of
-from penstock.columns.events.event import Event
-from penstock.core.bounds import TTL_MS_MAX
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import InvalidEvent
-from penstock.frontends.amqp.conditions import condition_of
-from penstock.frontends.amqp.incoming import batches_of
-from penstock.frontends.amqp.modified import take_delivery_time
-from penstock.frontends.amqp.outgoing import EncodedMessages
-from penstock.runtime.store.outgoing_batch import OutgoingBatch
-from penstock.wire.amqp.sections import entries, fields, sections_of
-from penstock.wire.amqp.types import (
+from penstock_amqp.conditions import condition_of
+from penstock_amqp.incoming import batches_of
+from penstock_amqp.modified import take_delivery_time
+from penstock_amqp.outgoing import EncodedMessages
+from penstock_amqp.wire.sections import entries, fields, sections_of
+from penstock_amqp.wire.types import (
     Array,
     Char,
     Decimal,
@@ -35,6 +28,13 @@ from penstock.wire.amqp.types import (
     UShort,
     written,
 )
+from penstock_core.bounds import TTL_MS_MAX
+from penstock_core.columns.events.batch import stamp
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.event import Event
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.errors import InvalidEvent
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 from tests.docs.pages import ROOT
 from tests.frontends.amqp.test_messages import NOW_MS, event, message
 

@@ -10,9 +10,9 @@ from proton.reactor import Copy
 from proton.utils import LinkDetached, SendException
 
 import penstock
-from penstock.core.vocabulary.temporary import SESSION_STORES_MAX
-from penstock.frontends.amqp import connection
-from penstock.frontends.amqp.limits import AmqpLimits
+from penstock_amqp import connection
+from penstock_amqp.limits import AmqpLimits
+from penstock_core.vocabulary.temporary import SESSION_STORES_MAX
 from tests.frontends.amqp.clients import WAIT_S, Client, plain, texts
 from tests.frontends.amqp.conftest import Connect
 from tests.named import TRICKY

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from penstock.frontends.amqp.read_batching import (
+from penstock_amqp.read_batching import (
     GATHER_S,
     GATHERED_BYTES_MAX,
     MANY_BYTES,
     ReadBatch,
 )
-from penstock.testing.loop import pass_time, simulated
+from penstock_testing.loop import pass_time, simulated
 
 MUCH = b"m" * MANY_BYTES
 LITTLE = b"l"

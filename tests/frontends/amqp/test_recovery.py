@@ -8,9 +8,9 @@ from contextlib import ExitStack
 import pytest
 
 import penstock
-from penstock.wire.amqp.frames import Frame
-from penstock.wire.amqp.sections import sections_of
-from penstock.wire.amqp.types import Symbol, UByte, UInt, symbols, written
+from penstock_amqp.wire.frames import Frame
+from penstock_amqp.wire.sections import sections_of
+from penstock_amqp.wire.types import Symbol, UByte, UInt, symbols, written
 from tests.client.patience import eventually
 from tests.frontends.amqp.clients import WAIT_S
 from tests.frontends.amqp.conftest import Dial

@@ -17,8 +17,8 @@ from proton import Endpoint, Message
 from proton.utils import BlockingConnection, LinkDetached, SendException
 
 import penstock
-from penstock.wire.amqp import sasl
-from penstock.wire.amqp.types import Symbol, written
+from penstock_amqp.wire import sasl
+from penstock_amqp.wire.types import Symbol, written
 from tests.frontends.amqp.clients import WAIT_S, Client, Source, texts
 
 QUICK: dict[str, Any] = {

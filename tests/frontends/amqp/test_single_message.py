@@ -11,20 +11,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from penstock.columns.events.batch import EventBatch, stamp
-from penstock.columns.events.check import check_body
-from penstock.columns.events.digest import digest
-from penstock.columns.events.single_event import ROW_BYTES_MAX
-from penstock.columns.schema.ipc import SCHEMA_BYTES_KEPT_MAX, batch_bytes, schema_bytes
-from penstock.columns.schema.layout import PROPERTY_COLUMNS_MAX
-from penstock.core.bounds import PROPERTY_NAME_CHARACTERS_MAX
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import EventTooLarge, PenstockError
-from penstock.frontends.amqp.incoming import batch_of, batches_of, row_of
-from penstock.frontends.amqp.single_message import DOUBTS_MAX, KINDS_MAX, SingleMessages
-from penstock.runtime.store.bodies import Body
-from penstock.wire.amqp.sections import DATA, VALUE, section
-from penstock.wire.amqp.types import (
+from penstock_amqp.incoming import batch_of, batches_of, row_of
+from penstock_amqp.single_message import DOUBTS_MAX, KINDS_MAX, SingleMessages
+from penstock_amqp.wire.sections import DATA, VALUE, section
+from penstock_amqp.wire.types import (
     Byte,
     Float32,
     Int,
@@ -36,6 +26,16 @@ from penstock.wire.amqp.types import (
     ULong,
     written,
 )
+from penstock_core.bounds import PROPERTY_NAME_CHARACTERS_MAX
+from penstock_core.columns.events.batch import EventBatch, stamp
+from penstock_core.columns.events.check import check_body
+from penstock_core.columns.events.digest import digest
+from penstock_core.columns.events.single_event import ROW_BYTES_MAX
+from penstock_core.columns.schema.ipc import SCHEMA_BYTES_KEPT_MAX, batch_bytes, schema_bytes
+from penstock_core.columns.schema.layout import PROPERTY_COLUMNS_MAX
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.errors import EventTooLarge, PenstockError
+from penstock_server.runtime.store.bodies import Body
 from tests.counting import calls_during
 from tests.frontends.amqp.test_messages import (
     APPLICATION,

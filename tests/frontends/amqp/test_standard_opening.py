@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.wire.amqp import sasl
-from penstock.wire.amqp.types import Described, Symbol, UInt, ULong, written
+from penstock_amqp.wire import sasl
+from penstock_amqp.wire.types import Described, Symbol, UInt, ULong, written
 from tests.frontends.amqp.dialogue import (
     Dialogue,
     Heard,

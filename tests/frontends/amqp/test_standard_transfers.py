@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.wire.amqp.sections import section
-from penstock.wire.amqp.types import Described, Symbol, UByte, UInt, ULong, listed, written
+from penstock_amqp.wire.sections import section
+from penstock_amqp.wire.types import Described, Symbol, UByte, UInt, ULong, listed, written
 from tests.frontends.amqp.dialogue import (
     Dialogue,
     Heard,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock.core.vocabulary.errors import NoQuorum
+from penstock_core.vocabulary.errors import NoQuorum
 from tests.frontends.amqp.dialogue import Dialogue, begin, opening
 from tests.frontends.amqp.frames import BEGIN, CLOSE, OPEN
 

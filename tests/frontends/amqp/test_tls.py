@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.wire.amqp import sasl
-from penstock.wire.amqp.types import Described, Symbol, ULong, read, written
+from penstock_amqp.wire import sasl
+from penstock_amqp.wire.types import Described, Symbol, ULong, read, written
 from tests.access.certificates import Authority
 from tests.frontends.amqp.clients import WAIT_S
 

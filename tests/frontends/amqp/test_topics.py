@@ -12,11 +12,11 @@ from proton import Delivery, Message, Timeout
 from proton.utils import BlockingReceiver, BlockingSender, LinkDetached
 
 import penstock
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.temporary import TEMPORARY
-from penstock.frontends.amqp.amqp_service import AttachedDurables
-from penstock.frontends.amqp.consumers import Consumer
-from penstock.frontends.amqp.engine import AmqpEngine
+from penstock_amqp.amqp_service import AttachedDurables
+from penstock_amqp.consumers import Consumer
+from penstock_amqp.engine import AmqpEngine
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.temporary import TEMPORARY
 from tests.client.patience import eventually
 from tests.frontends.amqp.clients import WAIT_S, Client, texts
 from tests.frontends.amqp.conftest import Connect

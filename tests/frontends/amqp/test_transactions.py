@@ -14,8 +14,8 @@ from proton.reactor import LinkOption
 from proton.utils import LinkDetached
 
 import penstock
-from penstock.frontends.amqp import connection
-from penstock.frontends.amqp.limits import AmqpLimits
+from penstock_amqp import connection
+from penstock_amqp.limits import AmqpLimits
 from tests.frontends.amqp.clients import WAIT_S, Client, plain, texts
 from tests.frontends.amqp.conftest import Connect
 

@@ -11,19 +11,19 @@ import pytest
 from proton import Message, symbol
 
 import penstock
-from penstock.columns.events.batch import stamp
-from penstock.columns.events.body import body_of
-from penstock.columns.events.event import Event
-from penstock.core.bounds import TTL_MS_MAX
-from penstock.core.ids.ids import Span
-from penstock.frontends.amqp import incoming, message_header
-from penstock.frontends.amqp.conditions import condition_of
-from penstock.frontends.amqp.message_header import KNOWN_CHARACTERS_MAX, PLAIN, PROPERTIES
-from penstock.frontends.amqp.outgoing import EncodedMessages
-from penstock.frontends.amqp.single_message import SingleMessages
-from penstock.runtime.store.outgoing_batch import OutgoingBatch
-from penstock.wire.amqp.sections import entries, fields, sections_of
-from penstock.wire.amqp.types import Decimal, Symbol, Timestamp, UInt, ULong, written
+from penstock_amqp import incoming, message_header
+from penstock_amqp.conditions import condition_of
+from penstock_amqp.message_header import KNOWN_CHARACTERS_MAX, PLAIN, PROPERTIES
+from penstock_amqp.outgoing import EncodedMessages
+from penstock_amqp.single_message import SingleMessages
+from penstock_amqp.wire.sections import entries, fields, sections_of
+from penstock_amqp.wire.types import Decimal, Symbol, Timestamp, UInt, ULong, written
+from penstock_core.bounds import TTL_MS_MAX
+from penstock_core.columns.events.batch import stamp
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.event import Event
+from penstock_core.ids.ids import Span
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 from tests.frontends.amqp.clients import WAIT_S, texts
 from tests.frontends.amqp.conftest import Connect
 from tests.frontends.amqp.test_messages import NOW_MS, message, of_native

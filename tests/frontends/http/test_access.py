@@ -10,8 +10,8 @@ from urllib.parse import quote
 import pytest
 
 import penstock
-from penstock.api.operations import OPERATIONS
-from penstock.frontends.http.routes import TABLE
+from penstock_core.api.operations import OPERATIONS
+from penstock_server.frontends.http.routes import TABLE
 from tests.frontends.http.asking import Web
 from tests.frontends.http.known import ANN, Known
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import typer.main
 from typer import Typer
 
-from penstock.cli.program import app
-from penstock.frontends.http.routes import TABLE
+from penstock_server.cli.program import app
+from penstock_server.frontends.http.routes import TABLE
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "rest.md"
 

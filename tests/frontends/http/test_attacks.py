@@ -11,9 +11,9 @@ from http.client import parse_headers
 import pytest
 
 import penstock
-from penstock.core.access.rights import Principal
-from penstock.core.vocabulary.errors import AuthenticationFailed, InvalidArgument
-from penstock.frontends.http.access import Guard
+from penstock_core.access.rights import Principal
+from penstock_core.vocabulary.errors import AuthenticationFailed, InvalidArgument
+from penstock_server.frontends.http.access import Guard
 from tests.frontends.http.asking import Reply, Web
 from tests.frontends.http.known import ANN, Known
 from tests.loops import on_a_loop

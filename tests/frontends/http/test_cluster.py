@@ -6,10 +6,10 @@ import pytest
 from msgspec import structs
 
 import penstock
-from penstock.api.realm import ClusterInfo, ClusterNodeInfo
-from penstock.core.vocabulary.node_figures import NodeFigures, TenureCounts
-from penstock.core.vocabulary.ports import CopyCounts
-from penstock.core.vocabulary.timings import Timings
+from penstock_core.api.realm import ClusterInfo, ClusterNodeInfo
+from penstock_core.vocabulary.node_figures import NodeFigures, TenureCounts
+from penstock_core.vocabulary.ports import CopyCounts
+from penstock_core.vocabulary.timings import Timings
 from tests.frontends.http.asking import Web
 
 

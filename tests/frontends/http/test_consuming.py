@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.frontends.http import consuming
-from penstock.runtime.access.askers import asker
-from penstock.runtime.subscriptions.leases import Leases
+from penstock_server.frontends.http import consuming
+from penstock_server.runtime.access.askers import asker
+from penstock_server.runtime.subscriptions.leases import Leases
 from tests.frontends.http.asking import Reply, Web
 from tests.frontends.http.known import Known
 from tests.frontends.http.test_hanging_up import ask, hang_up

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.frontends.http import consuming
-from penstock.runtime.access.askers import asker
-from penstock.runtime.subscriptions import pattern_fetch
-from penstock.runtime.subscriptions.pattern_fetch import even_shares
+from penstock_server.frontends.http import consuming
+from penstock_server.runtime.access.askers import asker
+from penstock_server.runtime.subscriptions import pattern_fetch
+from penstock_server.runtime.subscriptions.pattern_fetch import even_shares
 from tests.frontends.http.asking import Reply, Web, part
 from tests.frontends.http.known import Known
 from tests.frontends.http.test_consuming import ARROW, JSON, LONG_MS, NDJSON, fetch, publish, settle

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.frontends.http.http_service import HttpLimits
-from penstock.frontends.http.server import HttpConnection, HttpServer
-from penstock.testing.loop import pass_time
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_server.frontends.http.http_service import HttpLimits
+from penstock_server.frontends.http.server import HttpConnection, HttpServer
+from penstock_testing.loop import pass_time
 from tests.client.simulated import World, in_world
 from tests.frontends.test_connection import Wire
 from tests.frontends.test_fair_turns import publishers

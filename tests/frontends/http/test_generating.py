@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
-from penstock.api.durables import CreateDurable, DurableInfo
-from penstock.core.vocabulary.definitions import Definition
-from penstock.frontends.http.generating import readable, said_whole, without_unused, worded
-from penstock.frontends.http.openapi import document
-from penstock.frontends.http.routes import TABLE
-from penstock.frontends.http.shapes import DefinitionAnswer, DurableAnswer, NewDurable
+from penstock_core.api.durables import CreateDurable, DurableInfo
+from penstock_core.vocabulary.definitions import Definition
+from penstock_server.frontends.http.generating import readable, said_whole, without_unused, worded
+from penstock_server.frontends.http.openapi import document
+from penstock_server.frontends.http.routes import TABLE
+from penstock_server.frontends.http.shapes import DefinitionAnswer, DurableAnswer, NewDurable
 
 DOCUMENT = document(TABLE, "0")
 OPERATIONS = {

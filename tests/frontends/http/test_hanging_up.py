@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 import penstock
-from penstock.core.vocabulary.errors import LimitReached
-from penstock.runtime.access.askers import asker
-from penstock.runtime.delivery import choosers
-from penstock.runtime.delivery.selection import Choosing
-from penstock.runtime.reading.collecting import Collected
-from penstock.runtime.transfer.exports import Exports
+from penstock_core.vocabulary.errors import LimitReached
+from penstock_server.runtime.access.askers import asker
+from penstock_server.runtime.delivery import choosers
+from penstock_server.runtime.delivery.selection import Choosing
+from penstock_server.runtime.reading.collecting import Collected
+from penstock_server.runtime.transfer.exports import Exports
 from tests.frontends.http.asking import Web
 
 TIMEOUT_S = 30.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import penstock
-from penstock.core.vocabulary.ports import Clock
-from penstock.runtime.upkeep.history import STEP_US
+from penstock_core.vocabulary.ports import Clock
+from penstock_server.runtime.upkeep.history import STEP_US
 from tests.frontends.http.asking import Web
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import penstock
-from penstock.frontends.http import live, pattern_live
+from penstock_server.frontends.http import live, pattern_live
 from tests.frontends.http.asking import Web
 
 

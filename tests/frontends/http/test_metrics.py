@@ -13,11 +13,11 @@ from cryptography import x509
 from prometheus_client.parser import text_string_to_metric_families
 
 import penstock
-from penstock.api.requesting import OpenReplyQueue
-from penstock.api.transfers import BeginBackup, EndBackup
-from penstock.wire.mqtt.packets import MQTT_3, DisconnectPacket, PublishPacket, Will
-from penstock.wire.mqtt.properties import PacketProperties
-from penstock.wire.mqtt.reasons import Reason
+from penstock_core.api.requesting import OpenReplyQueue
+from penstock_core.api.transfers import BeginBackup, EndBackup
+from penstock_mqtt.wire.packets import MQTT_3, DisconnectPacket, PublishPacket, Will
+from penstock_mqtt.wire.properties import PacketProperties
+from penstock_mqtt.wire.reasons import Reason
 from tests.access.realms import ask, authority_in, realm_with_tls
 from tests.docs.pages import ROOT
 from tests.frontends.http.asking import Reply, Web

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.runtime.reading import newest
+from penstock_server.runtime.reading import newest
 from tests.frontends.http.asking import Web
 
 EVENTS = "channels/orders/events"

@@ -18,13 +18,13 @@ from schemathesis.specs.openapi.checks import (
 )
 
 import penstock
-from penstock.core.vocabulary.errors import error_classes
-from penstock.frontends.http.consuming_shapes import FetchedAnswer
-from penstock.frontends.http.openapi import document
-from penstock.frontends.http.publishing import ARROW, NDJSON
-from penstock.frontends.http.routes import TABLE
-from penstock.frontends.http.routing import BASE, TAR, Payload
-from penstock.frontends.http.statuses import STATUSES
+from penstock_core.vocabulary.errors import error_classes
+from penstock_server.frontends.http.consuming_shapes import FetchedAnswer
+from penstock_server.frontends.http.openapi import document
+from penstock_server.frontends.http.publishing import ARROW, NDJSON
+from penstock_server.frontends.http.routes import TABLE
+from penstock_server.frontends.http.routing import BASE, TAR, Payload
+from penstock_server.frontends.http.statuses import STATUSES
 from tests.frontends.http.asking import Web
 
 CONFORMANCE = [content_type_conformance, response_schema_conformance, status_code_conformance]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.frontends.http.places import SPARE, ConnectionPlaces, home_of
+from penstock_server.frontends.http.places import SPARE, ConnectionPlaces, home_of
 
 
 class Guest:

@@ -8,11 +8,11 @@ import socket
 import pytest
 
 import penstock
-from penstock.core.access.rights import Principal
-from penstock.core.vocabulary.errors import LimitReached
-from penstock.frontends.http.quotas import KNOWN_MAX, Quotas
-from penstock.runtime.access.quota import ConnectionLimits
-from penstock.testing.stores import StillClock
+from penstock_core.access.rights import Principal
+from penstock_core.vocabulary.errors import LimitReached
+from penstock_server.frontends.http.quotas import KNOWN_MAX, Quotas
+from penstock_server.runtime.access.quota import ConnectionLimits
+from penstock_testing.stores import StillClock
 from tests.frontends.http.asking import Web
 
 ANN, BOB = Principal("ann", "localhost"), Principal("bob", "localhost")

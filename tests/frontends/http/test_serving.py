@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.testing.process import ServerDidNotStart, ServerProcess
+from penstock_testing.process import ServerDidNotStart, ServerProcess
 from tests.frontends.http.asking import Web
 
 pytestmark = pytest.mark.process
@@ -46,7 +46,7 @@ def test_a_realm_without_http_does_not_listen(serve: Callable[..., ServerProcess
 
 
 def test_http_is_only_imported_where_it_is_served() -> None:
-    asked = "import sys, penstock.serving; print('uvicorn' in sys.modules)"
+    asked = "import sys, penstock_server.serving; print('uvicorn' in sys.modules)"
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
 
     assert told.stdout.strip() == "False"

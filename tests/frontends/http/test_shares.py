@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.core.access.rights import ANONYMOUS, Principal
-from penstock.core.vocabulary.errors import LimitReached
-from penstock.frontends.http.shares import Shares
+from penstock_core.access.rights import ANONYMOUS, Principal
+from penstock_core.vocabulary.errors import LimitReached
+from penstock_server.frontends.http.shares import Shares
 from tests.access.realms import QUICK
 from tests.client.patience import eventually
 from tests.frontends.http.asking import Web

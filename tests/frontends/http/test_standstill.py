@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock.frontends.http import http_service, server
-from penstock.frontends.http.standstill import Standstill
+from penstock_server.frontends.http import http_service, server
+from penstock_server.frontends.http.standstill import Standstill
 from tests.frontends.http.asking import Web
 
 

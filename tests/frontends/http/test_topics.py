@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.wire.mqtt.packets import DisconnectPacket, Will
-from penstock.wire.mqtt.properties import PacketProperties
-from penstock.wire.mqtt.reasons import Reason
+from penstock_mqtt.wire.packets import DisconnectPacket, Will
+from penstock_mqtt.wire.properties import PacketProperties
+from penstock_mqtt.wire.reasons import Reason
 from tests.frontends.http.asking import Web
 from tests.frontends.http.known import Known
 from tests.frontends.mqtt.clients import Hung, connected

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.frontends.http.routing import TAR
-from penstock.runtime.transfer.tar import MANIFEST_BYTES_MAX
+from penstock_server.frontends.http.routing import TAR
+from penstock_server.runtime.transfer.tar import MANIFEST_BYTES_MAX
 from tests.frontends.http.asking import Reply, Web, part
 
 

@@ -8,8 +8,8 @@ from collections import deque
 from types import TracebackType
 from typing import Any, Self
 
-from penstock.wire.mqtt.framing import PacketReader
-from penstock.wire.mqtt.packets import (
+from penstock_mqtt.wire.framing import PacketReader
+from penstock_mqtt.wire.packets import (
     MQTT_5,
     ConnackPacket,
     ConnectPacket,
@@ -20,8 +20,8 @@ from penstock.wire.mqtt.packets import (
     SubscribePacket,
     TopicSubscription,
 )
-from penstock.wire.mqtt.reading import packet_of
-from penstock.wire.mqtt.writing import packet_bytes
+from penstock_mqtt.wire.reading import packet_of
+from penstock_mqtt.wire.writing import packet_bytes
 
 WAIT_S = 20.0
 

@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
 import penstock
-from penstock.columns.events.body import body_of
-from penstock.columns.events.event import Event
-from penstock.core.messages.definitions import ChannelCreated, ChannelDeleted
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.runtime.reading.stretches import pages_of
-from penstock.runtime.realm import RunningRealm
-from penstock.runtime.store.bodies import body_from
-from penstock.runtime.writer.group import Group
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.event import Event
+from penstock_core.messages.definitions import ChannelCreated, ChannelDeleted
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_server.runtime.reading.stretches import pages_of
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.store.bodies import body_from
+from penstock_server.runtime.writer.group import Group
 
 
 def stored_in(realm: penstock.Realm, name: str) -> list[Event]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.wire.mqtt.packets import (
+from penstock_mqtt.wire.packets import (
     MQTT_3,
     MQTT_5,
     ConnectPacket,
@@ -21,8 +21,8 @@ from penstock.wire.mqtt.packets import (
     UnsubscribePacket,
     Will,
 )
-from penstock.wire.mqtt.properties import PacketProperties
-from penstock.wire.mqtt.reasons import Reason
+from penstock_mqtt.wire.properties import PacketProperties
+from penstock_mqtt.wire.reasons import Reason
 from tests.frontends.mqtt.clients import Hung, PacketClient, connected
 
 VERSIONS = pytest.mark.parametrize("version", [MQTT_3, MQTT_5])
@@ -179,7 +179,7 @@ def test_what_comes_together_is_stored_in_its_order(
 def test_more_messages_than_it_may_end_a_connection_and_the_others_are_stored(
     realm: penstock.Realm, url: str, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.frontends.mqtt.incoming.RECEIVE_MAXIMUM", 2)
+    monkeypatch.setattr("penstock_mqtt.incoming.RECEIVE_MAXIMUM", 2)
     topic = f"hasty/{version}"
     with connected(url, version=version) as client:
         client.send(*(PublishPacket(topic, b"%d" % each, 1, packet_id=each) for each in (1, 2, 3)))

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.frontends.mqtt import outbox
-from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, DisconnectPacket
-from penstock.wire.mqtt.properties import PacketProperties
-from penstock.wire.mqtt.reasons import Reason
+from penstock_mqtt import outbox
+from penstock_mqtt.wire.packets import MQTT_3, MQTT_5, DisconnectPacket
+from penstock_mqtt.wire.properties import PacketProperties
+from penstock_mqtt.wire.reasons import Reason
 from tests.access.certificates import Authority
 from tests.frontends.mqtt.clients import Hung, PacketClient, connected
 

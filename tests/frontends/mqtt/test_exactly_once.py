@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.wire.mqtt.packets import (
+from penstock_mqtt.wire.packets import (
     MQTT_3,
     MQTT_5,
     PubackPacket,
@@ -20,8 +20,8 @@ from penstock.wire.mqtt.packets import (
     UnsubscribePacket,
     Will,
 )
-from penstock.wire.mqtt.properties import PacketProperties
-from penstock.wire.mqtt.reasons import Reason
+from penstock_mqtt.wire.properties import PacketProperties
+from penstock_mqtt.wire.reasons import Reason
 from tests.frontends.mqtt.clients import PacketClient, connected, heard
 from tests.frontends.mqtt.test_sessions import HOUR, back, settled, stored
 
@@ -150,7 +150,7 @@ def test_a_client_that_refuses_a_message_does_not_get_it_again(url: str) -> None
 def test_too_many_messages_that_are_not_released_end_the_connection(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.frontends.mqtt.incoming.RECEIVE_MAXIMUM", 2)
+    monkeypatch.setattr("penstock_mqtt.incoming.RECEIVE_MAXIMUM", 2)
     with connected(url) as client:
         for number in (1, 2):
             assert publish(client, "many", b"", packet_id=number) == PubrecPacket(number)

@@ -10,14 +10,14 @@ import pytest
 from structlog.testing import capture_logs
 
 import penstock
-from penstock.columns.events.event import Event
-from penstock.frontends.mqtt.expressing import leave_out
-from penstock.frontends.mqtt.messages import message_of
-from penstock.runtime.access.open_connections import MessageCounts
-from penstock.runtime.access.rare_lines import EVERY_S
-from penstock.testing.loop import pass_time, simulated
-from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, PubackPacket, PubcompPacket, PubrecPacket
-from penstock.wire.mqtt.properties import PacketProperties
+from penstock_core.columns.events.event import Event
+from penstock_mqtt.expressing import leave_out
+from penstock_mqtt.messages import message_of
+from penstock_mqtt.wire.packets import MQTT_3, MQTT_5, PubackPacket, PubcompPacket, PubrecPacket
+from penstock_mqtt.wire.properties import PacketProperties
+from penstock_server.runtime.access.open_connections import MessageCounts
+from penstock_server.runtime.access.rare_lines import EVERY_S
+from penstock_testing.loop import pass_time, simulated
 from tests.frontends.mqtt.clients import PacketClient, connected
 from tests.frontends.mqtt.internal_stores import put_whole
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from penstock.frontends.mqtt.fan_out import FanOut
-from penstock.frontends.mqtt.filters import Filter
-from penstock.frontends.mqtt.messages import TopicMessage
-from penstock.runtime.access.open_connections import MessageCounts
-from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, TopicSubscription
-from penstock.wire.mqtt.properties import NO_PROPERTIES
+from penstock_mqtt.fan_out import FanOut
+from penstock_mqtt.filters import Filter
+from penstock_mqtt.messages import TopicMessage
+from penstock_mqtt.wire.packets import MQTT_3, MQTT_5, TopicSubscription
+from penstock_mqtt.wire.properties import NO_PROPERTIES
+from penstock_server.runtime.access.open_connections import MessageCounts
 
 OPEN: Any = SimpleNamespace(is_open=True, version=0)
 """Access that is off."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.frontends.mqtt.following import CREDIT, Replenishment
+from penstock_mqtt.following import CREDIT, Replenishment
 
 
 class Subscriptions:

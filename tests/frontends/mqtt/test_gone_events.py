@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.wire.mqtt.packets import (
+from penstock_mqtt.wire.packets import (
     MQTT_3,
     MQTT_5,
     PubcompPacket,
@@ -19,7 +19,7 @@ from penstock.wire.mqtt.packets import (
     PubrelPacket,
     UnsubscribePacket,
 )
-from penstock.wire.mqtt.reasons import Reason
+from penstock_mqtt.wire.reasons import Reason
 from tests.frontends.mqtt.clients import PacketClient, connected, heard
 from tests.frontends.mqtt.internal_stores import stored_in
 from tests.frontends.mqtt.test_exactly_once import Again, publish_wholly, take
@@ -99,7 +99,7 @@ def test_a_client_that_does_not_answer_is_told_again(
 def test_ids_of_what_is_gone_are_used_again(
     realm: penstock.Realm, url: str, monkeypatch: pytest.MonkeyPatch, qos: int
 ) -> None:
-    monkeypatch.setattr("penstock.frontends.mqtt.outbox._IDS", 1)
+    monkeypatch.setattr("penstock_mqtt.outbox._IDS", 1)
     name = f"used-again-{qos}"
     packet_id = in_flight(url, name, qos)
     purge(realm, name)

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.frontends.mqtt import held_bytes, session
-from penstock.frontends.mqtt.held_bytes import (
+from penstock_mqtt import held_bytes, session
+from penstock_mqtt.held_bytes import (
     STEP_BYTES,
     ClientBytes,
     HeldMessages,
     UserBytes,
     size_of,
 )
-from penstock.frontends.mqtt.in_flight import MessageSource
-from penstock.frontends.mqtt.messages import TopicMessage
-from penstock.wire.mqtt.packets import PubackPacket, PublishPacket
-from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties
-from penstock.wire.mqtt.reasons import Reason
+from penstock_mqtt.in_flight import MessageSource
+from penstock_mqtt.messages import TopicMessage
+from penstock_mqtt.wire.packets import PubackPacket, PublishPacket
+from penstock_mqtt.wire.properties import NO_PROPERTIES, PacketProperties
+from penstock_mqtt.wire.reasons import Reason
 from tests.frontends.mqtt.clients import connected, heard
 from tests.frontends.mqtt.test_outbox import VERSIONS, LastingLine, Line
 

@@ -11,27 +11,27 @@ import msgspec
 import pytest
 
 import penstock
-from penstock.api.channels import PurgeChannel
-from penstock.api.operations import COLUMNS, READ, REQUESTS, Numbered
-from penstock.api.publishing import PublishEvents
-from penstock.api.subscriptions import Subscribe
-from penstock.core.access.rights import Principal
-from penstock.core.realm.directory import Directory
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import NameAlreadyBound, NameDoesNotExist
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromId
-from penstock.frontends.mqtt.session_store import (
+from penstock_core.access.rights import Principal
+from penstock_core.api.channels import PurgeChannel
+from penstock_core.api.operations import COLUMNS, READ, REQUESTS, Numbered
+from penstock_core.api.publishing import PublishEvents
+from penstock_core.api.subscriptions import Subscribe
+from penstock_core.realm.directory import Directory
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import NameAlreadyBound, NameDoesNotExist
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromId
+from penstock_mqtt.session_store import (
     SessionRecord,
     StoredPrincipal,
     session_entry,
 )
-from penstock.runtime.access.permits import asked_of_internal
-from penstock.runtime.operations.callers import Caller
-from penstock.wire.mqtt.packets import MQTT_5, PublishPacket, Will
-from penstock.wire.mqtt.properties import PacketProperties
-from penstock.wire.mqtt.reasons import Reason
-from penstock.wire.mqtt.writing import packet_bytes
+from penstock_mqtt.wire.packets import MQTT_5, PublishPacket, Will
+from penstock_mqtt.wire.properties import PacketProperties
+from penstock_mqtt.wire.reasons import Reason
+from penstock_mqtt.wire.writing import packet_bytes
+from penstock_server.runtime.access.permits import asked_of_internal
+from penstock_server.runtime.operations.callers import Caller
 from tests.frontends.mqtt.clients import PacketClient, connected
 from tests.frontends.mqtt.internal_stores import (
     definition_of,

@@ -9,15 +9,10 @@ from typing import Final
 
 import pytest
 
-from penstock.core.vocabulary.ports import Buffer
-from penstock.frontends.mqtt.hub import MqttHub
-from penstock.frontends.mqtt.messages import Received, body_of_messages
-from penstock.frontends.native.listener import NativeLimits, NativeListener
-from penstock.runtime.realm import RunningRealm
-from penstock.runtime.store.bodies import body_from
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import pass_time, simulated
-from penstock.wire.mqtt.packets import (
+from penstock_core.vocabulary.ports import Buffer
+from penstock_mqtt.hub import MqttHub
+from penstock_mqtt.messages import Received, body_of_messages
+from penstock_mqtt.wire.packets import (
     ConnackPacket,
     ConnectPacket,
     PubackPacket,
@@ -25,6 +20,11 @@ from penstock.wire.mqtt.packets import (
     SubscribePacket,
     TopicSubscription,
 )
+from penstock_server.frontends.native.listener import NativeLimits, NativeListener
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.store.bodies import body_from
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import pass_time, simulated
 from tests.cluster.machines import the_loop, until
 from tests.cluster.serving import HOST
 from tests.cluster.test_mqtt import HOUR, Client, reach, subscribe

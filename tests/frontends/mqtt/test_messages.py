@@ -9,16 +9,16 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from penstock.columns.events.batch import stamp
-from penstock.columns.events.body import body_of_columns
-from penstock.columns.events.event import Event
-from penstock.columns.schema.ipc import batch_bytes
-from penstock.columns.schema.rows import Rows
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.frontends.mqtt import messages
-from penstock.frontends.mqtt.messages import (
+from penstock_core.columns.events.batch import stamp
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.schema.ipc import batch_bytes
+from penstock_core.columns.schema.rows import Rows
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_mqtt import messages
+from penstock_mqtt.messages import (
     ALL_TOPICS,
     Reading,
     Received,
@@ -28,14 +28,14 @@ from penstock.frontends.mqtt.messages import (
     messages_of,
     published_parts,
 )
-from penstock.frontends.mqtt.topic_channels import TopicChannel
-from penstock.runtime.realm import RunningRealm
-from penstock.runtime.store.outgoing_batch import OutgoingBatch
-from penstock.runtime.store.tail_batch import TailBatch
-from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, PublishPacket
-from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties
-from penstock.wire.mqtt.reading import packet_of
-from penstock.wire.mqtt.writing import packet_bytes
+from penstock_mqtt.topic_channels import TopicChannel
+from penstock_mqtt.wire.packets import MQTT_3, MQTT_5, PublishPacket
+from penstock_mqtt.wire.properties import NO_PROPERTIES, PacketProperties
+from penstock_mqtt.wire.reading import packet_of
+from penstock_mqtt.wire.writing import packet_bytes
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
+from penstock_server.runtime.store.tail_batch import TailBatch
 
 
 def received(topic: str, payload: bytes, qos: int = 1, **more: object) -> Received:

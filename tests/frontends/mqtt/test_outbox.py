@@ -8,25 +8,25 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.vocabulary.errors import PenstockError
-from penstock.frontends.mqtt.filters import Filter
-from penstock.frontends.mqtt.in_flight import MessageSource
-from penstock.frontends.mqtt.messages import TopicMessage
-from penstock.frontends.mqtt.outbox import WAITING_MAX, Outbox
-from penstock.frontends.mqtt.reasons import reason_of
-from penstock.runtime.access.open_connections import MessageCounts
-from penstock.testing.stores import StillClock
-from penstock.wire.mqtt.framing import PacketReader
-from penstock.wire.mqtt.packets import (
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_mqtt.filters import Filter
+from penstock_mqtt.in_flight import MessageSource
+from penstock_mqtt.messages import TopicMessage
+from penstock_mqtt.outbox import WAITING_MAX, Outbox
+from penstock_mqtt.reasons import reason_of
+from penstock_mqtt.wire.framing import PacketReader
+from penstock_mqtt.wire.packets import (
     MQTT_3,
     MQTT_5,
     PACKET_BYTES_MAX,
     PubrelPacket,
     TopicSubscription,
 )
-from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties
-from penstock.wire.mqtt.reading import packet_of
-from penstock.wire.mqtt.reasons import Reason
+from penstock_mqtt.wire.properties import NO_PROPERTIES, PacketProperties
+from penstock_mqtt.wire.reading import packet_of
+from penstock_mqtt.wire.reasons import Reason
+from penstock_server.runtime.access.open_connections import MessageCounts
+from penstock_testing.stores import StillClock
 
 VERSIONS = pytest.mark.parametrize("version", [MQTT_3, MQTT_5])
 

@@ -8,17 +8,15 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.core.access.rights import ANONYMOUS, Principal
-from penstock.frontends.mqtt.connection import CONNECT_BYTES_MAX, HELD_BYTES_MAX, MqttConnection
-from penstock.frontends.mqtt.mqtt_realm import (
+from penstock_core.access.rights import ANONYMOUS, Principal
+from penstock_mqtt.connection import CONNECT_BYTES_MAX, HELD_BYTES_MAX, MqttConnection
+from penstock_mqtt.mqtt_realm import (
     INCOMPLETE_SMALL_BYTES,
     UNKNOWN_BYTES_MAX,
     UNKNOWN_SMALL_BYTES,
 )
-from penstock.frontends.shared.buffers import Buffers
-from penstock.testing.loop import pass_time, simulated
-from penstock.wire.mqtt.framing import CONTROL_BYTES_MAX, FILTERS_BYTES_MAX
-from penstock.wire.mqtt.packets import (
+from penstock_mqtt.wire.framing import CONTROL_BYTES_MAX, FILTERS_BYTES_MAX
+from penstock_mqtt.wire.packets import (
     MQTT_5,
     ConnectPacket,
     DisconnectPacket,
@@ -33,13 +31,15 @@ from penstock.wire.mqtt.packets import (
     UnsubscribePacket,
     Will,
 )
-from penstock.wire.mqtt.primitives import variable_bytes
-from penstock.wire.mqtt.properties import (
+from penstock_mqtt.wire.primitives import variable_bytes
+from penstock_mqtt.wire.properties import (
     USER_PROPERTIES_MAX,
     PacketProperties,
 )
-from penstock.wire.mqtt.reasons import Reason
-from penstock.wire.mqtt.writing import packet_bytes
+from penstock_mqtt.wire.reasons import Reason
+from penstock_mqtt.wire.writing import packet_bytes
+from penstock_server.frontends.shared.buffers import Buffers
+from penstock_testing.loop import pass_time, simulated
 from tests.frontends.mqtt.clients import PacketClient, connected
 from tests.frontends.mqtt.test_shared_turns import hub
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.core.vocabulary.errors import AccessDenied, error_classes
-from penstock.frontends.mqtt.reasons import REASONS, reason_of, reason_within
-from penstock.wire.mqtt import reasons
-from penstock.wire.mqtt.reasons import Reason, malformed
+from penstock_core.vocabulary.errors import AccessDenied, error_classes
+from penstock_mqtt.reasons import REASONS, reason_of, reason_within
+from penstock_mqtt.wire import reasons
+from penstock_mqtt.wire.reasons import Reason, malformed
 
 
 def test_every_error_has_a_reason_code_that_is_a_failure() -> None:

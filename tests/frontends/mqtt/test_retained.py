@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import InvalidArgument, NameAlreadyBound
-from penstock.frontends.mqtt import outbox, retained, retained_delivery
-from penstock.runtime.reading import stretches
-from penstock.wire.mqtt.packets import (
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import InvalidArgument, NameAlreadyBound
+from penstock_mqtt import outbox, retained, retained_delivery
+from penstock_mqtt.wire.packets import (
     MQTT_3,
     MQTT_5,
     PubackPacket,
@@ -21,8 +20,9 @@ from penstock.wire.mqtt.packets import (
     UnsubscribePacket,
     Will,
 )
-from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties
-from penstock.wire.mqtt.reasons import Reason
+from penstock_mqtt.wire.properties import NO_PROPERTIES, PacketProperties
+from penstock_mqtt.wire.reasons import Reason
+from penstock_server.runtime.reading import stretches
 from tests.frontends.mqtt.clients import Hung, PacketClient, connected, heard
 from tests.frontends.mqtt.internal_stores import (
     definition_of,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.wire.mqtt.packets import Will
-from penstock.wire.mqtt.properties import PacketProperties
-from penstock.wire.mqtt.reasons import Reason
+from penstock_mqtt.wire.packets import Will
+from penstock_mqtt.wire.properties import PacketProperties
+from penstock_mqtt.wire.reasons import Reason
 from tests.frontends.mqtt.clients import PacketClient
 from tests.frontends.mqtt.test_internal_stores import GUARDED
 from tests.frontends.mqtt.test_sessions import HOUR, back, settled

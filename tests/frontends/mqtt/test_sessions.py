@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.session_durables import is_of_session
-from penstock.frontends.mqtt.durable_feed import durable_of
-from penstock.testing.process import ServerProcess
-from penstock.wire.mqtt.packets import (
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_core.vocabulary.session_durables import is_of_session
+from penstock_mqtt.durable_feed import durable_of
+from penstock_mqtt.wire.packets import (
     MQTT_3,
     MQTT_5,
     DisconnectPacket,
@@ -24,8 +23,9 @@ from penstock.wire.mqtt.packets import (
     UnsubscribePacket,
     Will,
 )
-from penstock.wire.mqtt.properties import PacketProperties
-from penstock.wire.mqtt.reasons import Reason
+from penstock_mqtt.wire.properties import PacketProperties
+from penstock_mqtt.wire.reasons import Reason
+from penstock_testing.process import ServerProcess
 from tests.frontends.mqtt.clients import Hung, PacketClient, connected, heard
 from tests.frontends.mqtt.internal_stores import made_before
 

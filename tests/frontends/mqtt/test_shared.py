@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.frontends.mqtt.durable_feed import shared_durable_of
-from penstock.wire.mqtt.packets import (
+from penstock_mqtt.durable_feed import shared_durable_of
+from penstock_mqtt.wire.packets import (
     MQTT_3,
     MQTT_5,
     PubackPacket,
     PublishPacket,
     UnsubscribePacket,
 )
-from penstock.wire.mqtt.properties import PacketProperties
-from penstock.wire.mqtt.reasons import Reason
+from penstock_mqtt.wire.properties import PacketProperties
+from penstock_mqtt.wire.reasons import Reason
 from tests.frontends.mqtt.clients import PacketClient, connected, heard
 from tests.frontends.mqtt.test_sessions import back, durables, settled, take
 

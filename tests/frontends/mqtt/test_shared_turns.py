@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import InvalidEvent, PenstockError
-from penstock.frontends.mqtt.hub import MqttHub
-from penstock.frontends.mqtt.json_payloads import FEW
-from penstock.frontends.mqtt.messages import Gathered, GatheredTogether, Received
-from penstock.frontends.native.listener import NativeLimits, NativeListener
-from penstock.storage.memory import MemoryBlobs, MemoryJournal
-from penstock.testing.loop import pass_time, simulated
-from penstock.wire.mqtt.packets import PublishPacket
-from penstock.wire.mqtt.plain_messages import PlainMessage
-from penstock.wire.mqtt.reasons import MqttViolation, Reason
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import InvalidEvent, PenstockError
+from penstock_mqtt.hub import MqttHub
+from penstock_mqtt.json_payloads import FEW
+from penstock_mqtt.messages import Gathered, GatheredTogether, Received
+from penstock_mqtt.wire.packets import PublishPacket
+from penstock_mqtt.wire.plain_messages import PlainMessage
+from penstock_mqtt.wire.reasons import MqttViolation, Reason
+from penstock_server.frontends.native.listener import NativeLimits, NativeListener
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import pass_time, simulated
 from tests.runtime.living import living
 
 

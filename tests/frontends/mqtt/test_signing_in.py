@@ -15,7 +15,8 @@ from jwt.algorithms import ECAlgorithm
 from msgspec.structs import replace
 
 import penstock
-from penstock.wire.mqtt.packets import (
+from penstock_core.wire.scram import MECHANISM, ScramClient
+from penstock_mqtt.wire.packets import (
     AuthPacket,
     ConnackPacket,
     ConnectPacket,
@@ -25,9 +26,8 @@ from penstock.wire.mqtt.packets import (
     PubackPacket,
     PublishPacket,
 )
-from penstock.wire.mqtt.properties import PacketProperties
-from penstock.wire.mqtt.reasons import Reason
-from penstock.wire.scram import MECHANISM, ScramClient
+from penstock_mqtt.wire.properties import PacketProperties
+from penstock_mqtt.wire.reasons import Reason
 from tests.access.realms import QUICK, authority_in, realm_with_tls
 from tests.frontends.mqtt.clients import Hung, PacketClient, connected
 

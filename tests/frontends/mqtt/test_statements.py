@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.wire.mqtt.packets import (
+from penstock_mqtt.wire.packets import (
     MQTT_3,
     ConnackPacket,
     ConnectPacket,
@@ -26,8 +26,8 @@ from penstock.wire.mqtt.packets import (
     UnsubscribePacket,
     Will,
 )
-from penstock.wire.mqtt.properties import PacketProperties
-from penstock.wire.mqtt.reasons import Reason
+from penstock_mqtt.wire.properties import PacketProperties
+from penstock_mqtt.wire.reasons import Reason
 from tests.frontends.mqtt.clients import Hung, PacketClient, connected, heard
 
 pytestmark = pytest.mark.spec("M1")

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.frontends.mqtt.json_payloads import FEW
-from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, PublishPacket
-from penstock.wire.mqtt.properties import PacketProperties
-from penstock.wire.mqtt.reasons import Reason
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_mqtt.json_payloads import FEW
+from penstock_mqtt.wire.packets import MQTT_3, MQTT_5, PublishPacket
+from penstock_mqtt.wire.properties import PacketProperties
+from penstock_mqtt.wire.reasons import Reason
 from tests.frontends.mqtt.clients import Hung, connected, heard
 
 LASTING = PacketProperties(session_expiry_s=3_600)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.vocabulary.topics import filter_fault, topic_matches
-from penstock.frontends.mqtt import topic_index
-from penstock.frontends.mqtt.topic_index import TopicIndex
+from penstock_core.vocabulary.topics import filter_fault, topic_matches
+from penstock_mqtt import topic_index
+from penstock_mqtt.topic_index import TopicIndex
 from tests.thorough import examples
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.core.access.acl import Acl, Entry, filled
-from penstock.core.access.rights import Principal
-from penstock.core.vocabulary.errors import AccessDenied, InvalidArgument
-from penstock.wire.mqtt.packets import PublishPacket, Will
-from penstock.wire.mqtt.properties import PacketProperties
-from penstock.wire.mqtt.reasons import Reason
+from penstock_core.access.acl import Acl, Entry, filled
+from penstock_core.access.rights import Principal
+from penstock_core.vocabulary.errors import AccessDenied, InvalidArgument
+from penstock_mqtt.wire.packets import PublishPacket, Will
+from penstock_mqtt.wire.properties import PacketProperties
+from penstock_mqtt.wire.reasons import Reason
 from tests.frontends.mqtt.clients import Hung, PacketClient, connected, heard
 
 pytestmark = pytest.mark.spec("M15")

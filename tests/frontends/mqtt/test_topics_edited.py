@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.wire.mqtt.packets import PubackPacket
+from penstock_mqtt.wire.packets import PubackPacket
 from tests.frontends.mqtt.clients import PacketClient, connected, heard
 from tests.frontends.mqtt.test_exactly_once import Again, publish_wholly
 from tests.frontends.mqtt.test_exactly_once import take as take_wholly

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.topology import apply, look, parse, plan
+from penstock_tools.topology import apply, look, parse, plan
 from tests.frontends.mqtt.test_internal_stores import GUARDED
 
 pytestmark = [pytest.mark.spec("M12", "A3")]

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.wire.mqtt.packets import ConnackPacket, ConnectPacket, PubackPacket, PublishPacket
-from penstock.wire.mqtt.reading import packet_of
-from penstock.wire.mqtt.writing import packet_bytes
-from penstock.wire.native import messages as wire
-from penstock.wire.native.frames import PREFACE, FrameReader, frame
-from penstock.wire.websocket import BINARY, CLOSE, PING, PONG, TEXT, answer_to
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.frames import PREFACE, FrameReader, frame
+from penstock_core.wire.websocket import BINARY, CLOSE, PING, PONG, TEXT, answer_to
+from penstock_mqtt.wire.packets import ConnackPacket, ConnectPacket, PubackPacket, PublishPacket
+from penstock_mqtt.wire.reading import packet_of
+from penstock_mqtt.wire.writing import packet_bytes
 from tests.frontends.mqtt.clients import WAIT_S, connected
 from tests.wire.test_websocket import masked
 

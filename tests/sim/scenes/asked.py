@@ -7,13 +7,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from penstock import aio
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import (
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import (
     NameDoesNotExist,
     Refused,
     Unavailable,
 )
-from penstock.testing.loop import pass_time
+from penstock_testing.loop import pass_time
 from tests.sim.programs import Cast, Program
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import asyncio
 from typing import TYPE_CHECKING, Literal
 
 from penstock import aio
-from penstock.core.vocabulary.errors import NameDoesNotExist, Refused, Unavailable
-from penstock.testing.loop import pass_time
+from penstock_core.vocabulary.errors import NameDoesNotExist, Refused, Unavailable
+from penstock_testing.loop import pass_time
 from tests.sim.programs import Cast, Program
 
 if TYPE_CHECKING:

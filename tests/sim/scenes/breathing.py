@@ -10,12 +10,12 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.columns.events.event import Event
-from penstock.core.ids.ids import IdSet, Spans
-from penstock.core.vocabulary.backoff import Backoff
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import IllegalState, StorageFailed
-from penstock.testing.loop import pass_time
+from penstock_core.columns.events.event import Event
+from penstock_core.ids.ids import IdSet, Spans
+from penstock_core.vocabulary.backoff import Backoff
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import IllegalState, StorageFailed
+from penstock_testing.loop import pass_time
 from tests.sim.clients import Arrived, Outlet, Publisher, Worker, stored
 from tests.sim.promises import Ledger, Receipts
 from tests.spindles import spindles

@@ -8,11 +8,11 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.errors import CapacityReached, PenstockError
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.testing.loop import pass_time
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.errors import CapacityReached, PenstockError
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_testing.loop import pass_time
 from tests.sim.clients import Publisher, answer, body, stored
 from tests.sim.promises import Ledger
 from tests.spindles import spindles

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.definitions import Definition, Storage
-from penstock.core.vocabulary.errors import PenstockError
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.testing.loop import pass_time
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_testing.loop import pass_time
 from tests.sim.clients import Found, Publisher, Worker, stored
 from tests.sim.promises import Ledger, Receipts
 

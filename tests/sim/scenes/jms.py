@@ -10,10 +10,10 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from penstock import aio
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import PenstockError
-from penstock.testing.loop import pass_time
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_testing.loop import pass_time
 from tests.sim.consumers import Seat, datas_of, unasked
 from tests.sim.programs import Cast, Program, Steady
 from tests.sim.promises import Ledger, Receipts

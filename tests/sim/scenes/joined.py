@@ -8,9 +8,9 @@ from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import NameAlreadyBound
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import NameAlreadyBound
 from tests.sim.clients import Found, Publisher, stored
 from tests.sim.promises import Ledger
 from tests.spindles import spindles

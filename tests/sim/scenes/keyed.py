@@ -7,8 +7,8 @@ from collections import defaultdict
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.definitions import Definition
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.definitions import Definition
 from tests.sim.clients import Publisher, stored
 from tests.sim.promises import Ledger
 from tests.spindles import spindles

@@ -8,7 +8,7 @@ import contextlib
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.api.consuming import (
+from penstock_core.api.consuming import (
     ExtendLease,
     Fetched,
     FetchEvents,
@@ -16,12 +16,12 @@ from penstock.api.consuming import (
     Settled,
     SettleLease,
 )
-from penstock.columns.events.event import Event
-from penstock.core.ids.ids import IdSet
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import DurableInUse, LeaseEnded
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.testing.loop import pass_time
+from penstock_core.columns.events.event import Event
+from penstock_core.ids.ids import IdSet
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import DurableInUse, LeaseEnded
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_testing.loop import pass_time
 from tests.sim.clients import Publisher
 from tests.sim.promises import Ledger, Receipts
 from tests.sim.scenes.leased_over import OverPattern

@@ -8,7 +8,7 @@ import contextlib
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.api.consuming import (
+from penstock_core.api.consuming import (
     Fetched,
     FetchFromPattern,
     How,
@@ -16,13 +16,13 @@ from penstock.api.consuming import (
     Settled,
     SettlePatternLease,
 )
-from penstock.api.patterns import CreatePatternDurable
-from penstock.columns.events.event import Event
-from penstock.core.ids.ids import IdSet
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import LeaseEnded, NameAlreadyBound, PenstockError
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.testing.loop import pass_time
+from penstock_core.api.patterns import CreatePatternDurable
+from penstock_core.columns.events.event import Event
+from penstock_core.ids.ids import IdSet
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import LeaseEnded, NameAlreadyBound, PenstockError
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_testing.loop import pass_time
 from tests.sim.clients import Publisher
 from tests.sim.promises import Ledger, Receipts
 

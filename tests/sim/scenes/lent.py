@@ -11,15 +11,15 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from penstock import aio
-from penstock.columns.events.event import Event
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import NoSuchTransaction, PenstockError
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.runtime.writer.transactions import StorePart
-from penstock.testing.loop import pass_time
-from penstock.testing.network import MACHINE
+from penstock_core.columns.events.event import Event
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import NoSuchTransaction, PenstockError
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_server.runtime.writer.transactions import StorePart
+from penstock_testing.loop import pass_time
+from penstock_testing.network import MACHINE
 from tests.sim.clients import Outlet, Publisher, answer, body
 from tests.sim.promises import Ledger
 

@@ -7,12 +7,12 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.columns.events.event import Event
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import PenstockError
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.testing.loop import pass_time
+from penstock_core.columns.events.event import Event
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_testing.loop import pass_time
 from tests.sim.clients import Publisher, answer, body, stored
 from tests.sim.promises import Ledger
 

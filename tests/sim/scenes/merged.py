@@ -7,12 +7,12 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.columns.events.batch import EventBatch
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.testing.loop import pass_time
+from penstock_core.columns.events.batch import EventBatch
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_testing.loop import pass_time
 from tests.runtime.merge_model import KEY, Follower, MergeModel, Properties
 from tests.sim.clients import Outlet, Publisher, Worker, stored
 from tests.sim.promises import Ledger, Receipts

@@ -8,13 +8,13 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.counters import Counters
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import PenstockError
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import FromEarliest, FromId, FromLatest
-from penstock.testing.loop import pass_time
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.counters import Counters
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest, FromId, FromLatest
+from penstock_testing.loop import pass_time
 from tests.sim.clients import Arrived, Outlet, Publisher, Worker, answer, body, stored
 from tests.sim.promises import Ledger, Receipts
 from tests.spindles import spindles

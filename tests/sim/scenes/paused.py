@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import (
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import (
     NameAlreadyBound,
     PenstockError,
     PublishingPaused,
     StorageFailed,
 )
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.runtime.writer.transactions import StorePart
-from penstock.testing.loop import pass_time
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_server.runtime.writer.transactions import StorePart
+from penstock_testing.loop import pass_time
 from tests.sim.clients import Publisher, Worker, answer, body, stored
 from tests.sim.promises import Ledger, Receipts
 from tests.spindles import spindles

@@ -6,8 +6,8 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.definitions import Definition
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.definitions import Definition
 from tests.sim.clients import Publisher, Worker, stored
 from tests.sim.promises import Ledger, Receipts
 from tests.spindles import spindles

@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import PenstockError
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.testing.loop import pass_time
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_testing.loop import pass_time
 from tests.sim.clients import Arrived, Publisher, Worker, stored
 from tests.sim.promises import Ledger, Receipts
 from tests.spindles import spindles

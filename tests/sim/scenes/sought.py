@@ -12,21 +12,21 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.columns.events.event import Event
-from penstock.core.ids.ids import IdSet, Spans
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import IllegalState, InvalidArgument, PenstockError
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.start_positions import (
+from penstock_core.columns.events.event import Event
+from penstock_core.ids.ids import IdSet, Spans
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument, PenstockError
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import (
     AnyStart,
     FromEarliest,
     FromId,
     FromLatest,
     FromTime,
 )
-from penstock.runtime.delivery.delivery import Redeliveries
-from penstock.runtime.store.outgoing_batch import OutgoingBatch
-from penstock.testing.loop import pass_time
+from penstock_server.runtime.delivery.delivery import Redeliveries
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
+from penstock_testing.loop import pass_time
 from tests.sim.clients import Arrived, Outlet, Publisher, answer, stored
 from tests.sim.movers import MovedSeat, Mover
 from tests.sim.programs import Cast

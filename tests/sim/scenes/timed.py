@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.definitions import Definition
-from penstock.testing.loop import pass_time
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.definitions import Definition
+from penstock_testing.loop import pass_time
 from tests.sim.clients import Found, Publisher, stored
 from tests.sim.promises import Ledger
 

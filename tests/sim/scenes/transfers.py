@@ -7,17 +7,17 @@ import contextlib
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from penstock.columns.events.event import Event
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import (
+from penstock_core.columns.events.event import Event
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import (
     AlreadyCommitted,
     NameAlreadyBound,
     NoSuchTransaction,
     PenstockError,
 )
-from penstock.runtime.writer.transactions import StorePart
-from penstock.testing.loop import pass_time
+from penstock_server.runtime.writer.transactions import StorePart
+from penstock_testing.loop import pass_time
 from tests.sim.clients import Publisher, answer, body, stored
 from tests.sim.promises import Ledger
 from tests.spindles import spindles

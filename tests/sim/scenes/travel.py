@@ -7,13 +7,13 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.columns.events.event import Event
-from penstock.columns.files.exports import FORMAT, Manifest
-from penstock.core.realm.exported_file import ExportedFile
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import NameDoesNotExist, PenstockError
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.testing.loop import pass_time
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.files.exports import FORMAT, Manifest
+from penstock_core.realm.exported_file import ExportedFile
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import NameDoesNotExist, PenstockError
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_testing.loop import pass_time
 from tests.sim.clients import Publisher, Worker, stored
 from tests.sim.promises import Ledger, Receipts
 from tests.spindles import spindles

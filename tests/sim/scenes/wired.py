@@ -9,11 +9,11 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from penstock import aio
-from penstock.columns.events.event import Event
-from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.definitions import Definition
-from penstock.core.vocabulary.errors import NoSuchTransaction, PenstockError, Refused, Unavailable
-from penstock.testing.loop import pass_time
+from penstock_core.columns.events.event import Event
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import NoSuchTransaction, PenstockError, Refused, Unavailable
+from penstock_testing.loop import pass_time
 from tests.sim.consumers import Follower, Seat, Taker, unasked
 from tests.sim.programs import Cast, Pipelined, Program, Steady
 from tests.sim.promises import Ledger, Receipts

@@ -24,9 +24,9 @@ from typing import Final
 from msgspec import Struct, field
 
 import penstock
-from penstock.core.vocabulary.errors import PenstockError
 from penstock.tables import Table
-from penstock.testing.process import ServerProcess
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_testing.process import ServerProcess
 
 STAGES: Final = ("planned", "in tasks", "finished", "any time")
 DATA: Final = "x" * 300

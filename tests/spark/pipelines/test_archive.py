@@ -12,16 +12,16 @@ from pyspark.sql import SparkSession
 
 import penstock
 from penstock.client.sync.sync import Channel, Session
-from penstock.columns.schema.ipc import schema_from
-from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
-from penstock.core.vocabulary.names import escaped, file_part
-from penstock.spark import register
-from penstock.spark.archiving import ArchiveSource, Lake, Written, commit, compact
-from penstock.spark.archiving import register as name_archive
-from penstock.spark.pipelines import parse, run
-from penstock.spark.pipelines.sources import listed
-from penstock.spark.pipelines.steps.archive import ArchiveStep
 from penstock.tables import DataFile, Format, Table
+from penstock_core.columns.schema.ipc import schema_from
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
+from penstock_core.vocabulary.names import escaped, file_part
+from penstock_spark import register
+from penstock_spark.archives.archiving import ArchiveSource, Lake, Written, commit, compact
+from penstock_spark.archives.archiving import register as name_archive
+from penstock_spark.pipelines import parse, run
+from penstock_spark.pipelines.sources import listed
+from penstock_spark.pipelines.steps.archive import ArchiveStep
 
 LAKE = {"name": "lake", "kind": "archive", "source": "flights", "table": "lake/flights"}
 WITHOUT = {"source": "few", "register": False}

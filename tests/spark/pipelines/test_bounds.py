@@ -1,4 +1,4 @@
-"""Tests for penstock.spark.pipelines.bounds."""
+"""Tests for penstock_spark.pipelines.bounds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.spark.pipelines.bounds import (
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_spark.pipelines.bounds import (
     bound,
     check_selector,
     microseconds,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.spark.pipelines.steps.latest import remembered
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_spark.pipelines.steps.latest import remembered
 
 FIRST = {"event_id": "bigint", "ccy": "string", "bid": "double"}
 

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.slow]
 
 SERVER = """
 import sys
-from penstock.spark.session import session
+from penstock_spark.session.session import session
 
 session(
     "connect",

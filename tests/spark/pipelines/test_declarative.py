@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock.client.sync.sync import Session
-from penstock.spark.jvm import find_jvm, java_home
+from penstock_spark.session.jvm import find_jvm, java_home
 from tests.java import QUICK_START
 
 pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.slow, pytest.mark.process]
@@ -37,7 +37,10 @@ def project(tmp_path: Path) -> Path:
 
 def test_java_home_is_printed_for_sparks_own_programs() -> None:
     printed = subprocess.run(
-        [sys.executable, "-m", "penstock.spark.jvm"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "penstock_spark.session.jvm"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
 
     assert printed.stdout == f"{java_home(find_jvm())}\n"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.spark.pipelines import (
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_spark.pipelines import (
     ChannelTarget,
     Pipeline,
     Query,
@@ -22,7 +22,7 @@ from penstock.spark.pipelines import (
     load,
     parse,
 )
-from penstock.spark.pipelines.step import channel_target, check_trigger, named_targets, table_target
+from penstock_spark.pipelines.step import channel_target, check_trigger, named_targets, table_target
 
 WHOLE = """
 name = "flights"
@@ -324,7 +324,7 @@ def test_a_trigger_may_be(text: str) -> None:
 def test_a_definition_is_read_without_spark(tmp_path: Path) -> None:
     (tmp_path / "flights.toml").write_text(WHOLE)
     program = (
-        "import sys; from penstock.spark.pipelines import load; "
+        "import sys; from penstock_spark.pipelines import load; "
         f"load({str(tmp_path / 'flights.toml')!r}); print('pyspark' in sys.modules)"
     )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.spark.pipelines.expressions import calls, words_of
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_spark.pipelines.expressions import calls, words_of
 
 
 def test_words_are_found_outside_of_texts_names_and_comments() -> None:

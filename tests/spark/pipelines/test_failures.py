@@ -7,7 +7,7 @@ import traceback
 import pytest
 from pyspark.errors import PySparkRuntimeError
 
-from penstock.core.vocabulary.errors import (
+from penstock_core.vocabulary.errors import (
     CannotConnect,
     ConnectionLost,
     InvalidEvent,
@@ -16,11 +16,11 @@ from penstock.core.vocabulary.errors import (
     SessionClosed,
     error_classes,
 )
-from penstock.spark.error_marks import driver_secret, mark
-from penstock.spark.errors import tells_spark
-from penstock.spark.options import SinkOptions, Where
-from penstock.spark.pipelines.failures import FailureCause, cause_of
-from penstock.spark.poison import blameless, reason_of
+from penstock_spark.errors.error_marks import driver_secret, mark
+from penstock_spark.errors.errors import tells_spark
+from penstock_spark.options import SinkOptions, Where
+from penstock_spark.pipelines.failures import FailureCause, cause_of
+from penstock_spark.reading.poison import blameless, reason_of
 
 STREAM = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
 
@@ -42,10 +42,8 @@ ZeroDivisionError: integer division or modulo by zero
 OURS = f"""[PYTHON_DATA_SOURCE_ERROR] Failed to commit: Traceback (most recent call last):
   File "/opt/penstock/spark/writing.py", line 9, in commit
     publish()
-penstock.spark.errors.NoSuchStage: [PENSTOCK_NO_SUCH_STAGE] the realm has lost rows of this write
-{mark(NoSuchStage("the realm has lost rows of this write"), driver_secret())}
-and more
-"""
+penstock_spark.errors.errors.NoSuchStage: [PENSTOCK_NO_SUCH_STAGE] the realm has lost rows of this
+write {mark(NoSuchStage("the realm has lost rows of this write"), driver_secret())} and more """
 
 FOREACH = f"""[FOREACH_BATCH_USER_FUNCTION_ERROR] Traceback (most recent call last):
   File "/opt/lib/python3.11/site-packages/pyspark/errors.py", line 9, in deco

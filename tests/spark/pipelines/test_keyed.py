@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.client.sync.sync import Session
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.spark.pipelines.keyed import KeyedTarget, check_keyed
-from penstock.spark.pipelines.step import ChannelTarget, MicroBatch, TableTarget
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_spark.pipelines.keyed import KeyedTarget, check_keyed
+from penstock_spark.pipelines.step import ChannelTarget, MicroBatch, TableTarget
 from tests.spark.pipelines.deltas import rows_in
 
 

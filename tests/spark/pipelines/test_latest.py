@@ -10,12 +10,12 @@ from pyspark.sql import SparkSession
 
 import penstock
 from penstock.client.sync.sync import Channel, Session
-from penstock.core.vocabulary.errors import InvalidArgument, StepFailed
-from penstock.spark.pipelines.definition import Pipeline, parse
-from penstock.spark.pipelines.runner import run
-from penstock.spark.pipelines.standing import QUERY, Keeping
-from penstock.spark.pipelines.steps.latest import LatestStep
-from penstock.spark.tables import Table
+from penstock_core.vocabulary.errors import InvalidArgument, StepFailed
+from penstock_spark.pipelines.definition import Pipeline, parse
+from penstock_spark.pipelines.runner import run
+from penstock_spark.pipelines.standing import QUERY, Keeping
+from penstock_spark.pipelines.steps.latest import LatestStep
+from penstock_spark.tables import Table
 from tests.client.archiving import Archiver
 from tests.spark.pipelines.deltas import rows_in
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.spark.pipelines import Pipeline, Query, Source
-from penstock.spark.pipelines.steps.query import said, used_in, written_parameters
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_spark.pipelines import Pipeline, Query, Source
+from penstock_spark.pipelines.steps.query import said, used_in, written_parameters
 
 MODULE = """
 import nothing_of_the_kind

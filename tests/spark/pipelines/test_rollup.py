@@ -11,12 +11,12 @@ from pyspark.sql import SparkSession
 
 import penstock
 from penstock.client.sync.sync import Channel, Session
-from penstock.core.vocabulary.errors import IllegalState, InvalidArgument, StepFailed
-from penstock.spark.pipelines.definition import Pipeline, parse
-from penstock.spark.pipelines.runner import run
-from penstock.spark.pipelines.running import late_rows
-from penstock.spark.pipelines.steps.rollup import RollUpStep
-from penstock.spark.pipelines.windows import close_windows
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument, StepFailed
+from penstock_spark.pipelines.definition import Pipeline, parse
+from penstock_spark.pipelines.runner import run
+from penstock_spark.pipelines.running import late_rows
+from penstock_spark.pipelines.steps.rollup import RollUpStep
+from penstock_spark.pipelines.windows import close_windows
 from tests.spark.pipelines.deltas import rows_in
 
 MIDNIGHT = datetime(2013, 1, 1, tzinfo=UTC)

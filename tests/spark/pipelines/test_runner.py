@@ -13,11 +13,11 @@ import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkRuntimeError
 
-from penstock.core.vocabulary.errors import CannotConnect, NoSuchStage
-from penstock.spark.pipelines import Pipeline, run
-from penstock.spark.pipelines.runner import Run, Supervised, _is_not_of_gateway
-from penstock.spark.pipelines.standing import Keeping
-from penstock.spark.pipelines.step import Context, Flow, Progress, Step, Work, WorkOutcome
+from penstock_core.vocabulary.errors import CannotConnect, NoSuchStage
+from penstock_spark.pipelines import Pipeline, run
+from penstock_spark.pipelines.runner import Run, Supervised, _is_not_of_gateway
+from penstock_spark.pipelines.standing import Keeping
+from penstock_spark.pipelines.step import Context, Flow, Progress, Step, Work, WorkOutcome
 
 DONE = WorkOutcome(text="3 events moved", rows=3)
 

@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.spark.pipelines.running import RunningQuery, RunningWork, lag_of
-from penstock.spark.pipelines.step import Progress, WorkOutcome
-from penstock.spark.pipelines.targets import COUNTED
+from penstock_spark.pipelines.running import RunningQuery, RunningWork, lag_of
+from penstock_spark.pipelines.step import Progress, WorkOutcome
+from penstock_spark.pipelines.targets import COUNTED
 
 
 def source(latest: Any, end: str = '{"c":{"a":{"e":"x","n":90}},"v":1}') -> dict[str, Any]:

@@ -15,14 +15,14 @@ from pyspark.sql.types import StructType
 
 import penstock
 from penstock.client.sync.sync import Channel, Session
-from penstock.core.vocabulary.errors import IllegalState, InvalidArgument, StepFailed
-from penstock.spark import register
-from penstock.spark.pipelines import Pipeline, Report, parse, run
-from penstock.spark.pipelines.standing import Keeping, alone, is_running
-from penstock.spark.pipelines.step import Progress
-from penstock.spark.source import PenstockSource
-from penstock.spark.writing import ChannelStreamWriter
 from penstock.tables import Table
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument, StepFailed
+from penstock_spark import register
+from penstock_spark.pipelines import Pipeline, Report, parse, run
+from penstock_spark.pipelines.standing import Keeping, alone, is_running
+from penstock_spark.pipelines.step import Progress
+from penstock_spark.source import PenstockSource
+from penstock_spark.writing.writing import ChannelStreamWriter
 from tests.spark.mortal import Mortal
 
 pytestmark = pytest.mark.slow

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.vocabulary.errors import IllegalState
-from penstock.spark.pipelines import Pipeline, Query, Source
-from penstock.spark.pipelines.standing import (
+from penstock_core.vocabulary.errors import IllegalState
+from penstock_spark.pipelines import Pipeline, Query, Source
+from penstock_spark.pipelines.standing import (
     Keeping,
     Positions,
     Status,

@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 import penstock
 from penstock.client.sync.sync import Session
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.spark.pipelines.states import StateRules, states
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_spark.pipelines.states import StateRules, states
 
 KEYS = (1, 2, 3, 40)
 NAMES = ("bid", "ask", "name", "lines.1")

@@ -12,16 +12,16 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from penstock.core.vocabulary.errors import (
+from penstock_core.vocabulary.errors import (
     InvalidEvent,
     NoSuchStage,
     PenstockError,
     SessionClosed,
     error_classes,
 )
-from penstock.spark.error_marks import driver_secret, marking
-from penstock.spark.pipelines.failures import FailureCause, cause_of
-from penstock.spark.poison import blameless
+from penstock_spark.errors.error_marks import driver_secret, marking
+from penstock_spark.pipelines.failures import FailureCause, cause_of
+from penstock_spark.reading.poison import blameless
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ def test_each_class_of_errors_raised_in_a_task_keeps_its_verdict(spark: SparkSes
         """What a task tells the JVM, for an error of each class."""
         from pyspark.util import handle_worker_exception
 
-        from penstock.spark.errors import tells_spark
+        from penstock_spark.errors.errors import tells_spark
 
         class Reader:
             options: ClassVar = {"errorsecret": secret}

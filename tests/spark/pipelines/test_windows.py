@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.core.vocabulary.errors import Corrupt, IllegalState, InvalidArgument
-from penstock.spark.pipelines.windows import close_windows, duration, move_watermark
+from penstock_core.vocabulary.errors import Corrupt, IllegalState, InvalidArgument
+from penstock_spark.pipelines.windows import close_windows, duration, move_watermark
 
 NO_SPARK: Any = None
 

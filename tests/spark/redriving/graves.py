@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.client.sync.sync import Channel, Session
-from penstock.columns.events.event import Event
+from penstock_core.columns.events.event import Event
 from tests.patience import until
 
 

@@ -1,4 +1,4 @@
-"""Tests for penstock.spark.redriving: what becomes of dead events, and that it does so once."""
+"""Tests for penstock_spark.redriving: what becomes of dead events, and that it does so once."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock.client.sync.sync import Session
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.spark.redriving.dead import dead_store, seen
-from penstock.spark.redriving.redrive import (
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_spark.redriving.dead import dead_store, seen
+from penstock_spark.redriving.redrive import (
     RealmCommit,
     RedriveCounts,
     RedriveOutcome,
     RedriveRun,
     nothing,
 )
-from penstock.spark.redriving.verdict import RedriveRules, RedriveVerdict
+from penstock_spark.redriving.verdict import RedriveRules, RedriveVerdict
 from tests.spark.redriving.graves import buried, data_of
 from tests.spark.replaying.histories import Dying, Killed, PassingTime
 

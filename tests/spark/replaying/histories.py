@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from penstock.client.sync.sync import Session
-from penstock.columns.schema.layout import UTC_MICROSECONDS
+from penstock_core.columns.schema.layout import UTC_MICROSECONDS
 
 START_US = 1_357_000_000_000_000
 """When the archives of these tests begin: early in 2013."""

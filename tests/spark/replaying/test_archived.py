@@ -1,4 +1,4 @@
-"""Tests for penstock.spark.replaying.archived."""
+"""Tests for penstock_spark.replaying.archived."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from penstock.columns.events.batch import ids_of
-from penstock.columns.files.archives import DAY
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.spark.replaying.archived import Archived, Bounds
+from penstock_core.columns.events.batch import ids_of
+from penstock_core.columns.files.archives import DAY
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_spark.replaying.archived import Archived, Bounds
 from tests.spark.replaying.histories import START_US, archive, events
 
 

@@ -1,4 +1,4 @@
-"""Tests for penstock.spark.replaying.live."""
+"""Tests for penstock_spark.replaying.live."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from penstock.client.sync.sync import Session
-from penstock.columns.events.batch import ids_of
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.errors import NameDoesNotExist
-from penstock.spark.replaying.archived import Archived, Bounds
-from penstock.spark.replaying.live import LiveHistory, RealmOutlet, WallTimer
+from penstock_core.columns.events.batch import ids_of
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.errors import NameDoesNotExist
+from penstock_spark.replaying.archived import Archived, Bounds
+from penstock_spark.replaying.live import LiveHistory, RealmOutlet, WallTimer
 from tests.spark.replaying.histories import archive, events
 
 

@@ -1,4 +1,4 @@
-"""Tests for penstock.spark.replaying.ordering."""
+"""Tests for penstock_spark.replaying.ordering."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.spark.replaying.ordering import (
+from penstock_spark.replaying.ordering import (
     SortedRows,
     SortedRun,
     count_of,

@@ -1,10 +1,10 @@
-"""Tests for penstock.spark.replaying.pace."""
+"""Tests for penstock_spark.replaying.pace."""
 
 from __future__ import annotations
 
 import pytest
 
-from penstock.spark.replaying.pace import FLAT_OUT, ReplayPace
+from penstock_spark.replaying.pace import FLAT_OUT, ReplayPace
 
 
 @pytest.mark.parametrize(("speed", "due"), [(1.0, 1_500), (2.0, 1_250), (0.5, 2_000)])

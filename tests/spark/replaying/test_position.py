@@ -1,4 +1,4 @@
-"""Tests for penstock.spark.replaying.position."""
+"""Tests for penstock_spark.replaying.position."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
-from penstock.spark.replaying.position import FILE, PositionFile, opened, write
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
+from penstock_spark.replaying.position import FILE, PositionFile, opened, write
 
 WHAT = {"archive": "lake/flights", "until": ""}
 

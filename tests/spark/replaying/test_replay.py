@@ -1,4 +1,4 @@
-"""Tests for penstock.spark.replaying.replay."""
+"""Tests for penstock_spark.replaying.replay."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.client.sync.sync import Session
-from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
-from penstock.spark.replaying.archived import Archived, Bounds
-from penstock.spark.replaying.pace import FLAT_OUT, ReplayPace
-from penstock.spark.replaying.replay import Reached, ReplayRoute, ReplayRun
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
+from penstock_spark.replaying.archived import Archived, Bounds
+from penstock_spark.replaying.pace import FLAT_OUT, ReplayPace
+from penstock_spark.replaying.replay import Reached, ReplayRoute, ReplayRun
 from tests.spark.replaying.histories import (
     Dying,
     Killed,

@@ -1,4 +1,4 @@
-"""Tests for penstock.spark.replaying.rows."""
+"""Tests for penstock_spark.replaying.rows."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.client.sync.sync import Channel, Session
-from penstock.columns.events.event import Event
-from penstock.columns.files.archives import ArchiveLayout
-from penstock.spark.replaying.rows import (
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.files.archives import ArchiveLayout
+from penstock_spark.replaying.rows import (
     body_of_stored,
     effective_times,
     marked,

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.vocabulary.errors import RemoteProtocolViolation
-from penstock.wire.amqp import frames
-from penstock.wire.amqp.frames import Frame, Frames, flow, frame_of, frames_in
-from penstock.wire.amqp.types import Symbol, UInt, ULong, written
+from penstock_amqp.wire import frames
+from penstock_amqp.wire.frames import Frame, Frames, flow, frame_of, frames_in
+from penstock_amqp.wire.types import Symbol, UInt, ULong, written
+from penstock_core.vocabulary.errors import RemoteProtocolViolation
 from tests.frontends.amqp.frames import AMQP, performative
 from tests.frontends.amqp.frames import frame as framed
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.vocabulary.errors import RemoteProtocolViolation
-from penstock.wire.amqp.performatives import (
+from penstock_amqp.wire.performatives import (
     ADDRESS_MAX,
     COORDINATOR,
     DECLARE,
@@ -23,7 +22,7 @@ from penstock.wire.amqp.performatives import (
     closing,
     performative_of,
 )
-from penstock.wire.amqp.types import (
+from penstock_amqp.wire.types import (
     Array,
     Described,
     Symbol,
@@ -34,6 +33,7 @@ from penstock.wire.amqp.types import (
     listed,
     written,
 )
+from penstock_core.vocabulary.errors import RemoteProtocolViolation
 from tests.frontends.amqp.frames import performative
 
 COMPOSITES = (*PERFORMATIVES.values(), SOURCE, TARGET, COORDINATOR, DECLARE, DISCHARGE, ERROR)

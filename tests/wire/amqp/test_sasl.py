@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.vocabulary.errors import RemoteProtocolViolation
-from penstock.wire.amqp import sasl
-from penstock.wire.amqp.sasl import Init, Response, SaslFrames
-from penstock.wire.amqp.types import Described, Symbol, ULong, written
+from penstock_amqp.wire import sasl
+from penstock_amqp.wire.sasl import Init, Response, SaslFrames
+from penstock_amqp.wire.types import Described, Symbol, ULong, written
+from penstock_core.vocabulary.errors import RemoteProtocolViolation
 
 
 def frame(value: object) -> bytes:

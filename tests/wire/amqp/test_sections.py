@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.vocabulary.errors import RemoteProtocolViolation
-from penstock.wire.amqp.sections import (
+from penstock_amqp.wire.sections import (
     APPLICATION_PROPERTIES,
     DATA,
     FOOTER,
@@ -22,7 +21,8 @@ from penstock.wire.amqp.sections import (
     section,
     sections_of,
 )
-from penstock.wire.amqp.types import Symbol, UByte, UInt, read, written
+from penstock_amqp.wire.types import Symbol, UByte, UInt, read, written
+from penstock_core.vocabulary.errors import RemoteProtocolViolation
 
 
 def test_every_section_is_found() -> None:

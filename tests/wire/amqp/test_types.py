@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.vocabulary.errors import RemoteProtocolViolation
-from penstock.core.vocabulary.nesting import NESTING_MAX
-from penstock.wire.amqp.types import (
+from penstock_amqp.wire.types import (
     Array,
     Byte,
     Char,
@@ -33,6 +31,8 @@ from penstock.wire.amqp.types import (
     symbols,
     written,
 )
+from penstock_core.vocabulary.errors import RemoteProtocolViolation
+from penstock_core.vocabulary.nesting import NESTING_MAX
 
 SINGLE = [
     None,

@@ -6,10 +6,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from penstock.wire.mqtt import packets, properties, reasons
-from penstock.wire.mqtt.packets import MQTT_3, MQTT_5
-from penstock.wire.mqtt.properties import NO_PROPERTIES, PROPERTIES, PacketProperties, Property
-from penstock.wire.mqtt.reasons import Reason
+from penstock_mqtt.wire import packets, properties, reasons
+from penstock_mqtt.wire.packets import MQTT_3, MQTT_5
+from penstock_mqtt.wire.properties import NO_PROPERTIES, PROPERTIES, PacketProperties, Property
+from penstock_mqtt.wire.reasons import Reason
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 LEVELS = st.text(st.characters(codec="utf-8", exclude_characters="\0+#/"), max_size=4)

@@ -13,18 +13,18 @@ from paho.mqtt.client import topic_matches_sub
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from penstock.core.vocabulary.topics import topic_matches as matches
-from penstock.wire.mqtt.packets import MQTT_5, ConnectPacket
-from penstock.wire.mqtt.primitives import Cursor
-from penstock.wire.mqtt.properties import (
+from penstock_core.vocabulary.topics import topic_matches as matches
+from penstock_mqtt.wire.packets import MQTT_5, ConnectPacket
+from penstock_mqtt.wire.primitives import Cursor
+from penstock_mqtt.wire.properties import (
     NO_PROPERTIES,
     PUBLISH,
     PacketProperties,
     properties_bytes,
 )
-from penstock.wire.mqtt.properties import properties_of as read_properties
-from penstock.wire.mqtt.reading import packet_of
-from penstock.wire.mqtt.writing import packet_bytes
+from penstock_mqtt.wire.properties import properties_of as read_properties
+from penstock_mqtt.wire.reading import packet_of
+from penstock_mqtt.wire.writing import packet_bytes
 from tests.thorough import examples
 from tests.wire.mqtt.drawn import NAMES, drawn, filters, properties_of
 from tests.wire.mqtt.test_packets import read

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.wire.mqtt.framing import PacketReader
-from penstock.wire.mqtt.packets import (
+from penstock_mqtt.wire.framing import PacketReader
+from penstock_mqtt.wire.packets import (
     MQTT_3,
     MQTT_5,
     AuthPacket,
@@ -22,11 +22,11 @@ from penstock.wire.mqtt.packets import (
     PublishPacket,
     SubackPacket,
 )
-from penstock.wire.mqtt.plain_messages import plain_messages
-from penstock.wire.mqtt.properties import PROPERTIES, PacketProperties
-from penstock.wire.mqtt.reading import packet_of
-from penstock.wire.mqtt.reasons import MqttViolation, Reason
-from penstock.wire.mqtt.writing import (
+from penstock_mqtt.wire.plain_messages import plain_messages
+from penstock_mqtt.wire.properties import PROPERTIES, PacketProperties
+from penstock_mqtt.wire.reading import packet_of
+from penstock_mqtt.wire.reasons import MqttViolation, Reason
+from penstock_mqtt.wire.writing import (
     packet_bytes,
     packet_bytes_within,
     plain_publish,

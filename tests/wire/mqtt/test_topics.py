@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.wire.mqtt.reading import check_filter, check_name
-from penstock.wire.mqtt.reasons import MqttViolation, Reason
+from penstock_mqtt.wire.reading import check_filter, check_name
+from penstock_mqtt.wire.reasons import MqttViolation, Reason
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.spark.pipelines.sources import Source
-from penstock.spark.pipelines.step import Progress
+from penstock_spark.pipelines.sources import Source
+from penstock_spark.pipelines.step import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from penstock.client.sync.sync import Session
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.tables import Table
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.errors import NameDoesNotExist
 from tests.spark.pipelines.steps.programs import started
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("java"), pytest.mark.process]

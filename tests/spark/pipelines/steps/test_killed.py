@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.client.sync.sync import Channel, Session
-from penstock.columns.events.event import Event
 from penstock.tables import Table
+from penstock_core.columns.events.event import Event
 from tests.spark.pipelines.steps.programs import started
 from tests.spark.redriving.graves import buried
 from tests.spark.replaying.histories import events

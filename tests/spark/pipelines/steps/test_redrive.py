@@ -1,4 +1,4 @@
-"""Tests for penstock.spark.pipelines.steps.redrive."""
+"""Tests for penstock_spark.pipelines.steps.redrive."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from penstock.client.sync.sync import Session
-from penstock.columns.events.event import Event
-from penstock.core.vocabulary.errors import InvalidArgument, NameDoesNotExist
-from penstock.spark.pipelines import Pipeline, Source, parse
-from penstock.spark.pipelines.step import WorkOutcome
-from penstock.spark.pipelines.steps.redrive import RedriveStep
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.errors import InvalidArgument, NameDoesNotExist
+from penstock_spark.pipelines import Pipeline, Source, parse
+from penstock_spark.pipelines.step import WorkOutcome
+from penstock_spark.pipelines.steps.redrive import RedriveStep
 from tests.spark.pipelines.steps.contexts import Given
 from tests.spark.redriving.graves import buried, data_of
 

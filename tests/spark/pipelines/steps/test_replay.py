@@ -1,4 +1,4 @@
-"""Tests for penstock.spark.pipelines.steps.replay."""
+"""Tests for penstock_spark.pipelines.steps.replay."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Literal
 import pytest
 
 from penstock.client.sync.sync import Session
-from penstock.columns.files.archives import DAY, ArchiveLayout
-from penstock.core.vocabulary.errors import InvalidArgument, NameDoesNotExist
-from penstock.spark.pipelines import parse
-from penstock.spark.pipelines.step import WorkOutcome
-from penstock.spark.pipelines.steps.replay import ReplayStep, bounds_of, speed_of
 from penstock.tables import Table
+from penstock_core.columns.files.archives import DAY, ArchiveLayout
+from penstock_core.vocabulary.errors import InvalidArgument, NameDoesNotExist
+from penstock_spark.pipelines import parse
+from penstock_spark.pipelines.step import WorkOutcome
+from penstock_spark.pipelines.steps.replay import ReplayStep, bounds_of, speed_of
 from tests.spark.pipelines.steps.contexts import Given
 from tests.spark.replaying.histories import START_US, events, stored
 

@@ -1,0 +1,503 @@
+"""Opens links: finds out what a peer wants of a link, and attaches it to the realm."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+from proton import Link, Terminus, symbol
+
+from penstock_amqp.addresses import (
+    LOOKS,
+    SENDS,
+    TAKES,
+    Kind,
+    LinkDestination,
+    durable_name_of,
+    resolved,
+    temporary_name,
+    wanted_kind,
+)
+from penstock_amqp.consumers import Consumer, ConsumerPeer, Manner
+from penstock_amqp.kept import kept
+from penstock_amqp.kept_messages import ConnectionKept, LinkRoom
+from penstock_amqp.link_ends import IncomingLink, OutgoingLink
+from penstock_amqp.link_registry import NamedLink
+from penstock_amqp.link_terms import (
+    ReceiverTerms,
+    capabilities,
+    check_dynamic,
+    echo_terms,
+    is_lookup,
+    takes_outcome,
+    tell_node_properties,
+    wish_of,
+)
+from penstock_amqp.places import place_of
+from penstock_amqp.producers import LinkProducer, ProducerPeer
+from penstock_amqp.transactions import TransactionCoordinator
+from penstock_core.api.durables import CreateDurable, DeleteDurable, DurableInfo
+from penstock_core.api.operations import operation_on
+from penstock_core.api.reading import WatchEvents
+from penstock_core.api.requests import Request
+from penstock_core.api.subscriptions import Attach, Subscribe
+from penstock_core.columns.selectors import Selector
+from penstock_core.durable.queue import READERS
+from penstock_core.vocabulary.errors import (
+    DurableInUse,
+    LimitReached,
+    NameAlreadyBound,
+    NameDoesNotExist,
+)
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest, FromLatest
+from penstock_server.frontends.shared.parts import ConnectionPart
+from penstock_server.runtime.access.quota import RequestPace
+from penstock_server.runtime.operations.callers import Caller
+from penstock_server.runtime.operations.door import answer_to, execute_on, open_subscription
+from penstock_server.runtime.subscriptions.realm_view import StoreView
+
+
+class AttachingPeer(ConsumerPeer, ProducerPeer, Protocol):
+    """A connection, as the part uses it that opens its links."""
+
+    pace: RequestPace
+
+    @property
+    def transactions(self) -> TransactionCoordinator: ...
+
+    @property
+    def caller(self) -> Caller:
+        """The signed-in user, as the realm's operations know it."""
+        ...
+
+    @property
+    def kept_bytes(self) -> ConnectionKept:
+        """The bytes of messages that its receivers have not settled."""
+        ...
+
+    def says_source(self, link: Link) -> bool:
+        """Whether the peer has named a source, possibly without an address."""
+        ...
+
+
+class Attached:
+    """A link of a connection, with what it does in the realm."""
+
+    def __init__(self, link: Link, steal: Callable[[Attached], None]) -> None:
+        """``steal`` ends a link whose place a newer one takes."""
+        self.link = kept(link)
+        self._steal = steal
+        self.takes_events = bool(link.is_sender and not is_lookup(link))
+        """Whether events go out by it: its peer subscribes to something, or reads a queue."""
+        self.is_closed = False
+        """The peer has closed it, maybe before it was opened on this side."""
+        self.is_lost = False
+        """Its connection is lost."""
+        self.is_ended = False
+        """The realm has ended it, so the peer's own detach needs no answer."""
+        self.is_stolen = False
+        """A newer link of the same name has taken its place."""
+        self.is_known = False
+        """The peer has detached a link that the realm had ended."""
+        self.opened = asyncio.Event()
+        """Set once opening it has succeeded or failed."""
+        self.over = asyncio.Event()
+        """Set once everything that depended on it has ended."""
+        self.older: NamedLink | None = None
+        """The link of the same name whose place it takes."""
+        self.producer: LinkProducer | None = None
+        self.consumer: Consumer | None = None
+        self.incoming: IncomingLink | None = None
+        self.outgoing: OutgoingLink | None = None
+        self.temporary: LinkDestination | None = None
+        self.durable: tuple[ChannelId, str] | None = None
+        """The durable it is a client of: channel and name."""
+        self.ends_durable = False
+        """Whether closing the link, not just detaching it, deletes the durable."""
+        self.is_volatile = False
+        """Whether the durable is deleted when its last client leaves."""
+
+    def steal(self) -> None:
+        """End the link, because a newer one takes its place (2.6.1)."""
+        self._steal(self)
+
+    async def wait_until_over(self) -> None:
+        """Wait until everything that depended on the link has ended."""
+        await self.opened.wait()
+        await self.over.wait()
+
+
+class Attaching(ConnectionPart[AttachingPeer]):
+    """Opens the links of one connection."""
+
+    def __init__(self, connection: AttachingPeer) -> None:
+        super().__init__(connection)
+        self._service = connection.service
+        self._realm = connection.service.realm
+
+    async def open(self, attached: Attached, *, links: int, receivers_before: int) -> None:
+        """Find out what the link is for, and open it. Raises ``PenstockError`` when it is refused.
+
+        ``links``: number of links of the connection, this one included. ``receivers_before``:
+        number of links by which events go out that were attached before it.
+        """
+        link = attached.link
+        link.snd_settle_mode = link.remote_snd_settle_mode
+        link.rcv_settle_mode = link.remote_rcv_settle_mode
+        most = self._service.limits.links_max
+        if links > most:
+            raise LimitReached(f"{most} links are open on this connection, which is the limit")
+        if link.remote_target.type != Terminus.COORDINATOR:
+            echo_terms(link.remote_target, link.target)
+        if link.is_receiver or not is_lookup(link):
+            echo_terms(link.remote_source, link.source)
+        if link.is_receiver:
+            await self._open_incoming(attached)
+        else:
+            await self._open_outgoing(attached, receivers_before)
+
+    # --- messages come -------------------------------------------------------------------
+
+    async def _open_incoming(self, attached: Attached) -> None:
+        link, connection = attached.link, self._connection
+        target = link.remote_target
+        check_dynamic(target, "target")
+        if link.source.type == Terminus.UNSPECIFIED and connection.says_source(link):
+            # Proton takes a source without an address for no source at all.
+            link.source.type = Terminus.SOURCE
+        limit = self._realm.limits.event_bytes_max
+        # The realm settles with the answer, whatever a sender would like (2.8.3).
+        link.rcv_settle_mode = Link.RCV_FIRST
+        most = self._service.limits.credit
+        credit = min(most, connection.pace.per_s or most)
+        incoming = IncomingLink(link, credit=credit, message_bytes_max=limit)
+        incoming.takes_rejections = takes_outcome(link.remote_source, "rejected")
+        incoming.takes_releases = takes_outcome(link.remote_source, "released")
+        if target.type == Terminus.COORDINATOR:
+            if attached.is_closed:
+                return
+            link.target.type = Terminus.COORDINATOR
+            link.target.capabilities.put_object(symbol("amqp:local-transactions"))
+            attached.incoming = incoming
+            connection.transactions.coordinate(incoming)
+            link.open()
+            connection.engine.add_incoming(incoming)
+            return
+        destination: LinkDestination | None = None
+        if target.dynamic:
+            destination = attached.temporary = await self._temporary(capabilities(target))
+        elif target.address:
+            kind = wanted_kind(capabilities(target))
+            principal = connection.principal
+            destination = await resolved(
+                self._realm, principal, target.address, kind=kind, needs=SENDS
+            )
+        producer = LinkProducer(connection, incoming, destination)
+        producer.check()
+        if attached.is_closed:
+            return
+        attached.producer, attached.incoming = producer, incoming
+        self._service.links.add_producer(producer)
+        if target.dynamic and destination is not None:
+            link.target.address = destination.name
+            link.target.dynamic = True
+            tell_node_properties(link.target)
+        link.max_message_size = limit
+        link.open()
+        connection.engine.add_incoming(incoming)
+
+    async def _temporary(self, said: frozenset[str]) -> LinkDestination:
+        kind: Kind = "channel" if "temporary-topic" in said or "topic" in said else "queue"
+        caller, name = self._connection.caller, temporary_name(kind)
+        opened = await self._realm.reply_queues.make_temporary(
+            self._realm.access,
+            caller.principal,
+            kind,
+            name=name,
+            session=caller.session,
+            user=caller.owner,
+        )
+        return LinkDestination(opened.channel, name, kind, is_jms=opened.definition.engine == "jms")
+
+    # --- events go out -------------------------------------------------------------------
+
+    async def _open_outgoing(self, attached: Attached, receivers_before: int) -> None:
+        link, connection = attached.link, self._connection
+        if is_lookup(link):
+            self._look_up(attached)
+            return
+        source = link.remote_source
+        check_dynamic(source, "source")
+        # Later links do not count against this one: all may have been attached at once.
+        self._service.listener.limits.each.check_subscriptions(receivers_before)
+        wish = wish_of(source)
+        selector = await self._selector_of(wish)
+        if source.dynamic:
+            destination = attached.temporary = await self._temporary(capabilities(source))
+        else:
+            kind = wanted_kind(capabilities(source))
+            principal = connection.principal
+            destination = await resolved(
+                self._realm,
+                principal,
+                source.address,
+                kind=kind,
+                needs=LOOKS if wish.copies else TAKES,
+            )
+        consumer = await self._consumer(attached, destination, wish, selector=selector)
+        outgoing = OutgoingLink(link, settled=link.snd_settle_mode == Link.SND_SETTLED)
+        if attached.is_closed:
+            (consumer.lose if attached.is_lost or attached.is_stolen else consumer.end)()
+            return
+        attached.consumer, attached.outgoing = consumer, outgoing
+        consumer.link = outgoing
+        link.source.address = destination.name if source.dynamic else source.address
+        link.source.dynamic = source.dynamic
+        if source.dynamic:
+            tell_node_properties(link.source)
+        if attached.durable is not None and not attached.is_volatile:
+            # The durable lasts, whatever the peer asked for: the side that has it says how long
+            # (3.5.3, 3.5.6).
+            link.source.expiry_policy = Terminus.EXPIRE_NEVER
+        link.open()
+        connection.engine.add_outgoing(outgoing)
+        consumer.flow()
+
+    async def _selector_of(self, wish: ReceiverTerms) -> Selector | None:
+        """Raises ``InvalidSelector``."""
+        choosing = self._realm.dispatch.choosing
+        return await choosing.parse(wish.selector) if wish.selector else None
+
+    async def _consumer(
+        self,
+        attached: Attached,
+        destination: LinkDestination,
+        wish: ReceiverTerms,
+        selector: Selector | None,
+    ) -> Consumer:
+        if destination.kind == "queue":
+            return await self._reader(destination, selector, wish)
+        if wish.durable or wish.shared:
+            return await self._client(attached, destination, selector, wish=wish)
+        return await self._subscriber(attached.link.name, destination, selector, wish=wish)
+
+    async def _reader(
+        self, destination: LinkDestination, selector: Selector | None, wish: ReceiverTerms
+    ) -> Consumer:
+        connection, number = self._connection, destination.number
+        asked = WatchEvents if wish.copies else Attach
+        manner = Manner(seat=not wish.copies, browse=wish.copies)
+        consumer = self._made(destination, manner, selector, asked=asked)
+        if wish.copies:
+            watch = WatchEvents(number, FromEarliest(), 0)
+            opened = await open_subscription(connection.caller, watch, consumer)
+        else:
+            attach = Attach(number, 0, READERS, pull=True)
+            opened = await open_subscription(connection.caller, attach, consumer)
+            consumer.reader = (number, READERS)
+        consumer.subscription = opened.number
+        return consumer
+
+    async def _subscriber(
+        self,
+        link_name: str,
+        destination: LinkDestination,
+        selector: Selector | None,
+        wish: ReceiverTerms,
+    ) -> Consumer:
+        manner = Manner(seat=False)
+        consumer = self._made(
+            destination, manner, selector, asked=Subscribe, no_local=wish.no_local
+        )
+        place = self._place_of(link_name) if destination.is_jms else ""
+        # On the JMS engine a subscriber starts now, or at the place that was kept for it.
+        start = FromEarliest() if destination.is_jms else FromLatest()
+        asked = Subscribe(destination.number, 0, start, credit=0, confirms=bool(place))
+        room = self._room_of(consumer)
+        caller = self._connection.caller
+        opened = await open_subscription(caller, asked, consumer, place=place, room=room)
+        consumer.subscription = opened.number
+        consumer.confirms = opened.confirms
+        if place:
+            self._service.places.take(destination.number, place, consumer)
+        return consumer
+
+    def _made(
+        self,
+        destination: LinkDestination,
+        manner: Manner,
+        selector: Selector | None,
+        asked: type[Request[Any]],
+        *,
+        no_local: bool = False,
+    ) -> Consumer:
+        """Make the consumer of a link. Raises ``AccessDenied``."""
+        connection = self._connection
+        connection.check_on(asked, destination)
+        number = destination.number
+        consumer = Consumer(connection, number, manner, selector=selector, no_local=no_local)
+        consumer.needs = (asked, destination)
+        return consumer
+
+    def _room_of(self, consumer: Consumer) -> LinkRoom:
+        """Bound the bytes of what the link of a consumer may have to send again."""
+        room = LinkRoom(self._connection.kept_bytes, consumer.has_room)
+        consumer.kept.within(room)
+        return room
+
+    def _place_of(self, link_name: str) -> str:
+        connection = self._connection
+        return place_of(connection.principal.user, connection.container, link_name)
+
+    # --- durables ------------------------------------------------------------------------
+
+    async def _client(
+        self,
+        attached: Attached,
+        destination: LinkDestination,
+        selector: Selector | None,
+        wish: ReceiverTerms,
+    ) -> Consumer:
+        connection, number = self._connection, destination.number
+        name = self._name_of(attached.link.name, wish)
+        connection.check_on(Attach, destination)  # before anything is created
+        if not wish.durable:
+            attached.is_volatile = True
+        await self._settle_on(destination, name, wish)
+        durable = self._store(number).durable(name)
+        if durable is None:
+            raise NameDoesNotExist(f"{destination.name} has no durable {name}")
+        kind = durable.type
+        selector = None if kind.stores_selector else selector
+        manner = Manner(seat=True, cumulative=kind.cumulative)
+        consumer = self._made(destination, manner, selector, asked=Attach, no_local=wish.no_local)
+        attach = Attach(number, 0, name, pull=True)
+        place = self._place_of(attached.link.name)
+        room = self._room_of(consumer) if kind.cumulative else None
+        opened = await open_subscription(
+            connection.caller, attach, consumer, place=place, room=room
+        )
+        consumer.subscription = opened.number
+        consumer.reader = (number, name)
+        self._service.durables.note(durable, wish.selector, no_local=wish.no_local)
+        attached.durable = (number, name)
+        attached.ends_durable = True
+        return consumer
+
+    def _name_of(self, link_name: str, wish: ReceiverTerms) -> str:
+        """The durable's name: the link's name up to ``|``, since several links may belong to one
+        subscription."""
+        base = link_name.partition("|")[0]
+        client = "" if wish.shared and wish.is_global else self._connection.container
+        return durable_name_of(client, base, volatile=not wish.durable)
+
+    async def _settle_on(
+        self, destination: LinkDestination, name: str, wish: ReceiverTerms
+    ) -> None:
+        """Make sure the durable exists as it is asked for. If it was made with another selector, or
+        on another topic, it is replaced: for JMS a changed subscription is a new one."""
+        await self._leave_elsewhere(destination, name)
+        number = destination.number
+        durable = self._store(number).durable(name)
+        if durable is not None:
+            durables = self._service.durables
+            if durables.is_as_wished(durable, wish.selector, no_local=wish.no_local):
+                return
+            if durable.is_attached:
+                raise DurableInUse(
+                    f"subscription {name} is in use with another selector; close that consumer "
+                    f"first"
+                )
+            await self._delete(number, destination.name, name)
+        kind = wish.kind or ("shared" if wish.shared else "exclusive")
+        stores = self._realm.view.stores_selector(kind)
+        connection = self._connection
+        selector = wish.selector if stores else ""
+        made = CreateDurable(number, name, kind, start=FromLatest(), selector=selector)
+        with contextlib.suppress(NameAlreadyBound):
+            if wish.durable:
+                await self._ask(made, destination.name, name)
+                return
+            # Whoever may read a topic may have a subscription that ends with its last reader.
+            connection.check_on(Subscribe, destination)
+            await answer_to(connection.caller, replace(made, persistent=False))
+
+    async def _ask(
+        self, request: CreateDurable | DeleteDurable, channel: str, name: str
+    ) -> DurableInfo | None:
+        """Execute an operation on a durable of a channel, with the rights of the peer."""
+        target = f"{channel} {name}"
+        return await execute_on(
+            self._connection.caller,
+            "channel",
+            channel,
+            asked=type(request),
+            request_of=lambda _: request,
+            target=target,
+        )
+
+    async def _leave_elsewhere(self, destination: LinkDestination, name: str) -> None:
+        if ":" not in name:
+            return  # a durable of this name that another client made
+        for store, durable in self._realm.view.with_durable(name):
+            if store.number == destination.number:
+                continue
+            if durable.is_attached:
+                raise DurableInUse(f"subscription {name} is in use on {store.name}")
+            await self._delete(store.number, store.name, name)
+
+    async def _delete(self, number: ChannelId, channel: str, name: str) -> None:
+        await self._ask(DeleteDurable(number, name), channel, name)
+
+    def _look_up(self, attached: Attached) -> None:
+        """Open a link that names a subscription and no address: its only use is to end the
+        subscription."""
+        link = attached.link
+        base, _, rest = link.name.partition("|")
+        wish = ReceiverTerms(shared=True, is_global="global" in rest, durable=True)
+        name = self._name_of(base, wish)
+        needed = operation_on(Attach, "channel")
+        for store, _ in self._realm.view.with_durable(name):
+            if not self._connection.caller.allows(needed, store.name):
+                continue  # to a client without the right it does not exist
+            attached.durable = (store.number, name)
+            attached.ends_durable = True
+            link.source.address = store.name
+            link.source.durability = Terminus.DELIVERIES
+            link.source.expiry_policy = Terminus.EXPIRE_NEVER
+            link.source.distribution_mode = Terminus.DIST_MODE_COPY
+            link.source.capabilities.put_object(symbol("topic"))
+            attached.outgoing = OutgoingLink(link, settled=False)
+            link.open()
+            self._connection.engine.add_outgoing(attached.outgoing)
+            if attached.outgoing.is_draining:
+                self._connection.engine.drained(attached.outgoing)
+            return
+        raise NameDoesNotExist(f"there is no subscription {base}")
+
+    async def end_durable(self, attached: Attached, *, closed: bool) -> None:
+        """End what the link did to its durable. Closing the link deletes the durable, detaching it
+        does not; a shared one is deleted with its last client."""
+        if attached.durable is None:
+            return
+        number, name = attached.durable
+        store = self._realm.view.store(number)
+        durable = None if store is None else store.durable(name)
+        if store is None or durable is None or durable.is_attached:
+            if closed and durable is not None and not attached.is_volatile:
+                raise DurableInUse(f"subscription {name} has consumers; close them first")
+            return
+        if attached.is_volatile:
+            await answer_to(self._connection.caller, DeleteDurable(number, name))
+        elif closed and attached.ends_durable:
+            await self._delete(number, store.name, name)
+
+    def _store(self, number: ChannelId) -> StoreView:
+        store = self._realm.view.store(number)
+        if store is None:
+            raise NameDoesNotExist("the topic has been deleted")
+        return store

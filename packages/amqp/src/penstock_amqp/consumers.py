@@ -1,0 +1,584 @@
+"""Links by which events go out: queue readers, subscribers, clients of durables, browsers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from penstock_amqp.addresses import LinkDestination
+from penstock_amqp.conditions import (
+    INVALID,
+    STOLEN,
+    TOO_LARGE,
+    condition_of_attached,
+    description_of,
+)
+from penstock_amqp.kept_messages import KeptMessages
+from penstock_amqp.link_ends import OutgoingLink
+from penstock_amqp.modified import annotated
+from penstock_amqp.outcomes import ACCEPTED, MODIFIED, REJECTED, Outcome
+from penstock_amqp.peer import AmqpPeer
+from penstock_core.api.requests import Request
+from penstock_core.columns.selectors import Selector
+from penstock_core.ids.ids import IdSet, Span, Spans
+from penstock_core.loggers import logger
+from penstock_core.vocabulary.backoff import DELAY_MS_MAX
+from penstock_core.vocabulary.errors import IllegalState, PenstockError
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
+from penstock_server.runtime.writer.requests import Reply
+from penstock_server.runtime.writer.unit_of_work import Acknowledged
+
+_log = logger("penstock.amqp")
+
+
+class Manner(Struct, frozen=True):
+    """How a consumer holds its events."""
+
+    seat: bool
+    """Whether it has a seat at a queue or durable: the realm then knows what it holds."""
+    cumulative: bool = False
+    """Whether acknowledging an event acknowledges all earlier ones, too."""
+    browse: bool = False
+
+    @property
+    def keeps(self) -> bool:
+        """Whether this link itself has to deliver returned events again, because the realm would
+        not, or only at the next attach."""
+        return not self.browse and (self.cumulative or not self.seat)
+
+
+class ConsumerTransactions(Protocol):
+    """The transactions of a connection, as its consumers use them."""
+
+    def add_outcome(self, name: bytes, consumer: Consumer, outcome: Outcome) -> None:
+        """Add the outcome of a delivery to a transaction."""
+        ...
+
+
+class ConsumerPeer(AmqpPeer, Protocol):
+    """A connection, as its consumers use it."""
+
+    session: str
+    writable: bool
+    """Whether messages may be sent."""
+
+    @property
+    def transactions(self) -> ConsumerTransactions: ...
+
+    def flush_soon(self) -> None:
+        """Send pending output at the end of this turn of the loop, or with the answers of a
+        group."""
+        ...
+
+
+class Consumer:
+    """A link by which events go out: an outlet of the realm."""
+
+    def __init__(
+        self,
+        connection: ConsumerPeer,
+        number: ChannelId,
+        manner: Manner,
+        selector: Selector | None,
+        *,
+        no_local: bool = False,
+    ) -> None:
+        self._connection = connection
+        self._service = connection.service
+        self._realm = connection.service.realm
+        self.number = number
+        """Id of the channel or queue."""
+        self.manner = manner
+        self.session = connection.session
+        self.selector = selector
+        self.subscription = 0
+        self.reader: Hashable = self
+        """Whom annotations that receivers add to returned messages belong to: this consumer, or all
+        clients of its durable or queue."""
+        self.link: OutgoingLink | None = None
+        self.needs: tuple[type[Request[Any]], LinkDestination] | None = None
+        """The request that it was opened by and needs the right to as long as it goes on, and its
+        destination."""
+        self.confirms = False
+        """Whether it reports what has arrived, so that it can resume after a lost connection (SEM
+        J5)."""
+        self._confirming: deque[list[int]] = deque()
+        """Ids that it has reported and whose reports are not answered yet."""
+        self.is_over = False
+        self._no_local = no_local
+        self._held: deque[tuple[int, bytes]] = deque()
+        """Events that wait for credit: their ids and messages."""
+        self.kept = KeptMessages()
+        """Delivered and not settled."""
+        self._granted = 0
+        """Credit that the realm was given and has not used; only for plain subscriptions."""
+        self._through = -1
+        """Everything up to this id is acknowledged; only for cumulative consumers."""
+        self._newest = -1
+        self._is_full = False
+        """Whether the client has to settle before it gets more, however much credit it gives."""
+        self._is_asked = False
+
+    # --- the realm's side ----------------------------------------------------------------
+
+    @property
+    def writable(self) -> bool:
+        return self._connection.writable
+
+    def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+        """Deliver events. Never raises, because its caller serves other consumers, too."""
+        with self._connection.containing:
+            self._deliver(rows, redeliveries)
+
+    def recall(self, spans: Spans) -> None:
+        """Take events back. Those that wait for credit are dropped, and those in the client's hands
+        are no longer its own: outcomes for them come too late. All are delivered again."""
+        with self._connection.containing:
+            back = IdSet(spans)
+            self._held = deque(each for each in self._held if each[0] not in back)
+            if self.manner.cumulative:  # a seek: what was acknowledged may come again
+                self.kept.forget_all(back)
+                self._through = self._newest = -1
+            self._realm.subscriptions.recall_seen(self.subscription)
+            self.flow()
+
+    def finished(self) -> None:
+        """Return the rest of a draining link's credit: no more events are to come for now."""
+        with self._connection.containing:
+            link = self.link
+            if link is not None and link.is_draining:
+                self._connection.engine.drained(link)
+                self._connection.flush_soon()
+
+    def closed(self, reason: PenstockError) -> None:
+        """End the link, because the realm has ended the subscription."""
+        self.is_over = True
+        with self._connection.containing:
+            if self.link is not None:
+                condition = condition_of_attached(reason)
+                self._connection.end_link(self.link, condition, description_of(reason))
+
+    def _deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+        link = self.link
+        messages = self._service.messages.messages_of(rows)
+        ids = messages.ids
+        if not self.manner.seat:
+            self._granted -= len(ids)
+        if self.is_over or link is None or link.is_over:
+            return
+        counts = _counts(redeliveries, ids) if redeliveries else {}
+        own = self._connection.container if self._no_local else None
+        credit, send = link.credit, self._connection.engine.send
+        keeps, most = self.manner.keeps and not link.settled, link.message_bytes_max
+        passed: list[int] = []
+        sent: list[int] = []
+        kept, kept_bytes = self.kept.by_id, 0
+        for row, event_id in enumerate(ids):
+            if own and messages.containers[row] == own:
+                passed.append(event_id)
+                continue
+            count = counts.get(event_id, 0)
+            message = self._message(event_id, messages.message(row, count))
+            if len(message) > most:
+                self._too_large(ids[row:], len(message))
+                break
+            if keeps:
+                size = len(message)
+                kept[event_id] = (messages, row, count, size)
+                kept_bytes += size
+            if credit > 0 and not self._held:
+                send(link, event_id, message)
+                sent.append(event_id)
+                credit -= 1
+            else:
+                self._held.append((event_id, message))
+        self.kept.grown(kept_bytes)
+        self._newest = max(self._newest, ids[-1])
+        if passed:
+            self._pass_over(passed)
+        if link.settled and sent:
+            self.acknowledge(sent)
+        self._connection.flush_soon()
+
+    def _too_large(self, ids: list[int], size: int) -> None:
+        """End the link before an event that is larger than the client accepts. Events that were not
+        sent do not count as delivered (2.7.3)."""
+        link = self.link
+        assert link is not None, "it was to be sent by it"
+        if self.manner.seat and not self.manner.keeps:
+            self.give_back(ids, counted=False)
+        self._connection.end_link(
+            link,
+            TOO_LARGE,
+            f"event {ids[0]} makes a message of {size} bytes, more than the "
+            f"{link.message_bytes_max} this link accepts (its max-message-size)",
+        )
+
+    def _message(self, event_id: int, message: bytes) -> bytes:
+        """The message, with the annotations that receivers have added."""
+        modifications = self._service.modifications
+        if not modifications:
+            return message
+        added = modifications.of(self.reader, event_id)
+        return message if added is None else annotated(message, added)
+
+    def _pass_over(self, ids: list[int]) -> None:
+        """Pass over events that the client published itself and does not want (no-local)."""
+        self.acknowledge(ids)
+        self.flow()
+
+    # --- credit --------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """Number of further events that the realm may hand out."""
+        link = self.link
+        if link is None or self.is_over:
+            return 0
+        credit, most = link.credit, self._service.limits.unsettled_max - link.unsettled
+        self._is_full = most < credit
+        return max(0, min(credit, most) - len(self._held))
+
+    def flow(self) -> None:
+        """Handle new credit, or credit that the client takes back."""
+        link = self.link
+        if link is None or self.is_over:
+            return
+        self._send_held()
+        if self.manner.seat:
+            if not self._is_asked:
+                self._is_asked = True
+                self._realm.subscriptions.grant(self.number, self)
+            return
+        wanted = self.room - self._granted
+        if wanted:  # negative: the client has taken credit back
+            self._granted += wanted
+            self._realm.subscriptions.credit(
+                self.subscription, max(0, wanted), withdrawn=max(0, -wanted)
+            )
+        if link.is_draining:  # answered once the client has everything there is now
+            self._realm.subscriptions.demand(self.subscription, 0)
+
+    def has_room(self) -> None:
+        """Go on: less is kept again for the link, its connection or its user."""
+        if self.is_over:
+            return
+        with self._connection.containing:
+            self._realm.subscriptions.credit(self.subscription, 0, taken=1)
+            self.flow()
+
+    def asked(self) -> int | None:
+        """The seat to be handed events, now that the realm comes to it; None: it has no link."""
+        self._is_asked = False
+        return None if self.link is None else self.subscription
+
+    def room_now(self) -> tuple[int, bool]:
+        """Number of events that the seat may be handed, and whether the client drains its link."""
+        room, is_draining, link = 0, False, self.link
+        assert link is not None, "it has a seat with a link"
+        with self._connection.containing:
+            room, is_draining = self.room, link.is_draining
+            self._return_surplus()
+        return room, is_draining
+
+    def _send_held(self) -> None:
+        link = self.link
+        assert link is not None, "it has credit"
+        credit = link.credit
+        sent: list[int] = []
+        while self._held and credit > 0:
+            event_id, message = self._held.popleft()
+            self._connection.engine.send(link, event_id, message)
+            sent.append(event_id)
+            credit -= 1
+        if link.settled and sent:
+            self.acknowledge(sent)
+
+    def _return_surplus(self) -> None:
+        """Give back events that waited for credit which the client has taken back, so that others
+        get them."""
+        link = self.link
+        assert link is not None, "it had credit"
+        surplus = len(self._held) - max(0, link.credit)
+        if surplus > 0 and not self.manner.keeps and self.manner.seat:
+            back = [self._held.pop()[0] for _ in range(surplus)]
+            self.give_back(back, counted=False)
+
+    # --- settling ------------------------------------------------------------------------
+
+    def settled(self) -> None:
+        """Handle the outcomes that the client has sent; new credit may have come, too."""
+        link = self.link
+        assert link is not None, "something has come by it"
+        accepted, link.accepted = link.accepted, []
+        outcomes, link.outcomes = link.outcomes, []
+        if accepted:
+            self.acknowledge(accepted)
+        for outcome in outcomes:
+            if outcome.fault:
+                self._connection.end_link(link, INVALID, outcome.fault)  # the event goes back
+            elif (name := outcome.transaction) is None:
+                self._settle(outcome)
+            else:
+                self._connection.transactions.add_outcome(name, self, outcome)
+        if link.has_flow or outcomes or self._is_full:
+            link.has_flow = False
+            self.flow()
+
+    def _settle(self, outcome: Outcome) -> None:
+        """Apply an outcome other than a plain ``accepted``, and answer it once it is stored."""
+        self.become(outcome, self.answer(outcome))
+
+    def consumes(self, outcome: Outcome) -> bool:
+        """Whether the outcome consumes the event, and does nothing else."""
+        is_rejected = outcome.state == REJECTED
+        return outcome.state == ACCEPTED or (is_rejected and not self._moves_dead)
+
+    def become(self, outcome: Outcome, reply: Reply | None = None) -> None:
+        """Apply the outcome of a delivery."""
+        if self.consumes(outcome):
+            self.acknowledge([outcome.event_id], reply)
+        elif outcome.state == REJECTED or (outcome.undeliverable and self._moves_dead):
+            self._refused(outcome, reply or _ignored)
+        else:
+            self.returned(outcome, reply)
+
+    def answer(self, outcome: Outcome) -> Reply:
+        """A reply that settles the delivery on this side, once its outcome is stored."""
+        connection, link, delivery = self._connection, self.link, outcome.delivery
+        assert link is not None, "the outcome came by it"
+        link.unanswered += 1
+
+        def reply(_: Any, error: BaseException | None) -> None:
+            link.unanswered -= 1
+            with connection.containing:
+                connection.engine.forget(link, delivery)
+                connection.answered(link)
+                if self._is_full:
+                    self.flow()
+            if error is not None:
+                _log.debug("amqp.not_settled", event_id=outcome.event_id, reason=str(error))
+
+        return reply
+
+    def acknowledge(self, ids: Sequence[int], reply: Reply | None = None) -> None:
+        """Acknowledge events: they are consumed."""
+        done = self.acknowledged(ids)
+        self.consumed(ids, done)
+        if done is None:
+            (reply or _ignored)(None, None)
+            return
+        if reply is None:
+            reply = _ignored if done.previous or len(ids) == 1 else self._acknowledge_rest(ids)
+        self._realm.subscriptions.settle(
+            self.subscription, done.spans, reply, roll_back=False, previous=done.previous
+        )
+
+    def _acknowledge_rest(self, ids: Sequence[int]) -> Reply:
+        """A reply for acknowledgements that were refused together: it repeats them one by one. One
+        of the events may have been given back meanwhile, which is no reason to refuse the others
+        (SEM D15)."""
+
+        def reply(_: Any, error: BaseException | None) -> None:
+            if not isinstance(error, IllegalState) or self.is_over:
+                _ignored(None, error)
+                return
+            with self._connection.containing:
+                middle = len(ids) // 2
+                self.acknowledge(ids[:middle])
+                self.acknowledge(ids[middle:])
+
+        return reply
+
+    def acknowledged(self, ids: Sequence[int]) -> Acknowledged | None:
+        """The acknowledgement to send to the realm when these events are consumed; None: there is
+        none to send. :meth:`consumed` completes it."""
+        if not self.manner.seat:
+            return None
+        if not self.manner.cumulative:
+            spans = IdSet.of(sorted(ids)).spans
+            return Acknowledged(self.number, self.subscription, spans)
+        own = frozenset(ids)
+        first_open = min((each for each in self.kept if each not in own), default=self._newest + 1)
+        through = first_open - 1
+        if through <= self._through:
+            return None
+        span = Span(through, through + 1)
+        return Acknowledged(self.number, self.subscription, (span,), previous=True)
+
+    def consumed(self, ids: Sequence[int], done: Acknowledged | None) -> None:
+        """Note that these events are consumed; ``done`` is the acknowledgement that the realm was
+        sent."""
+        self.kept.forget(ids)
+        self._service.modifications.forget(self.reader, ids)
+        if self.confirms and not self.is_over:
+            self._confirm(ids)
+        if done is not None and done.previous:
+            self._through = max(self._through, done.spans[0][0])
+
+    def _confirm(self, ids: Sequence[int]) -> None:
+        own = sorted(ids)
+        self._confirming.append(own)
+        self._realm.subscriptions.arrived(
+            self.subscription, IdSet.of(own).spans, lambda *_: self._confirmed()
+        )
+
+    def _confirmed(self) -> None:
+        if self._confirming:
+            self._confirming.popleft()
+
+    def returned(self, outcome: Outcome, reply: Reply | None = None) -> None:
+        """Give back an event that the client released or modified."""
+        if outcome.added:
+            modifications = self._service.modifications
+            modifications.note(self.reader, outcome.event_id, outcome.added)
+        self.give_back(
+            [outcome.event_id],
+            counted=outcome.state == MODIFIED and outcome.failed,
+            elsewhere=outcome.undeliverable,
+            delay_ms=self._delay_of(outcome),
+            reply=reply,
+        )
+
+    def _delay_of(self, outcome: Outcome) -> int | None:
+        """How long an event is to wait that is given back (SEM D18); a time that has passed is at
+        once, one beyond all bounds as long as can be."""
+        if outcome.delivery_time_ms is None:
+            return None
+        wait_ms = outcome.delivery_time_ms - self._realm.clock.now_us() // 1_000
+        return min(max(0, wait_ms), DELAY_MS_MAX)
+
+    def give_back(
+        self,
+        ids: Sequence[int],
+        *,
+        counted: bool,
+        elsewhere: bool = False,
+        delay_ms: int | None = None,
+        reply: Reply | None = None,
+    ) -> None:
+        """Give events back for another delivery.
+
+        ``counted``: the client has tried them. ``elsewhere``: another client gets them.
+        ``delay_ms``: how long they wait before; a link that delivers them again by itself does not.
+        """
+        reply = reply or _ignored
+        if self.manner.keeps and elsewhere:
+            self._leave(ids, reply, delay_ms)
+        elif self.manner.keeps:
+            reply(None, None)  # before the event is sent again under the same tag
+            self._again(ids, counted=counted)
+        elif not self.manner.seat:  # a browser holds nothing
+            reply(None, None)
+        else:
+            spans = IdSet.of(sorted(ids)).spans
+            self._realm.subscriptions.give_back(
+                self.number,
+                self.subscription,
+                spans,
+                reply=reply,
+                counted=counted,
+                elsewhere=elsewhere,
+                delay_ms=delay_ms,
+            )
+
+    def _leave(self, ids: Sequence[int], reply: Reply, delay_ms: int | None) -> None:
+        """Skip events that this client refuses. The next client of a durable gets them; a topic's
+        event, which every subscriber has, stays as it is."""
+        if not self.manner.seat:
+            self.consumed(ids, None)
+            reply(None, None)
+            return
+        self.kept.forget(ids)
+        spans = IdSet.of(sorted(ids)).spans
+        self._realm.subscriptions.give_back(
+            self.number, self.subscription, spans, reply=reply, counted=True, delay_ms=delay_ms
+        )
+
+    def _again(self, ids: Sequence[int], *, counted: bool) -> None:
+        """Deliver again, ahead of waiting events, what the realm would not deliver again."""
+        waiting = dict(self._held)
+        for event_id in ids:
+            kept = self.kept.get(event_id)
+            if kept is None:
+                continue
+            messages, row, count, size = kept
+            count += counted
+            self.kept.replace(event_id, (messages, row, count, size))
+            waiting[event_id] = self._message(event_id, messages.message(row, count))
+        self._held = deque(sorted(waiting.items()))
+        if self.link is not None and not self.link.is_over:
+            self._send_held()
+            self._connection.flush_soon()
+
+    def _refused(self, outcome: Outcome, reply: Reply) -> None:
+        """Move an event that the client rejects to the dead event store (SEM T11)."""
+        event_id = outcome.event_id
+        self.kept.forget([event_id])
+        self._service.modifications.forget(self.reader, [event_id])
+        self._connection.spawn(self._bury, event_id, outcome.reason, reply=reply)
+
+    @property
+    def _moves_dead(self) -> bool:
+        store = self._realm.view.store(self.number)
+        return self.manner.seat and store is not None and store.moves_dead
+
+    async def _bury(self, event_id: int, reason: str, reply: Reply) -> None:
+        error: PenstockError | None = None
+        try:
+            holding = self._realm.subscriptions.holding
+            await holding.bury(self.subscription, (Span(event_id, event_id + 1),), reason)
+        except PenstockError as failure:
+            error = failure
+        reply(None, error)
+
+    # --- its end -------------------------------------------------------------------------
+
+    def stolen(self) -> None:
+        """End the link, because its client has attached it elsewhere; what it held goes there."""
+        self.is_over = True
+        if self.link is not None:
+            self._connection.end_link(
+                self.link, STOLEN, "another connection or session has attached this link"
+            )
+
+    def lose(self) -> None:
+        """Note that the connection is lost: the place of a subscriber is kept for a while (SEM
+        J5)."""
+        arrived = IdSet.of(sorted(each for ids in self._confirming for each in ids))
+        self.is_over = True
+        self._forget()
+        self._realm.subscriptions.lose(self.subscription, arrived.spans)
+
+    def end(self, reply: Reply | None = None) -> None:
+        """Detach from the realm; what it held goes back (SEM D13)."""
+        self.is_over = True
+        self._forget()
+        self._realm.subscriptions.detach(self.subscription, reply)
+
+    def _forget(self) -> None:
+        self._held.clear()
+        self._confirming.clear()
+        if self.kept:
+            self._service.modifications.forget(self, list(self.kept))
+        self.kept.close()
+        self._service.places.left(self)
+
+
+def _counts(redeliveries: tuple[tuple[int, Spans], ...], ids: list[int]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    low, high = ids[0], ids[-1] + 1
+    for count, spans in redeliveries:
+        for first, end in spans:
+            for event_id in range(max(first, low), min(end, high)):
+                found[event_id] = count
+    return found
+
+
+def _ignored(_: Any, error: BaseException | None) -> None:
+    if error is not None:
+        _log.debug("amqp.not_settled", reason=str(error))

@@ -1,0 +1,507 @@
+"""Turns messages into events: all messages of one read of a link become one batch of columns.
+
+Messages that differ only in the bytes of their data, as one program usually sends them, are not
+decoded one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+
+from penstock_amqp import message_header
+from penstock_amqp.conditions import UnreadableMessage
+from penstock_amqp.header_cache import (
+    KNOWN_BYTES_MAX,
+    KNOWN_MAX,
+    Annotations,
+    MessageHeader,
+    annotations_in,
+    header_in,
+)
+from penstock_amqp.message_header import KNOWN_CHARACTERS_MAX, AmqpExtras
+from penstock_amqp.typed import (
+    ARROW,
+    EPOCH,
+    KEPT,
+    MS_MAX,
+    NoProperty,
+    in_range,
+    property_of,
+    text_of,
+)
+from penstock_amqp.wire.sections import (
+    DATA,
+    SEQUENCE,
+    VALUE,
+    Sections,
+    entries,
+    fields,
+    sections_of,
+)
+from penstock_amqp.wire.types import Timestamp, UInt, ULong
+from penstock_core.bounds import TTL_MS_MAX
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.columns.schema.layout import (
+    FIELDS,
+    HEADERS,
+    PROPERTY_COLUMNS_MAX,
+    UTC_MICROSECONDS,
+    check_property_name,
+)
+from penstock_core.columns.schema.properties import NO_PROPERTIES, PropertyColumns, property_columns
+from penstock_core.vocabulary.errors import InvalidEvent, RemoteProtocolViolation
+
+_INT32_MAX: Final = (1 << 31) - 1
+
+
+class Batch(NamedTuple):
+    """The events of some of the messages."""
+
+    batch: pa.RecordBatch
+    indexes: Sequence[int]
+    """Indexes of these messages, ascending."""
+
+
+class Unusable(Struct, frozen=True):
+    """A message that cannot become an event, and why."""
+
+    index: int
+    error: InvalidEvent
+
+
+def batches_of(
+    messages: Sequence[bytes], now_ms: int, container: str = ""
+) -> tuple[list[Batch], list[Unusable]]:
+    """The events of messages: one batch, or two if some are to be delivered later (SEM X4).
+
+    ``container`` is the sender's, where it matters who has sent what.
+    """
+    if not container and (batch := _alike(messages)) is not None:
+        return [Batch(batch, range(len(messages)))], []
+    rows: list[Row] = []
+    unusable: list[Unusable] = []
+    for index, message in enumerate(messages):
+        try:
+            rows.append(row_of(index, message, now_ms))
+        except InvalidEvent as error:
+            unusable.append(Unusable(index, error))
+        except (RemoteProtocolViolation, UnicodeError) as error:
+            unusable.append(Unusable(index, UnreadableMessage(str(error))))
+    at_once = [row for row in rows if row.deliver_ms is None]
+    later = [row for row in rows if row.deliver_ms is not None]
+    found = [batch_of(part, container) for part in (at_once, later) if part]
+    return found, unusable
+
+
+# --- messages that are alike --------------------------------------------------------------
+
+
+def _alike(messages: Sequence[bytes]) -> pa.RecordBatch | None:
+    """The batch, if each message is one data section of the same length behind the same bytes, and
+    these bytes say no more than whether it is durable."""
+    first = messages[0]
+    size = len(first)
+    for message in messages:
+        if len(message) != size:
+            return None
+    known = _plain_prefix(first)
+    if known is None:
+        return None
+    begin, durable = known
+    count = len(messages)
+    table = np.frombuffer(b"".join(messages), np.uint8).reshape(count, size)
+    if count > 1 and not (table[1:, :begin] == table[0, :begin]).all():
+        return None
+    length = size - begin
+    if length * count > _INT32_MAX:
+        return None
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(length)
+    values = np.ascontiguousarray(table[:, begin:])
+    columns = [
+        pa.Array.from_buffers(
+            pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(values)], 0
+        )
+    ]
+    if durable:
+        return pa.RecordBatch.from_arrays(columns, schema=_PLAIN)
+    bits = pa.py_buffer(bytes(-(-count // 8)))
+    columns.append(pa.Array.from_buffers(pa.bool_(), count, [None, bits], 0))
+    return pa.RecordBatch.from_arrays(columns, schema=_PLAIN_FLEETING)
+
+
+_PLAIN: Final = pa.schema([FIELDS["data"]])
+_PLAIN_FLEETING: Final = pa.schema([FIELDS["data"], FIELDS["persistent"]])
+
+
+def _plain_prefix(message: bytes) -> tuple[int, bool] | None:
+    """Where the data begins in a message that has nothing else but a header saying whether it is
+    durable; None for any other message."""
+    try:
+        sections = sections_of(message)
+    except RemoteProtocolViolation:
+        return None
+    if sections.message_annotations or sections.properties or sections.application_properties:
+        return None
+    if sections.footer or len(sections.body) != 1 or sections.body[0][0] != DATA:
+        return None
+    header = header_in(sections.header)
+    if header.priority is not None or header.ttl or header.zero_ttl:
+        return None
+    data = sections.body[0][1]
+    if data[0] not in (0xA0, 0xB0):
+        return None
+    begin = len(message) - len(data) + (2 if data[0] == 0xA0 else 5)
+    return (begin, header.durable) if begin <= KNOWN_BYTES_MAX else None
+
+
+# --- one message --------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    place: int
+    data: bytes
+    header: MessageHeader
+    deliver_ms: int | None
+    tag: str | None
+    signature: tuple[tuple[str, type], ...] | None
+    """Names and types of the properties, if Arrow accepts all types as they are."""
+    properties: dict[str, Any]
+    headers: dict[str, Any]
+    ttl: int
+
+
+def row_of(place: int, message: bytes, now_ms: int) -> Row:
+    sections = sections_of(message)
+    header = header_in(sections.header)
+    annotations = annotations_in(sections.message_annotations)
+    data, kind, sizes = _body(sections)
+    rest: dict[str, Any] = {}
+    headers: dict[str, Any] = {}
+    properties: dict[str, Any] = {}
+    signature: tuple[tuple[str, type], ...] | None = ()
+    if sections.application_properties:
+        signature, properties = _application_properties(sections.application_properties, rest)
+    expires_ms = 0
+    if sections.properties:
+        more: dict[str, Any] = dict(annotations.properties)
+        expires_ms = _message_properties(sections.properties, headers, more, rest)
+        if more:
+            properties, signature = {**properties, **more}, None
+    elif annotations.properties:
+        properties, signature = {**properties, **annotations.properties}, None
+    if header.high_priority is not None:
+        rest["priority"] = header.high_priority
+    if header.zero_ttl:
+        rest["zero_ttl"] = True
+    _note_rest(sections, annotations, kind, sizes, rest)
+    if rest and (text := _residue(rest)) is not None:
+        headers[message_header.HEADER] = text
+    ttl = header.ttl
+    if not ttl and expires_ms:
+        ttl = min(max(1, expires_ms - now_ms), TTL_MS_MAX)
+    deliver_ms = annotations.deliver_ms
+    if deliver_ms is None and annotations.delay_ms:
+        deliver_ms = min(now_ms + annotations.delay_ms, MS_MAX)
+    return Row(
+        place,
+        data,
+        header,
+        deliver_ms,
+        annotations.tag,
+        signature,
+        properties,
+        headers,
+        ttl,
+    )
+
+
+def _note_rest(
+    sections: Sections,
+    annotations: Annotations,
+    kind: str,
+    sizes: tuple[int, ...],
+    rest: dict[str, Any],
+) -> None:
+    """Note in ``rest`` what belongs to no column and to no single property."""
+    if kind != "data":
+        rest["body"] = kind
+    if sizes:
+        rest["sizes"] = sizes
+    if annotations.rest is not None:
+        rest["annotations"] = annotations.rest
+    if sections.footer:
+        rest["footer"] = sections.footer
+
+
+_residues_known: dict[tuple[Any, ...], str | None] = {}
+
+
+def _residue(rest: dict[str, Any]) -> str | None:
+    key = tuple(
+        (name, tuple(value.items()) if isinstance(value, dict) else value)
+        for name, value in rest.items()
+    )
+    try:
+        return _residues_known[key]
+    except KeyError:
+        text = message_header.written(AmqpExtras(**rest))
+        if text is None or len(text) <= KNOWN_CHARACTERS_MAX:  # the key is about as long
+            if len(_residues_known) >= KNOWN_MAX:
+                _residues_known.clear()
+            _residues_known[key] = text
+        return text
+
+
+def _body(sections: Sections) -> tuple[bytes, str, tuple[int, ...]]:
+    """The data, the kind of body, and the sizes of the sections if there are several."""
+    body = sections.body
+    if not body:
+        return b"", "none", ()
+    code, encoded = body[0]
+    if code == DATA:
+        if len(body) == 1:
+            return _binary(encoded), "data", ()
+        parts = [_binary(each) for _, each in body]
+        return b"".join(parts), "data", tuple(map(len, parts))
+    if code == SEQUENCE:
+        for _, each in body:
+            fields(each)
+        return b"".join(each for _, each in body), "sequence", ()
+    assert code == VALUE, "there is no other body section"
+    return _value(encoded)
+
+
+def _binary(encoded: bytes) -> bytes:
+    if encoded[0] == 0xA0:
+        return encoded[2:]
+    if encoded[0] == 0xB0:
+        return encoded[5:]
+    raise RemoteProtocolViolation("data section must be binary")
+
+
+def _value(encoded: bytes) -> tuple[bytes, str, tuple[int, ...]]:
+    code = encoded[0]
+    if code in (0xA1, 0xB1):
+        text = encoded[2 if code == 0xA1 else 5 :]
+        text.decode()  # raises if it is not UTF-8
+        return text, "text", ()
+    if code in (0xA0, 0xB0):
+        return _binary(encoded), "binary", ()
+    if code == 0x40:
+        return b"", "null", ()
+    return encoded, "value", ()
+
+
+# --- properties ---------------------------------------------------------------------------
+
+
+def _application_properties(
+    encoded: bytes, rest: dict[str, Any]
+) -> tuple[tuple[tuple[str, type], ...] | None, dict[str, Any]]:
+    """Names, types and values of the properties. What cannot be a property is noted in ``rest``."""
+    found = entries(encoded)
+    types = {name: KEPT[type(value)] for name, value in found.items() if type(value) in KEPT}
+    try:
+        signature = tuple((_name(name), _single(value)) for name, value in found.items())
+        values: dict[str, Any] = found
+        plain = all(kind in ARROW for _, kind in signature)
+        if not plain:
+            values = {name: property_of(value) for name, value in found.items()}
+    except (InvalidEvent, NoProperty):
+        rest["application_properties"] = encoded
+        return None, _usable(found)
+    if types:
+        rest["types"] = types
+    return signature if plain else None, values
+
+
+def _name(name: Any) -> str:
+    check_property_name(name)
+    return str(name)
+
+
+def _single(value: Any) -> type:
+    if isinstance(value, dict | list):
+        raise NoProperty("no application property is one")
+    return type(value)
+
+
+def _usable(found: dict[Any, Any]) -> dict[str, Any]:
+    """The values that can be properties of an event."""
+    usable: dict[str, Any] = {}
+    for name, value in found.items():
+        try:
+            check_property_name(name)
+            usable[str(name)] = _visible(value)
+        except (InvalidEvent, NoProperty):
+            continue
+    return usable
+
+
+def _visible(value: Any) -> Any:
+    """The property, or the text, by which other clients see a value. Raises ``NoProperty``."""
+    try:
+        return property_of(value)
+    except NoProperty:
+        if (text := text_of(value)) is None:
+            raise
+        return text
+
+
+_IDS: Final[dict[type, str]] = {ULong: "ulong", UUID: "uuid", bytes: "binary"}
+_TEXTS: Final = ((2, "to"), (6, "content_type"), (7, "content_encoding"), (12, "reply_to_group_id"))
+
+
+def _message_properties(
+    encoded: bytes, headers: dict[str, Any], properties: dict[str, Any], rest: dict[str, Any]
+) -> int:
+    """Read the properties section into headers and properties; gives the absolute expiry in ms, 0
+    for none."""
+    values = fields(encoded)
+    values += [None] * (13 - len(values))
+    for place, name in ((0, "message_id"), (5, "correlation_id")):
+        value = values[place]
+        if type(value) is str:
+            headers[name] = value
+        elif value is not None:
+            _other_id(name, value, headers, rest)
+    for place, name in ((3, "type"), (4, "reply_to")):
+        if values[place] is not None:
+            headers[name] = _text(values[place], name)
+    for place, name in _TEXTS:
+        if values[place] is not None:
+            rest[name] = _text(values[place], name)
+    _user_and_group(values[1], values[10], values[11], headers, properties, rest)
+    return _times(values[8:10], headers, rest)
+
+
+def _user_and_group(
+    user: Any,
+    group: Any,
+    sequence: Any,
+    headers: dict[str, Any],
+    properties: dict[str, Any],
+    rest: dict[str, Any],
+) -> None:
+    if type(user) is bytes:  # a decimal is made of bytes, too
+        try:
+            headers["user"] = user.decode()
+        except UnicodeDecodeError:
+            rest["user_id"] = user
+    if group is not None:
+        properties[message_header.GROUP_ID] = _text(group, "group-id")
+    if isinstance(sequence, UInt):
+        properties[message_header.GROUP_SEQUENCE] = int(sequence)
+
+
+def _other_id(name: str, value: Any, headers: dict[str, Any], rest: dict[str, Any]) -> None:
+    kind = _IDS.get(type(value))
+    if kind is None:
+        raise RemoteProtocolViolation(f"{name} cannot be {type(value).__name__}")
+    headers[name] = value.hex() if kind == "binary" else str(value)
+    rest[name] = kind
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise RemoteProtocolViolation(f"{name} is {type(value).__name__}, not a string")
+    return str(value)
+
+
+def _times(values: list[Any], headers: dict[str, Any], rest: dict[str, Any]) -> int:
+    given: list[int | None] = []
+    for value in values:
+        if not isinstance(value, Timestamp | None):
+            raise RemoteProtocolViolation("a time in a message must be a timestamp")
+        given.append(None if value is None else int(value))
+    for name, ms in zip(("expiration", "timestamp"), given, strict=True):
+        if ms is not None and in_range(ms):
+            headers[name] = ms * 1_000
+        elif ms is not None:  # an event cannot have this time, but its messages do
+            rest["times"] = (given[0], given[1])
+    return given[0] or 0
+
+
+# --- columns ------------------------------------------------------------------------------
+
+
+def batch_of(rows: list[Row], container: str) -> Batch:
+    properties = _properties(rows)
+    batch = body_of_columns(
+        [row.data for row in rows],
+        [row.tag for row in rows],
+        ttls=[row.ttl for row in rows],
+        persistents=[row.header.durable for row in rows],
+        priorities=[row.header.priority for row in rows],
+        deliver_ats=None
+        if rows[0].deliver_ms is None
+        else [EPOCH + timedelta(milliseconds=row.deliver_ms or 0) for row in rows],
+    )
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    if (headers := _headers(rows, container)) is not None:
+        columns["headers"] = headers
+    for name in ("properties", "sparse", "nulls", "more"):
+        array = getattr(properties, name)
+        if array is not None:
+            columns[name] = array
+    schema = pa.schema(
+        [FIELDS.get(name) or pa.field(name, array.type) for name, array in columns.items()]
+    )
+    made = pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
+    return Batch(made, [row.place for row in rows])
+
+
+def _headers(rows: list[Row], container: str) -> pa.StructArray | None:
+    names: dict[str, None] = {}
+    for row in rows:
+        if row.headers:
+            names.update(dict.fromkeys(row.headers))
+    arrays = {name: _header_column(name, rows) for name in HEADERS if name in names}
+    if container:
+        arrays["application_id"] = pa.repeat(pa.scalar(container, pa.string()), len(rows))
+    if not arrays:
+        return None
+    return pa.StructArray.from_arrays(
+        list(arrays.values()), fields=[pa.field(name, HEADERS[name]) for name in arrays]
+    )
+
+
+def _header_column(name: str, rows: list[Row]) -> pa.Array:
+    values = [row.headers.get(name) for row in rows]
+    if HEADERS[name] == UTC_MICROSECONDS:
+        return pa.array(values, pa.int64()).view(UTC_MICROSECONDS)
+    return pa.array(values, HEADERS[name])
+
+
+def _properties(rows: list[Row]) -> PropertyColumns:
+    signature = rows[0].signature
+    if signature is None or any(row.signature != signature for row in rows):
+        made = [{n: _made(v) for n, v in row.properties.items()} for row in rows]
+        return property_columns(made)
+    if not signature:
+        return NO_PROPERTIES
+    if len(signature) > PROPERTY_COLUMNS_MAX:
+        return property_columns([{n: _made(v) for n, v in r.properties.items()} for r in rows])
+    found = [row.properties for row in rows]
+    kinds = [ARROW[kind] for _, kind in signature]
+    arrays = [
+        pa.array([each[name] for each in found], kind)
+        for (name, _), kind in zip(signature, kinds, strict=True)
+    ]
+    names = [str(name) for name, _ in signature]
+    struct = pa.StructArray.from_arrays(
+        arrays, fields=[pa.field(n, k) for n, k in zip(names, kinds, strict=True)]
+    )
+    return PropertyColumns(struct)
+
+
+def _made(value: Any) -> Any:
+    """A value as Arrow takes it: AMQP's own types become Python's."""
+    return property_of(value) if type(value) in ARROW else value

@@ -1,0 +1,385 @@
+"""The links of one connection: how they are attached and detached."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+from proton import Condition, Endpoint, Link, Session
+
+from penstock_amqp.addresses import remove
+from penstock_amqp.attaching import Attached, Attaching, AttachingPeer
+from penstock_amqp.conditions import (
+    STOLEN,
+    TOO_MANY,
+    condition_of,
+    condition_of_attached,
+    description_of,
+)
+from penstock_amqp.engine import refuse
+from penstock_amqp.link_ends import IncomingLink, OutgoingLink
+from penstock_amqp.link_registry import LinkName
+from penstock_core.loggers import logger
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_server.frontends.shared.parts import ConnectionPart
+
+_log = logger("penstock.amqp")
+
+
+class LinksPeer(AttachingPeer, Protocol):
+    """A connection, as its links use it."""
+
+    number: int
+    is_open: bool
+    """Whether the peer has opened the connection, and neither side has closed it."""
+
+
+class Links(ConnectionPart[LinksPeer]):
+    """The links of one connection."""
+
+    def __init__(self, connection: LinksPeer) -> None:
+        super().__init__(connection)
+        self._service = connection.service
+        self._realm = connection.service.realm
+        self._engine = connection.engine
+        self._attaching = Attaching(connection)
+        self._links: dict[int, Attached] = {}
+        self.former_left: asyncio.Event | None = None
+        """Set once the connection that was closed for this one has given back what it held; links
+        are opened only then. None: no connection was closed, or it has."""
+        self.left = asyncio.Event()
+        """Set once the connection is over and everything its links held has been given back."""
+        self._over: dict[int, Attached] = {}
+        """Links that the realm has ended and the peer has not yet detached."""
+        self._failed: dict[int, asyncio.Event] = {}
+        """Sessions that the realm has ended; each event is set once everything in the session has
+        ended."""
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    @property
+    def consumers(self) -> int:
+        """How many links have a consumer."""
+        return sum(each.consumer is not None for each in self._links.values())
+
+    @property
+    def take_messages(self) -> bool:
+        """Whether the peer may send messages by one of them."""
+        return any(each.link.is_receiver for each in self._links.values())
+
+    def _receivers_before(self, attached: Attached) -> int:
+        """How many links by which events go out were attached before this one."""
+        found = 0
+        for each in self._links.values():
+            if each is attached:
+                break
+            found += each.takes_events
+        return found
+
+    def of(self, link: IncomingLink | OutgoingLink) -> Attached | None:
+        """The attached link of an end; None if it is over."""
+        return self._links.get(_key(link.link))
+
+    def refill(self) -> None:
+        """Give senders credit again, after they had to wait."""
+        for attached in self._links.values():
+            if attached.incoming is not None:
+                self._engine.refill(attached.incoming)
+
+    def check_rights(self) -> None:
+        """End the links that this connection no longer has the right to."""
+        for attached in list(self._links.values()):
+            try:
+                if attached.producer is not None:
+                    attached.producer.check()
+                elif attached.consumer is not None and attached.consumer.needs is not None:
+                    self._connection.check_on(*attached.consumer.needs)
+            except PenstockError as error:
+                link = attached.incoming or attached.outgoing
+                if link is not None:
+                    self._realm.connections.refused(error)
+                    self.end(link, condition_of_attached(error), description_of(error))
+
+    # --- coming and going ----------------------------------------------------------------
+
+    def attach(self, link: Link) -> None:
+        if not self._connection.is_open:
+            return
+        self._connection.pace.came(1)
+        attached = self._links[_key(link)] = Attached(link, self.steal)
+        attached.older = self._service.links.add(self._name_of(attached), attached)
+        self._connection.spawn(self._attached, attached)
+
+    async def _attached(self, attached: Attached) -> None:
+        try:
+            await self._after_older(attached)
+            if not attached.is_closed:
+                receivers_before = self._receivers_before(attached) if attached.takes_events else 0
+                await self._attaching.open(
+                    attached, links=len(self), receivers_before=receivers_before
+                )
+        except PenstockError as error:
+            await self._remove_temporary(attached)
+            is_uninit = attached.link.state & Endpoint.LOCAL_UNINIT
+            if self._connection.is_open and is_uninit and not attached.is_closed:
+                self._realm.connections.refused(error)
+                refuse(attached.link, condition_of(error), description_of(error))
+            self._pop(attached)
+            attached.over.set()
+        finally:
+            attached.opened.set()
+        if attached.is_closed or not self._connection.is_open:
+            await self._remove_temporary(attached)
+        self._connection.flush_soon()
+
+    async def _after_older(self, attached: Attached) -> None:
+        """Wait until the link or connection whose place is taken has given back what it held."""
+        if self.former_left is not None:
+            await self.former_left.wait()
+            self.former_left = None
+        older, attached.older = attached.older, None
+        if older is not None:
+            await older.wait_until_over()
+
+    def _pop(self, attached: Attached) -> bool:
+        """Remove a link; gives whether it was still among this connection's."""
+        self._service.links.remove(self._name_of(attached), attached)
+        return self._links.pop(_key(attached.link), None) is not None
+
+    def _name_of(self, attached: Attached) -> LinkName:
+        connection, link = self._connection, attached.link
+        own = connection.container or connection.number
+        return connection.principal.user, own, link.name, link.is_sender
+
+    def detach(self, link: Link, *, closed: bool) -> None:
+        attached = self._links.get(_key(link))
+        if attached is not None and attached.is_ended:
+            attached.is_known = True
+        elif attached is not None:
+            attached.is_closed = True
+            self._connection.spawn(self._detached, attached, closed=closed)
+        elif (over := self._over.pop(_key(link), None)) is not None:
+            self._free(over)
+        elif link.state & Endpoint.LOCAL_ACTIVE:
+            link.close()
+        elif link.state & Endpoint.LOCAL_CLOSED:
+            link.free()
+
+    async def _detached(self, attached: Attached, *, closed: bool) -> None:
+        """End everything that the link held, and only then tell the peer."""
+        link = attached.link
+        error = await self._ended(attached, closed=closed)
+        if not self._pop(attached) and self._over.pop(_key(link), None) is None:
+            return  # its session or connection is over, too
+        if error is not None:
+            self._realm.connections.refused(error)
+            link.condition = Condition(condition_of(error), description_of(error))
+        if self._connection.is_open and not link.state & Endpoint.LOCAL_CLOSED:
+            if link.state & Endpoint.LOCAL_UNINIT:
+                link.open()
+            if closed:
+                link.close()
+            else:
+                link.detach()
+        self._free(attached)
+        self._connection.flush_soon()
+
+    async def _ended(self, attached: Attached, *, closed: bool) -> PenstockError | None:
+        """End what the link held in the realm; gives the error if that failed."""
+        try:
+            return await self._all_ended(attached, closed=closed)
+        finally:
+            attached.over.set()
+
+    async def _all_ended(self, attached: Attached, *, closed: bool) -> PenstockError | None:
+        for end in (attached.incoming, attached.outgoing):
+            if end is not None:
+                self._engine.drop(end)
+        if attached.producer is not None:
+            self._service.links.remove_producer(attached.producer)
+        if attached.incoming is not None and self._connection.transactions.coordinates(
+            attached.incoming
+        ):
+            self._connection.transactions.left(attached.incoming)
+        try:
+            if attached.consumer is not None:
+                await self._consumer_ended(attached)
+            await self._attaching.end_durable(attached, closed=closed)
+            await self._remove_temporary(attached)
+        except PenstockError as error:
+            return error
+        return None
+
+    async def _consumer_ended(self, attached: Attached) -> None:
+        consumer = attached.consumer
+        assert consumer is not None, "it has one"
+        if attached.is_stolen and not consumer.manner.seat:
+            consumer.lose()  # the place is kept for whoever has taken the name (SEM J5)
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def reply(_: Any, error: BaseException | None) -> None:
+            if not done.done():
+                done.set_result(None)
+
+        consumer.end(reply)
+        await done
+
+    async def _remove_temporary(self, attached: Attached) -> None:
+        temporary, attached.temporary = attached.temporary, None
+        if temporary is not None:
+            await remove(self._realm, temporary)
+
+    def _free(self, attached: Attached) -> None:
+        """Free a link's memory and its name, so that a client can attach it again."""
+        end = attached.incoming or attached.outgoing
+        if end is not None:
+            self._engine.free(end)
+        else:
+            attached.link.free()
+
+    def end(self, link: IncomingLink | OutgoingLink, condition: str, description: str) -> None:
+        """End a link from this side, with the reason."""
+        attached = self._links.get(_key(link.link))
+        if attached is not None:
+            self._end(attached, condition, description)
+
+    def _end(self, attached: Attached, condition: str, description: str) -> None:
+        if attached.is_closed or not self._connection.is_open:
+            return
+        attached.is_closed = attached.is_ended = True
+        if attached.link.state & Endpoint.LOCAL_UNINIT:
+            refuse(attached.link, condition, description)
+        else:
+            attached.link.condition = Condition(condition, description)
+            attached.link.close()
+        self._connection.spawn(self._dropped, attached)
+        self._connection.flush_soon()
+
+    async def _dropped(self, attached: Attached) -> None:
+        await self._ended(attached, closed=False)
+        if self._pop(attached) and self._connection.is_open:
+            if attached.is_known:
+                self._free(attached)
+            else:
+                self._over[_key(attached.link)] = attached
+
+    def steal(self, attached: Attached) -> None:
+        """End a link whose name the same container has attached again (2.6.1)."""
+        attached.is_stolen = True
+        self._end(attached, STOLEN, "a link of the same name was attached")
+
+    def take_away(self, session: Session, name: str, *, is_sender: bool) -> None:
+        """End a link whose name the peer has attached again in the same session."""
+        if (attached := self._find(session, name, is_sender=is_sender)) is not None:
+            self.steal(attached)
+
+    def fail(
+        self, session: Session, name: str, condition: str, description: str, *, is_sender: bool
+    ) -> None:
+        """End a link because of an error in what the peer sent by it."""
+        if (attached := self._find(session, name, is_sender=is_sender)) is not None:
+            self._end(attached, condition, description)
+
+    def _find(self, session: Session, name: str, *, is_sender: bool) -> Attached | None:
+        for attached in self._links.values():
+            link = attached.link
+            if link.name == name and link.is_receiver == is_sender and session == link.session:
+                return attached
+        return None
+
+    def too_early(self, link: Link) -> None:
+        """End a link by which a message came before it was open, and so without credit (2.8.16)."""
+        if (attached := self._links.get(_key(link))) is not None:
+            self._end(attached, TOO_MANY, "a message was sent without credit")
+
+    # --- sessions ------------------------------------------------------------------------
+
+    def fail_session(self, session: Session, condition: str, description: str) -> None:
+        """End a session from this side, with the reason; the peer still has to end it, too."""
+        done = self._failed[hash(session)] = asyncio.Event()
+        session.condition = Condition(condition, description)
+        self._connection.spawn(self._session_failed, session, done)
+
+    async def _session_failed(self, session: Session, done: asyncio.Event) -> None:
+        try:
+            await self._end_links_of(session)
+            if self._connection.is_open:
+                session.close()
+                self._connection.flush_soon()
+        finally:
+            done.set()
+
+    async def _end_links_of(self, session: Session) -> None:
+        for attached in list(self._links.values()):
+            if session == attached.link.session:
+                attached.is_closed = True
+                await self._ended(attached, closed=False)
+                if self._pop(attached):
+                    self._over[_key(attached.link)] = attached
+
+    async def end_session(self, session: Session) -> None:
+        """End a session that the peer has ended."""
+        if (failed := self._failed.pop(hash(session), None)) is not None:
+            await failed.wait()
+        await self._end_links_of(session)
+        ends = []
+        for key, attached in list(self._over.items()):
+            if session == attached.link.session:
+                del self._over[key]
+                end = attached.incoming or attached.outgoing
+                if end is not None:
+                    ends.append(end)
+        if self._connection.is_open:
+            session.close()
+            self._engine.free_session(session, ends)
+            self._connection.flush_soon()
+
+    def leave(self, *, lost: bool) -> None:
+        """End all links with their connection: what they held goes back at once (SEM D13).
+        Subscribers of a connection that is ``lost`` may come back (SEM J5)."""
+        links, self._links = list(self._links.values()), {}
+        self._over.clear()
+        for attached in links:
+            attached.is_lost = lost and not attached.is_closed
+            attached.is_closed = True
+            self._service.links.remove(self._name_of(attached), attached)
+            if attached.producer is not None:
+                self._service.links.remove_producer(attached.producer)
+            for end in (attached.incoming, attached.outgoing):
+                if end is not None:
+                    self._engine.drop(end)
+            consumer = attached.consumer
+            if attached.is_lost and consumer is not None and not consumer.manner.seat:
+                consumer.lose()
+        if links:
+            self._connection.spawn(self._left, links)
+        else:
+            self.left.set()
+
+    async def _left(self, links: list[Attached]) -> None:
+        try:
+            for attached in links:
+                if attached.consumer is not None:
+                    await self._consumer_ended(attached)
+            for attached in links:
+                await self._end_what_lived_by(attached)
+        finally:
+            for attached in links:
+                attached.over.set()
+            self.left.set()
+
+    async def _end_what_lived_by(self, attached: Attached) -> None:
+        try:
+            if attached.is_lost and attached.is_volatile and attached.durable is not None:
+                self._service.durables.keep(*attached.durable)
+            else:
+                await self._attaching.end_durable(attached, closed=False)
+            await self._remove_temporary(attached)
+        except PenstockError as error:
+            _log.debug("amqp.not_removed", reason=str(error))
+
+
+def _key(link: Link) -> int:
+    return hash(link)

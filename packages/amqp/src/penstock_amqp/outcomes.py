@@ -1,0 +1,137 @@
+"""Outcomes that receivers send, and transactions named in a delivery's state, read from Proton's
+objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from cproton_ffi import lib as pn
+from proton import Delivery, Described, ProtonException
+
+from penstock_amqp.modified import added_by, take_delivery_time
+from penstock_core.vocabulary.errors import InvalidEvent
+
+ACCEPTED: Final[int] = pn.PN_ACCEPTED
+REJECTED: Final[int] = pn.PN_REJECTED
+RELEASED: Final[int] = pn.PN_RELEASED
+MODIFIED: Final[int] = pn.PN_MODIFIED
+DECLARED: Final = 0x33
+TRANSACTIONAL: Final = 0x34
+
+UNREADABLE: Final = (ProtonException, ArithmeticError, LookupError, TypeError, ValueError)
+"""Exceptions that Proton raises when values it has accepted cannot be read."""
+
+Pointer = Any
+"""A C pointer of Proton's."""
+
+
+class Outcome:
+    """The outcome of a delivery, if it is not a plain ``accepted``."""
+
+    __slots__ = (
+        "added",
+        "delivery",
+        "delivery_time_ms",
+        "event_id",
+        "failed",
+        "fault",
+        "reason",
+        "state",
+        "transaction",
+        "undeliverable",
+    )
+
+    def __init__(self, event_id: int, delivery: Pointer, state: int) -> None:
+        self.event_id = event_id
+        self.delivery = delivery
+        self.state = state
+        """The outcome's code; 0 if the delivery was settled without one."""
+        self.failed = False
+        self.undeliverable = False
+        self.reason = ""
+        self.fault = ""
+        """What is wrong with the outcome, which ends the link."""
+        self.added: dict[Any, bytes] = {}
+        """Annotations that the message gets from now on."""
+        self.delivery_time_ms: int | None = None
+        """When the client wants it again, in milliseconds since 1970."""
+        self.transaction: bytes | None = None
+
+
+def transaction_of(delivery: Delivery) -> bytes | None:
+    """The transaction that a delivery's state names; None if it names none."""
+    return _transaction_in(_transactional(delivery))
+
+
+def _transactional(delivery: Delivery) -> Sequence[Any]:
+    """The fields of a transactional state; empty for any other state."""
+    try:
+        data = delivery.remote.data
+    except UNREADABLE:
+        return ()
+    return data if isinstance(data, list | tuple) else ()
+
+
+def _transaction_in(fields: Sequence[Any]) -> bytes | None:
+    # Only bytes: ``bytes(n)`` of a number would make that many zeros.
+    return bytes(fields[0]) if fields and isinstance(fields[0], bytes | memoryview) else None
+
+
+def describe(outcome: Outcome, delivery: Delivery) -> None:
+    """Fill in what the outcome says besides its code."""
+    found = delivery.remote
+    if outcome.state == TRANSACTIONAL:
+        data = _transactional(delivery)
+        outcome.transaction = _transaction_in(data) or b""
+        inner = data[1] if len(data) > 1 else None
+        outcome.state = 0
+        if isinstance(inner, Described):
+            outcome.state = _code(inner.descriptor)
+            values = list(inner.value) if isinstance(inner.value, list | tuple) else []
+            if outcome.state == MODIFIED:
+                failed, undeliverable, annotations, *_ = [*values, None, None, None]
+                outcome.failed, outcome.undeliverable = bool(failed), bool(undeliverable)
+                _take_annotations(outcome, added_by(annotations))
+    elif outcome.state == MODIFIED:
+        outcome.failed, outcome.undeliverable = bool(found.failed), bool(found.undeliverable)
+        _take_annotations(outcome, _annotations(found))
+    elif outcome.state == REJECTED:
+        outcome.reason = _reason(found)
+
+
+def _take_annotations(outcome: Outcome, added: dict[Any, bytes]) -> None:
+    outcome.added = added
+    try:
+        outcome.delivery_time_ms = take_delivery_time(added)
+    except InvalidEvent as error:
+        outcome.fault = str(error)
+
+
+def _annotations(found: Any) -> dict[Any, bytes]:
+    try:
+        return added_by(found.annotations)
+    except UNREADABLE:
+        return {}
+
+
+def _reason(found: Any) -> str:
+    try:
+        condition = found.condition
+    except UNREADABLE:
+        return ""
+    return "" if condition is None else f"{condition.name}: {condition.description or ''}"[:2_000]
+
+
+_OUTCOMES: Final = {
+    "amqp:accepted:list": ACCEPTED,
+    "amqp:rejected:list": REJECTED,
+    "amqp:released:list": RELEASED,
+    "amqp:modified:list": MODIFIED,
+}
+
+
+def _code(descriptor: Any) -> int:
+    if isinstance(descriptor, str):
+        return _OUTCOMES.get(str(descriptor), 0)
+    return int(descriptor) if isinstance(descriptor, int) else 0

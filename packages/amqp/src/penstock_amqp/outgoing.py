@@ -1,0 +1,485 @@
+"""Turns events into messages: each event is encoded once, however many receivers get it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_amqp import message_header
+from penstock_amqp.message_header import PLAIN, AmqpExtras
+from penstock_amqp.typed import EPOCH, MS_MAX, NoProperty, exact, message_value
+from penstock_amqp.wire.sections import (
+    APPLICATION_PROPERTIES,
+    DATA,
+    FOOTER,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    SEQUENCE,
+    VALUE,
+    header_of,
+    section,
+)
+from penstock_amqp.wire.types import (
+    Byte,
+    Float32,
+    Int,
+    Short,
+    Symbol,
+    Timestamp,
+    UInt,
+    ULong,
+    listed,
+    mapped,
+    sized,
+    skip,
+    written,
+)
+from penstock_core.columns.schema.layout import LOGICAL_NAME, PRIORITY_MAX
+from penstock_core.columns.schema.rows import Rows
+from penstock_core.loggers import logger
+from penstock_core.vocabulary.errors import RemoteProtocolViolation
+from penstock_core.vocabulary.ports import Clock
+from penstock_core.vocabulary.temporary import is_temporary
+from penstock_server.runtime.access.open_connections import TrafficCounts
+from penstock_server.runtime.access.rare_lines import RareLines
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
+
+_MILLISECOND: Final = np.timedelta64(1, "ms").astype(object)
+_NARROW: Final[dict[pa.DataType, tuple[type, Callable[[Any], Any]]]] = {
+    pa.int8(): (int, Byte),
+    pa.int16(): (int, Short),
+    pa.int32(): (int, Int),
+    pa.float32(): (float, Float32),
+}
+_UINT_MAX: Final = (1 << 32) - 1
+_WRITTEN_MAX: Final = 4
+
+_log = logger("penstock.amqp")
+
+
+class EncodedMessages:
+    """The messages of some events. Only a message's head depends on how often it was delivered."""
+
+    __slots__ = (
+        "_heads",
+        "_priorities",
+        "_residues",
+        "_ttls",
+        "containers",
+        "ids",
+        "left_out",
+        "persistents",
+        "rests",
+    )
+
+    def __init__(self, rows: OutgoingBatch, now_us: int = 0) -> None:
+        """``now_us``: the present time, from which the remaining time to live is counted."""
+        batch = rows.batch
+        self.ids: list[int] = batch.column(0).to_pylist()
+        count = len(self.ids)
+        self.persistents = _values(batch, "persistent", count, absent=None)
+        self._priorities = _values(batch, "priority", count, absent=None)
+        self._ttls = _remaining(batch, count, now_us)
+        self.left_out: list[str] = []
+        """Parts of the events that a message cannot say."""
+        expiries = _expiries(self._ttls, now_us)
+        self.rests, self.containers, self._residues = _rests(batch, expiries, self.left_out)
+        self._heads: dict[tuple[Any, ...], bytes] = {}
+
+    def message(self, row: int, deliveries: int) -> bytes:
+        """The message of a row that was delivered ``deliveries`` times before."""
+        priority, ttl = self._priorities[row], self._ttls[row]
+        if ttl is not None and ttl > _UINT_MAX:
+            ttl = None  # its absolute expiry says it
+        if (own := self._residues[row]) is not PLAIN:
+            if own.priority is not None and priority == PRIORITY_MAX:
+                priority = max(PRIORITY_MAX, min(own.priority, 255))
+            if own.zero_ttl and not ttl:
+                ttl = 0
+        key = (self.persistents[row], priority, ttl, deliveries)
+        head = self._heads.get(key)
+        if head is None:
+            head = self._heads[key] = header_of(
+                durable=key[0] is not False, priority=priority, ttl=ttl, deliveries=deliveries
+            )
+        return head + self.rests[row]
+
+
+class MessageCache:
+    """Messages that were encoded in this turn of the loop, for all links that send the same
+    events."""
+
+    def __init__(self, clock: Clock, traffic: TrafficCounts) -> None:
+        self._clock = clock
+        self._traffic = traffic
+        self._written: list[tuple[OutgoingBatch, EncodedMessages]] = []
+        self._rare_lines = RareLines()
+
+    def messages_of(self, rows: OutgoingBatch) -> EncodedMessages:
+        """The messages of some events; written once for all who receive them in the same turn."""
+        for known, messages in self._written:
+            if known is rows:
+                return messages
+        messages = EncodedMessages(rows, self._clock.now_us())
+        if messages.left_out:
+            self._leave_out(messages.left_out)
+        self._written = [(rows, messages), *self._written[: _WRITTEN_MAX - 1]]
+        return messages
+
+    def _leave_out(self, parts: list[str]) -> None:
+        """Count parts of events that messages do not have. The log has a line a minute."""
+        self._traffic.left_out += len(parts)
+        if self._rare_lines.is_due("amqp.left_out"):
+            _log.warning("amqp.left_out", parts=parts[:10], count=self._traffic.left_out)
+
+    def clear(self) -> None:
+        """Drop the messages at the end of a turn."""
+        self._written.clear()
+
+
+def _values(batch: pa.RecordBatch, name: str, count: int, absent: Any) -> list[Any]:
+    index = batch.schema.get_field_index(name)
+    return [absent] * count if index < 0 else batch.column(index).to_pylist()
+
+
+def _remaining(batch: pa.RecordBatch, count: int, now_us: int) -> list[int | None]:
+    """The remaining times to live in ms: the receiver counts from the time it gets the message
+    (3.2.1)."""
+    ttls = _values(batch, "ttl", count, absent=None)
+    index = batch.schema.get_field_index("published")
+    if not any(ttls):
+        return [None] * count
+    if not now_us or index < 0:
+        return [ttl or None for ttl in ttls]
+    published = batch.column(index).cast(pa.int64()).to_pylist()
+    return [
+        max(1, ttl - max(0, now_us - at) // 1_000) if ttl else None
+        for ttl, at in zip(ttls, published, strict=True)
+    ]
+
+
+def _expiries(ttls: list[int | None], now_us: int) -> list[int | None]:
+    """Absolute expiries in milliseconds since 1970, for times to live that the field of a message,
+    which has 32 bits, cannot say: 49.7 days and more. An event that lives beyond the year 9999 does
+    not expire. Empty: there is none."""
+    if not any(ttl is not None and ttl > _UINT_MAX for ttl in ttls):
+        return []
+    now_ms = now_us // 1_000
+    ends = [now_ms + ttl if ttl is not None and ttl > _UINT_MAX else None for ttl in ttls]
+    return [end if end is not None and end <= MS_MAX else None for end in ends]
+
+
+def _rests(
+    batch: pa.RecordBatch, expiries: list[int | None], left_out: list[str]
+) -> tuple[list[bytes], list[str | None], list[AmqpExtras]]:
+    """For each event the sections after the header, the container it came from, and its header
+    ``amqp``. What a message cannot say is noted in ``left_out``."""
+    count = batch.num_rows
+    datas = [data or b"" for data in _values(batch, "data", count, absent=b"")]
+    names = batch.schema.names
+    if not expiries and not {"tag", "properties", "headers", "more"} & {*names}:
+        return [_data_section(data) for data in datas], [None] * count, [PLAIN] * count
+    tags = _values(batch, "tag", count, absent=None)
+    headers = _headers(batch, count)
+    containers = headers.pop("application_id", [None] * count)
+    residues = _extras(headers, count)
+    if expiries:
+        said = headers.get("expiration") or [None] * count
+        headers["expiration"] = [
+            each if end is None or each is not None else EPOCH + end * _MILLISECOND
+            for each, end in zip(said, expiries, strict=True)
+        ]
+    rows = Rows(batch, in_order=True)
+    has_properties = "properties" in names or "more" in names
+    narrow = _narrow(batch) if has_properties else {}
+    rests = []
+    for row in range(count):
+        properties = dict(rows.properties(row)) if has_properties else {}
+        own = residues[row]
+        try:
+            rests.append(
+                _rest(datas[row], tags[row], properties, headers, row, own, narrow, left_out)
+            )
+        except (RecursionError, RemoteProtocolViolation, ValueError):
+            # One event must not end the connections of all who receive it.
+            left_out.append("all but the data")
+            rests.append(_data_section(datas[row]))
+    return rests, containers, residues
+
+
+def _rest(
+    data: bytes,
+    tag: str | None,
+    properties: dict[str, Any],
+    headers: dict[str, list[Any]],
+    row: int,
+    own: AmqpExtras,
+    narrow: _Narrow,
+    left_out: list[str],
+) -> bytes:
+    """The sections of one event after the header."""
+    group = (
+        properties.pop(message_header.GROUP_ID, None),
+        properties.pop(message_header.GROUP_SEQUENCE, None),
+    )
+    annotations, applied = _application_properties(properties, own, narrow, left_out)
+    if tag is not None:
+        annotations += [_TAG_KEY, written(tag)]
+    asks = headers.get("reply_to")
+    if asks and own.annotations is None and (kind := _temporary_kind(asks[row])) is not None:
+        annotations += [_REPLY_TO_KEY, kind]
+    parts = [
+        _annotations(annotations, own),
+        _message_properties(headers, row, group, own, applied, left_out),
+    ]
+    if own.application_properties is not None:
+        parts.append(section(APPLICATION_PROPERTIES, own.application_properties))
+    elif applied:
+        parts.append(section(APPLICATION_PROPERTIES, mapped(applied)))
+    parts.append(_body(data, own))
+    if own.footer is not None:
+        parts.append(section(FOOTER, own.footer))
+    return b"".join(parts)
+
+
+def _extras(headers: dict[str, list[Any]], count: int) -> list[AmqpExtras]:
+    """What each event's header ``amqp`` says; without one, what its header ``mqtt`` does."""
+    own = headers.pop(message_header.HEADER, None)
+    mqtt = headers.pop("mqtt", None)
+    if mqtt is None:
+        return [message_header.read(text) for text in own or [None] * count]
+    return [
+        message_header.read_mqtt(other) if other and not text else message_header.read(text)
+        for text, other in zip(own or [None] * count, mqtt, strict=True)
+    ]
+
+
+_TAG_KEY: Final = written(Symbol(message_header.TAG))
+_PROPERTIES_KEY: Final = written(Symbol(message_header.PROPERTIES))
+_REPLY_TO_KEY: Final = written(Symbol("x-opt-jms-reply-to"))
+_TEMPORARY_QUEUE: Final = written(Byte(2))
+_TEMPORARY_CHANNEL: Final = written(Byte(3))
+"""By these JMS clients know what kind of destination wants the reply; without them they would take
+it for one of the kind that the message came from."""
+
+
+def _temporary_kind(address: str | None) -> bytes | None:
+    if address is None or not is_temporary(address):
+        return None
+    return _TEMPORARY_CHANNEL if address.startswith("temp-topic-") else _TEMPORARY_QUEUE
+
+
+def _headers(batch: pa.RecordBatch, count: int) -> dict[str, list[Any]]:
+    index = batch.schema.get_field_index("headers")
+    if index < 0:
+        return {}
+    column = batch.column(index)
+    found: dict[str, list[Any]] = {}
+    for field, child in zip(column.type, column.flatten(), strict=True):
+        if child.null_count < count:
+            found[field.name] = child.to_pylist()
+    return found
+
+
+_Narrow = dict[str, dict[type, Callable[[Any], Any]]]
+"""AMQP types for columns narrower than Python's types, by property and Python type."""
+
+
+def _narrow(batch: pa.RecordBatch) -> _Narrow:
+    index = batch.schema.get_field_index("properties")
+    found: _Narrow = {}
+    for field in batch.schema.field(index).type if index >= 0 else ():
+        if field.type in _NARROW:
+            logical = (field.metadata or {}).get(LOGICAL_NAME, field.name.encode()).decode()
+            python, kind = _NARROW[field.type]
+            found.setdefault(logical, {})[python] = kind
+    return found
+
+
+def _application_properties(
+    properties: dict[str, Any],
+    own: AmqpExtras,
+    narrow: _Narrow,
+    left_out: list[str],
+) -> tuple[list[bytes], list[bytes]]:
+    """Annotations for what application properties cannot hold, and the application properties; keys
+    and values in turn."""
+    applied: list[bytes] = []
+    others: dict[str, Any] = {}
+    types = own.types
+    for name, value in properties.items():
+        found, is_all = message_value(value, types.get(name, ""))
+        if not is_all:
+            try:
+                others[name] = exact(value)
+            except NoProperty:  # nested too deep
+                left_out.append(name)
+            if found is None:
+                continue
+        if name in narrow and (kind := narrow[name].get(type(found))) is not None:
+            found = kind(found)
+        applied += (written(name), written(found))
+    return ([_PROPERTIES_KEY, written(others)] if others else []), applied
+
+
+def _annotations(added: list[bytes], own: AmqpExtras) -> bytes:
+    kept: list[bytes] = []
+    if own.annotations is not None:
+        if not added:
+            return section(MESSAGE_ANNOTATIONS, own.annotations)
+        kept = _pairs(own.annotations)
+    return section(MESSAGE_ANNOTATIONS, mapped(kept + added)) if kept or added else b""
+
+
+def _pairs(encoded: bytes) -> list[bytes]:
+    """Encoded keys and values of a map, in turn."""
+    at = 3 if encoded[0] == 0xC1 else 9
+    found = []
+    while at < len(encoded):
+        end = skip(encoded, at)
+        found.append(encoded[at:end])
+        at = end
+    return found
+
+
+def _message_properties(
+    headers: dict[str, list[Any]],
+    row: int,
+    group: tuple[Any, Any],
+    own: AmqpExtras,
+    applied: list[bytes],
+    left_out: list[str],
+) -> bytes:
+    def header(name: str) -> Any:
+        column = headers.get(name)
+        return None if column is None else column[row]
+
+    expiry, creation = own.times or (None, None)
+    expiry = _ms(header("expiration")) if expiry is None else expiry
+    creation = _ms(header("timestamp")) if creation is None else creation
+    user = header("user")
+    group_id, sequence = group
+    if group_id is not None and not isinstance(group_id, str):
+        applied += (written(message_header.GROUP_ID), written(group_id))
+        group_id = None
+    if sequence is not None and not (type(sequence) is int and 0 <= sequence <= _UINT_MAX):
+        applied += (written(message_header.GROUP_SEQUENCE), written(message_value(sequence)[0]))
+        sequence = None
+    values = [
+        _id(header("message_id"), own.message_id),
+        own.user_id if user is None else user.encode(),
+        own.to,
+        header("type"),
+        header("reply_to"),
+        _id(header("correlation_id"), own.correlation_id),
+        None if own.content_type is None else Symbol(own.content_type),
+        None if own.content_encoding is None else Symbol(own.content_encoding),
+        None if expiry is None else Timestamp(expiry),
+        None if creation is None else Timestamp(creation),
+        group_id,
+        None if sequence is None else UInt(sequence),
+        own.reply_to_group_id,
+    ]
+    while values and values[-1] is None:
+        values.pop()
+    if not values:
+        return b""
+    return section(PROPERTIES, listed([_safely(value, left_out) for value in values]))
+
+
+def _safely(value: Any, left_out: list[str]) -> bytes:
+    try:
+        return written(value)
+    except ValueError:  # for example a symbol that is not ASCII
+        left_out.append("a message property")
+        return b"\x40"
+
+
+def _ms(value: datetime | None) -> int | None:
+    return None if value is None else (value - EPOCH) // _MILLISECOND
+
+
+def _id(value: str | None, kind: str) -> Any:
+    """An id of the type that it had, if it still is one."""
+    if value is None or not kind:
+        return value
+    try:
+        match kind:
+            case "ulong":
+                return ULong(int(value)) if 0 <= int(value) < 1 << 64 else value
+            case "uuid":
+                return UUID(value)
+            case "binary":
+                return bytes.fromhex(value)
+            case _:
+                return value
+    except ValueError:
+        return value
+
+
+def _data_section(data: bytes) -> bytes:
+    return b"\x00\x53\x75" + sized(0xA0, data)
+
+
+def _body(data: bytes, own: AmqpExtras) -> bytes:
+    if own is PLAIN or own.body == "data":
+        if own.sizes and sum(own.sizes) == len(data):
+            return _parts(data, own.sizes)
+        return _data_section(data)
+    match own.body:
+        case "text":
+            return section(VALUE, sized(0xA1, data)) if _is_text(data) else _data_section(data)
+        case "binary":
+            return section(VALUE, sized(0xA0, data))
+        case "null" if not data:
+            return section(VALUE, b"\x40")
+        case "none" if not data:
+            return b""
+        case "value" if data and _ends(data) == len(data):
+            return section(VALUE, data)
+        case "sequence" if data:
+            return _sequences(data)
+        case _:
+            return _data_section(data)
+
+
+def _parts(data: bytes, sizes: Sequence[int]) -> bytes:
+    found, at = [], 0
+    for size in sizes:
+        found.append(section(DATA, sized(0xA0, data[at : at + size])))
+        at += size
+    return b"".join(found)
+
+
+def _sequences(data: bytes) -> bytes:
+    found, at = [], 0
+    while at < len(data):
+        end = _ends(data, at)
+        if end < 0 or data[at] not in (0x45, 0xC0, 0xD0):
+            return _data_section(data)
+        found.append(section(SEQUENCE, data[at:end]))
+        at = end
+    return b"".join(found)
+
+
+def _ends(data: bytes, at: int = 0) -> int:
+    """Where the value at an offset ends; -1 if there is none."""
+    try:
+        return skip(data, at)
+    except Exception:  # noqa: BLE001  whatever is wrong with it, it is sent as data
+        return -1
+
+
+def _is_text(data: bytes) -> bool:
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

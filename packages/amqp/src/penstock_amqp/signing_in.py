@@ -1,0 +1,181 @@
+"""Signing in over AMQP: SASL against the realm's own accounts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from penstock_amqp.peer import Spawner
+from penstock_amqp.wire import sasl
+from penstock_core.access.rights import Principal
+from penstock_core.loggers import logger
+from penstock_core.vocabulary.errors import (
+    AuthenticationFailed,
+    PenstockError,
+    RemoteProtocolViolation,
+)
+from penstock_core.wire import scram
+from penstock_server.frontends.shared.sasl_responses import BEARER, bearer_of, check_own
+from penstock_server.runtime.access.access import AccessControl
+
+PLAIN: Final = "PLAIN"
+ANONYMOUS: Final = "ANONYMOUS"
+EXTERNAL: Final = "EXTERNAL"
+
+_log = logger("penstock.amqp")
+
+
+class SaslPeer(Spawner, Protocol):
+    """A connection whose client signs in."""
+
+    host: str
+    is_secure: bool
+    """Whether the connection uses TLS."""
+    certificate: Mapping[str, Any] | None
+    """Content of the client's verified certificate; None: it has none."""
+
+    def send_sasl(self, frame: bytes) -> None:
+        """Send a SASL frame."""
+        ...
+
+    def signed_in(self, principal: Principal, said: bytes | None) -> None:
+        """Continue after a successful sign-in; ``said`` goes with the outcome."""
+        ...
+
+    def not_signed_in(self) -> None:
+        """Continue after a failed sign-in."""
+        ...
+
+
+class SaslSignIn:
+    """One sign-in, from the list of mechanisms to the outcome."""
+
+    def __init__(self, connection: SaslPeer, access: AccessControl) -> None:
+        self._connection = connection
+        self._access = access
+        self._exchange: scram.ScramServer | None = None
+        self.is_busy = False
+        """A mechanism is being checked. Bytes that come meanwhile are AMQP already: the client may
+        send them at once (2.4.2)."""
+
+    @property
+    def mechanisms(self) -> list[str]:
+        """The mechanisms on offer, the best first.
+
+        A password or token is accepted only where nobody can listen, which is over TLS or inside
+        this machine, unless the settings allow it elsewhere.
+        """
+        connection, access = self._connection, self._access
+        is_private = access.is_private(connection.host, secure=connection.is_secure)
+        offered: list[str] = []
+        if connection.certificate:
+            offered.append(EXTERNAL)
+        if not access.is_open:
+            offered.append(scram.MECHANISM)
+        if is_private:
+            offered += [BEARER, PLAIN] if access.tokens.are_taken else [PLAIN]
+        if access.mode != "mandatory":
+            offered.append(ANONYMOUS)
+        return offered
+
+    def take(self, frame: sasl.Init | sasl.Response) -> None:
+        """Process a SASL frame. Raises ``RemoteProtocolViolation`` for one that is not allowed
+        now."""
+        if isinstance(frame, sasl.Init):
+            if self._exchange is not None:
+                raise RemoteProtocolViolation(
+                    "client started a second sign-in before the first had ended"
+                )
+            self._begin(frame)
+        elif self._exchange is not None:
+            self.is_busy = True
+            self._connection.spawn(self._proven, self._exchange, frame.response)
+        else:
+            raise RemoteProtocolViolation("client answered a challenge that was not sent")
+
+    def _begin(self, init: sasl.Init) -> None:
+        if init.mechanism not in self.mechanisms:
+            self._fail(
+                AuthenticationFailed(
+                    f"the sign-in mechanism {init.mechanism[:40]!r} is not offered here"
+                )
+            )
+            return
+        if init.mechanism == scram.MECHANISM:
+            try:
+                self._exchange, known = self._access.scram(init.response, self._connection.host)
+            except PenstockError as error:
+                self._fail(error)
+                return
+            self._connection.send_sasl(sasl.challenge(self._exchange.challenge(known)))
+            return
+        self.is_busy = True
+        self._connection.spawn(self._shown, init)
+
+    async def _shown(self, init: sasl.Init) -> None:
+        try:
+            self._welcome(await self._principal(init))
+        except PenstockError as error:
+            self._fail(error)
+
+    async def _principal(self, init: sasl.Init) -> Principal:
+        access, connection = self._access, self._connection
+        if init.mechanism == PLAIN:
+            user, password = _plain(init.response)
+            if access.is_open:
+                return access.anonymous(connection.host, user)
+            return await access.password(
+                user, password, connection.host, secure=connection.is_secure
+            )
+        if init.mechanism == BEARER:
+            wanted, token = bearer_of(init.response)
+            known = await access.token(token, connection.host, secure=connection.is_secure)
+            check_own(wanted, known.called.encode())
+            return known
+        if init.mechanism == EXTERNAL:
+            named = access.certificate(connection.certificate, connection.host)
+            if named is None:
+                raise AuthenticationFailed("the certificate names no user")
+            check_own(init.response, named.called.encode())
+            return named
+        return access.anonymous(connection.host)
+
+    async def _proven(self, exchange: scram.ScramServer, proof: bytes) -> None:
+        connection = self._connection
+        try:
+            self._welcome(*await self._access.scram_proven(exchange, proof, connection.host))
+        except PenstockError as error:
+            self._fail(error)
+
+    def _welcome(self, principal: Principal, said: bytes | None = None) -> None:
+        if not self._access.is_open:
+            self._access.require(principal, "session.open")
+        self._connection.signed_in(principal, said)
+        self._access.signed_in(principal, "amqp")
+
+    def _fail(self, error: PenstockError) -> None:
+        _log.warning("amqp.sign_in_refused", host=self._connection.host, reason=str(error))
+        self._connection.not_signed_in()
+
+
+def without_sasl(
+    access: AccessControl, certificate: Mapping[str, Any] | None, host: str
+) -> Principal | None:
+    """The user of a client that does not sign in; None: it has to."""
+    try:
+        principal = access.certificate(certificate, host) or access.anonymous(host)
+        access.require(principal, "session.open")
+    except PenstockError:
+        return None
+    access.signed_in(principal, "amqp")
+    return principal
+
+
+def _plain(response: bytes) -> tuple[str, str]:
+    try:
+        wanted, user, password = response.split(b"\0")
+        found = user.decode(), password.decode()
+    except ValueError:
+        raise AuthenticationFailed("the PLAIN response must hold a user and a password") from None
+    check_own(wanted, user)
+    return found

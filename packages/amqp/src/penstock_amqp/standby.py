@@ -1,0 +1,104 @@
+"""AMQP at a node that stands by: the connection is redirected as the standard says (2.8.16).
+
+Without Proton: a node that stands by knows no users, so whoever comes is let in without a password
+and is told where to go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from penstock_amqp.conditions import description_of
+from penstock_amqp.wire import FIRST_BYTES, sasl
+from penstock_amqp.wire.performatives import closing, opening
+from penstock_amqp.wire.types import Symbol, UInt
+from penstock_core.vocabulary.errors import RemoteProtocolViolation
+from penstock_server.frontends.shared.arrivals import Arrivals, StandbyProtocol
+from penstock_server.frontends.shared.serving_node import part
+
+REDIRECT: Final = "amqp:connection:redirect"
+FORCED: Final = "amqp:connection:forced"
+_ANONYMOUS: Final = "ANONYMOUS"
+_FRAME_HEAD: Final = 8
+
+
+class StandbyAmqpConnection(StandbyProtocol, asyncio.Protocol):
+    """Opens the connection, and closes it with the address of the owner."""
+
+    def __init__(self, arrivals: Arrivals, container: str) -> None:
+        """``container`` is the name by which the node shows itself."""
+        super().__init__(arrivals)
+        self._container = container
+        self._frames = sasl.SaslFrames()
+        self._is_signing_in = False
+        self._data: bytes | None = None
+        """What has come behind the protocol header; None: it has not come yet."""
+
+    def data_received(self, data: bytes) -> None:
+        if self._has_answered or self._transport is None:
+            return
+        try:
+            if self._data is None:
+                self._frames.feed(data)
+                self._before_amqp(self._transport)
+            else:
+                self._data += data
+        except RemoteProtocolViolation:
+            self._has_answered = True
+            self._transport.close()
+            return
+        if self._data is not None and _holds_a_frame(self._data):
+            self._has_answered = True
+            part(self._transport, opening(self._container) + self._farewell())
+
+    def eof_received(self) -> bool:
+        return False
+
+    def _before_amqp(self, transport: asyncio.Transport) -> None:
+        while self._data is None:
+            if self._is_signing_in:
+                if (frame := self._frames.frame()) is None:
+                    return
+                self._sign_in(transport, frame)
+            elif (header := self._frames.header()) is None:
+                return
+            elif header == sasl.SASL_PROTOCOL:
+                self._is_signing_in = True
+                transport.write(header + sasl.mechanisms([_ANONYMOUS]))
+            elif header == sasl.PROTOCOL:
+                transport.write(header)
+                self._data = self._frames.rest()
+            else:
+                transport.write(sasl.PROTOCOL)
+                raise RemoteProtocolViolation(f"not an AMQP 1.0 protocol header: {header!r}")
+
+    def _sign_in(self, transport: asyncio.Transport, frame: sasl.Init | sasl.Response) -> None:
+        if not isinstance(frame, sasl.Init) or frame.mechanism != _ANONYMOUS:
+            transport.write(sasl.outcome(sasl.AUTH))
+            raise RemoteProtocolViolation("a node that stands by checks no passwords")
+        transport.write(sasl.outcome(sasl.OK))
+        self._is_signing_in = False
+
+    def _farewell(self) -> bytes:
+        """Where the owner is, or why nobody is named."""
+        owner, reason = self._arrivals.owner(), self._arrivals.refusal("amqp")
+        place = None if owner is None else owner.place("amqp")
+        if place is None:
+            return closing(FORCED, description_of(reason))
+        host, port = place
+        info = {
+            Symbol("hostname"): host,
+            Symbol("network-host"): host,
+            Symbol("port"): UInt(port),
+        }
+        return closing(REDIRECT, str(reason), info)
+
+
+def wants_relay(data: bytes) -> bool | None:
+    """Whether a connection that begins so is relayed to the owner."""
+    return data.startswith(FIRST_BYTES) if len(data) >= len(FIRST_BYTES) else None
+
+
+def _holds_a_frame(data: bytes) -> bool:
+    return len(data) >= max(_FRAME_HEAD, int.from_bytes(data[:4], "big"))

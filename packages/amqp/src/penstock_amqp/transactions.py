@@ -1,0 +1,287 @@
+"""The transactions of one connection: what is published and settled in each until it is
+discharged."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any, Final
+
+from msgspec import Struct, field
+
+from penstock_amqp.addresses import LinkDestination
+from penstock_amqp.conditions import (
+    DECODE,
+    NOT_ALLOWED,
+    ROLLED_BACK,
+    UNKNOWN_TRANSACTION,
+    condition_of,
+    description_of,
+)
+from penstock_amqp.consumers import Consumer
+from penstock_amqp.link_ends import IncomingLink
+from penstock_amqp.outcomes import RELEASED, Outcome, Pointer
+from penstock_amqp.peer import AmqpPeer
+from penstock_amqp.producers import LinkProducer
+from penstock_amqp.wire.performatives import DECLARE, DISCHARGE, Unfit, check_fields
+from penstock_amqp.wire.sections import VALUE, sections_of
+from penstock_amqp.wire.types import Described, read
+from penstock_core.loggers import logger
+from penstock_core.vocabulary.errors import LimitReached, PenstockError, RemoteProtocolViolation
+from penstock_server.frontends.shared.parts import ConnectionPart
+from penstock_server.runtime.store.bodies import Body
+from penstock_server.runtime.writer.unit_of_work import Acknowledged
+
+_DECLARE: Final = (0x31, "amqp:declare:list")
+_DISCHARGE: Final = (0x32, "amqp:discharge:list")
+
+_PUT_BYTES: Final = 256
+"""What a message in a transaction takes besides its bytes, at most."""
+
+_log = logger("penstock.amqp")
+
+
+class DeclaredTransaction(Struct):
+    """An open transaction."""
+
+    by: IncomingLink
+    """The coordinator link that declared it; it ends with that link."""
+    puts: list[tuple[LinkProducer, bytes]] = field(default_factory=list)
+    """Messages published in it, in order."""
+    settled: list[tuple[Consumer, Outcome]] = field(default_factory=list)
+    size: int = 0
+    broken: PenstockError | None = None
+    """Why it cannot be committed any more."""
+
+
+class TransactionCoordinator(ConnectionPart[AmqpPeer]):
+    """The transactions of one connection."""
+
+    def __init__(self, connection: AmqpPeer) -> None:
+        super().__init__(connection)
+        self._realm = connection.service.realm
+        self._limits = connection.service.limits
+        self._open: dict[bytes, DeclaredTransaction] = {}
+        self._size = 0
+        self._coordinators: dict[IncomingLink, None] = {}
+
+    # --- what belongs to one -------------------------------------------------------------
+
+    def is_declared(self, name: bytes) -> bool:
+        """Whether a transaction of this name is open."""
+        return name in self._open
+
+    def add_message(self, name: bytes, by: LinkProducer, message: bytes) -> None:
+        """Add a message to an open transaction. Raises ``LimitReached``."""
+        transaction, most = self._open[name], self._limits.transaction_bytes_max
+        size = len(message) + _PUT_BYTES
+        if self._size + size > most:
+            raise LimitReached(
+                f"the open transactions of this connection hold {self._size} bytes; the limit is "
+                f"{most}: commit more often"
+            )
+        transaction.puts.append((by, message))
+        transaction.size += size
+        self._size += size
+
+    def fail(self, name: bytes, error: PenstockError) -> None:
+        """Let an open transaction fail when it is discharged, because a message of it was refused.
+        The first error is the one that is reported."""
+        transaction = self._open[name]
+        transaction.broken = transaction.broken or error
+
+    def add_outcome(self, name: bytes, consumer: Consumer, outcome: Outcome) -> None:
+        """Add the outcome of a delivery to a transaction."""
+        transaction = self._open.get(name)
+        if transaction is None:  # it has ended: the event goes back
+            if consumer.link is not None:
+                text = "a delivery was settled in a transaction that is not open here"
+                self._connection.end_link(consumer.link, UNKNOWN_TRANSACTION, text)
+            return
+        transaction.settled.append((consumer, outcome))
+        link = consumer.link
+        assert link is not None, "the outcome came by it"
+        self._connection.engine.forget(link, outcome.delivery)
+
+    # --- the coordinator -----------------------------------------------------------------
+
+    def coordinate(self, link: IncomingLink) -> None:
+        """Let a link declare and discharge transactions."""
+        self._coordinators[link] = None
+
+    def coordinates(self, link: IncomingLink) -> bool:
+        return link in self._coordinators
+
+    def take(self, link: IncomingLink) -> None:
+        """Process the messages of one read."""
+        messages, link.messages = link.messages, []
+        deliveries, link.deliveries = link.deliveries, []
+        link.transactions.clear()
+        for message, delivery in zip(messages, deliveries, strict=True):
+            if delivery is None:
+                self._connection.end_link(
+                    link, NOT_ALLOWED, "a request to the coordinator must not be sent settled"
+                )
+                return
+            try:
+                self._ask(link, message, delivery)
+            except (RemoteProtocolViolation, UnicodeError) as error:
+                self._answer(link, delivery, DECODE, description=str(error))
+            except Unfit as error:
+                self._answer(link, delivery, error.condition, description=str(error))
+            except PenstockError as error:
+                self._realm.connections.refused(error)
+                self._answer(link, delivery, condition_of(error), description=description_of(error))
+        self._connection.engine.refill(link)
+
+    def _ask(self, link: IncomingLink, message: bytes, delivery: Pointer) -> None:
+        body = sections_of(message).body
+        asked = read(body[0][1])[0] if body and body[0][0] == VALUE else None
+        if not isinstance(asked, Described) or not isinstance(asked.value, list):
+            raise RemoteProtocolViolation("a coordinator accepts only declare and discharge")
+        if asked.descriptor in _DECLARE:
+            check_fields(DECLARE, asked.value)
+            self._declare(link, delivery, asked.value)
+        elif asked.descriptor in _DISCHARGE:
+            check_fields(DISCHARGE, asked.value)
+            fails = len(asked.value) > 1 and asked.value[1] is True
+            self._discharge(link, delivery, asked.value[0], fails=fails)
+        else:
+            raise RemoteProtocolViolation("a coordinator accepts only declare and discharge")
+
+    def _declare(self, link: IncomingLink, delivery: Pointer, values: list[Any]) -> None:
+        most = self._limits.transactions_max
+        if values and values[0] is not None:
+            self._answer(
+                link,
+                delivery,
+                "amqp:not-implemented",
+                description="global transactions are not supported",
+            )
+            return
+        if len(self._open) >= most:
+            raise LimitReached(
+                f"{most} transactions are open on this connection, which is the limit; discharge "
+                f"one"
+            )
+        name = secrets.token_bytes(16)
+        self._open[name] = DeclaredTransaction(link)
+        self._connection.engine.declared(delivery, name)
+        link.unanswered -= 1
+
+    def _discharge(self, link: IncomingLink, delivery: Pointer, name: Any, *, fails: bool) -> None:
+        transaction = self._open.pop(name, None) if isinstance(name, bytes) else None
+        if transaction is None:
+            self._answer(
+                link, delivery, UNKNOWN_TRANSACTION, description="there is no such transaction"
+            )
+            return
+        self._size -= transaction.size
+        if fails:
+            self._roll_back(transaction)
+            self._done(link, delivery)
+        elif transaction.broken is not None:
+            self._roll_back(transaction)
+            self._realm.connections.refused(transaction.broken)
+            self._answer(
+                link, delivery, ROLLED_BACK, description=description_of(transaction.broken)
+            )
+        else:
+            self._connection.spawn(self._commit, link, delivery, transaction=transaction)
+
+    async def _commit(
+        self, link: IncomingLink, delivery: Pointer, transaction: DeclaredTransaction
+    ) -> None:
+        realm = self._realm
+        try:
+            publishes = await self._publishes(transaction)
+            accepted = self._accepted(transaction)
+            await realm.transactions.publish_and_acknowledge(
+                publishes,
+                [done for _, _, done in accepted if done is not None],
+                self._connection.publisher,
+            )
+        except PenstockError as error:
+            self._roll_back(transaction)
+            realm.connections.refused(error)
+            self._answer(link, delivery, ROLLED_BACK, description=description_of(error))
+        else:
+            for consumer, ids, done in accepted:
+                consumer.consumed(ids, done)
+            self._settle_others(transaction)
+            self._done(link, delivery)
+
+    async def _publishes(
+        self, transaction: DeclaredTransaction
+    ) -> list[tuple[int, Sequence[Body]]]:
+        """The events to publish, by destination. Raises ``InvalidEvent``, ``EventTooLarge``,
+        ``AccessDenied``."""
+        by_number: dict[int, tuple[LinkProducer, LinkDestination, list[bytes]]] = {}
+        for producer, message in transaction.puts:
+            to = await producer.destination_of(message)
+            by_number.setdefault(to.number, (producer, to, []))[2].append(message)
+        found: list[tuple[int, Sequence[Body]]] = []
+        for producer, to, messages in by_number.values():
+            bodies = producer.made(to, messages)
+            self._realm.digest(bodies)
+            found.append((to.number, bodies))
+        return found
+
+    def _accepted(
+        self, transaction: DeclaredTransaction
+    ) -> list[tuple[Consumer, list[int], Acknowledged | None]]:
+        """The events accepted by each consumer, with the acknowledgement to send to the realm."""
+        accepted: dict[Consumer, list[int]] = {}
+        for consumer, outcome in transaction.settled:
+            if consumer.consumes(outcome):
+                accepted.setdefault(consumer, []).append(outcome.event_id)
+        return [(each, ids, each.acknowledged(ids)) for each, ids in accepted.items()]
+
+    def _settle_others(self, transaction: DeclaredTransaction) -> None:
+        """Apply the other outcomes: events that the client gives back or rejects."""
+        for consumer, outcome in transaction.settled:
+            if not consumer.consumes(outcome) and not consumer.is_over:
+                consumer.become(outcome)
+
+    def _roll_back(self, transaction: DeclaredTransaction) -> None:
+        taken: dict[Consumer, list[int]] = {}
+        for consumer, outcome in transaction.settled:
+            taken.setdefault(consumer, []).append(outcome.event_id)
+        for consumer, ids in taken.items():
+            if not consumer.is_over:
+                consumer.give_back(ids, counted=True)
+
+    def _done(self, link: IncomingLink, delivery: Pointer) -> None:
+        self._connection.engine.settle(delivery)
+        link.unanswered -= 1
+        self._connection.answered(link)
+
+    def _answer(
+        self, link: IncomingLink, delivery: Pointer, condition: str, description: str
+    ) -> None:
+        if link.takes_rejections:
+            self._connection.engine.reject(delivery, condition, description)
+        else:  # what the standard wants where rejections are not accepted (4.3)
+            if link.takes_releases:
+                self._connection.engine.settle(delivery, RELEASED)
+            self._connection.end_link(link, condition, description)
+        link.unanswered -= 1
+        self._connection.answered(link)
+
+    # --- ends ----------------------------------------------------------------------------
+
+    def left(self, link: IncomingLink) -> None:
+        """Roll back the transactions that a coordinator link has declared, because the link is
+        over."""
+        self._coordinators.pop(link, None)
+        left = [name for name, transaction in self._open.items() if transaction.by is link]
+        for transaction in [self._open.pop(name) for name in left]:
+            self._size -= transaction.size
+            self._roll_back(transaction)
+
+    def end(self) -> None:
+        """Roll back all open transactions."""
+        left, self._open = self._open, {}
+        self._size = 0
+        for transaction in left.values():
+            self._roll_back(transaction)

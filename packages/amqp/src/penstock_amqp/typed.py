@@ -1,0 +1,258 @@
+"""Converts values of application properties to event properties and back (SEM E2)."""
+
+from __future__ import annotations
+
+import decimal
+import struct
+from datetime import UTC, datetime, timedelta
+from math import isnan
+from typing import Any, Final
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_amqp.wire.types import (
+    NAMES,
+    Byte,
+    Char,
+    Decimal,
+    Described,
+    Float32,
+    Int,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+from penstock_core.vocabulary.errors import InvalidEvent
+from penstock_core.vocabulary.nesting import NESTING_MAX
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_NAIVE_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - a timestamp without a zone stays so
+_MS_MIN: Final = -62_135_596_800_000
+MS_MAX: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999, in milliseconds since 1970."""
+_MICROSECOND: Final = timedelta(microseconds=1)
+_LONG_MAX: Final = (1 << 63) - 1
+LEVELS_MAX: Final = NESTING_MAX - 2
+"""Most levels of a property in a message: the annotations and the map of all such properties are
+around it."""
+_FLOAT32: Final = struct.Struct(">f")
+
+MICROSECONDS: Final = Symbol("penstock:timestamp-us")
+NAIVE: Final = Symbol("penstock:local-us")
+"""Descriptor of timestamps that AMQP's own, in UTC and milliseconds, cannot express: local
+times."""
+
+ARROW: Final[dict[type, pa.DataType]] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    Int: pa.int32(),
+    Short: pa.int16(),
+    Byte: pa.int8(),
+    Float32: pa.float32(),
+    UByte: pa.int64(),
+    UShort: pa.int64(),
+    UInt: pa.int64(),
+    Symbol: pa.string(),
+    Char: pa.string(),
+}
+"""Types whose values Arrow takes unchanged, with the type of the column."""
+
+KEPT: Final = {
+    kind: NAMES[kind]
+    for kind in (Int, Short, Byte, Float32, UByte, UShort, UInt, ULong, Symbol, Char, UUID)
+}
+"""Types that properties do not have, or that widen when the column has wider values; by name."""
+
+_BY_NAME: Final[dict[str, type]] = {name: kind for kind, name in NAMES.items()}
+
+_NUMPY: Final[dict[type, Any]] = {
+    Int: np.int32,
+    Short: np.int16,
+    Byte: np.int8,
+    Float32: np.float32,
+    UByte: int,
+    UShort: int,
+    UInt: int,
+    Symbol: str,
+    Char: str,
+    UUID: str,
+}
+
+
+class NoProperty(ValueError):
+    """A value that cannot be a property."""
+
+
+def whole_ms(value: Any, name: str) -> int:
+    """Milliseconds in an annotation. Raises ``InvalidEvent`` for a value that is not an integer."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidEvent(
+            f"{name} is {str(value)[:40]!r} of type {type(value).__name__}; it must be whole "
+            f"milliseconds, as a long or a timestamp"
+        )
+    return int(value)
+
+
+def in_range(ms: int) -> bool:
+    """Whether an event can have the timestamp: it is in the years 1 to 9999."""
+    return _MS_MIN <= ms <= MS_MAX
+
+
+def property_of(value: Any) -> Any:
+    """The property for the value of an application property. Raises :class:`NoProperty`."""
+    kind = type(value)
+    if kind in (bool, int, float, str, bytes) or value is None:
+        return value
+    if (numpy := _NUMPY.get(kind)) is not None:
+        return numpy(value)
+    if kind is ULong:
+        if value > _LONG_MAX:
+            raise NoProperty(f"{value} does not fit int64")
+        return int(value)
+    if kind is Timestamp:
+        if not in_range(value):
+            raise NoProperty(f"{value} ms is outside the years 1 to 9999")
+        return EPOCH + timedelta(milliseconds=int(value))
+    if isinstance(value, dict):
+        return _dictionary(value)
+    if isinstance(value, list):
+        return [property_of(each) for each in value]
+    if isinstance(value, Described) and isinstance(value.value, int):
+        return _described(value)
+    raise NoProperty(f"{kind.__name__} is not a type that a property can have")
+
+
+def text_of(value: Any) -> str | None:
+    """The text by which clients of other protocols see a value that no property can have exactly: a
+    decimal, a number above int64, or a time outside of the years 1 to 9999, in milliseconds; None
+    for any other value."""
+    if isinstance(value, Decimal):
+        return _decimal_text(value)
+    return str(int(value)) if type(value) in (ULong, Timestamp) else None
+
+
+_DECIMALS: Final = {4: (8, 101, 7), 8: (10, 398, 16), 16: (14, 6_176, 34)}
+"""Bits of the exponent, its bias and the most digits of a decimal, by bytes (IEEE 754-2008)."""
+
+
+def _decimal_text(value: Decimal) -> str:
+    """A decimal in binary integer encoding, as digits."""
+    width, bias, digits = _DECIMALS[len(value)]
+    bits, size = int.from_bytes(value, "big"), 8 * len(value)
+    sign, rest = bits >> (size - 1), bits & ((1 << (size - 1)) - 1)
+    if rest >> (size - 5) == 0b1111:
+        is_number = rest >> (size - 6) & 1
+        return "NaN" if is_number else "-Infinity" if sign else "Infinity"
+    if rest >> (size - 3) == 0b11:  # the coefficient has an implicit 100 in front
+        tail = size - 3 - width
+        exponent = rest >> tail & ((1 << width) - 1)
+        coefficient = 0b100 << tail | rest & ((1 << tail) - 1)
+    else:
+        tail = size - 1 - width
+        exponent, coefficient = rest >> tail, rest & ((1 << tail) - 1)
+    if coefficient >= 10**digits:  # not canonical: it counts as 0
+        coefficient = 0
+    return str(decimal.Decimal((sign, tuple(map(int, str(coefficient))), exponent - bias)))
+
+
+def _dictionary(value: dict[Any, Any]) -> dict[str, Any]:
+    if not all(isinstance(key, str) for key in value):
+        raise NoProperty("the keys of a dictionary must be strings")
+    return {str(key): property_of(inner) for key, inner in value.items()}
+
+
+def _described(value: Described) -> datetime:
+    try:
+        if value.descriptor == MICROSECONDS:
+            return EPOCH + timedelta(microseconds=value.value)
+        if value.descriptor == NAIVE:
+            return _NAIVE_EPOCH + timedelta(microseconds=value.value)
+    except OverflowError as error:
+        raise NoProperty(str(error)) from None
+    raise NoProperty(f"a value described as {value.descriptor!r}")
+
+
+def message_value(value: Any, wanted: str = "") -> tuple[Any, bool]:
+    """The application property for a property, and whether it says all of it. ``wanted`` names the
+    type it should have, if the value fits."""
+    if wanted and (found := _as(value, wanted)) is not None:
+        return found, True
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            return Timestamp((value - _NAIVE_EPOCH) // timedelta(milliseconds=1)), False
+        us = (value - EPOCH) // _MICROSECOND
+        return Timestamp(us // 1_000), us % 1_000 == 0
+    if isinstance(value, dict | list):
+        return None, False
+    return value, True
+
+
+def exact(value: Any, depth: int = 0) -> Any:
+    """A property as an AMQP value that says all of it. Raises :class:`NoProperty` for a value with
+    more than `LEVELS_MAX` levels."""
+    if depth > LEVELS_MAX:
+        raise NoProperty(f"more than {LEVELS_MAX} levels of lists and dictionaries")
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            return Described(NAIVE, (value - _NAIVE_EPOCH) // _MICROSECOND)
+        return Described(MICROSECONDS, (value - EPOCH) // _MICROSECOND)
+    if isinstance(value, dict):
+        return {key: exact(inner, depth + 1) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [exact(each, depth + 1) for each in value]
+    return value
+
+
+_RANGES: Final = {
+    "ubyte": (0, 255),
+    "ushort": (0, 65_535),
+    "uint": (0, (1 << 32) - 1),
+    "ulong": (0, (1 << 64) - 1),
+    "byte": (-128, 127),
+    "short": (-32_768, 32_767),
+    "int": (-(1 << 31), (1 << 31) - 1),
+}
+
+
+def _as(value: Any, name: str) -> Any:
+    """The value as the named type; None if it does not fit, since it may have been changed."""
+    kind = _BY_NAME.get(name)
+    if kind is None:
+        return None
+    if type(value) is int and name in _RANGES:
+        low, high = _RANGES[name]
+        return kind(value) if low <= value <= high else None
+    if type(value) is float and kind is Float32:
+        return Float32(value) if _is_float32(value) else None
+    if type(value) is str:
+        return _text_as(value, kind)
+    return None
+
+
+def _is_float32(value: float) -> bool:
+    try:
+        return isnan(value) or _FLOAT32.unpack(_FLOAT32.pack(value))[0] == value
+    except OverflowError:
+        return False
+
+
+def _text_as(value: str, kind: type) -> Any:
+    if kind is Symbol and value.isascii():
+        return Symbol(value)
+    if kind is Char and len(value) == 1:
+        return Char(value)
+    if kind is UUID:
+        try:
+            return UUID(value)
+        except ValueError:
+            return None
+    return None

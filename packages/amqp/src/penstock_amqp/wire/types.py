@@ -1,0 +1,496 @@
+"""The type system of AMQP 1.0: converts bytes to Python values and back without loss.
+
+Types with an equivalent in Python use it: ``bool``, ``int`` (AMQP long), ``float`` (double),
+``str``, ``bytes``, ``list``, ``dict``, ``UUID``, ``None``. Other types are the classes below, so
+that a value is encoded again with the type it had.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+from uuid import UUID
+
+from msgspec import Struct
+
+from penstock_core.vocabulary.errors import RemoteProtocolViolation
+from penstock_core.vocabulary.nesting import NESTING_MAX
+
+Bytes = bytes | bytearray | memoryview
+
+EMPTY_ELEMENTS_MAX: Final = 65_536
+"""Most elements of an array whose type takes no bytes, as its size does not limit their number."""
+
+
+class Symbol(str):
+    """An AMQP symbol: an ASCII name from a standard."""
+
+    __slots__ = ()
+
+
+class Char(str):
+    """One Unicode character."""
+
+    __slots__ = ()
+
+
+class UByte(int):
+    """Unsigned 8-bit integer."""
+
+
+class UShort(int):
+    """Unsigned 16-bit integer."""
+
+
+class UInt(int):
+    """Unsigned 32-bit integer."""
+
+
+class ULong(int):
+    """Unsigned 64-bit integer."""
+
+
+class Byte(int):
+    """Signed 8-bit integer."""
+
+
+class Short(int):
+    """Signed 16-bit integer."""
+
+
+class Int(int):
+    """Signed 32-bit integer."""
+
+
+class Float32(float):
+    """32-bit float."""
+
+    __slots__ = ()
+
+
+class Timestamp(int):
+    """Milliseconds since 1970, UTC."""
+
+
+class Decimal(bytes):
+    """A decimal of 4, 8 or 16 bytes, kept encoded."""
+
+    __slots__ = ()
+
+
+class Described(Struct, frozen=True):
+    """A described value: a descriptor and the value."""
+
+    descriptor: Any
+    value: Any
+
+
+class Array(Struct, frozen=True):
+    """An array, kept encoded: the constructor of its elements and their bytes."""
+
+    count: int
+    raw: bytes
+
+
+_U16 = struct.Struct(">H")
+_U32 = struct.Struct(">I")
+_U64 = struct.Struct(">Q")
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+_F32 = struct.Struct(">f")
+_F64 = struct.Struct(">d")
+
+Reader = Callable[[Bytes, int, int], tuple[Any, int]]
+
+
+def read(data: Bytes, at: int = 0, depth: int = 0) -> tuple[Any, int]:
+    """Decode the value at an offset; also returns its end. Raises ``RemoteProtocolViolation``."""
+    try:
+        return _READERS[data[at]](data, at + 1, depth)
+    except (IndexError, KeyError, struct.error, ValueError) as error:
+        if isinstance(error, KeyError) and at < len(data):
+            raise RemoteProtocolViolation(
+                f"0x{data[at]:02x} is not a constructor of an AMQP type"
+            ) from None
+        raise RemoteProtocolViolation(f"an AMQP value cannot be read: {error}") from None
+
+
+def skip(data: Bytes, at: int, depth: int = 0) -> int:
+    """The end of the value at an offset. Raises ``RemoteProtocolViolation``."""
+    try:
+        code = data[at]
+        at += 1
+        if code == 0:
+            if depth >= NESTING_MAX:
+                raise RemoteProtocolViolation(
+                    f"described values are nested too deep; at most {NESTING_MAX} levels are "
+                    "allowed"
+                )
+            return skip(data, skip(data, at, depth + 1), depth + 1)
+        kind = code >> 4
+        if kind in _WIDTHS:
+            end = at + _WIDTHS[kind]
+        elif kind in (0xA, 0xC, 0xE):
+            end = at + 1 + data[at]
+        elif kind in (0xB, 0xD, 0xF):
+            end = at + 4 + _U32.unpack_from(data, at)[0]
+        else:
+            raise RemoteProtocolViolation(f"0x{code:02x} is not a constructor of an AMQP type")
+    except (IndexError, struct.error) as error:
+        raise RemoteProtocolViolation(f"an AMQP value ends too early: {error}") from None
+    if end > len(data):
+        raise RemoteProtocolViolation("an AMQP value ends too early")
+    return end
+
+
+_WIDTHS: Final = {4: 0, 5: 1, 6: 2, 7: 4, 8: 8, 9: 16}
+
+
+def _fixed(layout: struct.Struct, kind: Callable[[Any], Any]) -> Reader:
+    def fixed(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
+        return kind(layout.unpack_from(data, at)[0]), at + layout.size
+
+    return fixed
+
+
+def _constant(value: Any) -> Reader:
+    return lambda data, at, depth: (value, at)
+
+
+def _one_byte(layout: str, kind: Callable[[Any], Any]) -> Reader:
+    return _fixed(struct.Struct(layout), kind)
+
+
+def _taken(data: Bytes, at: int, size: int) -> tuple[bytes, int]:
+    end = at + size
+    if end > len(data):
+        raise ValueError(f"{size} bytes where {len(data) - at} are left")
+    return bytes(data[at:end]), end
+
+
+def _variable(kind: Callable[[bytes], Any], *, wide: bool) -> Reader:
+    def short(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
+        found, end = _taken(data, at + 1, data[at])
+        return kind(found), end
+
+    def long(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
+        found, end = _taken(data, at + 4, _U32.unpack_from(data, at)[0])
+        return kind(found), end
+
+    return long if wide else short
+
+
+def _symbol(raw: bytes) -> Symbol:
+    return Symbol(raw.decode("ascii"))
+
+
+def _width(width: int) -> Reader:
+    def decimal(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
+        found, end = _taken(data, at, width)
+        return Decimal(found), end
+
+    return decimal
+
+
+def _uuid(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
+    found, end = _taken(data, at, 16)
+    return UUID(bytes=found), end
+
+
+def _truth(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
+    return data[at] == 1, at + 1
+
+
+def _char(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
+    number = _U32.unpack_from(data, at)[0]
+    if number > 0x10FFFF or 0xD800 <= number < 0xE000:
+        raise ValueError(f"0x{number:x} is not a character")
+    return Char(chr(number)), at + 4
+
+
+def _described(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
+    _not_deeper(depth)
+    descriptor, at = read(data, at, depth + 1)
+    value, at = read(data, at, depth + 1)
+    return Described(descriptor, value), at
+
+
+def _not_deeper(depth: int) -> None:
+    if depth >= NESTING_MAX:
+        raise RemoteProtocolViolation(
+            f"AMQP values are nested too deep; at most {NESTING_MAX} levels are allowed"
+        )
+
+
+def check_arrays(value: Any, depth: int = 0) -> None:
+    """Raise ``RemoteProtocolViolation`` for an array inside a value that cannot be decoded, or
+    whose elements are nested deeper than `NESTING_MAX` counted from the outermost value.
+
+    Encoding such an array again would have unpredictable results.
+    """
+    if isinstance(value, Array):
+        _not_deeper(depth)
+        for element in elements(value):
+            check_arrays(element, depth + 1)
+    elif isinstance(value, Described):
+        check_arrays(value.value, depth + 1)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            check_arrays(key, depth + 1)
+            check_arrays(inner, depth + 1)
+    elif isinstance(value, list):
+        for inner in value:
+            check_arrays(inner, depth + 1)
+
+
+def _frame_of(data: Bytes, at: int, *, wide: bool) -> tuple[int, int, int]:
+    """Start of the elements, their count, and the end of a list, map or array."""
+    if wide:
+        size, count = _U32.unpack_from(data, at)[0], _U32.unpack_from(data, at + 4)[0]
+        begin, end = at + 8, at + 4 + size
+    else:
+        size, count = data[at], data[at + 1]
+        begin, end = at + 2, at + 1 + size
+    if end > len(data) or end < begin:
+        raise ValueError(f"a size of {size} where {len(data) - at} bytes are left")
+    return begin, count, end
+
+
+def _elements(data: Bytes, at: int, depth: int, *, wide: bool) -> tuple[list[Any], int]:
+    _not_deeper(depth)
+    at, count, end = _frame_of(data, at, wide=wide)
+    if count > end - at:
+        raise ValueError(f"{count} elements in {end - at} bytes")
+    found = []
+    for _ in range(count):
+        value, at = read(data, at, depth + 1)
+        found.append(value)
+    if at != end:
+        raise ValueError("the elements take more or fewer bytes than the size says")
+    return found, end
+
+
+def _list(*, wide: bool) -> Reader:
+    return lambda data, at, depth: _elements(data, at, depth, wide=wide)
+
+
+def _map(*, wide: bool) -> Reader:
+    def read_map(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
+        found, end = _elements(data, at, depth, wide=wide)
+        if len(found) % 2:
+            raise ValueError("a map has a key without a value")
+        try:
+            return dict(zip(found[::2], found[1::2], strict=True)), end
+        except TypeError:
+            raise ValueError("a map has a key that cannot be one") from None
+
+    return read_map
+
+
+def _array(*, wide: bool) -> Reader:
+    def read_array(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
+        _not_deeper(depth)
+        begin, count, end = _frame_of(data, at, wide=wide)
+        return Array(count, bytes(data[begin:end])), end
+
+    return read_array
+
+
+def elements(array: Array) -> list[Any]:
+    """Decode the elements of an array. Raises ``RemoteProtocolViolation``."""
+    data, at, descriptor = array.raw, 0, None
+    try:
+        if data[0] == 0:
+            descriptor, at = read(data, 1)
+        reader = _READERS[data[at]]
+        _check_count(array.count, data[at], len(data))
+        at += 1
+        found = []
+        for _ in range(array.count):
+            value, at = reader(data, at, 1)
+            found.append(value if descriptor is None else Described(descriptor, value))
+    except (IndexError, KeyError, struct.error, ValueError) as error:
+        raise RemoteProtocolViolation(f"an AMQP array cannot be read: {error}") from None
+    return found
+
+
+def _check_count(count: int, code: int, size: int) -> None:
+    most = EMPTY_ELEMENTS_MAX if code >> 4 == 4 else size
+    if count > most:
+        raise ValueError(f"{count} elements in {size} bytes")
+
+
+_READERS: Final[dict[int, Reader]] = {
+    0x00: _described,
+    0x40: _constant(None),
+    0x41: _constant(value=True),
+    0x42: _constant(value=False),
+    0x43: _constant(UInt(0)),
+    0x44: _constant(ULong(0)),
+    0x45: lambda data, at, depth: ([], at),
+    0x50: _one_byte(">B", UByte),
+    0x51: _one_byte(">b", Byte),
+    0x52: _one_byte(">B", UInt),
+    0x53: _one_byte(">B", ULong),
+    0x54: _one_byte(">b", Int),
+    0x55: _one_byte(">b", int),
+    0x56: _truth,
+    0x60: _fixed(_U16, UShort),
+    0x61: _fixed(_I16, Short),
+    0x70: _fixed(_U32, UInt),
+    0x71: _fixed(_I32, Int),
+    0x72: _fixed(_F32, Float32),
+    0x73: _char,
+    0x74: _width(4),
+    0x80: _fixed(_U64, ULong),
+    0x81: _fixed(_I64, int),
+    0x82: _fixed(_F64, float),
+    0x83: _fixed(_I64, Timestamp),
+    0x84: _width(8),
+    0x94: _width(16),
+    0x98: _uuid,
+    0xA0: _variable(bytes, wide=False),
+    0xA1: _variable(lambda raw: raw.decode(), wide=False),
+    0xA3: _variable(_symbol, wide=False),
+    0xB0: _variable(bytes, wide=True),
+    0xB1: _variable(lambda raw: raw.decode(), wide=True),
+    0xB3: _variable(_symbol, wide=True),
+    0xC0: _list(wide=False),
+    0xC1: _map(wide=False),
+    0xD0: _list(wide=True),
+    0xD1: _map(wide=True),
+    0xE0: _array(wide=False),
+    0xF0: _array(wide=True),
+}
+
+
+# --- writing ------------------------------------------------------------------------------
+
+
+def written(value: Any) -> bytes:
+    """Encode a value. Raises ``ValueError`` if its type cannot hold it."""
+    try:
+        writer = _WRITERS[type(value)]
+    except KeyError:
+        raise ValueError(f"AMQP has no type for {type(value).__name__}") from None
+    try:
+        return writer(value)
+    except (struct.error, OverflowError) as error:
+        raise ValueError(f"{value!r} is no {type(value).__name__}: {error}") from None
+
+
+def _small(
+    code: int, small: int, zero: int | None, layout: struct.Struct
+) -> Callable[[int], bytes]:
+    def number(value: int) -> bytes:
+        if value == 0 and zero is not None:
+            return bytes((zero,))
+        if 0 <= value < 256:
+            return bytes((small, value))
+        return bytes((code,)) + layout.pack(value)
+
+    return number
+
+
+def _signed(code: int, small: int, layout: struct.Struct) -> Callable[[int], bytes]:
+    def number(value: int) -> bytes:
+        if -128 <= value < 128:
+            return bytes((small, value & 0xFF))
+        return bytes((code,)) + layout.pack(value)
+
+    return number
+
+
+def _plain(code: int, layout: struct.Struct) -> Callable[[Any], bytes]:
+    head = bytes((code,))
+    return lambda value: head + layout.pack(value)
+
+
+def sized(code: int, raw: Bytes) -> bytes:
+    """Encode variable-length bytes. ``code`` is that of the short form; the long one adds 0x10."""
+    if len(raw) < 256:
+        return bytes((code, len(raw))) + raw
+    return bytes((code + 0x10,)) + _U32.pack(len(raw)) + raw
+
+
+def listed(values: list[bytes]) -> bytes:
+    """Encode a list of values that are encoded already."""
+    return b"\x45" if not values else _compound(0xC0, b"".join(values), len(values))
+
+
+def mapped(pairs: list[bytes]) -> bytes:
+    """Encode a map from alternating keys and values that are encoded already."""
+    return _compound(0xC1, b"".join(pairs), len(pairs))
+
+
+def _compound(code: int, inner: bytes, count: int) -> bytes:
+    if len(inner) < 255 and count < 256:
+        return bytes((code, len(inner) + 1, count)) + inner
+    return bytes((code + 0x10,)) + _U32.pack(len(inner) + 4) + _U32.pack(count) + inner
+
+
+def symbols(names: list[str]) -> bytes:
+    """Encode an array of symbols."""
+    inner = b"".join(bytes((len(name),)) + name.encode("ascii") for name in names)
+    return bytes((0xF0,)) + _U32.pack(len(inner) + 5) + _U32.pack(len(names)) + b"\xa3" + inner
+
+
+def _written_array(value: Array) -> bytes:
+    return bytes((0xF0,)) + _U32.pack(len(value.raw) + 4) + _U32.pack(value.count) + value.raw
+
+
+def _written_map(value: dict[Any, Any]) -> bytes:
+    return mapped([written(each) for pair in value.items() for each in pair])
+
+
+_DECIMALS: Final = {4: b"\x74", 8: b"\x84", 16: b"\x94"}
+
+_WRITERS: Final[dict[type, Callable[[Any], bytes]]] = {
+    type(None): lambda value: b"\x40",
+    bool: lambda value: b"\x41" if value else b"\x42",
+    UByte: _plain(0x50, struct.Struct(">B")),
+    UShort: _plain(0x60, _U16),
+    UInt: _small(0x70, 0x52, 0x43, layout=_U32),
+    ULong: _small(0x80, 0x53, 0x44, layout=_U64),
+    Byte: _plain(0x51, struct.Struct(">b")),
+    Short: _plain(0x61, _I16),
+    Int: _signed(0x71, 0x54, _I32),
+    int: _signed(0x81, 0x55, _I64),
+    Float32: _plain(0x72, _F32),
+    float: _plain(0x82, _F64),
+    Char: lambda value: b"\x73" + _U32.pack(ord(value)),
+    Timestamp: _plain(0x83, _I64),
+    Decimal: lambda value: _DECIMALS[len(value)] + value,
+    UUID: lambda value: b"\x98" + value.bytes,
+    bytes: lambda value: sized(0xA0, value),
+    str: lambda value: sized(0xA1, value.encode()),
+    Symbol: lambda value: sized(0xA3, value.encode("ascii")),
+    list: lambda value: listed([written(each) for each in value]),
+    dict: _written_map,
+    Array: _written_array,
+    Described: lambda value: b"\x00" + written(value.descriptor) + written(value.value),
+}
+
+NAMES: Final[dict[type, str]] = {
+    UByte: "ubyte",
+    UShort: "ushort",
+    UInt: "uint",
+    ULong: "ulong",
+    Byte: "byte",
+    Short: "short",
+    Int: "int",
+    Float32: "float",
+    Char: "char",
+    Timestamp: "timestamp",
+    Symbol: "symbol",
+    UUID: "uuid",
+    bytes: "binary",
+    str: "string",
+    int: "long",
+    float: "double",
+    bool: "boolean",
+    type(None): "null",
+}
+"""The standard's names of the primitive types."""

@@ -1,0 +1,122 @@
+"""Penstock for asyncio: the same surface as :mod:`penstock`, with ``async`` and ``await``.
+
+::
+
+    async with penstock.aio.connect("penstock://localhost:9000") as session:
+        orders = await session.channels.get("orders")
+        await orders.publish(b"...", properties={"price": 9.5})
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from penstock.client.connection.arguments import Duration
+from penstock.client.connection.connection import RECONNECT_TIMEOUT_S
+from penstock.client.connection.credentials import Token
+from penstock.client.connection.urls import parse_url
+from penstock.client.handles.access import Access
+from penstock.client.handles.channels import Channel, Channels
+from penstock.client.handles.destination import Destination
+from penstock.client.handles.durables import Durable, Durables
+from penstock.client.handles.joins import Joins
+from penstock.client.handles.opening import Opening
+from penstock.client.handles.pattern_durables import PatternDurables
+from penstock.client.handles.queues import Queue, Queues
+from penstock.client.handles.schedule import Schedule, Scheduled
+from penstock.client.handles.session import Session, open_session
+from penstock.client.publishing.producer import Producer
+from penstock.client.publishing.transaction import JointTransaction, Transaction
+from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent
+from penstock.client.reading.durable_subscription import DurableSubscription
+from penstock.client.reading.holding import DurableHold
+from penstock.client.reading.key_state import KeyState
+from penstock.client.reading.merging import Registered
+from penstock.client.reading.pattern_subscription import (
+    PatternDurableSubscription,
+    PatternSubscription,
+)
+from penstock.client.reading.peeking import Peeked
+from penstock.client.reading.reader import Reader
+from penstock.client.reading.received import ReceivedBatch, ReceivedEvent
+from penstock.client.reading.subscription import Subscription
+from penstock_core.columns.events.batch import EventBatch
+from penstock_core.columns.events.event import Event
+
+if TYPE_CHECKING:
+    from penstock_server.bootstrap.aio_realm import Realm
+else:
+
+    def __getattr__(name: str) -> Any:
+        """The embedded realm is loaded when it is asked for: clients do without the server."""
+        if name != "Realm":
+            raise AttributeError(f"module 'penstock.aio' has no attribute {name!r}")
+        globals()[name] = importlib.import_module("penstock_server.bootstrap.aio_realm").Realm
+        return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def connect(
+    url: str, *, reconnect_timeout: Duration = RECONNECT_TIMEOUT_S, token: Token | None = None
+) -> Opening:
+    """Open a session with the realm at ``url`` (several addresses: fail-over)::
+
+        async with penstock.aio.connect(url) as session:  # closed at the end of the block
+            ...
+        session = await penstock.aio.connect(url)  # close it yourself
+
+    ``penstock://user:password@host`` signs in; the password may come from ``PENSTOCK_PASSWORD``
+    instead. ``token`` is a bearer token, or a function that gives one that is good now.
+
+    A connection that is lost is made again; when that does not succeed for ``reconnect_timeout``
+    seconds, calls that wait raise ``CannotConnect``.
+    Raises ``CannotConnect``, ``AuthenticationFailed``, ``AccessDenied``, and ``InvalidArgument``
+    for something that is no URL.
+    """
+
+    async def opened() -> Session:
+        return await open_session(parse_url(url), reconnect_timeout=reconnect_timeout, token=token)
+
+    return Opening(opened())
+
+
+__all__ = [
+    "Access",
+    "Channel",
+    "Channels",
+    "DeliveredBatch",
+    "DeliveredEvent",
+    "Destination",
+    "Durable",
+    "DurableHold",
+    "DurableSubscription",
+    "Durables",
+    "Event",
+    "EventBatch",
+    "Joins",
+    "JointTransaction",
+    "KeyState",
+    "Opening",
+    "PatternDurableSubscription",
+    "PatternDurables",
+    "PatternSubscription",
+    "Peeked",
+    "Producer",
+    "Queue",
+    "Queues",
+    "Reader",
+    "Realm",
+    "ReceivedBatch",
+    "ReceivedEvent",
+    "Registered",
+    "Schedule",
+    "Scheduled",
+    "Session",
+    "Subscription",
+    "Transaction",
+    "connect",
+]

@@ -1,0 +1,603 @@
+"""The connection of a session to its realm: it reconnects, and repeats what is safe to repeat.
+
+Users see :mod:`penstock.client.handles.session`, which has a connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import uuid
+from collections.abc import Callable, Container, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from penstock.client.connection.arguments import Duration, wait_s
+from penstock.client.connection.credentials import Token
+from penstock.client.connection.delivery_route import DeliveryRoute
+from penstock.client.connection.owner_watch import OwnerWatch
+from penstock.client.connection.pending import (
+    ALL_TAKEN,
+    OPENINGS,
+    AnswerFuture,
+    Body,
+    Pending,
+    end_of,
+    error_of,
+    is_lost,
+    no_connection,
+    no_realm,
+    reason_of,
+    reject,
+)
+from penstock.client.connection.replier import Replier
+from penstock.client.connection.session_listeners import SessionListeners
+from penstock.client.connection.signing_in import SigningIn
+from penstock.client.connection.terms import DEAD_AFTER_S, WORDLESS_S, SessionTerms
+from penstock.client.connection.transport import Link
+from penstock.client.connection.urls import Address, RealmUrl
+from penstock_core.api.publishing import CommitStagedParts, CommitStages, PublishEvents
+from penstock_core.api.realm import Ping
+from penstock_core.api.requests import Request
+from penstock_core.api.subscriptions import Bury, Extend, Settle, Unsubscribe
+from penstock_core.api.transactions import CommitTransaction
+from penstock_core.columns.events.single_event import SingleEventCodec
+from penstock_core.columns.schema.ipc import schema_bytes
+from penstock_core.columns.schema.schema_cache import SchemaMemo
+from penstock_core.tasks import start_task
+from penstock_core.vocabulary.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    CannotConnect,
+    ConnectionLost,
+    PenstockError,
+    SessionClosed,
+)
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.asking import check_request
+
+T = TypeVar("T")
+
+Connector = Callable[[Callable[[], Link]], Any]
+
+RECONNECT_TIMEOUT_S = 60.0
+"""Seconds for which a session tries to reconnect, by default."""
+CLOSE_TIMEOUT_S = 5.0
+"""Seconds that an orderly end waits for a silent realm if nothing is left to be confirmed."""
+
+_CHANGES = (Settle, PublishEvents, CommitStages, CommitStagedParts, CommitTransaction, Bury, Extend)
+"""Requests whose answers a close waits for."""
+
+
+class RealmConnection:
+    """Requests and their answers, subscriptions and what they receive, over one connection at a
+    time."""
+
+    def __init__(
+        self,
+        url: RealmUrl,
+        *,
+        reconnect_timeout: Duration = RECONNECT_TIMEOUT_S,
+        connector: Connector | None = None,
+        token: Token | None = None,
+        terms: SessionTerms | None = None,
+    ) -> None:
+        """``reconnect_timeout`` in seconds; 0 tries once. ``terms`` other than the usual ones say
+        how long silence may last. Raises ``InvalidArgument``."""
+        self.session_id = uuid.uuid4().hex
+        self._url = url
+        self.place = f"{url}"
+        self._signing_in = SigningIn(url, token)
+        self._connector = connector
+        self._reconnect_timeout_s = wait_s(reconnect_timeout, "reconnect_timeout")
+        self._link: Link | None = None
+        self._welcome: wire.Welcome | None = None
+        self._next_request = 1
+        self._next_subscription = 1
+        self._pending: dict[int, Pending] = {}
+        self._incoming: dict[int, DeliveryRoute] = {}
+        self._asked_here: set[int] | None = None
+        """While subscriptions are opened again: those asked for on the new connection so far."""
+        self._schemas: list[bytes] = []
+        self._schema_numbers = SchemaMemo(self._number_schema)
+        self._row_numbers: dict[SingleEventCodec, int] = {}
+        self._greeting: asyncio.Future[wire.Welcome] | None = None
+        self._lost = asyncio.Event()
+        self._answered = asyncio.Event()
+        """Set by answers, and by the loss of the connection."""
+        self._online = asyncio.Event()
+        self._root: asyncio.Task[None] | None = None
+        self._closed: PenstockError | None = None
+        self._farewell: PenstockError | None = None
+        """Why the realm ended the connection, if it said so."""
+        self._taken = ALL_TAKEN
+        """The highest number of a request that the realm of the connection may have begun."""
+        self.listeners = SessionListeners()
+        self.reconnects = 0
+        self.replier: Replier | None = None
+        """Sends replies to events that were received here; a session brings it."""
+        self.requester: object = None
+        """Makes requests and waits for their replies; a session brings it."""
+        self.failures: dict[Address, Exception] = {}
+        """Why the addresses that were tried last did not do."""
+        self._terms = terms or SessionTerms()
+        self._watch = OwnerWatch(self._terms, self._signing_in.tls, self._leave)
+
+    # --- coming and going ----------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connect. Raises ``CannotConnect``; tries again only where a cluster has said that one of
+        its nodes will serve soon, and for a moment where a connection was closed without a word."""
+        now, terms = asyncio.get_running_loop().time, self._terms
+        until = now() + WORDLESS_S
+        await self._connect(lambda: terms.is_expected or (terms.was_wordless and now() < until))
+        self._root = start_task(
+            self._stay_connected(), name="penstock-session", on_failure=self._break
+        )
+
+    async def close(self) -> None:
+        """End the session in order: what was settled is settled, what was not goes back (SEM D13).
+
+        It waits until the realm has confirmed what is on its way to it, however slow it is. Raises
+        ``ConnectionLost`` when that can not be had any more: what was settled last may be
+        delivered again. Closing again does nothing.
+        """
+        if self._closed is None:
+            for incoming in self._incoming.values():
+                if incoming.hurry is not None:
+                    incoming.hurry()
+            self._closed = SessionClosed("the session is closed")
+        self._watch.end()
+        self._end_incoming(self._closed)
+        if self._root is not None and self._root is not asyncio.current_task():
+            self._root.cancel()
+            await asyncio.wait([self._root])
+        self._root = None
+        try:
+            await self._confirmed()
+        finally:
+            await self._part()
+
+    async def _confirmed(self) -> None:
+        """Wait for the answers to what changes something, as long as the realm is there."""
+        owed = [each for each in self._pending.values() if isinstance(each.message, _CHANGES)]
+        is_there = self._link is not None and self._link.is_open
+        while is_there and self._link is not None:
+            if not any(each.sent and not each.answer.done() for each in owed):
+                return
+            self._answered.clear()
+            try:
+                async with asyncio.timeout(self._terms.ping_after_s):
+                    await self._answered.wait()
+            except TimeoutError:
+                self._ping()
+        unknown = [each.answer for each in owed if isinstance(each.message, Settle)]
+        unknown = [each for each in unknown if not each.done() or is_lost(each)]
+        if unknown:
+            lost = ConnectionLost(
+                "the connection was lost before the realm had confirmed what was settled last: "
+                f"{len(unknown)} settlements, and their events may be delivered again"
+            )
+            for answer in unknown:
+                reject(answer, lost)
+            raise lost
+
+    async def _part(self) -> None:
+        """Say Bye and read to the end: closing before could destroy what is on its way."""
+        link, self._link = self._link, None
+        self._online.clear()
+        assert self._closed is not None, "it is being closed"
+        self._fail_everything(self._closed)
+        if link is None or not link.is_open:
+            return
+        link.send(wire.Bye())
+        link.finish()
+        try:
+            await link.gone(CLOSE_TIMEOUT_S)
+        except BaseException:
+            link.abort()
+            raise
+
+    def report(self, error: PenstockError) -> None:
+        """Tell of an error that belongs to no call."""
+        self.listeners.report(error)
+
+    @property
+    def event_bytes_max(self) -> int:
+        """Size of the largest event the realm takes (SEM E7)."""
+        return self._welcome.event_bytes_max if self._welcome else 20 << 20
+
+    @property
+    def realm_id(self) -> str:
+        """Identity of the realm; the same over restarts."""
+        return self._welcome.realm if self._welcome else ""
+
+    async def _connect_once(self) -> None:
+        failures = self.failures = {}
+        for address in self._terms.places(self._url.addresses):
+            try:
+                # wait_for could swallow the cancellation by close()
+                async with asyncio.timeout(self._terms.connect_timeout_s):
+                    await self._connect_to(address)
+            except (AuthenticationFailed, AccessDenied):
+                raise  # another address, or a later attempt, would give the same answer
+            except (OSError, PenstockError, TimeoutError) as error:
+                failures[address] = error
+            else:
+                return
+        raise no_realm(f"{address}: {reason_of(error)}" for address, error in failures.items())
+
+    async def _connect_to(self, address: Address) -> None:
+        loop = asyncio.get_running_loop()
+        self._greeting = loop.create_future()
+        self._farewell, self._taken = None, ALL_TAKEN
+        self._lost.clear()
+        if self._connector is not None:
+            link: Link = await self._connector(lambda: Link(self))
+        else:
+            _, link = await loop.create_connection(
+                lambda: Link(self), address.host, address.port, ssl=self._signing_in.tls
+            )
+        self._link = link
+        try:
+            await self._signing_in.say_hello(
+                link, address, self.session_id, greeting=self._greeting
+            )
+            welcome = self._recognised(await self._greeting)
+        except BaseException:
+            self._link = None
+            link.abort()
+            raise
+        self._welcome = welcome
+        if self._terms.welcomed(welcome):
+            link.send(wire.Follow())
+        # No pause between the two: newer requests must not overtake those that wait for an answer.
+        for number, pending in list(self._pending.items()):
+            if pending.answer.done() and not pending.sent:
+                del self._pending[number]  # the caller gave up before it was sent
+            else:
+                self._send(pending)
+        self._online.set()
+        self.listeners.resumed()
+
+    def _recognised(self, welcome: wire.Welcome) -> wire.Welcome:
+        if self._welcome is not None and self._welcome.realm != welcome.realm:
+            raise CannotConnect("another realm answers at this address now")
+        return self._terms.accept(welcome)
+
+    async def _stay_connected(self) -> None:
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(self._terms.look_after_s(self._silent_s)):
+                        await self._lost.wait()
+                except TimeoutError:
+                    self._ping()
+                    continue
+                await self._reconnect()
+        except PenstockError as error:
+            self._end(error)
+        except asyncio.CancelledError:
+            if self._closed is None:  # nobody has closed the session, and its loop ends
+                await self.close()
+            raise
+
+    def _end(self, error: PenstockError) -> None:
+        self._closed = error
+        self._watch.end()
+        self._fail_everything(error)
+        self.report(error)
+
+    def _break(self, error: BaseException) -> None:
+        """End the session if reconnecting fails unexpectedly, for example when no token can be had,
+        so that no call waits for a connection that never comes."""
+        ended = SessionClosed(f"the session cannot connect again: {error!r}")
+        ended.__cause__ = error
+        self._end(ended)
+
+    @property
+    def _silent_s(self) -> float:
+        link = self._link
+        return 0.0 if link is None else asyncio.get_running_loop().time() - link.heard_s
+
+    def _leave(self) -> None:
+        if self._link is not None and self._online.is_set():
+            self._link.abort()
+
+    def _ping(self) -> None:
+        link = self._link
+        if link is None:
+            return
+        if self._terms.is_silent(self._silent_s):
+            link.abort()
+        elif self._online.is_set():
+            # even while events flow, because the realm wants to see that we live
+            link.send(wire.Asked(0, Ping()))
+
+    async def _connect(self, may_try_again: Callable[[], bool]) -> None:
+        now = asyncio.get_running_loop().time
+        begun_s = now()
+        for attempt in itertools.count():
+            try:
+                return await self._connect_once()
+            except CannotConnect:
+                waited_s = now() - begun_s
+                if waited_s >= self._reconnect_timeout_s or not may_try_again():
+                    raise
+                await asyncio.sleep(self._terms.pause_s(self.session_id, attempt, waited_s))
+
+    async def _reconnect(self) -> None:
+        self._asked_here = set()
+        try:
+            await self._connect(lambda: True)
+        except CannotConnect as error:
+            lasting = CannotConnect(f"the connection was lost, and {error}")
+            raise self.listeners.ended_by(lasting) from error
+        self.reconnects += 1
+        await self._open_again(self._asked_here)
+        self._asked_here = None
+
+    async def _open_again(self, asked: Container[int]) -> None:
+        """Open all subscriptions again, but those that were ``asked`` for by who opens them."""
+        for number, incoming in list(self._incoming.items()):
+            if number in asked or number not in self._incoming:
+                continue
+            try:
+                async with asyncio.timeout(DEAD_AFTER_S):
+                    await incoming.reopen()
+            except ConnectionLost:
+                return  # lost again: the next connection reopens everything
+            except TimeoutError:
+                if self._link is not None:
+                    self._link.abort()
+                return
+            except PenstockError as error:
+                self._incoming.pop(number, None)
+                incoming.failed(error)
+
+    # --- Receiver ------------------------------------------------------------------------
+
+    def received(  # noqa: C901, PLR0912  one case a message
+        self, link: Link, message: wire.FromServer, body: memoryview
+    ) -> None:
+        if link is not self._link and not isinstance(message, wire.Welcome):
+            return
+        match message:
+            case wire.Done(request, answer):
+                self._answered.set()
+                pending = self._pending.pop(request, None)
+                if pending is not None and not pending.answer.done():
+                    pending.answer.set_result(answer)
+            case wire.Delivery(number, schema):
+                if incoming := self._incoming.get(number):
+                    incoming.delivered(message, link.schemas[schema], body)
+            case wire.Failed(request, code, text):
+                self._answered.set()
+                if pending := self._pending.pop(request, None):
+                    reject(pending.answer, error_of(code, text))
+            case wire.Recalled(number, spans):
+                incoming = self._incoming.get(number)
+                if incoming is not None and incoming.recalled is not None:
+                    incoming.recalled(spans)
+            case wire.ChannelsFound(number, channels):
+                incoming = self._incoming.get(number)
+                if incoming is not None and incoming.found is not None:
+                    incoming.found(channels)
+            case wire.Finished(number):
+                if incoming := self._incoming.get(number):
+                    incoming.finished()
+            case wire.Closed(number, code, text):
+                if incoming := self._incoming.pop(number, None):
+                    incoming.failed(error_of(code, text))
+            case wire.Challenge(data):
+                self._signing_in.challenged(data)
+            case wire.Welcome():
+                if self._greeting is not None and not self._greeting.done():
+                    self._greeting.set_result(message)
+            case wire.Goodbye():
+                self._dismissed(message)
+            case wire.Owners():
+                self._terms.welcomed_by(message)
+                self._watch.begin()
+            case wire.Schema():
+                pass  # the link keeps them
+
+    def _dismissed(self, message: wire.Goodbye) -> None:
+        self._farewell = error_of(message.code, message.text)
+        self._interrupted(message.text)
+        self._terms.dismissed(message)
+        if isinstance(message, wire.Parting):
+            self._taken = message.taken
+        if self._greeting is not None and not self._greeting.done():
+            self._greeting.set_exception(self._farewell)
+            self._greeting.exception()  # marks it as seen, as nobody may be waiting any more
+
+    def _interrupted(self, why: str) -> None:
+        if self._closed is None and self._root is not None:
+            self.listeners.interrupted(self._farewell, why)
+
+    def lost(self, link: Link, reason: BaseException | None) -> None:
+        if link is not self._link:
+            return
+        self._link = None
+        self._online.clear()
+        why = reason_of(reason or self._farewell)
+        self._interrupted(why)
+        if self._greeting is not None and not self._greeting.done():
+            self._terms.was_wordless |= reason is None or isinstance(reason, OSError)
+            self._greeting.set_exception(ConnectionLost(f"the connection was lost ({why})"))
+            self._greeting.exception()
+        for request, pending in list(self._pending.items()):
+            if (error := end_of(pending, self._farewell, why, taken=self._taken)) is not None:
+                reject(self._pending.pop(request).answer, error)
+        for route in list(self._incoming.values()):
+            if route.lost is not None:
+                route.lost()
+        self._lost.set()
+        self._answered.set()
+
+    def _fail_everything(self, error: PenstockError) -> None:
+        pendings, self._pending = list(self._pending.values()), {}
+        for pending in pendings:
+            reject(pending.answer, error)
+        self._end_incoming(error)
+
+    def _end_incoming(self, error: PenstockError) -> None:
+        incomings, self._incoming = list(self._incoming.values()), {}
+        for incoming in incomings:
+            incoming.failed(error)
+
+    # --- asking --------------------------------------------------------------------------
+
+    def request(
+        self,
+        message: Request[Any],
+        bodies: Sequence[Body] = (),
+        *,
+        schemas: tuple[int, ...] = (),
+        resend: bool = True,
+        waits: bool = True,
+    ) -> asyncio.Future[Any]:
+        """Send ``message``; the future has the answer.
+
+        ``schemas`` are those of ``bodies``, by :meth:`schema_number`; with ``resend`` a lost
+        connection does not matter: it is asked again on the next one. Without a connection
+        everything ``waits`` for the next one, but what belongs to the one that was lost.
+        Raises ``InvalidArgument`` at once for what no realm could read.
+        """
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.request_for(answer, message, bodies, schemas=schemas, resend=resend, waits=waits)
+        return answer
+
+    def request_for(
+        self,
+        answer: AnswerFuture,
+        message: Request[Any],
+        bodies: Sequence[Body] = (),
+        schemas: tuple[int, ...] = (),
+        *,
+        resend: bool = True,
+        waits: bool = True,
+    ) -> None:
+        """Send ``message`` as :meth:`request` does; the answer goes to ``answer``."""
+        if self._closed is not None:
+            answer.set_exception(self._closed)
+            return
+        if waits and not bodies:  # other requests have batches that the library has checked
+            check_request(message)
+        number = self._next_request
+        self._next_request += 1
+        pending = Pending(
+            number, message, bodies, schemas=schemas, answer=answer, resend=resend, waits=waits
+        )
+        self._pending[number] = pending
+        if self._link is not None and self._online.is_set():
+            self._send(pending)
+        elif not waits or self._is_reopening:
+            del self._pending[number]
+            reject(answer, no_connection())
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed is not None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection now."""
+        return self._online.is_set()
+
+    @property
+    def _is_reopening(self) -> bool:
+        """Asked by the task that makes connections: it must not wait for the next one."""
+        return self._root is not None and asyncio.current_task() is self._root
+
+    async def ask(
+        self, message: Request[Any], answer: type[T], *, resend: bool = True, waits: bool = True
+    ) -> T:
+        """Send a request and wait for its answer, as a ``T``."""
+        found = await self.request(message, resend=resend, waits=waits)
+        return msgspec.convert(found, answer)
+
+    async def ask_to_open(
+        self, message: Request[Any], answer: type[T], afresh: Callable[[], None]
+    ) -> T:
+        """Request a subscription or seat. It belongs to one connection: if that is lost before
+        the answer, ``afresh`` drops what has come, and the request is repeated on the next
+        connection."""
+        while True:
+            try:
+                return await self.ask(message, answer, resend=False)
+            except ConnectionLost:
+                if self._is_reopening:
+                    raise  # the next connection reopens everything
+                afresh()
+
+    def hurry(self) -> None:
+        """Send the present request at once instead of at the end of this turn of the loop, if no
+        other request is pending: nothing will come that it could be sent together with."""
+        if self._link is not None and len(self._pending) == 1:
+            self._link.flush()
+
+    def tell(self, message: wire.Message) -> None:
+        """Send something that has no answer; lost with the connection."""
+        if self._link is not None and self._online.is_set():
+            self._link.send(message)
+
+    def _send(self, pending: Pending) -> None:
+        link = self._link
+        if link is None:
+            return
+        pending.sent = True
+        if self._asked_here is not None and isinstance(pending.message, OPENINGS):
+            self._asked_here.add(pending.message.subscription)
+        for schema in pending.schemas:
+            if schema not in link.announced:
+                link.announced.add(schema)
+                link.send(wire.Schema(schema), self._schemas[schema])
+        link.send(wire.Asked(pending.number, pending.message), *pending.bodies)
+
+    async def drained(self) -> None:
+        """Wait until the connection takes more."""
+        link = self._link
+        if link is not None and not link.is_drained:
+            await link.drained()
+
+    # --- schemas and subscriptions -------------------------------------------------------
+
+    def schema_number(self, schema: pa.Schema) -> int:
+        return self._schema_numbers.of(schema)
+
+    def row_number(self, form: SingleEventCodec) -> int:
+        """The number of its schema."""
+        number = self._row_numbers.get(form)
+        if number is None:
+            number = self._row_numbers[form] = self.schema_number(form.schema)
+        return number
+
+    def _number_schema(self, schema: pa.Schema) -> int:
+        self._schemas.append(schema_bytes(schema))
+        return len(self._schemas) - 1
+
+    def add(self, incoming: DeliveryRoute) -> int:
+        """Register a subscription; gives its number."""
+        number = self._next_subscription
+        self._next_subscription += 1
+        self._incoming[number] = incoming
+        return number
+
+    def remove(self, number: int) -> None:
+        self._incoming.pop(number, None)
+
+    async def unsubscribe(self, number: int) -> None:
+        self.remove(number)
+        with contextlib.suppress(SessionClosed):
+            await self.request(Unsubscribe(number))
+
+    def give_up(self, number: int, error: BaseException) -> None:
+        """A subscription was refused, or its caller cancelled; then the realm may have it open."""
+        self.remove(number)
+        if not isinstance(error, PenstockError) and self._closed is None:
+            self.request(Unsubscribe(number), resend=False)

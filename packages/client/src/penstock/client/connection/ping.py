@@ -1,0 +1,50 @@
+"""A ping of the native protocol without a session, sans-IO."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from penstock_core.api.realm import Ping
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.frames import PREFACE, FrameReader, frame
+
+ANSWER_BYTES_MAX = 64 << 10
+"""Bytes of an answer above which the other side is not a realm."""
+
+
+class Pong(Struct, frozen=True):
+    """What answered a ping."""
+
+    is_good: bool
+    said: str
+
+
+class PingProbe:
+    """Send :attr:`request` on a new socket, then pass in what comes back."""
+
+    request = PREFACE + b"".join(map(bytes, frame(wire.encode(wire.Asked(1, Ping())))))
+
+    def __init__(self) -> None:
+        self._reader = FrameReader()
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether more has come than any realm would answer."""
+        return self._reader.bytes_in >= ANSWER_BYTES_MAX
+
+    def receive(self, received: bytes) -> Pong | None:
+        """The answer, once all of it is there. Raises ``RemoteProtocolViolation``."""
+        self._reader.receive(received)
+        for header, _ in self._reader.frames():
+            return _answer(wire.decode_from_server(header))
+        return None
+
+
+def _answer(message: wire.FromServer) -> Pong:
+    match message:
+        case wire.Done():
+            return Pong(is_good=True, said="answers")
+        case wire.Goodbye(code, text) | wire.Failed(_, code, text):
+            return Pong(is_good=False, said=f"{text} [{code}]")
+        case _:
+            return Pong(is_good=False, said="answers something else")

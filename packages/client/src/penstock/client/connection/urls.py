@@ -1,0 +1,139 @@
+"""Where realms are: ``penstock://user:password@host:9000,host2:9001``.
+
+``penstocks://`` is the same over TLS, with ``?ca=FILE&certificate=FILE&key=FILE`` where needed.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qsl, quote, unquote
+
+from msgspec import Struct
+
+from penstock_core.vocabulary.errors import InvalidArgument
+
+DEFAULT_PORT = 9_000
+SCHEME = "penstock://"
+TLS_SCHEME = "penstocks://"
+_FILES = ("ca", "certificate", "key")
+_PORT = re.compile(r"\d{0,5}([,/?].*)?", re.DOTALL)
+_BEGINNING = re.compile(r"[A-Za-z0-9+.-]*:?/+|")
+"""A scheme, also a misspelt one, or none."""
+
+
+class Address(Struct, frozen=True):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class RealmUrl(Struct, frozen=True):
+    """The addresses of a realm, to be tried in turn, and who asks."""
+
+    addresses: tuple[Address, ...]
+    user: str = ""
+    password: str = ""
+    tls: bool = False
+    ca: str = ""
+    """PEM file of the authorities that are believed; empty: those of the system."""
+    certificate: str = ""
+    """PEM file of the client's own certificate: its name is the user (SEM A5)."""
+    key: str = ""
+    """PEM file of the certificate's key; empty: it is in the certificate's file."""
+
+    def __repr__(self) -> str:
+        return f"RealmUrl({self})"
+
+    def __str__(self) -> str:
+        """Without the password."""
+        user = f"{quote(self.user)}@" if self.user else ""
+        scheme = TLS_SCHEME if self.tls else SCHEME
+        return f"{scheme}{user}{','.join(map(str, self.addresses))}"
+
+
+def parse_url(url: str) -> RealmUrl:
+    """Raises ``InvalidArgument`` saying what a URL looks like; never with the password."""
+    if not isinstance(url, str) or not url.startswith((SCHEME, TLS_SCHEME)):
+        raise InvalidArgument(
+            f"{safe(url)!r} is not the URL of a realm; a URL looks like penstock://localhost:9000"
+        )
+    shown = safe(url)
+    scheme, _, rest = url.partition("://")
+    rest, _, query = rest.partition("?")
+    credentials, _, hosts = rest.rstrip("/").rpartition("@")
+    user, _, password = credentials.partition(":")
+    addresses = tuple(_address(part, shown) for part in hosts.split(","))
+    files = _files(query, shown, is_tls=scheme == "penstocks")
+    return RealmUrl(addresses, unquote(user), unquote(password), tls=scheme == "penstocks", **files)
+
+
+def moved_to(url: str, place: str) -> str:
+    """The URL of another realm for the same user: ``place`` is its URL without anybody's name."""
+    _, _, rest = url.partition("://")
+    hosts, mark, query = rest.partition("?")
+    credentials, at, _ = hosts.rpartition("@")
+    scheme, _, where = place.partition("://")
+    return f"{scheme}://{credentials}{at}{where}{mark}{query}"
+
+
+def address_of(text: str) -> Address | None:
+    """The address in a text such as ``host:9000``; None where there is none."""
+    try:
+        return _address(text, text)
+    except InvalidArgument:
+        return None
+
+
+def safe(url: object) -> str:
+    """A URL as it may be shown: without its password, however it is misspelt.
+
+    A password is what follows the first ``:`` behind the scheme, up to the last ``@``; one with a
+    ``?`` or ``/`` in it is one, too. Without an ``@`` it may stand where a port should.
+    """
+    if not isinstance(url, str):
+        return repr(url)
+    head, at, hosts = url.rpartition("@")
+    begun = _BEGINNING.match(head if at else url)
+    scheme = begun[0] if begun else ""
+    user, colon, rest = (head if at else url)[len(scheme) :].partition(":")
+    if at:
+        return f"{scheme}{user}{':***' if colon else ''}@{hosts}"
+    is_host = not colon or user.startswith("[") or _PORT.fullmatch(rest)
+    return url if is_host else f"{scheme}{user}:***"
+
+
+def _files(query: str, shown: str, *, is_tls: bool) -> dict[str, str]:
+    found = dict(parse_qsl(query, keep_blank_values=True))
+    unknown = sorted(found.keys() - {*_FILES})
+    if unknown:
+        named = repr(unknown[0]) if unknown[0] in shown else "the query"
+        raise InvalidArgument(f"{named} in {shown!r}: {', '.join(_FILES)} are allowed")
+    if found and not is_tls:
+        raise InvalidArgument(f"{shown!r} names files for TLS, so it must begin with {TLS_SCHEME}")
+    if found.get("key") and not found.get("certificate"):
+        raise InvalidArgument(f"{shown!r} has a key without its certificate")
+    return found
+
+
+def _address(text: str, url: str) -> Address:
+    if text.startswith("["):  # an IPv6 address
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or rest[:1] not in ("", ":"):
+            raise InvalidArgument(f"{text!r} in {url!r}: an IPv6 address looks like [::1]:9000")
+        port = rest.removeprefix(":")
+    else:
+        host, _, port = text.partition(":")
+    if not host:
+        raise InvalidArgument(f"{url!r} has no host; a URL looks like penstock://localhost:9000")
+    if port and not (port.isdecimal() and 0 < int(port) < 65_536):
+        # what looks like a port is the beginning of a password
+        if "@" in url and f":{port}" not in url:
+            raise InvalidArgument(
+                f"{url!r} cannot be read; write characters such as ? and / in a password as %3F "
+                f"and %2F"
+            )
+        named = repr(port) if port.isdecimal() else "what follows the ':'"
+        raise InvalidArgument(f"{named} in {url!r} is not a port; give a number from 1 to 65535")
+    return Address(host, int(port) if port else DEFAULT_PORT)

@@ -1,0 +1,88 @@
+"""Joins: events published on one store are copied to another (SEM L)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from penstock.client.connection.connection import RealmConnection
+from penstock.client.handles.if_missing import (
+    created,
+    deleted,
+    differing_fields,
+    refuse_differences,
+)
+from penstock.client.handles.near_names import near_names
+from penstock_core.api.channels import ListChannels
+from penstock_core.api.joins import CreateJoin, DeleteJoin, JoinInfo, ListJoins
+from penstock_core.vocabulary.errors import NameDoesNotExist
+from penstock_core.vocabulary.names import destination_name
+
+_INFOS: Any = list[JoinInfo]
+
+
+class Joins:
+    """The joins of a realm: ``session.joins``."""
+
+    def __init__(self, connection: RealmConnection) -> None:
+        self._connection = connection
+
+    async def create(
+        self,
+        source: str,
+        destination: str,
+        *,
+        selector: str = "",
+        archive: bool = False,
+        if_missing: bool = False,
+    ) -> JoinInfo:
+        """Create a join: from now on, events published on channel ``source`` that match
+        ``selector`` are copied to a channel or queue (SEM L1, L4).
+
+        An ``archive`` join leads to a queue and keeps duplicates (SEM L3). With ``if_missing`` a
+        join that exists is given out if it has this selector and ``archive``. Raises
+        ``NameDoesNotExist``, ``NameAlreadyBound``, ``InvalidSelector``, ``InvalidArgument``.
+        """
+        message = CreateJoin(source, destination, selector, archive=archive)
+
+        async def create(*, resend: bool) -> JoinInfo:
+            return await self._connection.ask(message, JoinInfo, resend=resend)
+
+        def check(found: JoinInfo) -> None:
+            given = {"selector": selector, "archive": archive}
+            what = f"the join from {found.source} to {found.destination}"
+            refuse_differences(what, differing_fields(given, found))
+
+        find = partial(self._find, source, destination)
+        async with near_names(source, self._channels), near_names(destination, self._stores):
+            return await created(find, create, check, if_missing=if_missing)
+
+    async def _channels(self) -> Sequence[str]:
+        names: list[str] = await self._connection.request(ListChannels())
+        return names
+
+    async def _stores(self) -> Sequence[str]:
+        queues: list[str] = await self._connection.request(ListChannels("queue"))
+        return [*await self._channels(), *queues]
+
+    async def _find(self, source: str, destination: str) -> JoinInfo:
+        ends = destination_name(source), destination_name(destination)
+        for each in await self.list():
+            if (each.source, each.destination) == ends:
+                return each
+        raise NameDoesNotExist(f"there is no join from {source} to {destination}")
+
+    async def list(self) -> list[JoinInfo]:
+        """Descriptions of all joins, by source and destination."""
+        return await self._connection.ask(ListJoins(), _INFOS)
+
+    async def delete(self, source: str, destination: str) -> None:
+        """Delete a join; copies that were made stay. Raises ``NameDoesNotExist``."""
+        message = DeleteJoin(source, destination)
+        find = partial(self._find, source, destination)
+        async with near_names(f"{source} to {destination}", self._pairs):
+            await deleted(lambda: self._connection.request(message, resend=False), find)
+
+    async def _pairs(self) -> Sequence[str]:
+        return [f"{each.source} to {each.destination}" for each in await self.list()]

@@ -1,0 +1,69 @@
+"""What waits for its time to be published on a channel or queue (SEM X4)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from penstock.client.connection.connection import RealmConnection
+from penstock.client.reading.subscription import Subscription
+from penstock_core.api.channels import ChannelOpened, OpenSchedule, PurgeChannel
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromId
+
+_OPENED: Any = ChannelOpened | None
+
+
+class Scheduled(Struct, frozen=True):
+    """An event that waits."""
+
+    number: int
+    """Its number in the schedule; the event gets its id when it is published."""
+    deliver_at: datetime
+    """When it will be published, in UTC."""
+    event: Event
+
+
+class Schedule:
+    """``channel.scheduled`` or ``queue.scheduled``."""
+
+    def __init__(self, connection: RealmConnection, destination: ChannelId) -> None:
+        self._connection = connection
+        self._destination = destination
+
+    async def list(self) -> list[Scheduled]:
+        """The events that wait, in the order in which they were published."""
+        store = await self._store()
+        if store is None:
+            return []
+        waiting = Subscription(self._connection, store, FromId(0), browse=True)
+        return [_scheduled(event) async for event in waiting]
+
+    async def cancel(self, number: int) -> bool:
+        """Cancel a scheduled event; gives False if it is not there, or was published already."""
+        if type(number) is not int or number < 0:
+            raise InvalidArgument(
+                f"{number!r} is not the number of a scheduled event; publish returns that number"
+            )
+        store = await self._store()
+        if store is None:
+            return False
+        message = PurgeChannel(store, number, number)
+        return await self._connection.ask(message, int, resend=False) > 0
+
+    async def _store(self) -> ChannelId | None:
+        """The hidden store; None: nothing ever waited."""
+        answer = await self._connection.request(OpenSchedule(self._destination))
+        opened: ChannelOpened | None = msgspec.convert(answer, _OPENED)
+        return None if opened is None else opened.channel
+
+
+def _scheduled(event: Event) -> Scheduled:
+    assert event.event_id is not None, "it was received"
+    assert event.deliver_at is not None, "it waits for its time"
+    return Scheduled(event.event_id, event.deliver_at, event)

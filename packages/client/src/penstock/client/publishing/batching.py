@@ -1,0 +1,117 @@
+"""Events on their way into columns: one list per attribute instead of one object per event."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.columns.events.event import check_priority, check_ttl, event_data
+from penstock_core.vocabulary.errors import InvalidEvent
+
+Properties = Mapping[str, Any]
+
+
+class ColumnLists:
+    """Column lists of some events, ready to become a batch."""
+
+    __slots__ = ("datas", "persistents", "priorities", "properties", "size", "tags", "ttls")
+
+    def __init__(self) -> None:
+        self.datas: list[bytes] = []
+        self.tags: list[str | None] = []
+        self.properties: list[Properties | None] = []
+        self.ttls: list[int | None] = []
+        self.persistents: list[bool | None] = []
+        self.priorities: list[int | None] = []
+        self.size = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.datas)
+
+    def body(self) -> pa.RecordBatch:
+        """Raises ``InvalidEvent`` naming the event and the property that cannot be stored."""
+        return body_of_columns(
+            self.datas,
+            self.tags,
+            self.properties,
+            ttls=self.ttls,
+            persistents=self.persistents,
+            priorities=self.priorities,
+        )
+
+    def weed(self) -> list[InvalidEvent]:
+        """Remove the events that cannot be stored; gives their errors."""
+        events = list(
+            zip(
+                self.datas,
+                self.tags,
+                self.properties,
+                self.ttls,
+                self.persistents,
+                self.priorities,
+                strict=True,
+            )
+        )
+        refusals, sound = [], []
+        for event in events:
+            alone = ColumnLists()
+            alone._fill([event])
+            try:
+                alone.body()
+            except InvalidEvent as refusal:
+                refusals.append(refusal)
+            else:
+                sound.append(event)
+        self._fill(sound)
+        return refusals
+
+    def _fill(self, events: Sequence[tuple[Any, ...]]) -> None:
+        columns = [list(column) for column in zip(*events, strict=True)] or [[] for _ in range(6)]
+        self.datas, self.tags, self.properties, self.ttls, self.persistents, self.priorities = (
+            columns
+        )
+
+
+class BatchBuilder:
+    """Fills one :class:`ColumnLists` after the other."""
+
+    def __init__(self, events_max: int, bytes_max: int) -> None:
+        self._events_max = events_max
+        self._bytes_max = bytes_max
+        self._gathered = ColumnLists()
+
+    def add(
+        self,
+        data: bytes,
+        tag: str | None,
+        properties: Properties | None,
+        ttl: int,
+        persistent: bool | None,
+        priority: int | None,
+    ) -> bool:
+        """Add an event; whether it is time to send. Raises ``InvalidEvent``."""
+        data = data if type(data) is bytes else event_data(data)
+        if ttl:
+            check_ttl(ttl)
+        if priority is not None:
+            check_priority(priority)
+        gathered = self._gathered
+        gathered.datas.append(data)
+        gathered.tags.append(tag)
+        gathered.properties.append(properties)
+        gathered.ttls.append(ttl or None)
+        gathered.persistents.append(persistent)
+        gathered.priorities.append(priority)
+        gathered.size += len(data)
+        return len(gathered.datas) >= self._events_max or gathered.size >= self._bytes_max
+
+    def take(self) -> ColumnLists | None:
+        """Take the gathered events; later ones begin a new batch."""
+        if not self._gathered.count:
+            return None
+        gathered, self._gathered = self._gathered, ColumnLists()
+        return gathered

@@ -1,0 +1,241 @@
+"""Reads an archive: the events that have left a channel, under their ids and in order.
+
+An archive is a table that an archive pipeline writes (:mod:`penstock_core.columns.files.archives`
+defines its columns). Only its committed files are read, and the statistics of files and row groups
+find the events of a range. If a compaction replaces a file meanwhile, reading continues in the new
+table after the last event that was handed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec import Struct
+
+from penstock.tables import DataFile, Table
+from penstock.tables.files import batches_of
+from penstock_core.columns.events.batch import EventBatch, ids_of
+from penstock_core.columns.files.archives import DAY, from_archive, identity_of
+from penstock_core.columns.schema import compute as pc
+from penstock_core.columns.selectors import Selector
+from penstock_core.columns.selectors.frames import MessageAccess
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.errors import (
+    IllegalState,
+    InvalidArgument,
+    PenstockError,
+    Unavailable,
+)
+from penstock_core.vocabulary.uris import shown, without_secrets
+
+BATCH_ROWS_MAX: Final = 16_384
+"""Events handed out at once."""
+ATTEMPTS_MAX: Final = 20
+"""Most times that the table is opened again because files are gone."""
+
+Pieces = list[tuple[DataFile, int]]
+"""Row groups: a file and the number of the group in it."""
+
+
+class Wanted(Struct, frozen=True):
+    """The events of a range that are to be read."""
+
+    selector: str = ""
+    now_us: int = 0
+    """The time ``NOW()`` gives."""
+    messages: MessageAccess | None = None
+
+
+class Archive:
+    """The archive of one channel, as it is known by now. Not for several threads at once."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self.channel, self.epoch = identity_of(table.schema)
+
+    @classmethod
+    def open(cls, uri: str, channel: str, epoch: str = "") -> Archive:
+        """The archive of ``channel`` at ``uri``; with ``epoch`` only of that very channel.
+
+        Raises ``NameDoesNotExist`` where there is no table, ``InvalidArgument`` for one that is
+        no archive, ``IllegalState`` when it is another channel's, ``Unavailable`` when it cannot
+        be reached or needs a package that is not installed.
+        """
+        try:
+            found = cls(Table.found(uri))
+        except InvalidArgument as error:
+            raise InvalidArgument(f"archive {shown(uri)}: {error}") from error
+        except OSError as error:
+            raise Unavailable(
+                f"archive {shown(uri)} cannot be read here: {without_secrets(str(error), uri)}"
+            ) from None
+        if epoch and found.epoch != epoch:
+            raise IllegalState(
+                f"the archive at {shown(uri)} belongs to another channel than {channel}: to "
+                f"{found.channel} in another realm, or to a channel that was deleted and created "
+                f"again; to read it anyway, name it: archive={shown(uri)!r}"
+            )
+        return found
+
+    def refresh(self) -> int:
+        """Open the newest version of the table; gives :attr:`end`."""
+        self._table.refresh()
+        return self.end
+
+    @property
+    def end(self) -> int:
+        """The largest id in it plus one; 0 if it is empty."""
+        return max((file.ids[1] + 1 for file in self._table.files() if file.ids), default=0)
+
+    @property
+    def first(self) -> int | None:
+        """The smallest id in it."""
+        return min((file.ids[0] for file in self._table.files() if file.ids), default=None)
+
+    def first_since(self, at_us: int) -> int | None:
+        """The first event published at this time or later; None when all are earlier."""
+        day = datetime.fromtimestamp(at_us / 1_000_000, UTC).date().isoformat()
+        at = pa.scalar(at_us, pa.timestamp("us", tz="UTC"))
+        for file in self._files(Span(0, 1 << 62)):
+            if (known := file.partition.get(DAY)) is not None and known < day:
+                continue
+            for batch in self._rows(file, None, ("event_id", "published")):
+                ids = batch.column("event_id").filter(pc.greater_equal(batch["published"], at))
+                if len(ids):
+                    return int(pc.min(ids).as_py())
+        return None
+
+    def batches(self, span: Span, wanted: Wanted = Wanted()) -> Iterator[pa.RecordBatch]:  # noqa: B008 - a value
+        """The events of ``span`` as stored batches, by id, each once."""
+        selector = Selector(wanted.selector) if wanted.selector else None
+        at = span.first
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                for batch in self._in_order(Span(at, span.end)):
+                    after = int(batch.column("event_id")[-1].as_py()) + 1
+                    if selector is not None:
+                        mask = selector.mask(batch, now_us=wanted.now_us, messages=wanted.messages)
+                        batch = batch.filter(mask)
+                    for first in range(0, batch.num_rows, BATCH_ROWS_MAX):
+                        part = batch.slice(first, BATCH_ROWS_MAX)
+                        at = int(part.column("event_id")[-1].as_py()) + 1
+                        yield part
+                    at = after
+            except FileNotFoundError:
+                self._table.refresh()
+            else:
+                return
+        raise self._too_fast()
+
+    def _too_fast(self) -> Unavailable:
+        return Unavailable(
+            f"archive {shown(self._table.uri)}: its files are deleted while they are being read; "
+            "compact and clean it less often"
+        )
+
+    def newest(self, below: int, wanted: Wanted = Wanted()) -> Iterator[EventBatch]:  # noqa: B008 - a value
+        """The events under an id, the newest batch first; within a batch by id."""
+        selector = Selector(wanted.selector) if wanted.selector else None
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                for batch in self._newest_first(Span(0, below)):
+                    below = int(batch.column("event_id")[0].as_py())
+                    if selector is not None:
+                        mask = selector.mask(batch, now_us=wanted.now_us, messages=wanted.messages)
+                        batch = batch.filter(mask)
+                    if batch.num_rows:
+                        yield EventBatch(batch)
+            except FileNotFoundError:
+                self._table.refresh()
+            else:
+                return
+        raise self._too_fast()
+
+    def _files(self, span: Span) -> list[DataFile]:
+        found = [
+            file
+            for file in self._table.files()
+            if file.ids and file.ids[0] < span.end and file.ids[1] >= span.first
+        ]
+        return sorted(found, key=lambda file: file.ids or (0, 0))
+
+    def _in_order(self, span: Span) -> Iterator[pa.RecordBatch]:
+        if span.size <= 0:
+            return
+        for pieces in _apart(list(self._pieces(span))):
+            batch = self._united(pieces, span)
+            if batch is not None:
+                yield batch
+
+    def _newest_first(self, span: Span) -> Iterator[pa.RecordBatch]:
+        for pieces in reversed(list(_apart(list(self._pieces(span))))):
+            batch = self._united(pieces, span)
+            if batch is not None:
+                yield batch
+
+    def _united(self, pieces: Pieces, span: Span) -> pa.RecordBatch | None:
+        """The events of some row groups that are in the range, by id, each once."""
+        rows = [
+            batch
+            for file, group in pieces
+            for batch in self._rows(file, group, self._table.schema.names)
+        ]
+        batch = pa.concat_batches(rows)
+        ids, kept = np.unique(ids_of(batch), return_index=True)
+        kept = kept[np.searchsorted(ids, span.first) : np.searchsorted(ids, span.end)]
+        if not len(kept):
+            return None
+        if len(kept) != batch.num_rows or np.any(np.diff(kept) != 1):
+            batch = batch.take(pa.array(kept))
+        return from_archive(batch, self._table.schema)
+
+    def _pieces(self, span: Span) -> Iterator[tuple[int, int, DataFile, int]]:
+        """Smallest and largest id of each row group that may have events of the range."""
+        for file in self._files(span):
+            metadata = pq.ParquetFile(self._table.open_file(file)).metadata
+            names = [metadata.schema.column(n).path for n in range(metadata.num_columns)]
+            column = names.index("event_id")
+            for group in range(metadata.num_row_groups):
+                known = metadata.row_group(group).column(column).statistics
+                assert file.ids is not None, "it was chosen by them"
+                first, last = (known.min, known.max) if known is not None else file.ids
+                if first < span.end and last >= span.first:
+                    yield first, last, file, group
+
+    def _rows(
+        self, file: DataFile, group: int | None, names: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        source: Any = self._table.open_file(file)
+        groups = None if group is None else [group]
+        chosen = frozenset(names)
+        yield from batches_of(
+            file, source, self._table.schema, row_groups=groups, wanted=chosen.__contains__
+        )
+
+
+def _apart(pieces: list[tuple[int, int, DataFile, int]]) -> Iterator[Pieces]:
+    """Row groups in the order of ids; those whose ids lie among each other's together."""
+    group: Pieces = []
+    last_of_group = -1
+    for first, last, file, number in sorted(pieces, key=lambda piece: piece[:2]):
+        if group and first > last_of_group:
+            yield group
+            group = []
+        group.append((file, number))
+        last_of_group = max(last_of_group, last)
+    if group:
+        yield group
+
+
+def unreachable(uri: str, channel: str, error: PenstockError) -> PenstockError:
+    """The error with a word on how to read without the archive."""
+    error.add_note(
+        f"{channel} names {shown(uri)} as its archive; to read only what is on the channel, pass "
+        'archive="" (--archive "" on the command line)'
+    )
+    return error

@@ -1,0 +1,45 @@
+"""Looking at what is outstanding at a durable, or on a queue; changes nothing (SEM D16, Q4)."""
+
+from __future__ import annotations
+
+from penstock.client.connection.connection import RealmConnection
+from penstock.client.reading.subscription import CREDIT_MAX, Subscription
+from penstock_core.api.subscriptions import BrowseDurable, Subscribed
+from penstock_core.vocabulary.errors import ConnectionLost
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+
+
+class DurableBrowse(Subscription):
+    """In order, then the end; with ``count_max`` no more than so many events are sent."""
+
+    def __init__(
+        self,
+        connection: RealmConnection,
+        channel: ChannelId,
+        durable: str,
+        *,
+        selector: str = "",
+        count_max: int | None = None,
+    ) -> None:
+        super().__init__(connection, channel, FromEarliest(), selector=selector, browse=True)
+        self._durable = durable
+        self._granted = CREDIT_MAX if count_max is None else count_max
+        self._renews_credit = count_max is None
+
+    async def _ask(self, start: object) -> int:
+        self._credit = self._granted
+        message = BrowseDurable(
+            self._channel,
+            self._number,
+            self._durable,
+            credit=self._granted,
+            selector=self._selector,
+            bytes_max=self._buffer_bytes,
+        )
+        answer = await self._connection.ask_to_open(message, Subscribed, self._forget)
+        return answer.first_id
+
+    async def _reopen(self) -> None:
+        if self._is_open:
+            self._failed(ConnectionLost("the connection was lost while browsing; browse again"))

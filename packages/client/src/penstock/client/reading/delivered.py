@@ -1,0 +1,338 @@
+"""Events of a durable, in the hands of its client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.client.connection.arguments import Duration, milliseconds
+from penstock.client.connection.connection import RealmConnection
+from penstock.client.reading.inbox import OpenBatch
+from penstock.client.reading.looping import Looping
+from penstock.client.reading.received import ReceivedBatch, ReceivedEvent
+from penstock.client.reading.settlements import Settlements
+from penstock_core.columns.events.batch import stretches
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.schema.rows import Publishers
+from penstock_core.ids.ids import IdSet, Span, Spans
+from penstock_core.vocabulary.errors import ConnectionLost, IllegalState
+from penstock_core.vocabulary.identities import ChannelId
+
+
+class DeliveringSeat(Protocol):
+    """What events and loops over them use of a
+    :class:`~penstock.client.reading.durable_subscription.DurableSubscription`, which settles them.
+    """
+
+    _connection: RealmConnection
+    _channel: ChannelId
+    _channel_name: str
+    _settlements: Settlements
+    _attachment: int
+    _has_rolled_back: bool
+
+    @property
+    def _has_ended(self) -> bool: ...
+
+    @property
+    def _may_recall(self) -> bool: ...
+
+    def _check_acknowledged(self, event_id: int, attachment: int) -> None: ...
+
+    def _settle_soon(
+        self,
+        event_id: int,
+        attachment: int,
+        *,
+        roll_back: bool,
+        previous: bool = False,
+        delay_ms: int | None = None,
+    ) -> None: ...
+
+    def _in_turn(self, settle: Callable[[], None]) -> None: ...
+
+    async def _settle(
+        self, ids: IdSet, *, roll_back: bool = False, delay_ms: int | None = None
+    ) -> None: ...
+
+    async def _reject(self, ids: IdSet, attachment: int, reason: str) -> int: ...
+
+    async def _extend(self, ids: IdSet, attachment: int, time: Duration) -> int: ...
+
+    async def _is_recalled(self, event: Event) -> bool: ...
+
+    async def _left_of(self, batch: DeliveredBatch, row: int) -> DeliveredBatch | None: ...
+
+
+class DeliveredEvent(ReceivedEvent):
+    """An event to be acknowledged, rolled back or rejected.
+
+    The first two are sent at once and confirmed by :meth:`DurableSubscription.flush` (or by closing
+    the subscription or the session); a refusal is reported on the session and raised there. Once
+    it has gone back, ``ack``, ``reject`` and ``extend`` raise ``IllegalState``, or
+    ``SessionClosed`` after a close; ``rollback`` has nothing left to do.
+    """
+
+    __slots__ = ("_attachment", "_number", "_settlements", "_subscription")
+
+    _subscription: DeliveringSeat
+    _settlements: Settlements
+    """The settlements of its subscription."""
+    _attachment: int
+    _number: int
+    """Its id, for settling it quickly."""
+
+    async def ack(self, *, previous: bool = False) -> None:
+        """Acknowledge; with ``previous`` every earlier event this subscription holds, too. Raises
+        ``IllegalState`` if the event went back as the connection was lost (SEM D15)."""
+        if previous:
+            self._subscription._settle_soon(
+                self._number, self._attachment, roll_back=False, previous=True
+            )
+            return
+        settlements = self._settlements
+        number = self._number
+        if settlements.takes_acks_of == self._attachment and number not in settlements.backs:
+            settlements.acks.append(number)
+        else:
+            self._subscription._settle_soon(number, self._attachment, roll_back=False)
+
+    async def rollback(self, *, delay: Duration | None = None) -> None:
+        """Roll back: it is redelivered as the durable's type says, with a ``delay`` (``"5s"``, or
+        seconds) no sooner than that; without one the durable's backoff counts (SEM D18)."""
+        delay_ms = None if delay is None else milliseconds(delay, "delay")
+        self._subscription._settle_soon(
+            self._number, self._attachment, roll_back=True, delay_ms=delay_ms
+        )
+
+    async def reject(self, reason: str) -> None:
+        """Give it up: it goes to the dead event store at once, with the cause ``rejected`` and the
+        ``reason`` (SEM T11). Returns when that is on disk; raises ``IllegalState`` without a dead
+        event store, and then it is still in hand."""
+        await self._subscription._reject(
+            IdSet((Span(self._number, self._number + 1),)), self._attachment, reason
+        )
+
+    async def extend(self, time: Duration) -> None:
+        """Have ``time`` (``"30s"``, or seconds) from now on to acknowledge it, on a durable with
+        ``ack_timeout`` (SEM D19). Raises ``IllegalState`` when it has gone back already."""
+        await self._subscription._extend(
+            IdSet((Span(self._number, self._number + 1),)), self._attachment, time
+        )
+
+
+class DeliveredBatch(ReceivedBatch):
+    """Events of one delivery; settle them one by one, or all at once."""
+
+    __slots__ = ("_attachment", "_spans", "_subscription")
+
+    def __init__(
+        self,
+        batch: pa.RecordBatch,
+        redeliveries: Mapping[int, int] | None,
+        subscription: DeliveringSeat,
+        publishers: Publishers = (),
+        spans: Spans = (),
+    ) -> None:
+        """``spans`` are the ids of its events, where they are known without looking."""
+        super().__init__(
+            batch,
+            redeliveries,
+            subscription._connection.replier,
+            publishers=publishers,
+            event_type=DeliveredEvent,
+            channel=subscription._channel_name,
+            channel_id=subscription._channel,
+        )
+        self._spans = spans
+        self._subscription = subscription
+        self._attachment = subscription._attachment
+
+    def __iter__(self) -> Iterator[DeliveredEvent]:
+        subscription, attachment = self._subscription, self._attachment
+        settlements = subscription._settlements
+        rows, numbers = self._in_order(), self.event_ids.tolist()
+        make = DeliveredEvent.__new__
+        for first, end in stretches(len(numbers)):
+            for row, data, properties, count in self._read(rows, first, end):
+                event = make(DeliveredEvent)  # as the events of its batch are made
+                event._rows = rows
+                event._row = row
+                event._data = data
+                event._properties = properties
+                event.redelivery_count = count
+                event._subscription = subscription
+                event._settlements = settlements
+                event._attachment = attachment
+                event._number = numbers[row]
+                yield event
+
+    def __getitem__(self, row: int) -> DeliveredEvent:
+        return self._owned(super().__getitem__(row), self.event_ids[row].item())
+
+    def _owned(self, event: Event, number: int) -> DeliveredEvent:
+        assert isinstance(event, DeliveredEvent), "made with this batch's event type"
+        event._subscription = self._subscription
+        event._settlements = self._subscription._settlements
+        event._attachment = self._attachment
+        event._number = number
+        return event
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the connection was lost since: the realm delivers these again (SEM D13)."""
+        return self._attachment != self._subscription._attachment
+
+    def _part(self, first: int, count: int | None = None) -> DeliveredBatch:
+        """``count`` of its events (None: all) from row ``first`` on."""
+        rows = self.to_arrow().slice(first, count)
+        part = DeliveredBatch(
+            rows, self.redeliveries, self._subscription, publishers=self.publishers
+        )
+        part._attachment = self._attachment
+        return part
+
+    def _without(self, ids: IdSet) -> DeliveredBatch | None:
+        """The other events of the batch; None if there are none."""
+        own = self.event_ids
+        kept = np.ones(len(own), dtype=bool)
+        # Redelivered events come after later ids in a batch of several deliveries.
+        around = Span(int(own.min()), int(own.max()) + 1)
+        for first, end in ids.within(around).spans:
+            kept &= (own < first) | (own >= end)
+        if kept.all():
+            return self
+        if not kept.any():
+            return None
+        batch = self.to_arrow().filter(pa.array(kept))
+        return DeliveredBatch(
+            batch, self.redeliveries, self._subscription, publishers=self.publishers
+        )
+
+    async def ack(self) -> None:
+        """Acknowledge all of them; returns when that is on disk. Raises ``IllegalState`` when they
+        are stale, and ``SessionClosed`` when they went back as their subscription was closed."""
+        self._subscription._check_acknowledged(int(self.event_ids[0]), self._attachment)
+        if not self.is_stale:
+            await self._subscription._settle(self._ids())
+
+    async def _ack_in_loop(self) -> None:
+        """Acknowledge for a loop with ``auto_ack``. Events that go back with their connection are
+        delivered again, so the loop goes on."""
+        try:
+            await self.ack()
+        except (ConnectionLost, IllegalState) as error:
+            if not self.is_stale:
+                raise
+            self._subscription._connection.report(error)
+
+    async def rollback(self, *, delay: Duration | None = None) -> None:
+        """Give all of them back, to come again after ``delay`` as single events do; returns when
+        that is on disk, at once when they are stale."""
+        delay_ms = None if delay is None else milliseconds(delay, "delay")
+        if not self.is_stale:
+            await self._subscription._settle(self._ids(), roll_back=True, delay_ms=delay_ms)
+
+    async def reject(self, reason: str) -> None:
+        """Give all of them up, as :meth:`DeliveredEvent.reject` does one; returns when that is on
+        disk. Raises ``IllegalState`` when they are stale."""
+        await self._subscription._reject(self._ids(), self._attachment, reason)
+
+    async def extend(self, time: Duration) -> None:
+        """Have ``time`` from now on to acknowledge all of them, as :meth:`DeliveredEvent.extend`
+        does for one."""
+        await self._subscription._extend(self._ids(), self._attachment, time)
+
+    def _ids(self) -> IdSet:
+        """The ids of its events."""
+        if self._spans:
+            return IdSet(self._spans)
+        ids = self.event_ids
+        if (np.diff(ids) == 1).all():
+            return IdSet((Span(int(ids[0]), int(ids[-1]) + 1),))
+        return IdSet.of(ids.tolist())
+
+
+def may_join(one: DeliveredBatch, other: DeliveredBatch) -> bool:
+    """Whether both can be one batch: same columns, same connection."""
+    return one._attachment == other._attachment and one.to_arrow().schema.equals(
+        other.to_arrow().schema, check_metadata=True
+    )
+
+
+def joined(parts: Sequence[DeliveredBatch]) -> DeliveredBatch:
+    """The events of ``parts``, in that order, as one batch."""
+    first = parts[0]
+    redeliveries = {i: n for part in parts for i, n in (part.redeliveries or {}).items()}
+    publishers = first.publishers
+    if any(tuple(part.publishers) != tuple(publishers) for part in parts):
+        publishers = [named for part in parts for named in _publishers(part)]
+    batch = pa.concat_batches([part.to_arrow() for part in parts])
+    are_known = all(part._spans for part in parts)
+    spans = tuple(span for part in parts for span in part._spans) if are_known else ()
+    return DeliveredBatch(
+        batch, redeliveries or None, first._subscription, publishers=publishers, spans=spans
+    )
+
+
+def _publishers(part: DeliveredBatch) -> list[tuple[str, Sequence[tuple[int, int]]]]:
+    """The publisher of each event, with every id named."""
+    ids = IdSet.of(part.event_ids.tolist()).spans
+    return [(publisher, spans or ids) for publisher, spans in part.publishers]
+
+
+class DeliveringLoops(Looping[DeliveredBatch]):
+    """Loops over events of a durable, or of durables of one name on several channels."""
+
+    def __init__(self, *, auto_ack: bool) -> None:
+        super().__init__()
+        self._auto_ack = auto_ack
+
+    def batches(self) -> AsyncIterator[DeliveredBatch]:
+        """Iterate over arriving columns; at its end the iteration closes what it has opened."""
+        return self._loops.add(self._batches)
+
+    async def _batches(self, begun: OpenBatch[DeliveredBatch]) -> AsyncIterator[DeliveredBatch]:
+        async with self._looping(begun):
+            while (batch := await self.next_batch()) is not None:
+                if self._auto_ack:
+                    begun.begin(batch, len(batch))  # until the caller has processed it
+                yield batch
+                if not self._is_open:
+                    return
+                if self._auto_ack:
+                    begun.forget()
+                    await batch._ack_in_loop()
+
+    def __aiter__(self) -> AsyncIterator[DeliveredEvent]:
+        """Iterate over arriving events; those that one iteration leaves come with the next."""
+        return self._loops.add(self._events)
+
+    async def _events(self, begun: OpenBatch[DeliveredBatch]) -> AsyncIterator[DeliveredEvent]:
+        async with self._looping(begun):
+            while (batch := await self.next_batch()) is not None:
+                rest: DeliveredBatch | None = batch
+                while rest is not None:
+                    batch, rest = rest, None
+                    seat = batch._subscription
+                    begun.begin(batch, int(self._auto_ack))
+                    for row, event in enumerate(batch):
+                        if seat._may_recall:
+                            rest = await seat._left_of(batch, row)
+                            begun.forget()
+                            break
+                        if batch.is_stale or seat._has_ended:
+                            break  # the realm has taken back the rest, and delivers it again
+                        begun.count += not self._auto_ack
+                        yield event
+                        if not self._is_open:  # closed meanwhile: all of it has gone back
+                            return
+                        if self._auto_ack:  # until here it is not processed, and would come again
+                            try:
+                                await event.ack()
+                            except IllegalState as error:  # it comes again, so the loop goes on
+                                seat._connection.report(error)
+                            begun.count += 1

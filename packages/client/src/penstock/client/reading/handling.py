@@ -1,0 +1,123 @@
+"""Handing the events of a durable to a handler of the application, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+from penstock.client.connection.connection import RealmConnection
+from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent, DeliveringSeat
+from penstock_core.api.durables import DescribeDurable, DurableInfo
+from penstock_core.tasks import start_task
+from penstock_core.vocabulary.errors import IllegalState, PenstockError, SessionClosed
+from penstock_core.vocabulary.identities import ChannelId
+
+Handler = Callable[[DeliveredEvent], Awaitable[None] | None]
+
+_DELAY_FIRST_S: Final = 0.1
+_DELAY_MAX_S: Final = 60.0
+"""An event that the handler fails on waits so long before it comes again, on a durable without a
+backoff: doubled with each redelivery (SEM D18). Without a wait it would come at once, for ever."""
+_DOUBLED_MAX: Final = 16
+
+
+class HandledSeat(DeliveringSeat, Protocol):
+    """A seat that the loop takes the events from as well."""
+
+    _is_open: bool
+
+    async def _next(self, timeout: float | None) -> DeliveredBatch | None: ...
+
+
+class HandlerLoop:
+    """The task that hands events of an open seat to a handler."""
+
+    def __init__(
+        self,
+        seat: HandledSeat,
+        handler: Handler,
+        connection: RealmConnection,
+        channel: ChannelId,
+        durable: str,
+        *,
+        auto_ack: bool,
+    ) -> None:
+        self._seat = seat
+        self._handler = handler
+        self._connection = connection
+        self._channel = channel
+        self._durable = durable
+        self._auto_ack = auto_ack
+        self._needs_delay: bool | None = None
+        """Whether the durable has no backoff of its own; None: that is not known yet."""
+        self._task = start_task(self._run(), on_failure=self._failed)
+
+    async def end(self) -> None:
+        """Cancel the task, and wait for its end; not for itself if the handler closes the seat."""
+        if self._task is not asyncio.current_task():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        seat = self._seat
+        try:
+            while seat._is_open and (batch := await seat._next(None)) is not None:
+                rest: DeliveredBatch | None = batch
+                while rest is not None:
+                    batch, rest = rest, None
+                    for row, event in enumerate(batch):
+                        if seat._may_recall:
+                            rest = await seat._left_of(batch, row)
+                            break
+                        if batch.is_stale or seat._has_ended or not seat._is_open:
+                            break
+                        await self._handle(event)
+        except PenstockError as error:
+            if not isinstance(error, SessionClosed):
+                self._connection.report(error)
+
+    async def _handle(self, event: DeliveredEvent) -> None:
+        try:
+            result = self._handler(event)
+            if result is not None:
+                await result
+        except Exception as error:  # noqa: BLE001  the application's: give back and report
+            failure = PenstockError(
+                f"the handler of durable {self._durable} failed on event {event.event_id}: "
+                f"{error!r}"
+            )
+            failure.__cause__ = error
+            self._connection.report(failure)
+            if self._seat._is_open:
+                await event.rollback(delay=await self._delay_s(event.redelivery_count))
+        else:
+            if self._auto_ack and self._seat._is_open:
+                try:
+                    await event.ack()
+                except IllegalState as error:  # it comes again
+                    self._connection.report(error)
+
+    async def _delay_s(self, redeliveries: int) -> float | None:
+        """Seconds before an event comes again; None: the durable decides."""
+        if self._needs_delay is None:
+            self._needs_delay = await self._has_no_backoff()
+        if not self._needs_delay:
+            return None
+        return min(_DELAY_FIRST_S * (1 << min(redeliveries, _DOUBLED_MAX)), _DELAY_MAX_S)
+
+    async def _has_no_backoff(self) -> bool:
+        try:
+            info = await self._connection.ask(
+                DescribeDurable(self._channel, self._durable), DurableInfo
+            )
+        except PenstockError:  # the right to see it is missing, for example
+            return False
+        return info.backoff is None and not self._seat._settlements.cumulative
+
+    def _failed(self, error: BaseException) -> None:
+        failure = PenstockError(
+            f"no more events of durable {self._durable} are handed to the handler: {error!r}"
+        )
+        failure.__cause__ = error
+        self._connection.report(failure)

@@ -1,0 +1,102 @@
+"""Merge channels, as a client sees them: registered events, and merging what was delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.keys.key_values import NO_SLOT
+from penstock_core.columns.merge.states import DELTA, States, deltas_of
+from penstock_core.columns.schema.layout import FIELDS
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
+
+Publish = Callable[[Event], Awaitable[int]]
+"""Publishes an event; its id."""
+
+
+class Registered:
+    """An event of a merge channel that updates follow (SEM K2): ``await rates.register(...)``."""
+
+    key: Any
+    """The value of the channel's publish key."""
+    event_id: int
+    """The id of the newest event that this handle has published."""
+
+    def __init__(self, key_name: str, key: Any, event_id: int, publish: Publish) -> None:
+        self.key = key
+        self.event_id = event_id
+        self._key_name = key_name
+        self._publish = publish
+
+    async def update(self, properties: Mapping[str, Any] | None = None, /, **changes: Any) -> int:
+        """Change some properties; returns the id of the delta once it is safe. A property that
+        is not named stays as it is; None sets null (SEM K4). Raises what ``publish`` raises."""
+        event = delta_of(self._key_name, self.key, {**(properties or {}), **changes})
+        self.event_id = await self._publish(event)
+        return self.event_id
+
+    def __repr__(self) -> str:
+        return f"Registered({self._key_name}={self.key!r}, event_id={self.event_id})"
+
+
+def key_name_of(name: str, definition: Definition) -> str:
+    """The publish key of a merge channel. Raises ``IllegalState`` for any other channel."""
+    if definition.engine != "merge":
+        raise IllegalState(
+            f"{name} has engine {definition.engine}: register, update and merged events are for "
+            "channels with engine merge"
+        )
+    (key,) = definition.keys
+    return key
+
+
+def registered_of(key_name: str, key: Any, properties: Mapping[str, Any]) -> Event:
+    """The full event of a key. Raises ``InvalidArgument`` when it tries another key."""
+    return Event(properties={**_checked(key_name, key, properties), key_name: key})
+
+
+def delta_of(key_name: str, key: Any, changes: Mapping[str, Any]) -> Event:
+    """The delta of a key. Raises ``InvalidArgument`` when it tries another key."""
+    return Event(properties={key_name: key, **_checked(key_name, key, changes)}, is_delta=True)
+
+
+def _checked(key_name: str, key: Any, properties: Mapping[str, Any]) -> Mapping[str, Any]:
+    if key is None:
+        raise InvalidArgument(
+            f"the value of {key_name} is None: give the value that identifies the event"
+        )
+    if key_name in properties and properties[key_name] != key:
+        raise InvalidArgument(
+            f"{key_name} is {key!r} here and cannot become {properties[key_name]!r}: that would "
+            f"be another event; register it instead"
+        )
+    return properties
+
+
+def as_deltas(body: pa.RecordBatch) -> pa.RecordBatch:
+    """A body whose events are all deltas."""
+    flags = pa.array(np.ones(body.num_rows, dtype=np.bool_))
+    return body.append_column(FIELDS[DELTA], flags)
+
+
+class Merger:
+    """Makes full events of what comes, by key (SEM K3). Holds one event for each key met."""
+
+    def __init__(self, key_name: str) -> None:
+        self._states = States(key_name)
+
+    def merged(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The events of a delivery, each as a full one."""
+        slots = self._states.slots_of(batch)
+        rows, _ = self._states.merged(batch, slots, ~deltas_of(batch), every=True)
+        last = len(slots) - 1 - np.unique(slots[::-1], return_index=True)[1]
+        kept = np.sort(last[slots[last] != NO_SLOT])
+        codes = np.zeros(len(kept), dtype=np.int32)
+        self._states.take_in(rows.take(pa.array(kept)), slots[kept], codes)
+        self._states.tidy()
+        return rows

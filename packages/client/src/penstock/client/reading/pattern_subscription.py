@@ -1,0 +1,233 @@
+"""Reading all channels of a pattern, also those that are made later (SEM D21)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from penstock.client.connection.arguments import Duration, check_count, timeout_s
+from penstock.client.connection.connection import RealmConnection
+from penstock.client.reading.channel_ring import ChannelRing
+from penstock.client.reading.delivered import DeliveredBatch, DeliveringLoops
+from penstock.client.reading.durable_subscription import DurableSubscription
+from penstock.client.reading.looping import ReceivingLoops
+from penstock.client.reading.merging import Merger, key_name_of
+from penstock.client.reading.received import ReceivedBatch
+from penstock.client.reading.settlements import Settlements
+from penstock.client.reading.subscription import Subscription
+from penstock_core.api.channels import ChannelOpened
+from penstock_core.vocabulary.choice import choice_of
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_core.vocabulary.start_positions import AnyStart, FromEarliest
+
+CHANNEL_BUFFER_BYTES = 1 << 20
+"""Bytes that each channel of a pattern has on their way or waiting, unless told otherwise."""
+TURN_EVENTS = 512
+"""Most events of one channel that are handed out before another has its turn."""
+
+
+class PatternSubscription(ReceivingLoops):
+    """Events of all channels of a pattern, each channel in id order, the channels in turn;
+    ``event.channel`` tells where each came from. Goes on after a reconnect where it was.
+
+    Iterate it for events, or :meth:`batches` for columns, each of one channel.
+    """
+
+    def __init__(
+        self,
+        connection: RealmConnection,
+        pattern: str,
+        start: AnyStart,
+        *,
+        selector: str = "",
+        timeout: Duration | None = None,
+        merged: bool = False,
+        buffer_bytes: int = CHANNEL_BUFFER_BYTES,
+    ) -> None:
+        super().__init__()
+        timeout = timeout_s(timeout)
+        check_count(buffer_bytes, "buffer_bytes", "bytes")
+        self._timeout = timeout
+        self._last: deque[ReceivedBatch] = deque()
+        """What loops have left of channels that are not there any more."""
+
+        def make(channel: ChannelOpened, is_new: bool, arrives: Callable[[], None]) -> Subscription:
+            definition = channel.definition
+            merges = merged and definition.engine == "merge"
+            return Subscription(
+                connection,
+                channel.channel,
+                FromEarliest() if is_new else start,
+                selector=selector,
+                merger=Merger(key_name_of(channel.name, definition)) if merges else None,
+                buffer_bytes=buffer_bytes,
+                channel_name=channel.name,
+                on_arrival=arrives,
+            )
+
+        self._ring: ChannelRing[Subscription] = ChannelRing(connection, choice_of(pattern), make)
+
+    @property
+    def channels(self) -> list[str]:
+        """The names of the channels that it reads now, sorted."""
+        return sorted(member.channel.name for member in self._ring.members.values())
+
+    @property
+    def _is_open(self) -> bool:  # type: ignore[override]  # the ring knows
+        return self._ring.is_open
+
+    async def open(self) -> PatternSubscription:
+        """Begin. Raises what the realm refuses it with. Iterating opens it, too."""
+        await self._ring.open()
+        return self
+
+    async def next_batch(self, timeout: Duration | None = None) -> ReceivedBatch | None:
+        """The next events, all of one channel; None when none come for ``timeout`` s."""
+        timeout = timeout_s(timeout)
+        await self.open()
+        for left, count in reversed(self._loops.rests()):
+            rest = left._part(count)
+            if not self._ring.put_back(rest, left._channel_id):
+                self._last.appendleft(rest)
+        if self._last:
+            return self._last.popleft()
+        wanted = self._timeout if timeout is None else timeout
+        while (member := await self._ring.next(wanted)) is not None:
+            batch = member.rests.popleft() if member.rests else await member.inner.next_batch(0)
+            if batch is not None and len(batch) > TURN_EVENTS:
+                member.rests.appendleft(batch._part(TURN_EVENTS))
+                batch = batch._part(0, TURN_EVENTS)
+            self._ring.again(member)
+            if batch is not None:
+                return batch
+        return None
+
+    async def close(self) -> None:
+        """Stop reading. Opened again, each channel goes on with the first event that was not handed
+        out."""
+        for left, count in reversed(self._loops.left()):
+            self._ring.put_back(left._part(count), left._channel_id)
+        self._loops.closed()
+        await self._ring.close()
+
+    async def __aenter__(self) -> PatternSubscription:
+        return await self.open()
+
+
+class PatternDurableSubscription(DeliveringLoops):
+    """A seat at the durable of one name on each channel of a pattern that has it. Events are
+    acknowledged and rolled back as those of any durable; ``event.channel`` tells their channel.
+
+    Iterate it for events, or :meth:`batches` for columns, each of one channel.
+    """
+
+    def __init__(
+        self,
+        connection: RealmConnection,
+        pattern: str,
+        durable: str,
+        *,
+        window: int | None = None,
+        auto_ack: bool = False,
+        selector: str = "",
+        timeout: Duration | None = None,
+        buffer_bytes: int = CHANNEL_BUFFER_BYTES,
+    ) -> None:
+        super().__init__(auto_ack=auto_ack)
+        timeout = timeout_s(timeout)
+        if window is not None:
+            check_count(window, "window")
+            if auto_ack:
+                raise InvalidArgument(
+                    "a window implies manual acknowledgement; give only one of the two"
+                )
+        self._timeout = timeout
+
+        def make(
+            channel: ChannelOpened, _is_new: bool, arrives: Callable[[], None]
+        ) -> DurableSubscription:
+            return DurableSubscription(
+                connection,
+                channel.channel,
+                durable,
+                window=window,
+                auto_ack=auto_ack,
+                selector=selector,
+                buffer_bytes=buffer_bytes,
+                channel_name=channel.name,
+                on_arrival=arrives,
+            )
+
+        self._ring: ChannelRing[DurableSubscription] = ChannelRing(
+            connection, choice_of(pattern), make, durable=durable
+        )
+
+    @property
+    def channels(self) -> list[str]:
+        """The names of the channels where it has a seat now, sorted."""
+        return sorted(member.channel.name for member in self._ring.members.values())
+
+    @property
+    def _is_open(self) -> bool:  # type: ignore[override]  # the ring knows
+        return self._ring.is_open
+
+    async def open(self) -> PatternDurableSubscription:
+        """Take the seats. Raises ``DurableInUse``, ``InvalidArgument``, and ``NameDoesNotExist``
+        where no channel of the pattern has the durable. Iterating opens it, too."""
+        await self._ring.open()
+        return self
+
+    async def next_batch(self, timeout: Duration | None = None) -> DeliveredBatch | None:
+        """The next events, all of one channel; None if none come for ``timeout`` seconds."""
+        timeout = timeout_s(timeout)
+        await self.open()
+        for left, count in reversed(self._loops.rests()):
+            if not left.is_stale:
+                self._ring.put_back(left._part(count), left._channel_id)
+        wanted = self._timeout if timeout is None else timeout
+        while (member := await self._ring.next(wanted)) is not None:
+            batch: DeliveredBatch | None
+            if member.rests:
+                rest: DeliveredBatch = member.rests.popleft()
+                batch = None if rest.is_stale else rest._without(member.inner._recalled)
+            else:
+                batch = await member.inner._next(0)
+            if batch is not None and len(batch) > TURN_EVENTS:
+                member.rests.appendleft(batch._part(TURN_EVENTS))
+                batch = batch._part(0, TURN_EVENTS)
+            self._ring.again(member)
+            if batch is not None:
+                return batch
+        return None
+
+    async def flush(self) -> None:
+        """Wait until everything settled so far is on disk, on all channels. Raises the first
+        refusal, and ``ConnectionLost`` when some of it was on its way as the connection was
+        lost."""
+        for settlements in self._settlements():
+            await settlements.confirm()
+        self._raise_first()
+
+    def _settlements(self) -> list[Settlements]:
+        seats = (member.inner for member in self._ring.members.values())
+        return [*self._ring.ended, *(seat._settlements for seat in seats)]
+
+    def _raise_first(self) -> None:
+        for settlements in self._settlements():
+            settlements.raise_first()
+        self._ring.ended.clear()
+
+    async def close(self) -> None:
+        """Confirm settlements, give back the rest, and leave the seats. Raises as :meth:`flush`
+        what was refused or lost and has not been raised."""
+        await self._close_quietly()
+        self._raise_first()
+
+    async def _close_quietly(self) -> None:
+        self._loops.closed()
+        await self._ring.close()
+        for settlements in self._ring.ended:
+            await settlements.confirm()
+
+    async def __aenter__(self) -> PatternDurableSubscription:
+        return await self.open()

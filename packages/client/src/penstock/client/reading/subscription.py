@@ -1,0 +1,278 @@
+"""Reading a channel: live subscriptions and browses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from penstock.client.connection.arguments import Duration, check_count, timeout_s
+from penstock.client.connection.connection import RealmConnection
+from penstock.client.connection.delivery_route import DeliveryRoute
+from penstock.client.reading.inbox import Inbox
+from penstock.client.reading.looping import ReceivingLoops
+from penstock.client.reading.merging import Merger
+from penstock.client.reading.received import ReceivedBatch
+from penstock_core.api.subscriptions import Subscribe, Subscribed
+from penstock_core.columns.events.batch import stamp
+from penstock_core.columns.schema.ipc import batch_from, edges_of
+from penstock_core.columns.schema.layout import STAMPED_FIELDS
+from penstock_core.columns.schema.schema_cache import SchemaMemo
+from penstock_core.ids.ids import Span, Spans
+from penstock_core.vocabulary.errors import PenstockError, SessionClosed
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import AnyStart, FromId
+from penstock_core.wire.native import messages as wire
+
+CREDIT_FIRST = 4_096
+"""Events a new subscription can take before it has seen how large they are."""
+CREDIT_MAX = 65_536
+BUFFER_BYTES_MAX = 16 << 20
+"""Bytes a subscription has on their way or waiting, at most, unless told otherwise; a single event
+may be larger."""
+
+
+def received_batch(message: wire.Delivery, schema: pa.Schema, body: memoryview) -> pa.RecordBatch:
+    """A delivery as a stored batch: columns with ids and times."""
+    batch = batch_from(body, schema)
+    if message.first_id < 0:
+        return batch
+    first = message.first_id
+    return stamp(batch, Span(first, first + message.count), message.at_us)
+
+
+def received_spans(message: wire.Delivery, schema: pa.Schema, body: memoryview) -> Spans:
+    """The ids of a delivery where they follow one another; else none, they have to be looked up."""
+    first, count = message.first_id, message.count
+    if first < 0:
+        edges = edges_of(body, count) if _begins_with_ids.of(schema) else None
+        if edges is None or edges[1] - edges[0] != count - 1:
+            return ()
+        first = edges[0]
+    return (Span(first, first + count),)
+
+
+def _is_first(schema: pa.Schema) -> bool:
+    return bool(schema.field(0).equals(STAMPED_FIELDS[0]))
+
+
+_begins_with_ids = SchemaMemo(_is_first)
+
+
+def redelivery_counts(message: wire.Delivery) -> dict[int, int]:
+    """How often events of a delivery were delivered before, by id; those never are not in."""
+    return {
+        event_id: count
+        for count, spans in message.redeliveries
+        for first, end in spans
+        for event_id in range(first, end)
+    }
+
+
+class Subscription(ReceivingLoops):
+    """Events of a channel, in id order, each once; goes on after a reconnect where it was.
+
+    Iterate it for events, or :meth:`batches` for columns.
+    """
+
+    def __init__(
+        self,
+        connection: RealmConnection,
+        channel: ChannelId,
+        start: AnyStart,
+        *,
+        selector: str = "",
+        timeout: Duration | None = None,
+        browse: bool = False,
+        last_id: int | None = None,
+        merger: Merger | None = None,
+        first_credit: int = CREDIT_FIRST,
+        buffer_bytes: int = BUFFER_BYTES_MAX,
+        channel_name: str = "",
+        on_arrival: Callable[[], None] | None = None,
+    ) -> None:
+        """``channel_name`` is what its events tell; ``on_arrival`` is called when there is
+        something to take."""
+        super().__init__()
+        timeout = timeout_s(timeout)
+        check_count(buffer_bytes, "buffer_bytes", "bytes")
+        self._buffer_bytes = buffer_bytes
+        self._sizes: dict[int, int] = {}
+        """Bytes of what waits, by the identity of the batch."""
+        self._taken = 0
+        """Bytes the application has taken, of which the realm does not know yet."""
+        self._connection = connection
+        self._channel = channel
+        self._start = start
+        self._selector = selector
+        self._timeout = timeout
+        self._browse = browse
+        self._last_id = last_id
+        self._merger = merger
+        self._inbox: Inbox[ReceivedBatch] = Inbox(on_arrival)
+        self._channel_name = channel_name
+        self._number = 0
+        self._is_open = False
+        self._opening = asyncio.Lock()
+        """Held while opening: of several that begin at once, one opens it."""
+        self._first_id = 0
+        self._next_id = 0
+        """Id at which to continue after a reconnect."""
+        self._granted = first_credit
+        self._credit = first_credit
+        """Events the server may still send."""
+        self._renews_credit = True
+        self._confirms = False
+        """Whether the realm wants to know what has arrived (SEM J5)."""
+        self._confirmation_is_due = False
+
+    async def open(self) -> Subscription:
+        """Begin. Raises what the realm refuses it with. Iterating opens it, too."""
+        async with self._opening:
+            await self._open()
+        return self
+
+    async def _open(self) -> None:
+        if not self._is_open:
+            self._forget()  # the last event may have ended the subscription
+            self._number = self._connection.add(self._incoming())
+            try:
+                await self._ask(self._start)
+            except BaseException as error:
+                self._connection.give_up(self._number, error)
+                raise
+            self._is_open = True
+
+    async def _ask(self, start: AnyStart) -> int:
+        """Have events from ``start`` on; gives the id that it has led to."""
+        self._credit, self._taken = self._granted, 0
+        answer = await self._connection.ask_to_open(
+            Subscribe(
+                self._channel,
+                self._number,
+                start,
+                credit=self._granted,
+                selector=self._selector,
+                browse=self._browse,
+                last_id=self._last_id,
+                confirms=True,
+                deltas=True,
+                bytes_max=self._buffer_bytes,
+                bytes_held=sum(self._sizes.values()),
+            ),
+            Subscribed,
+            self._forget,
+        )
+        if not self._is_open:
+            self._first_id = answer.first_id
+        self._next_id = max(self._next_id, answer.first_id)
+        self._confirms = answer.confirm
+        if answer.stop_id is not None:
+            self._last_id = answer.stop_id - 1
+        return answer.first_id
+
+    def _forget(self) -> None:
+        """Start again from the beginning."""
+        self._inbox = self._inbox.renewed()
+        self._sizes.clear()
+        self._credit, self._next_id, self._taken = self._granted, 0, 0
+
+    async def _reopen(self) -> None:
+        if self._is_open:
+            await self._ask(FromId(self._next_id))
+
+    # --- what comes ----------------------------------------------------------------------
+
+    def _incoming(self) -> DeliveryRoute:
+        return DeliveryRoute(self._delivered, self._finished, self._failed, reopen=self._reopen)
+
+    def _delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
+        rows = received_batch(message, schema, body)
+        if self._merger is not None:
+            rows = self._merger.merged(rows)
+        counts = redelivery_counts(message)  # a browse of a durable or queue shows them
+        batch = ReceivedBatch(
+            rows,
+            counts or None,
+            self._connection.replier,
+            publishers=message.publishers,
+            channel=self._channel_name,
+            channel_id=self._channel,
+        )
+        self._next_id = int(batch.event_ids[-1]) + 1
+        self._credit -= message.count
+        per_event = max(1, len(body) // message.count)
+        self._granted = max(16, min(CREDIT_MAX, self._buffer_bytes // per_event))
+        self._sizes[id(batch)] = len(body)
+        self._inbox.put(batch)
+        if self._confirms and not self._confirmation_is_due:
+            self._confirmation_is_due = True
+            asyncio.get_running_loop().call_soon(self._confirm)
+
+    def _confirm(self) -> None:
+        self._confirmation_is_due = False
+        if self._is_open:
+            self._connection.tell(wire.Credit(self._number, 0, self._next_id))
+
+    def _finished(self) -> None:
+        self._inbox.end()
+
+    def _failed(self, error: PenstockError) -> None:
+        self._inbox.fail(error)
+
+    # --- taking --------------------------------------------------------------------------
+
+    async def next_batch(self, timeout: Duration | None = None) -> ReceivedBatch | None:
+        """The next events; None at the end of a browse, or when none come for ``timeout`` s."""
+        timeout = timeout_s(timeout)
+        await self.open()
+        self._put_back_rests()
+        batch = await self._inbox.get(self._timeout if timeout is None else timeout)
+        if batch is not None:
+            self._took(batch)
+        return batch
+
+    def _put_back_rests(self) -> int:
+        """Put back what unused loops have left, as the next batches; gives their number."""
+        rests = self._loops.rests()
+        for left, count in reversed(rests):
+            self._inbox.put_back(left._part(count))
+        return len(rests)
+
+    def _took(self, batch: ReceivedBatch) -> None:
+        """Count a batch as taken by the application. The realm is told in time that there is room
+        for more."""
+        self._taken += self._sizes.pop(id(batch), 0)
+        renews = self._renews_credit and not len(self._inbox)
+        more = self._granted - self._credit if renews and self._credit * 2 <= self._granted else 0
+        if more or self._taken * 4 >= self._buffer_bytes:
+            self._credit += more
+            taken, self._taken = self._taken, 0
+            self._connection.tell(wire.Credit(self._number, more, 0, taken=taken))
+
+    @property
+    def first_id(self) -> int:
+        """Where ``start`` has led, once open: no event below this id is delivered."""
+        return self._first_id
+
+    async def close(self) -> None:
+        """Stop reading."""
+        if self._is_open:
+            self._is_open = False
+            self._keep_place()
+            self._loops.closed()
+            self._inbox.fail(SessionClosed("the subscription is closed"))
+            await self._connection.unsubscribe(self._number)
+
+    def _keep_place(self) -> None:
+        """Opened again, it goes on with the first event that was not handed out."""
+        if self._browse:  # a browse starts again
+            return
+        left = [int(batch.event_ids[count]) for batch, count in self._loops.left()]
+        if (waiting := self._inbox.waiting()) is not None:
+            left.append(int(waiting.event_ids[0]))
+        self._start = FromId(min(left, default=self._next_id))
+
+    async def __aenter__(self) -> Subscription:
+        return await self.open()

@@ -1,0 +1,173 @@
+"""Iterating, for blocking callers: batches are asked for on the loop, and handed out here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
+from typing import Any, Protocol
+
+from penstock.client.connection.threads import LoopThread
+from penstock.client.reading.delivered import DeliveredBatch as AioDeliveredBatch
+from penstock.client.reading.durable_subscription import (
+    DurableSubscription as AioDurableSubscription,
+)
+from penstock.client.reading.inbox import OpenBatch
+from penstock.client.reading.reader import Reader as AioReader
+from penstock.client.reading.received import ReceivedBatch as AioReceivedBatch
+from penstock.client.reading.subscription import Subscription as AioSubscription
+from penstock.client.sync.sync_delivered import DeliveredBatch, DeliveredEvent
+from penstock.client.sync.sync_received import ReceivedBatch, ReceivedEvent
+from penstock_core.vocabulary.errors import IllegalState
+
+
+class _Closable(Protocol):
+    """A subscription, a seat at a durable, a reader."""
+
+    def close(self) -> Coroutine[Any, Any, None]:
+        """Leave it, and raise errors of settlements."""
+
+    def _close_quietly(self) -> Coroutine[Any, Any, None]:
+        """Leave it, and keep errors of settlements for the next flush or close."""
+
+
+class _Closing:
+    """Closes what an iteration has opened, when it is over. One that is left early (``break``, an
+    error in the loop's body) ends in its generator's finalizer, which must not raise: errors of
+    settlements are kept then."""
+
+    __slots__ = ("_is_last", "_loop", "_opened")
+
+    def __init__(self, loop: LoopThread, opened: _Closable, is_last: Callable[[], bool]) -> None:
+        self._loop = loop
+        self._opened = opened
+        self._is_last = is_last
+        """Ends this iteration's part in what was opened; gives whether no other iteration uses
+        it."""
+
+    def __enter__(self) -> None:
+        """Nothing is opened here, but by the first step of the iteration."""
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if not self._is_last():
+            return
+        if kind is GeneratorExit:
+            self._loop.call_from_finalizer(self._opened._close_quietly)
+        else:
+            self._loop.call(self._opened.close() if kind is None else self._opened._close_quietly())
+
+
+class SubscriptionIteration:
+    """Iterating a subscription or browse."""
+
+    _inner: AioSubscription
+    _loop: LoopThread
+
+    def batches(self) -> Iterator[ReceivedBatch]:
+        """Iterate over arriving columns; at its end the iteration closes what it has opened."""
+        return self._inner._loops.add(self._batches)
+
+    def _batches(self, begun: OpenBatch[AioReceivedBatch]) -> Iterator[ReceivedBatch]:
+        self._inner._loops.begins(begun, opens=not self._inner._is_open)
+        with _Closing(self._loop, self._inner, lambda: self._inner._loops.ends(begun)):
+            while (batch := self._loop.call(self._inner.next_batch())) is not None:
+                yield ReceivedBatch(batch, self._loop)
+                if not self._inner._is_open:  # closed meanwhile
+                    return
+
+    def __iter__(self) -> Iterator[ReceivedEvent]:
+        """Iterate over arriving events; those that one iteration leaves come with the next."""
+        return self._inner._loops.add(self._events)
+
+    def _events(self, begun: OpenBatch[AioReceivedBatch]) -> Iterator[ReceivedEvent]:
+        self._inner._loops.begins(begun, opens=not self._inner._is_open)
+        with _Closing(self._loop, self._inner, lambda: self._inner._loops.ends(begun)):
+            while (batch := self._loop.call(self._inner.next_batch())) is not None:
+                begun.begin(batch)
+                for event in ReceivedBatch(batch, self._loop):
+                    begun.count += 1
+                    yield event
+                    if not self._inner._is_open:
+                        return
+
+
+class DurableIteration:
+    """Iterating a seat at a durable."""
+
+    _inner: AioDurableSubscription
+    _loop: LoopThread
+
+    def batches(self) -> Iterator[DeliveredBatch]:
+        """Iterate over arriving columns; at its end the iteration closes what it has opened."""
+        return self._inner._loops.add(self._batches)
+
+    def _next(self) -> DeliveredBatch | None:
+        batch = self._loop.call(self._inner.next_batch())
+        return None if batch is None else DeliveredBatch(batch, self._loop)
+
+    def _batches(self, begun: OpenBatch[AioDeliveredBatch]) -> Iterator[DeliveredBatch]:
+        inner = self._inner
+        inner._loops.begins(begun, opens=not inner._is_open)
+        with _Closing(self._loop, inner, lambda: inner._loops.ends(begun)):
+            while (batch := self._next()) is not None:
+                if inner._auto_ack:
+                    begun.begin(batch._inner, len(batch))
+                yield batch
+                if not inner._is_open:
+                    return
+                if inner._auto_ack:
+                    begun.forget()
+                    self._loop.call(batch._inner._ack_in_loop())
+
+    def __iter__(self) -> Iterator[DeliveredEvent]:
+        return self._inner._loops.add(self._events)
+
+    def _events(self, begun: OpenBatch[AioDeliveredBatch]) -> Iterator[DeliveredEvent]:
+        inner = self._inner
+        inner._loops.begins(begun, opens=not inner._is_open)
+        with _Closing(self._loop, inner, lambda: inner._loops.ends(begun)):
+            while (batch := self._next()) is not None:
+                begun.begin(batch._inner, int(inner._auto_ack))
+                seat = batch._inner._subscription
+                for event in batch:
+                    if seat._may_recall and self._loop.call(seat._is_recalled(event)):
+                        begun.count += 1
+                        continue
+                    if batch.is_stale or seat._has_ended:
+                        break  # the realm has taken back the rest, and delivers it again
+                    begun.count += not inner._auto_ack
+                    yield event
+                    if not inner._is_open:  # closed meanwhile: all of it has gone back
+                        return
+                    if inner._auto_ack:  # until here it is not processed, and would come again
+                        try:
+                            event.ack()
+                        except IllegalState as error:  # it comes again, so the loop goes on
+                            self._loop.soon(partial(seat._connection.report, error))
+                        begun.count += 1
+
+
+class ReaderIteration:
+    """Iterating a reader of a queue."""
+
+    _inner: AioReader
+    _loop: LoopThread
+
+    def __iter__(self) -> Iterator[ReceivedEvent]:
+        opened_here = not self._inner._is_open
+        inner, loop = self._inner, self._loop
+        with _Closing(loop, inner, lambda: opened_here):
+            while (part := loop.call(inner._next_part())) is not None:
+                for event_id, event in part:
+                    loop.soon(_handing(inner, event_id, part.attachment))
+                    yield ReceivedEvent(event, loop)
+
+    def batches(self) -> Iterator[ReceivedBatch]:
+        """Iterate over arriving columns; at its end the iteration closes what it has opened."""
+        opened_here = not self._inner._is_open
+        with _Closing(self._loop, self._inner, lambda: opened_here):
+            while (batch := self._loop.call(self._inner.next_batch())) is not None:
+                yield ReceivedBatch(batch, self._loop)
+
+
+def _handing(inner: AioReader, event_id: int, attachment: int) -> Callable[[], None]:
+    return lambda: inner._handed(event_id, attachment)

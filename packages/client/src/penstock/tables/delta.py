@@ -1,0 +1,320 @@
+"""Delta tables through delta-rs, without a JVM or jars.
+
+Rows are written to files that no reader looks for until a commit in the table's log adds them.
+The commit also records the writer's name and version as an application transaction, which is
+Delta's own means to recognise a repeated write.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from penstock.tables.disk import Folder, filesystem_of, is_local, local_path
+from penstock.tables.files import ID_COLUMN
+from penstock.tables.kinds import check_fields
+from penstock.tables.log import (
+    CONTENTS_MAX,
+    UNCOMMITTED_HOURS,
+    Commit,
+    CommitConflict,
+    DataFile,
+    State,
+)
+from penstock_core.vocabulary.errors import InvalidArgument, Unavailable
+from penstock_core.vocabulary.uris import shown
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_APP: Final = "penstockApp"
+_VERSION: Final = "penstockVersion"
+_CONTENT: Final = "penstockContent"
+"""Keys in the metadata of a commit: which version it stored, and what identifies its content."""
+_HISTORY_MAX: Final = 1_000
+"""Commits that are searched for the contents of a writer's versions, the newest first."""
+
+_ESCAPE: Final = re.compile("%[0-9a-fA-F]{2}")
+_READABLE: Final = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+"""Reader features of the Delta protocol that are supported here."""
+
+
+class DeltaLog:
+    """The log of one Delta table."""
+
+    keeps_empty_partitions = False
+
+    def __init__(self, uri: str) -> None:
+        try:
+            import deltalake  # noqa: F401 - check that it is installed
+        except ModuleNotFoundError as error:
+            raise Unavailable("Delta tables need delta-rs: pip install deltalake") from error
+        self.uri = uri
+        self._filesystem, self._root = filesystem_of(uri)
+        self._where = str(local_path(uri)) if is_local(uri) else uri
+        if is_local(uri) and (found := _ESCAPE.search(self._where)):
+            raise InvalidArgument(
+                f"{shown(uri)} contains {found[0]}, which programs that read Delta tables take for "
+                f"{unquote(found[0])!r}; choose a path without it"
+            )
+        self._table: DeltaTable | None = None
+        self._state = State(-1)
+
+    # --- state ---------------------------------------------------------------------------
+
+    def state(self) -> State:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        if self._table is None:
+            self._refuse_other_files()
+            try:
+                self._table = DeltaTable(self._where)
+            except TableNotFoundError:
+                return self._state
+        else:
+            self._table.update_incremental()
+        if self._table.version() != self._state.version:
+            self._state = self._read(self._table)
+        return self._state
+
+    def _refuse_other_files(self) -> None:
+        path = Path(self._root)
+        if not is_local(self.uri) or not path.is_dir() or (path / "_delta_log").is_dir():
+            return
+        if (path / "_penstock").is_dir():
+            raise InvalidArgument(
+                f"{shown(self.uri)} is a table of plain Parquet files; set format to parquet, "
+                f"or choose "
+                f"another folder"
+            )
+
+    def _read(self, table: DeltaTable) -> State:
+        features = set(table.protocol().reader_features or ()) - _READABLE
+        if features or table.protocol().min_reader_version == 2:
+            what = ", ".join(sorted(features)) or "column mapping"
+            raise InvalidArgument(
+                f"the Delta table at {shown(self.uri)} uses {what}, which is not supported here; "
+                f"write "
+                f"the table without it, for example with "
+                "delta.enableDeletionVectors = false"
+            )
+        schema = _as_arrow(table)
+        partition_by = tuple(table.metadata().partition_columns)
+        actions = pa.table(table.get_add_actions(flatten=True))
+        names = [name for name in _WANTED if name in actions.column_names]
+        rows = actions.select([*names, *(f"partition.{each}" for each in partition_by)])
+        files = [_file(row, partition_by) for row in rows.to_pylist()]
+        return State(table.version(), schema, partition_by, files=tuple(reversed(files)))
+
+    def last_of(self, app: str) -> int | None:
+        return None if self._table is None else self._table.transaction_version(app)
+
+    def contents(self, app: str) -> Mapping[int, str]:
+        if self._table is None:
+            return {}
+        found: dict[int, str] = {}
+        for commit in self._table.history(_HISTORY_MAX):
+            if commit.get(_APP) == app and len(found) < CONTENTS_MAX:
+                found[int(commit[_VERSION])] = commit[_CONTENT]
+        return found
+
+    def open(self, file: DataFile) -> Any:
+        return self._filesystem.open_input_file(f"{self._root}/{file.path}")
+
+    def locations(self, files: Sequence[DataFile]) -> Iterator[str]:
+        for file in files:
+            yield f"{self._where}/{file.path}"
+
+    # --- commits -------------------------------------------------------------------------
+
+    @contextmanager
+    def new_file(self, partition: str) -> Iterator[_NewDeltaFile]:
+        name = f"part-{uuid.uuid4().hex}.parquet"
+        path = f"{partition}/{name}" if partition else name
+        if not is_local(self.uri):
+            with self._filesystem.open_output_stream(f"{self._root}/{path}") as sink:
+                file = _NewDeltaFile(path, sink)
+                yield file
+            file.size = self._filesystem.get_file_info(f"{self._root}/{path}").size
+            return
+        folder = Folder(self._root)
+        sink = folder.create(path)
+        file = _NewDeltaFile(path, sink)
+        try:
+            yield file
+        except BaseException:
+            sink.close()
+            raise
+        file.size = folder.finish(sink)
+        folder.settle((folder.path / path).parent)
+
+    def commit(self, based_on: State, commit: Commit) -> None:
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        check_fields(commit.schema)
+        # Not retried by delta-rs: after a conflict, the caller must first look
+        # whether it is stored already.
+        content = {_APP: commit.app, _VERSION: str(commit.version), _CONTENT: commit.content}
+        once = CommitProperties(
+            custom_metadata=content if commit.content else None,
+            app_transactions=[Transaction(commit.app, commit.version)] if commit.app else None,
+            max_commit_retries=0,
+        )
+        try:
+            if based_on.version < 0:
+                self._create(commit, once)
+            else:
+                self._add(commit, once)
+        except CommitFailedError as error:
+            raise CommitConflict from error
+        except DeltaError as error:
+            if "already exists" not in str(error):
+                raise
+            raise CommitConflict from error  # a table, where there was none
+        self._settle_log()
+
+    def _create(self, commit: Commit, once: Any) -> None:
+        from deltalake import DeltaTable, Schema
+        from deltalake.transaction import create_table_with_add_actions
+
+        if is_local(self.uri):
+            Folder(self._root).make(Path(self._root))
+        create_table_with_add_actions(
+            self._where,
+            Schema.from_arrow(commit.schema),
+            [self._action(file, commit) for file in commit.add],
+            mode="error",
+            partition_by=list(commit.partition_by),
+            commit_properties=once,
+        )
+        self._table = DeltaTable(self._where)
+
+    def _add(self, commit: Commit, once: Any) -> None:
+        from deltalake import Schema
+        from deltalake.transaction import RemoveAction
+
+        table = self._table
+        assert table is not None, "the state was read"
+        self._grow(table, commit.schema)
+        now_ms = time.time_ns() // 1_000_000
+        removals = [
+            RemoveAction(
+                file.path,
+                commit.changes_data,
+                now_ms,
+                size=file.size,
+                partition_values=dict(file.partition),
+            )
+            for file in commit.remove
+        ]
+        table.create_write_transaction(
+            [*removals, *(self._action(file, commit) for file in commit.add)],
+            mode="append",
+            schema=Schema.from_arrow(commit.schema),
+            partition_by=list(commit.partition_by),
+            commit_properties=once,
+        )
+
+    def _grow(self, table: DeltaTable, schema: pa.Schema) -> None:
+        """Add new columns in a commit of their own before the rows; this changes no row."""
+        from deltalake import CommitProperties, Schema
+
+        known = _as_arrow(table)
+        wanted = Schema.from_arrow(schema)
+        new = [
+            field
+            for field, mine in zip(wanted.fields, schema, strict=True)
+            if mine.name not in known.names or known.field(mine.name).type != mine.type
+        ]
+        if new:
+            table.alter.add_columns(new, commit_properties=CommitProperties(max_commit_retries=0))
+
+    def _action(self, file: DataFile, commit: Commit) -> Any:
+        from deltalake.transaction import AddAction
+
+        statistics: dict[str, Any] = {"numRecords": file.rows}
+        if file.ids is not None:
+            statistics |= {
+                "minValues": {ID_COLUMN: file.ids[0]},
+                "maxValues": {ID_COLUMN: file.ids[1]},
+            }
+        now_ms = time.time_ns() // 1_000_000
+        return AddAction(
+            file.path,
+            file.size,
+            dict(file.partition),
+            modification_time=now_ms,
+            data_change=commit.changes_data,
+            stats=json.dumps(statistics),
+        )
+
+    def _settle_log(self) -> None:
+        """Sync the commit to disk before it is reported as stored."""
+        if is_local(self.uri) and self._table is not None:
+            self._table.update_incremental()
+            folder = Folder(self._root)
+            path = folder.path / "_delta_log" / f"{self._table.version():020}.json"
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+            folder.settle(path.parent)
+
+    def settle(self) -> None:
+        """Nothing to do: files of a Delta table are in their places before they are committed."""
+
+    def clean(self, keep_hours: int) -> int:
+        if self._table is None:
+            return 0
+        self._table.update_incremental()
+        gone = self._table.vacuum(
+            keep_hours,
+            dry_run=False,
+            enforce_retention_duration=False,
+            full=keep_hours >= UNCOMMITTED_HOURS,  # else only replaced files
+        )
+        return len(gone)
+
+
+class _NewDeltaFile:
+    def __init__(self, path: str, sink: Any) -> None:
+        self.path = path
+        self.sink = sink
+        self.size = 0
+
+
+_WANTED: Final = ("path", "num_records", "size_bytes", f"min.{ID_COLUMN}", f"max.{ID_COLUMN}")
+
+
+def _file(row: dict[str, Any], partition_by: tuple[str, ...]) -> DataFile:
+    first, last = row.get(f"min.{ID_COLUMN}"), row.get(f"max.{ID_COLUMN}")
+    return DataFile(
+        unquote(row["path"]),
+        row["num_records"] or 0,
+        row["size_bytes"],
+        partition={name: _text(row[f"partition.{name}"]) for name in partition_by},
+        ids=None if first is None or last is None else (first, last),
+    )
+
+
+def _text(value: Any) -> str | None:
+    if value is None:
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _as_arrow(table: DeltaTable) -> pa.Schema:
+    return pa.schema(table.schema().to_arrow())

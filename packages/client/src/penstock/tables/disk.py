@@ -1,0 +1,160 @@
+"""The folder of a table. Every change on disk goes through this module.
+
+So tests can simulate a power cut at each step.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from penstock_core.vocabulary.errors import InvalidArgument, StorageFailed, Unavailable
+from penstock_core.vocabulary.uris import shown, without_secrets
+
+_REFUSALS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG))
+"""A full, failing or read-only disk, a quota, and a limit of file sizes."""
+
+
+@contextmanager
+def storing(uri: str) -> Iterator[None]:
+    """Turn the refusal of a disk or store to take bytes into ``StorageFailed`` naming the table."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise  # says that the table has changed
+    except OSError as error:
+        if error.errno not in _REFUSALS:
+            raise
+        raise StorageFailed(
+            f"the table at {shown(uri)} cannot be written: {os.strerror(error.errno)}; nothing of "
+            f"this write is in it. Free space or repair the disk, and write again"
+        ) from error
+
+
+class Folder:
+    """A folder on a local or mounted disk. The effect of each method survives a crash."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def create(self, name: str) -> BinaryIO:
+        """Create a file for writing. Close it with :meth:`finish`."""
+        target = self.path / name
+        self.make(target.parent)
+        return open(target, "xb")
+
+    def finish(self, file: BinaryIO) -> int:
+        """Sync and close a complete file. Returns its size in bytes."""
+        with file:
+            file.flush()
+            os.fsync(file.fileno())
+            return file.tell()
+
+    def publish(self, name: str, new_name: str) -> bool:
+        """Give a finished file its final name. False if another file has that name already."""
+        target = self.path / new_name
+        try:
+            os.link(self.path / name, target)
+        except FileExistsError:
+            return False
+        except PermissionError as error:  # some mounted disks have no hard links
+            raise Unavailable(
+                f"{self.path}: this disk does not support hard links ({error}), which a plain "
+                f"Parquet table needs; use another disk"
+                ", or use a Delta table"
+            ) from error
+        self.settle(target.parent)
+        return True
+
+    def move(self, name: str, new_name: str) -> None:
+        """Rename a file if it exists. A file with the new name is replaced."""
+        target = self.path / new_name
+        self.make(target.parent)
+        try:
+            os.replace(self.path / name, target)
+        except FileNotFoundError:
+            return
+        self.settle(target.parent)
+
+    def make(self, folder: Path) -> None:
+        """Make a folder and its missing parents."""
+        if folder.is_dir():
+            return
+        self.make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        self.settle(folder.parent)
+
+    def age_s(self, name: str) -> float:
+        """Seconds since the file was last written or moved."""
+        try:
+            return time.time_ns() / 1e9 - (self.path / name).stat().st_ctime
+        except FileNotFoundError:
+            return 0.0
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it exists."""
+        (self.path / name).unlink(missing_ok=True)
+
+    def settle(self, folder: Path) -> None:
+        """Sync the entries of a folder to disk."""
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder, sorted; empty if the folder does not exist."""
+        try:
+            return sorted(os.listdir(self.path / folder))
+        except FileNotFoundError:
+            return []
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a file; None if it does not exist."""
+        try:
+            return (self.path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).exists()
+
+
+def local_path(uri: str) -> Path:
+    """The folder of a path or ``file://`` URI. Raises ``InvalidArgument`` for other URIs."""
+    if "://" not in uri:
+        return Path(uri).absolute()
+    scheme, _, rest = uri.partition("://")
+    if scheme != "file" or not rest.startswith("/"):
+        raise InvalidArgument(
+            f"{shown(uri)!r}: a plain Parquet table is a folder on a local or mounted disk; "
+            f"on an object "
+            "store, use a Delta table"
+        )
+    return Path(rest)
+
+
+def is_local(uri: str) -> bool:
+    """True if ``uri`` is a folder on this machine."""
+    return "://" not in uri or uri.startswith("file:///")
+
+
+def filesystem_of(uri: str) -> tuple[Any, str]:
+    """The Arrow file system of ``uri``, and the path in it. Raises ``InvalidArgument``."""
+    from pyarrow import ArrowException, fs
+
+    if is_local(uri):
+        return fs.LocalFileSystem(), str(local_path(uri))
+    try:
+        found: tuple[Any, str] = fs.FileSystem.from_uri(uri)
+    except (ArrowException, ValueError, OSError) as error:
+        # Not as its cause, because the cause's text may have the whole URI.
+        why = without_secrets(str(error), uri)
+        raise InvalidArgument(f"{shown(uri)!r} cannot hold a table: {why}") from None
+    return found

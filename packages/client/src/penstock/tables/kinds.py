@@ -1,0 +1,225 @@
+"""The types that tables can hold, and the conversion of rows to the columns of a table."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock_core.vocabulary.errors import InvalidArgument
+
+_SAME: Final = frozenset(
+    str(kind)
+    for kind in (
+        pa.bool_(),
+        pa.int8(),
+        pa.int16(),
+        pa.int32(),
+        pa.int64(),
+        pa.float32(),
+        pa.float64(),
+        pa.string(),
+        pa.binary(),
+        pa.date32(),
+    )
+)
+_INSTEAD: Final = {
+    str(given): kind
+    for given, kind in (
+        (pa.large_string(), pa.string()),
+        (pa.string_view(), pa.string()),
+        (pa.large_binary(), pa.binary()),
+        (pa.binary_view(), pa.binary()),
+        (pa.uint8(), pa.int16()),
+        (pa.uint16(), pa.int32()),
+        (pa.uint32(), pa.int64()),
+        (pa.uint64(), pa.int64()),
+        (pa.float16(), pa.float32()),
+        (pa.date64(), pa.date32()),
+    )
+}
+PARTITION_TYPES: Final = frozenset(
+    str(kind)
+    for kind in (
+        pa.bool_(),
+        pa.int8(),
+        pa.int16(),
+        pa.int32(),
+        pa.int64(),
+        pa.string(),
+        pa.date32(),
+    )
+)
+"""Types of columns that a table may be partitioned by."""
+
+
+def stored_kind(kind: pa.DataType) -> pa.DataType | None:
+    """The type in which a table stores ``kind``; None if it cannot."""
+    name = str(kind)
+    if name in _SAME:
+        return kind
+    if name in _INSTEAD:
+        return _INSTEAD[name]
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz="UTC") if kind.tz else pa.timestamp("us")
+    if pa.types.is_decimal(kind):
+        return pa.decimal128(kind.precision, kind.scale) if kind.precision <= 38 else None
+    if pa.types.is_dictionary(kind):
+        return stored_kind(kind.value_type)
+    return _nested(kind)
+
+
+def _nested(kind: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_map(kind):
+        key, item = stored_kind(kind.key_type), stored_kind(kind.item_type)
+        return None if key is None or item is None else pa.map_(key, item)
+    if pa.types.is_struct(kind):
+        inner = [(field, stored_kind(field.type)) for field in kind]
+        if not inner or any(each is None for _, each in inner):
+            return None
+        return pa.struct(
+            [field.with_type(each).with_nullable(nullable=True) for field, each in inner]
+        )
+    if hasattr(kind, "value_type"):
+        element = stored_kind(kind.value_type)
+        return None if element is None else pa.list_(pa.field("element", element))
+    return None
+
+
+def stored_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns of a new table for rows of ``schema``. Columns of type null are left out.
+
+    Raises ``InvalidArgument`` for a column that tables cannot hold, and for duplicate names.
+    """
+    fields = []
+    taken: dict[str, str] = {}
+    for field in schema:
+        if pa.types.is_null(field.type):
+            continue
+        other = taken.get(field.name.casefold())
+        if other is not None:
+            raise InvalidArgument(
+                f"columns {other!r} and {field.name!r} differ only in case, which programs that "
+                f"read tables ignore"
+                "; rename one of them"
+            )
+        taken[field.name.casefold()] = field.name
+        kind = stored_kind(field.type)
+        if kind is None:
+            raise InvalidArgument(
+                f"column {field.name!r} has type {field.type}, which tables cannot hold; cast it, "
+                "for example to a string, or leave it out"
+            )
+        fields.append(pa.field(field.name, kind, metadata=field.metadata))
+    return pa.schema(fields)
+
+
+def check_fields(schema: pa.Schema) -> None:
+    """Raise ``InvalidArgument`` for fields of a struct that differ in case only: Delta's library
+    refuses these with an error that names neither the column nor a remedy."""
+    for field in schema:
+        _check_fields(field.type, field.name)
+
+
+def _check_fields(kind: pa.DataType, path: str) -> None:
+    if pa.types.is_list(kind):
+        _check_fields(kind.value_type, path)
+    if not pa.types.is_struct(kind):
+        return
+    taken: dict[str, str] = {}
+    for field in kind:
+        other = taken.setdefault(field.name.casefold(), field.name)
+        if other != field.name:
+            raise InvalidArgument(
+                f"column {path!r} has the fields {other!r} and {field.name!r}, which differ only "
+                "in case, and Delta ignores case; rename one of them, or write a Parquet table"
+            )
+        _check_fields(field.type, f"{path}.{field.name}")
+
+
+def united(table: pa.Schema, rows: pa.Schema) -> pa.Schema:
+    """The columns of a table, extended by those that are new in ``rows``, also inside structs."""
+    rows = stored_schema(rows)
+    mine = {name.casefold(): name for name in table.names}
+    fields = list(table)
+    for field in rows:
+        name = mine.get(field.name.casefold())
+        if name is None:
+            fields.append(field)
+            continue
+        index = table.get_field_index(name)
+        fields[index] = fields[index].with_type(_with_new(fields[index].type, field.type))
+    return pa.schema(fields)
+
+
+def columns_of(table: pa.Schema, names: list[str]) -> pa.Schema:
+    """The named columns of a table; names are compared ignoring case."""
+    mine = {name.casefold(): name for name in table.names}
+    found = [mine[name.casefold()] for name in names if name.casefold() in mine]
+    return pa.schema([table.field(name) for name in found])
+
+
+def _with_new(mine: pa.DataType, theirs: pa.DataType) -> pa.DataType:
+    """``mine`` extended by struct fields that only ``theirs`` has."""
+    if pa.types.is_struct(mine) and pa.types.is_struct(theirs):
+        fields = list(mine)
+        for field in theirs:
+            index = mine.get_field_index(field.name)
+            if index < 0:
+                fields.append(field)
+            else:
+                fields[index] = fields[index].with_type(_with_new(fields[index].type, field.type))
+        return pa.struct(fields)
+    if pa.types.is_list(mine) and pa.types.is_list(theirs):
+        return pa.list_(mine.value_field.with_type(_with_new(mine.value_type, theirs.value_type)))
+    return mine
+
+
+def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """``rows`` converted to the columns of ``schema``; missing columns are null.
+
+    Raises ``InvalidArgument`` with the name of a column whose values do not fit.
+    """
+    own = {name.casefold(): index for index, name in enumerate(rows.schema.names)}
+    arrays = []
+    for field in schema:
+        index = own.get(field.name.casefold())
+        if index is None:
+            arrays.append(pa.nulls(rows.num_rows, field.type))
+            continue
+        try:
+            arrays.append(_as(rows.column(index), field.type))
+        except (pa.ArrowException, ValueError) as error:
+            raise InvalidArgument(
+                f"column {field.name!r} is {field.type} in the table and {rows.column(index).type} "
+                f"here, with values that do not fit: {error}"
+            ) from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _as(array: Any, kind: pa.DataType) -> Any:
+    """``array`` converted to ``kind``. Struct fields match by name; missing ones are null."""
+    if array.type.equals(kind):
+        return array
+    if pa.types.is_dictionary(array.type):
+        return _as(array.dictionary_decode(), kind)
+    if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
+        names = {field.name: index for index, field in enumerate(array.type)}
+        extra = names.keys() - {field.name for field in kind}
+        if extra:
+            raise ValueError(f"no field {', '.join(sorted(extra))}")
+        children = array.flatten()
+        fields = [
+            _as(children[names[field.name]], field.type)
+            if field.name in names
+            else pa.nulls(len(array), field.type)
+            for field in kind
+        ]
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=array.is_null())
+    if pa.types.is_list(kind) and pa.types.is_list(array.type):
+        if not array.offset and not array.null_count:
+            return pa.ListArray.from_arrays(array.offsets, _as(array.values, kind.value_type), kind)
+        whole = pa.concat_arrays([array])  # so that offsets start at 0
+        values = _as(whole.values, kind.value_type)
+        return pa.ListArray.from_arrays(whole.offsets, values, kind, mask=whole.is_null())
+    return array.cast(kind)

@@ -1,0 +1,355 @@
+"""Plain Parquet tables: a folder of files, with a list of commits that says which files count.
+
+::
+
+    flights/
+      published_day=2026-05-04/3f9c0a1b-000000000007-000.parquet     rows
+      _penstock/commits/00000000000000000008.json                    what commit 8 did
+      _penstock/commits/00000000000000000008.state                   the table after commit 8
+      _penstock/aside/...parquet                                     written, not committed yet
+      _penstock/replaced/...parquet                                  not part of it any more
+
+Rows are first written to the folder ``aside``. A commit is one small numbered file, created
+atomically under a name that does not exist yet. After that its files are moved to their places,
+under names made of the writer's name, its version and a count, and the files it replaces are
+moved away. After a crash in between, the next writer finishes the moves.
+
+Readers follow the list of commits and look for a file in its place and where it is moved from or
+to, so they see a commit completely from the moment it exists. Programs that only list the folder
+see all files in their places and ignore folders that begin with an underscore: while a commit's
+files are being moved, they may miss its rows or see them twice.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from msgspec import Struct
+
+from penstock.tables.disk import Folder, local_path
+from penstock.tables.log import (
+    CONTENTS_MAX,
+    UNCOMMITTED_HOURS,
+    Commit,
+    CommitConflict,
+    DataFile,
+    State,
+)
+from penstock_core.columns.schema.ipc import schema_bytes, schema_from
+from penstock_core.vocabulary.argument_errors import explain
+from penstock_core.vocabulary.errors import Damaged, InvalidArgument, InvalidEvent, NewerFormat
+
+COMMITS: Final = "_penstock/commits"
+ASIDE: Final = "_penstock/aside"
+REPLACED: Final = "_penstock/replaced"
+STATE_EVERY: Final = 50
+"""Number of commits after which the whole state is written, so readers need not read all."""
+FORMAT_VERSION: Final = 1
+
+
+class _Added(Struct, frozen=True):
+    file: DataFile
+    aside: str
+    """Name of the file in the folder ``aside``."""
+
+
+class _Record(Struct, frozen=True, omit_defaults=True):
+    """The content of a commit file."""
+
+    v: int
+    add: tuple[_Added, ...] = ()
+    remove: tuple[str, ...] = ()
+    app: str = ""
+    version: int = 0
+    columns: str = ""
+    """The columns of the table as a Base64 Arrow schema; empty if unchanged."""
+    partition_by: tuple[str, ...] | None = None
+    """The partition columns; only in the first commit."""
+    content: str = ""
+    """Identifies what this version contains; empty: not known."""
+
+
+class _Whole(Struct, frozen=True, omit_defaults=True):
+    """The content of a state file: the whole table after a commit."""
+
+    v: int
+    columns: str
+    partition_by: tuple[str, ...]
+    files: tuple[DataFile, ...]
+    apps: dict[str, int]
+    contents: dict[str, dict[int, str]] = {}
+
+
+class ParquetLog:
+    """The commits of one folder."""
+
+    keeps_empty_partitions = True
+
+    def __init__(self, uri: str, folder: Folder | None = None) -> None:
+        self.uri = uri
+        self._folder = folder or Folder(local_path(uri))
+        self._state = State(-1)
+        self._aside: dict[str, str] = {}
+        """By path, the names in ``aside`` of files of the last commit that may not be moved yet."""
+
+    # --- state ---------------------------------------------------------------------------
+
+    def state(self) -> State:
+        while True:
+            names = self._folder.names(COMMITS)
+            commits = [int(name[:20]) for name in names if name.endswith(".json")]
+            if not commits or commits[-1] <= self._state.version:
+                self._check_not_foreign(names)
+                return self._state
+            try:
+                self._advance(names, commits[-1])
+            except FileNotFoundError:
+                continue  # removed since: there is a newer state
+            return self._state
+
+    def _check_not_foreign(self, names: list[str]) -> None:
+        if names or self._state.version >= 0 or not self._folder.has("."):
+            return
+        others = [name for name in self._folder.names(".") if not name.startswith((".", "_penst"))]
+        if others:
+            raise InvalidArgument(
+                f"{self.uri} is not a table of Parquet files with a list of commits: it contains "
+                f"{others[0]!r} and nothing in {COMMITS}; choose an empty folder"
+            )
+
+    def _advance(self, names: list[str], newest: int) -> None:
+        state = self._state
+        states = [int(name[:20]) for name in names if name.endswith(".state")]
+        if states and states[-1] > state.version:
+            state = self._whole(states[-1])
+        for number in range(state.version + 1, newest + 1):
+            state = self._after(state, number, self._record(number))
+        self._state = state
+
+    def _read(self, name: str, kind: Any) -> Any:
+        content = self._folder.read(f"{COMMITS}/{name}")
+        if content is None:
+            raise FileNotFoundError(name)
+        try:
+            found = msgspec.json.decode(content, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            why = explain(error, whole="the document")
+            raise self._damaged(name, why) from error
+        if found.v > FORMAT_VERSION:
+            raise NewerFormat(
+                f"{self.uri}/{COMMITS}/{name} was written by a newer Penstock (format {found.v}, "
+                f"this one knows {FORMAT_VERSION})"
+            )
+        return found
+
+    def _damaged(self, name: str, why: object) -> Damaged:
+        return Damaged(f"{self.uri}/{COMMITS}/{name} cannot be read: {why}")
+
+    def _schema(self, name: str, text: str) -> pa.Schema:
+        try:
+            return schema_from(base64.b64decode(text, validate=True))
+        except (ValueError, InvalidEvent) as error:
+            raise self._damaged(name, error) from error
+
+    def _record(self, number: int) -> _Record:
+        record: _Record = self._read(f"{number:020}.json", _Record)
+        return record
+
+    def _whole(self, number: int) -> State:
+        name = f"{number:020}.state"
+        whole: _Whole = self._read(name, _Whole)
+        columns = self._schema(name, whole.columns)
+        return State(
+            number,
+            columns,
+            whole.partition_by,
+            files=whole.files,
+            apps=whole.apps,
+            contents=whole.contents,
+        )
+
+    def _after(self, state: State, number: int, record: _Record) -> State:
+        gone = frozenset(record.remove)
+        files = [file for file in state.files if file.path not in gone]
+        apps = {**state.apps, record.app: record.version} if record.app else state.apps
+        self._aside = {each.file.path: each.aside for each in record.add}
+        return State(
+            number,
+            self._schema(f"{number:020}.json", record.columns) if record.columns else state.schema,
+            state.partition_by if record.partition_by is None else record.partition_by,
+            files=(*files, *(each.file for each in record.add)),
+            apps=apps,
+            contents=_with_content(state.contents, record),
+        )
+
+    def last_of(self, app: str) -> int | None:
+        return self._state.apps.get(app)
+
+    def contents(self, app: str) -> Mapping[int, str]:
+        return self._state.contents.get(app, {})
+
+    def open(self, file: DataFile) -> Any:
+        return pa.memory_map(str(self._folder.path / self._place(file)))
+
+    def _place(self, file: DataFile) -> str:
+        """The current path of a file: in its place, still in ``aside``, or already replaced."""
+        aside = self._aside.get(file.path)
+        places = [file.path, _replaced(file.path)]
+        if aside is not None:
+            places.insert(1, f"{ASIDE}/{aside}")
+        for path in places:
+            if self._folder.has(path):
+                return path
+        raise FileNotFoundError(f"{self.uri}/{file.path}")
+
+    def locations(self, files: Sequence[DataFile]) -> Iterator[str]:
+        for file in files:
+            yield str(self._folder.path / self._place(file))
+
+    # --- commits -------------------------------------------------------------------------
+
+    @contextmanager
+    def new_file(self, partition: str) -> Iterator[_NewParquetFile]:
+        name = f"{uuid.uuid4().hex}.parquet"
+        sink = self._folder.create(f"{ASIDE}/{name}")
+        file = _NewParquetFile(f"{partition}/{name}" if partition else name, sink)
+        try:
+            yield file
+        except BaseException:
+            sink.close()
+            raise
+        file.size = self._folder.finish(sink)
+
+    def commit(self, based_on: State, commit: Commit) -> None:
+        self._finish(based_on)
+        number = based_on.version + 1
+        added = tuple(
+            _named(commit, each, count, number=number) for count, each in enumerate(commit.add)
+        )
+        same = based_on.schema is not None and commit.schema.equals(
+            based_on.schema, check_metadata=True
+        )
+        record = _Record(
+            FORMAT_VERSION,
+            added,
+            tuple(file.path for file in commit.remove),
+            app=commit.app,
+            version=commit.version,
+            columns="" if same else _text(commit.schema),
+            partition_by=commit.partition_by if number == 0 else None,
+            content=commit.content,
+        )
+        if added:
+            self._folder.settle(self._folder.path / ASIDE)
+        if not self._publish(f"{number:020}.json", msgspec.json.encode(record)):
+            raise CommitConflict
+        state = self._after(based_on, number, record)
+        self._move(record)
+        self._state = state
+        if number and number % STATE_EVERY == 0:
+            self._sum_up(state)
+
+    def _publish(self, name: str, content: bytes) -> bool:
+        """Create a file atomically. False if the name is taken."""
+        aside = f"{ASIDE}/{uuid.uuid4().hex}"
+        file = self._folder.create(aside)
+        file.write(content)
+        self._folder.finish(file)
+        self._folder.make(self._folder.path / COMMITS)
+        published = self._folder.publish(aside, f"{COMMITS}/{name}")
+        self._folder.remove(aside)
+        return published
+
+    def settle(self) -> None:
+        with suppress(CommitConflict):  # another writer does it
+            self._finish(self.state())
+
+    def _finish(self, state: State) -> None:
+        """Finish the moves of the last commit, if they were interrupted."""
+        if state.version >= 0:
+            try:
+                self._move(self._record(state.version))
+            except FileNotFoundError as error:  # another writer has made many commits since
+                raise CommitConflict from error
+
+    def _move(self, record: _Record) -> None:
+        for path in record.remove:
+            self._folder.move(path, _replaced(path))
+        for each in record.add:
+            self._folder.move(f"{ASIDE}/{each.aside}", each.file.path)
+
+    def _sum_up(self, state: State) -> None:
+        assert state.schema is not None, "something was committed"
+        whole = _Whole(
+            FORMAT_VERSION,
+            _text(state.schema),
+            state.partition_by,
+            files=state.files,
+            apps=dict(state.apps),
+            contents={app: dict(contents) for app, contents in state.contents.items()},
+        )
+        self._publish(f"{state.version:020}.state", msgspec.json.encode(whole))
+        # Readers that are reading older commits start again from this state.
+        for name in self._folder.names(COMMITS):
+            if int(name[:20]) < state.version:
+                self._folder.remove(f"{COMMITS}/{name}")
+
+    def clean(self, keep_hours: int) -> int:
+        needed = set(self._aside.values())
+        uncommitted = [name for name in self._folder.names(ASIDE) if name not in needed]
+        hours = max(keep_hours, UNCOMMITTED_HOURS)
+        old = self._older(REPLACED, self._folder.names(REPLACED), keep_hours)
+        old += self._older(ASIDE, uncommitted, hours)
+        for name in old:
+            self._folder.remove(name)
+        return len(old)
+
+    def _older(self, folder: str, names: Sequence[str], hours: int) -> list[str]:
+        paths = [f"{folder}/{name}" for name in names]
+        return [path for path in paths if self._folder.age_s(path) >= hours * 3_600]
+
+
+class _NewParquetFile:
+    def __init__(self, path: str, sink: Any) -> None:
+        self.path = path
+        self.sink = sink
+        self.size = 0
+
+
+def _named(commit: Commit, file: DataFile, count: int, number: int) -> _Added:
+    """A file with its final name, which is the same at each attempt of a commit."""
+    folder, _, aside = file.path.rpartition("/")
+    if commit.app:
+        writer = hashlib.blake2b(commit.app.encode(), digest_size=6).hexdigest()
+        stem = f"{writer}-{commit.version:012}-{count:03}"
+    else:
+        stem = f"compacted-{number:012}-{count:03}"
+    path = f"{folder}/{stem}.parquet" if folder else f"{stem}.parquet"
+    return _Added(msgspec.structs.replace(file, path=path), aside)
+
+
+def _with_content(
+    contents: Mapping[str, Mapping[int, str]], record: _Record
+) -> Mapping[str, Mapping[int, str]]:
+    """The contents of the last versions of each writer, after a commit."""
+    if not record.content:
+        return contents
+    own = {**contents.get(record.app, {}), record.version: record.content}
+    newest = dict(sorted(own.items())[-CONTENTS_MAX:])
+    return {**contents, record.app: newest}
+
+
+def _replaced(path: str) -> str:
+    """The path to which a replaced file is moved."""
+    return f"{REPLACED}/{path.replace('/', '~')}"
+
+
+def _text(schema: pa.Schema) -> str:
+    return base64.b64encode(schema_bytes(schema)).decode()

@@ -1,0 +1,125 @@
+"""Reads the segment files of a channel as one table, without a realm.
+
+Each file of a channel has only the columns that its events need, and keeps rare properties in its
+column ``more``. The table has the columns of all files, and a column for each rare property, too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_core.columns.events.lifted_columns import flat_table
+from penstock_core.columns.files.segments import ids_of_column
+from penstock_core.columns.schema.ipc import schema_bytes
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.vocabulary.errors import Damaged, InvalidArgument, NameDoesNotExist
+from penstock_core.vocabulary.names import file_part
+
+_SEGMENTS: Final = "segments"
+_NUMBERED: Final = re.compile(r"\.(\d+)\Z")
+
+
+def segments(
+    path: str | os.PathLike[str],
+    channel: str = "",
+    *,
+    columns: Sequence[str] | None = None,
+) -> pa.Table:
+    """The events in the segment files of one channel, oldest first, as a flat table.
+
+    Its columns are ``event_id``, ``published``, ``tag``, ``data``, then one for each property in
+    any of the files; its integers and floats are one column (SEM E10), and ``price::int`` and
+    ``price::float`` name the exact ones. DuckDB, Polars and pandas accept such a table directly::
+
+        orders = penstock.segments("data", "orders", columns=["event_id", "price"])
+        duckdb.sql("SELECT avg(price) FROM orders")
+        polars.from_arrow(orders)
+        orders.to_pandas()
+
+    ``path`` is the data directory of a realm, or a copy of it, and ``channel`` the name of a
+    channel or queue in it; or ``path`` is the folder of one channel below ``segments``. The files
+    are mapped, not copied, so only the parts in use are read from disk. A null means that the
+    event does not have the property, or that its value is null.
+
+    Files hold sealed events only: the newest events are missing, and events that have left the
+    channel are included until their file is rewritten or removed. Raises ``NameDoesNotExist`` if
+    the channel has no files, ``InvalidArgument`` for a column that is in none of them, and
+    ``Damaged`` for a file that is not a complete Arrow file. A file that is being extended looks
+    so for a moment; try again then.
+    """
+    folder = _folder(Path(path), channel)
+    files = sorted(folder.glob("*.arrow"))
+    if not files:
+        raise NameDoesNotExist(f"{folder} has no segment files: nothing has been sealed there yet")
+    schema = ChannelSchema.empty()
+    found: list[pa.RecordBatch] = []
+    for file in files:
+        own, batches = _read(file)
+        schema = schema.grown(own.arrow)
+        found += batches
+    for batch in found:
+        schema = schema.grown(batch.schema)
+    return flat_table(_in_order(found), schema, columns)
+
+
+def _folder(path: Path, channel: str) -> Path:
+    if not channel:
+        if (path / _SEGMENTS).is_dir():
+            raise InvalidArgument(
+                f"{path} is the data directory of a realm: name a channel, as in "
+                f'penstock.segments("{path}", "orders")'
+            )
+        if not path.is_dir():
+            raise NameDoesNotExist(f"there is no folder {path}")
+        return path
+    begun = path / _SEGMENTS
+    # Earlier versions of Penstock made a folder for each part of a name.
+    *above, last = channel.split("/")
+    places = [(begun, file_part(channel)), (begun.joinpath(*above), last)]
+    numbered = [
+        (int(number[1]), folder)
+        for parent, name in places
+        if parent.is_dir()
+        for folder in parent.iterdir()
+        if (number := _NUMBERED.search(folder.name)) and folder.name[: number.start()] == name
+        if any(folder.glob("*.arrow"))
+    ]
+    if not numbered:
+        raise NameDoesNotExist(
+            f"{begun} has no files of {channel}: there is no such channel, or none of its events "
+            f"has been sealed yet"
+        )
+    return max(numbered)[1]  # the newest channel of that name
+
+
+def _read(file: Path) -> tuple[ChannelSchema, list[pa.RecordBatch]]:
+    """The channel's schema according to a file, and its batches, mapped."""
+    try:
+        with pa.memory_map(str(file)) as source:
+            reader = pa.ipc.open_file(source)
+            batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        plain = [batch.replace_schema_metadata(None) for batch in batches]
+        return ChannelSchema.of_file(schema_bytes(reader.schema)), plain
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise Damaged(f"{file} cannot be read: {error}") from error
+
+
+def _in_order(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Sort batches by id, and drop events that an interrupted sealing left in two files."""
+    filled = [batch for batch in batches if batch.num_rows]
+    filled.sort(key=lambda batch: int(batch.column(0)[0].as_py()))
+    found, end = [], -1
+    for batch in filled:
+        ids = ids_of_column(batch.column(0))
+        first = int(np.searchsorted(ids, end))
+        if first < len(ids):
+            found.append(batch.slice(first))
+            end = int(ids[-1]) + 1
+    return found

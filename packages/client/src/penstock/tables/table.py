@@ -1,0 +1,496 @@
+"""Tables with exactly-once appends, merges by key, compaction and reading."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+
+from penstock.tables.disk import filesystem_of, is_local, local_path, storing
+from penstock.tables.files import (
+    ID_COLUMN,
+    RowWriter,
+    batches_of,
+    check_partitions,
+    record_batches,
+)
+from penstock.tables.kinds import columns_of, conformed, united
+from penstock.tables.log import Commit, CommitConflict, DataFile, Format, Log, State
+from penstock_core.vocabulary.errors import (
+    DifferentContent,
+    InvalidArgument,
+    NameDoesNotExist,
+    Unavailable,
+)
+from penstock_core.vocabulary.uris import shown
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
+
+ATTEMPTS_MAX: Final = 50
+"""Most attempts of a commit when other programs commit at the same time."""
+COMPACT_BYTES: Final = 128 << 20
+"""Default size in bytes of compacted files. A file of half this size or more is not touched."""
+KEEP_HOURS: Final = 168
+"""Default number of hours that replaced files are kept for programs that still read them."""
+
+
+class Compacted(Struct, frozen=True):
+    """The result of a compaction."""
+
+    removed: int
+    """Number of small files that were replaced."""
+    added: int
+    """Number of new files with their rows."""
+    cleaned: int
+    """Number of unused files that were deleted."""
+
+
+class Table:
+    """A Delta table, or a folder of Parquet files.
+
+    Each writer has a name, ``app``, and numbers its writes by ``version``. A version that is not
+    above the last one stored is not stored again, so a writer that does not know how its last
+    attempt ended can simply repeat it.
+
+    An object is not thread-safe. Several programs may write to one table.
+    """
+
+    def __init__(self, log: Log, format: Format, partition_by: tuple[str, ...]) -> None:
+        self._log = log
+        self.format = format
+        self._partition_by = partition_by
+        self._state: State | None = None
+
+    @classmethod
+    def open(cls, uri: str, format: Format = "delta", partition_by: Sequence[str] = ()) -> Self:
+        """The table at a path or URI. If it does not exist, the first append creates it.
+
+        ``partition_by`` is for a new table; if given for an existing table, it must match. Raises
+        ``InvalidArgument``, and ``Unavailable`` without ``deltalake``.
+        """
+        log: Log
+        if format == "delta":
+            from penstock.tables.delta import DeltaLog
+
+            log = DeltaLog(uri)
+        elif format == "parquet":
+            from penstock.tables.parquet import ParquetLog
+
+            log = ParquetLog(uri)
+        else:
+            raise InvalidArgument(f'format is {format!r}; it is "delta" or "parquet"')
+        return cls(log, format, tuple(partition_by))
+
+    @classmethod
+    def found(cls, uri: str) -> Self:
+        """The existing table at a path or URI, in either format.
+
+        Raises ``NameDoesNotExist`` if there is none.
+        """
+        plain = is_local(uri) and (local_path(uri) / "_penstock").is_dir()
+        table = cls.open(uri, "parquet" if plain else "delta")
+        if table.exists:
+            return table
+        raise NameDoesNotExist(f"there is no table at {shown(uri)}, neither Delta nor Parquet")
+
+    # --- state ---------------------------------------------------------------------------
+
+    @property
+    def uri(self) -> str:
+        return self._log.uri
+
+    @property
+    def state(self) -> State:
+        """The state at the last read; :meth:`refresh` reads it again."""
+        if self._state is None:
+            self.refresh()
+        assert self._state is not None, "it was read just now"
+        return self._state
+
+    def refresh(self) -> State:
+        """Read what other programs have committed.
+
+        Raises ``InvalidArgument`` if the table is not partitioned as requested, and ``Damaged``.
+        """
+        state = self._log.state()
+        if state.version >= 0 and self._partition_by not in ((), state.partition_by):
+            raise InvalidArgument(
+                f"the table at {shown(self.uri)} is partitioned by {_listed(state.partition_by)}, "
+                f"not by "
+                f"{_listed(self._partition_by)}: give the same columns, or leave partition_by out"
+            )
+        self._state = state
+        return state
+
+    @property
+    def exists(self) -> bool:
+        return self.state.version >= 0
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the table. Raises ``NameDoesNotExist`` if it does not exist yet."""
+        state = self.state
+        if state.schema is None:
+            raise NameDoesNotExist(f"there is no table at {shown(self.uri)} yet")
+        return state.schema
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        return self.state.partition_by if self.exists else self._partition_by
+
+    def files(self) -> tuple[DataFile, ...]:
+        """The committed files."""
+        return self.state.files
+
+    def last_of(self, app: str) -> int | None:
+        """The last version that ``app`` stored; None if it stored nothing."""
+        self.refresh()
+        return self._log.last_of(app)
+
+    # --- writing -------------------------------------------------------------------------
+
+    def is_stored(self, app: str, version: int, content: str = "") -> bool:
+        """Whether ``app`` has stored this version, or a later one.
+
+        ``content`` identifies what the version contains now. Raises ``DifferentContent`` if the
+        table has other content under this version, or no longer knows which.
+        """
+        check_version(app, version)
+        last = self.last_of(app)
+        if last is None or last < version:
+            return False
+        contents = self._log.contents(app) if content else {}
+        stored = contents.get(version)
+        if stored is None and (version == last or not contents):
+            return True  # stored before contents were kept
+        if stored != content:
+            raise DifferentContent(
+                f"the table at {shown(self.uri)} has version {version} of {app} with the content "
+                f"{stored or 'of an earlier time'}, and it comes again with the content {content}"
+            )
+        return True
+
+    def append(self, rows: Any, app: str, version: int, content: str = "") -> bool:
+        """Add rows exactly once. False if this version of ``app`` is in the table already.
+
+        ``content`` may identify the rows, such as the positions they were read from: another one
+        under the same version raises ``DifferentContent``.
+
+        ``rows`` are an Arrow table or record batches, or a pandas or polars table. New columns are
+        added to the table. A column of another type is cast if no value changes by it. Raises
+        ``InvalidArgument`` for values that the table cannot hold.
+        """
+        if self.is_stored(app, version, content):
+            return False
+        writer = self.writer()
+        try:
+            for batch in record_batches(rows):
+                writer.add(batch)
+            files = writer.close()
+        finally:
+            writer.abandon()
+        return self.commit(writer.schema, files, app=app, version=version, content=content)
+
+    def writer(self) -> RowWriter:
+        """A writer of data files, for rows that are written and committed in different places."""
+        return self.writer_of(self.state.schema, self.partition_by)
+
+    def writer_of(self, schema: pa.Schema | None, partition_by: Sequence[str]) -> RowWriter:
+        """A writer for a table that has these columns, as whoever commits knows already: nothing of
+        the table is read here."""
+        return RowWriter(self._log, schema, tuple(partition_by))
+
+    def commit(
+        self,
+        schema: pa.Schema,
+        files: Sequence[DataFile],
+        *,
+        app: str,
+        version: int,
+        content: str = "",
+    ) -> bool:
+        """Add files of writers exactly once. False if this version was committed already."""
+        for _ in range(ATTEMPTS_MAX):
+            if self.is_stored(app, version, content):
+                return False
+            try:
+                self._commit(schema, files, (), app=app, version=version, content=content)
+            except CommitConflict:
+                continue
+            return True
+        raise self._busy()
+
+    def _commit(
+        self,
+        schema: pa.Schema,
+        add: Sequence[DataFile],
+        remove: Sequence[DataFile],
+        app: str = "",
+        version: int = 0,
+        content: str = "",
+    ) -> None:
+        """Commit on top of the state read last. Raises ``CommitConflict`` if one is newer."""
+        state = self.state
+        wanted = united(state.schema or pa.schema([]), schema)
+        check_partitions(wanted, self.partition_by)
+        changes = bool(app)
+        commit = Commit(
+            wanted,
+            self.partition_by,
+            add,
+            remove=remove,
+            app=app,
+            version=version,
+            changes_data=changes,
+            content=content,
+        )
+        with storing(self.uri):
+            self._log.commit(state, commit)
+        self.refresh()
+
+    def _busy(self) -> Unavailable:
+        return Unavailable(
+            f"{shown(self.uri)}: other writers committed to this table {ATTEMPTS_MAX} times "
+            f"during this "
+            f"write; nothing was stored: try again"
+        )
+
+    def merge(
+        self, rows: Any, key: str | Sequence[str], app: str, version: int, content: str = ""
+    ) -> bool:
+        """Replace rows that have the same key, and add rows with new keys. Exactly once, like
+        :meth:`append`.
+
+        Columns missing in ``rows`` become null in the rows they replace. Files that contain any
+        of the keys are rewritten. Raises ``InvalidArgument`` for a key that is null, or occurs
+        twice in ``rows``.
+        """
+        check_version(app, version)
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        given = pa.Table.from_batches(list(record_batches(rows)))
+        for _ in range(ATTEMPTS_MAX):
+            if self.is_stored(app, version, content):
+                return False
+            writer = self.writer()
+            try:
+                gone = self._rewrite(writer, given, keys)
+                self._commit(
+                    writer.schema, writer.close(), gone, app=app, version=version, content=content
+                )
+            except (CommitConflict, FileNotFoundError):
+                continue  # the table has changed since
+            finally:
+                writer.abandon()
+            return True
+        raise self._busy()
+
+    def _rewrite(self, writer: RowWriter, given: pa.Table, keys: tuple[str, ...]) -> list[DataFile]:
+        """Write the given rows, and other rows of the files that have any of their keys."""
+        known = united(self.state.schema or pa.schema([]), given.schema)
+        wanted = columns_of(known, given.schema.names)
+        fitting = pa.Table.from_batches(
+            [conformed(batch, wanted) for batch in given.to_batches()], wanted
+        )
+        check_keys(fitting, keys)
+        gone = []
+        for file in self.files() if fitting.num_rows else ():
+            table = self.rows_of(file)
+            if any(name not in table.column_names for name in keys):
+                continue
+            kept = without(table, fitting, keys)
+            if kept.num_rows < table.num_rows:
+                gone.append(file)
+                for batch in kept.to_batches():
+                    writer.add(batch)
+        for batch in fitting.to_batches():
+            writer.add(batch)
+        return gone
+
+    @staticmethod
+    def with_columns(schema: pa.Schema, more: pa.Schema) -> pa.Schema:
+        """``schema`` extended by the columns of another writer."""
+        return united(schema, more)
+
+    # --- compaction ----------------------------------------------------------------------
+
+    def compact(
+        self, target_bytes: int = COMPACT_BYTES, *, keep_hours: int = KEEP_HOURS
+    ) -> Compacted:
+        """Join small files of a partition, sorted by ``event_id`` if there is such a column.
+
+        Then delete files that were replaced at least ``keep_hours`` ago, and uncommitted files of
+        that age, but at least a day old. Appends may go on meanwhile. Rows, and the versions of
+        writers, do not change.
+        """
+        removed = added = 0
+        for files in small_files(self.refresh().files, target_bytes):
+            writer = self.writer()
+            try:
+                rows = pa.concat_tables([self.rows_of(file) for file in files])
+                for batch in in_id_order(rows).to_batches():
+                    writer.add(batch)
+                found = writer.close()
+                self._commit(self.schema, found, files)
+            except (CommitConflict, FileNotFoundError):
+                self.refresh()
+                continue  # the rest is left for the next run
+            finally:
+                writer.abandon()
+            removed, added = removed + len(files), added + len(found)
+        return Compacted(removed, added, self._log.clean(keep_hours))
+
+    # --- reading -------------------------------------------------------------------------
+
+    def rows_of(self, file: DataFile) -> pa.Table:
+        """The rows of a file in the current columns of the table."""
+        schema = self.schema
+        return pa.Table.from_batches(batches_of(file, self._log.open(file), schema), schema)
+
+    def open_file(self, file: DataFile) -> Any:
+        """Open a file for Arrow's Parquet reader.
+
+        Raises ``FileNotFoundError`` if a later commit replaced it and it was removed.
+        """
+        return self._log.open(file)
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """All rows, in ``columns`` if given. Raises ``InvalidArgument`` for unknown columns.
+
+        In an archive the integers and floats of a property are one column (SEM E10), and
+        ``price::int`` and ``price::float`` name the exact ones; :meth:`dataset` has the columns
+        as they are stored."""
+        table = pa.concat_tables(
+            [self.rows_of(file) for file in self.files()] or [self.schema.empty_table()]
+        )
+        from penstock_core.columns.files.archives import is_archive, shown_rows
+
+        if is_archive(table.schema):
+            return shown_rows(table, columns, told=_warn_of_types)
+        if columns is None:
+            return table
+        unknown = [name for name in columns if name not in table.column_names]
+        if unknown:
+            raise InvalidArgument(
+                f"no column {', '.join(unknown)}; there are {', '.join(table.column_names)}"
+            )
+        return table.select(list(columns))
+
+    @property
+    def root(self) -> str:
+        """The folder of the table, or its URI in an object store."""
+        return str(local_path(self.uri)) if is_local(self.uri) else self.uri
+
+    def settle(self) -> None:
+        """Move files of an interrupted commit to their places, where other programs look."""
+        self._log.settle()
+
+    def locations(self) -> list[str]:
+        """Paths or URIs of the files, for programs that take a list of Parquet files."""
+        return list(self._log.locations(self.files()))
+
+    def dataset(self) -> ds.Dataset:
+        """The committed files as an Arrow dataset, for Arrow, DuckDB or polars."""
+        import pyarrow.dataset as ds
+
+        parts = []
+        filesystem, _ = filesystem_of(self.uri)
+        for file, where in zip(self.files(), self.locations(), strict=True):
+            place = local_path(where) if is_local(where) else where.partition("://")[2]
+            guarantee = ds.scalar(True)
+            for name, value in file.partition.items():
+                kind = self.schema.field(name).type
+                known = pa.scalar(value, pa.string()).cast(kind)
+                field = ds.field(name)
+                guarantee &= field.is_null() if value is None else field == known
+            parts.append(
+                ds.ParquetFileFormat().make_fragment(
+                    str(place), filesystem, partition_expression=guarantee
+                )
+            )
+        return ds.FileSystemDataset(parts, self.schema, ds.ParquetFileFormat(), filesystem)
+
+
+def _warn_of_types(names: Sequence[str]) -> None:
+    from penstock_core.columns.events.lifted_columns import typed_note
+
+    warnings.warn(typed_note(names), stacklevel=4)
+
+
+def small_files(files: Iterable[DataFile], target_bytes: int) -> list[list[DataFile]]:
+    """Groups of two or more small files to join.
+
+    The files of a group are of one partition, adjacent by id, and have up to ``target_bytes``
+    together.
+    """
+    groups: list[list[DataFile]] = []
+    by_partition: dict[tuple[tuple[str, str | None], ...], list[DataFile]] = {}
+    for file in files:
+        if file.size * 2 < target_bytes:
+            by_partition.setdefault(tuple(file.partition.items()), []).append(file)
+    for found in by_partition.values():
+        group: list[DataFile] = []
+        for file in sorted(found, key=lambda file: (file.ids or (0, 0), file.path)):
+            if group and sum(each.size for each in group) + file.size > target_bytes:
+                groups.append(group)
+                group = []
+            group.append(file)
+        groups.append(group)
+    return [group for group in groups if len(group) > 1]
+
+
+def in_id_order(table: pa.Table) -> pa.Table:
+    """The rows sorted by ``event_id``, if there is such a column."""
+    if ID_COLUMN not in table.column_names:
+        return table
+    return table.take(pc.sort_indices(table, [(ID_COLUMN, "ascending")]))
+
+
+def check_keys(rows: pa.Table, keys: tuple[str, ...]) -> None:
+    """Raise ``InvalidArgument`` for a key that is missing, null or duplicate."""
+    missing = [name for name in keys if name not in rows.column_names]
+    if missing or not keys:
+        raise InvalidArgument(
+            f"key names {_listed(missing)}, which these rows do not have; they have "
+            f"{_listed(rows.column_names)}"
+        )
+    for name in keys:
+        if rows.column(name).null_count:
+            raise InvalidArgument(
+                f"the key {name!r} is null in {rows.column(name).null_count} rows"
+            )
+    counts = rows.select(list(keys)).group_by(list(keys)).aggregate([([], "count_all")])
+    twice = counts.filter(pc.greater(counts.column("count_all"), 1))
+    if twice.num_rows:
+        first = twice.select(list(keys)).slice(0, 1).to_pylist()[0]
+        raise InvalidArgument(
+            f"{twice.num_rows} keys are in several rows, the first is {first}: give one row for "
+            f"each key"
+        )
+
+
+def without(table: pa.Table, rows: pa.Table, keys: tuple[str, ...]) -> pa.Table:
+    """The rows of ``table`` whose keys do not occur in ``rows``, in their order."""
+    cast = [rows.column(name).cast(table.schema.field(name).type) for name in keys]
+    if len(keys) == 1:
+        found = pc.is_in(table.column(keys[0]), value_set=pa.chunked_array(cast[0]))
+        return table.filter(pc.invert(found))
+    numbered = table.select(list(keys)).append_column("", pa.array(range(table.num_rows)))
+    left = numbered.join(pa.table(cast, names=list(keys)), list(keys), join_type="left anti")
+    return table.take(left.column("").combine_chunks().sort())
+
+
+def check_version(app: str, version: int) -> None:
+    """Raise ``InvalidArgument`` for an invalid writer name or version."""
+    if not isinstance(app, str) or not app:
+        raise InvalidArgument(f"app is {app!r}; give the writer a name that stays the same")
+    if type(version) is not int or not 0 <= version < 1 << 63:
+        raise InvalidArgument(f"version is {version!r}; versions count from 0")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "nothing"

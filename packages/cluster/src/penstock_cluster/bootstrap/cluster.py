@@ -1,0 +1,462 @@
+"""What a node of a cluster is made of: its engine, and the realm of a shard on it.
+
+Imported only where a cluster is wanted, and with it the adapter of the engine and the client of its
+servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from penstock.client.connection.urls import safe
+from penstock.client.copies.object_store_uri import place
+from penstock_cluster.bootstrap.storage_engines import GROUP, EngineKind
+from penstock_cluster.nodes.roles import LOCAL
+from penstock_cluster.owning.register_records import MemberRecord
+from penstock_cluster.sealed_history import HistoryAccess, SealedHistory
+from penstock_cluster.storage.history_blobs import HistoryBlobs
+from penstock_cluster.storage.shared_blobs import CachedBlobs, PrefixedBlobs
+from penstock_core.version import __version__
+from penstock_core.vocabulary.errors import (
+    Conflict,
+    InvalidArgument,
+    NoQuorum,
+    PenstockError,
+    Unavailable,
+)
+from penstock_core.vocabulary.node_figures import SHARD
+from penstock_core.vocabulary.ports import (
+    Blobs,
+    Clock,
+    EngineHealth,
+    EngineInspector,
+    Journal,
+    Registry,
+    StorageEngine,
+)
+from penstock_core.vocabulary.uris import below
+from penstock_core.wire.relay_preface import secret_name
+from penstock_server.bootstrap import IDENTITY_KEY, access, realm_limits, rules, sealing_limits
+from penstock_server.bootstrap.front_end_urls import front_end_url
+from penstock_server.frontends.front_end import NATIVE, front_end_named, front_ends
+from penstock_server.parts import registered
+from penstock_server.runtime.access.account_records import USERS_KEY
+from penstock_server.runtime.delivery.owner_lease import OwnerLease
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_server.settings import ClusterSettings, Section, Settings, without_secret
+from penstock_server.storage.blob_names import BLOB_ROOTS
+from penstock_server.storage.disk import PRIVATE_DIRECTORY, RealDisk, make_directories
+from penstock_server.storage.embedded.blobs import FileBlobs
+from penstock_server.storage.file_systems import FileSystemBlobs
+from penstock_server.storage.memory import MemoryJournal, MemoryPages, MemoryRegistry
+
+ON_ENGINE: Final = "engine"
+CACHE_FOLDER: Final = "cache"
+"""In the node's data directory: segments that were read last. It may be removed while the node is
+down."""
+HISTORY_FOLDER: Final = "history"
+"""In the node's data directory: the audit log of those who have read sealed history."""
+SECRET_KEY: Final = "cluster/secret"
+SECRET_BYTES_MIN: Final = 32
+CHECK_TIMEOUT_S: Final = 30.0
+"""How long an engine without a majority of its servers is waited for at the start."""
+_OWN: Final = ("audit_files",)
+"""Settings below ``access`` that a node may have for itself."""
+_SHARED_OF_CLUSTER: Final = ("lease_s", "reattach_s", "blobs")
+_SHARED_OF_LISTEN: Final = ("mqtt_channel", "tls_client_ca", "tls_client_required")
+_SHARED_OF_HTTP: Final = (
+    "leases_max",
+    "leases_per_user_max",
+    "leased_events_max",
+    "leased_events_per_user_max",
+)
+_FILES: Final = ("access.token_keys", "listen.tls_client_ca")
+"""Settings whose values may be paths."""
+WILDCARDS: Final = ("0.0.0.0", "::", "")
+_LOOKS_LIKE: Final = (
+    "nats://HOST:4222,HOST:4222,HOST:4222 or postgresql://USER:PASSWORD@HOST:5432,HOST:5432/NAME"
+)
+
+_CLUSTER_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,39}").fullmatch
+_NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}").fullmatch
+
+
+async def open_engine(settings: ClusterSettings, clock: Clock) -> StorageEngine:
+    """Connect to the engine that the settings name. Raises ``InvalidArgument``, and ``Unavailable``
+    where the engine would not keep what it acknowledges."""
+    urls = server_urls(settings.engine)
+    engine = await _kind_of(settings.engine).open(urls, settings, clock)
+    return _with_blobs(engine, settings)
+
+
+def open_inspector(settings: ClusterSettings, clock: Clock) -> EngineInspector:
+    """Look at the engine that the settings name without being a node of its cluster. Raises
+    ``InvalidArgument``."""
+    if not settings.engine:
+        raise InvalidArgument(
+            f"no engine is named: --cluster, or cluster.engine in the settings, is the URL of a "
+            f"cluster's engine, such as {_LOOKS_LIKE}"
+        )
+    urls = server_urls(settings.engine)
+    return _kind_of(settings.engine).inspector(urls, settings, clock)
+
+
+def _kind_of(engine: str) -> EngineKind:
+    kind: EngineKind = registered(GROUP)[engine.partition("://")[0]].load()
+    return kind
+
+
+async def check_engine(engine: StorageEngine, shard: int) -> EngineHealth:
+    """Look whether the engine keeps what it acknowledges, and has what it has acknowledged. Raises
+    ``Unavailable``, naming the line to change, and ``NoQuorum`` where it does not answer now."""
+    try:
+        async with asyncio.timeout(CHECK_TIMEOUT_S):
+            await engine.check(shard)
+            return await engine.health()
+    except TimeoutError:
+        raise NoQuorum(
+            f"the engine has not answered for {CHECK_TIMEOUT_S:.0f} s: start a majority of its "
+            f"servers first"
+        ) from None
+
+
+def check_names(settings: ClusterSettings) -> None:
+    """Raise ``InvalidArgument`` unless cluster and node have names that every engine takes."""
+    if not _CLUSTER_NAME(settings.name):
+        raise InvalidArgument(
+            f"cluster.name is {settings.name!r}; it has at most 40 lower-case letters, digits and "
+            f"'-', the first of them a letter"
+        )
+    if settings.node and not _NODE_NAME(settings.node):
+        raise InvalidArgument(
+            f"cluster.node (--node) is {settings.node!r}; it has at most 40 letters, digits, '.', "
+            f"'-' and '_', the first of them a letter or digit"
+        )
+
+
+def server_urls(engine: str) -> list[str]:
+    """The URL of each server of an engine. Raises ``InvalidArgument``."""
+    scheme, colon, rest = engine.partition("://")
+    if not colon or scheme not in registered(GROUP):
+        raise InvalidArgument(
+            f"cluster.engine is {safe(engine)!r}; the URL of an engine looks like {_LOOKS_LIKE}"
+        )
+    credentials, at, where = rest.replace(f"{scheme}://", "").rpartition("@")
+    hosts, slash, more = where.partition("/")
+    urls = []
+    for host in hosts.split(","):
+        url = f"{scheme}://{credentials}{at}{host.strip()}{slash}{more}"
+        _check_server(url, host.strip(), engine)
+        urls.append(url)
+    return urls
+
+
+def _check_server(url: str, host: str, engine: str) -> None:
+    named = ""
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        named = parts.hostname or ""
+        _ = parts.port
+        if named:
+            return
+    raise InvalidArgument(
+        f"cluster.engine is {safe(engine)!r}, "
+        f"in which {safe(host)!r} is not the address of a server; "
+        f"the URL of an engine looks like {_LOOKS_LIKE}"
+    )
+
+
+def owner_tls(settings: Settings) -> ssl.SSLContext:
+    """How a node knows the owner of the realm, to which it brings what joins have copied: by the
+    authorities of the system, those of the cluster, and its own certificate, which nodes may
+    share. Raises ``InvalidArgument``."""
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if settings.listen.tls_certificate:  # an owner may ask for one, whatever name it has
+        context.load_cert_chain(settings.listen.tls_certificate, settings.listen.tls_key or None)
+    for file in (settings.listen.tls_certificate, settings.cluster.tls_authority):
+        try:
+            if file:
+                context.load_verify_locations(file)
+        except (OSError, ValueError) as error:  # an error of TLS is one of the operating system
+            raise InvalidArgument(f"the certificates in {file} cannot be used: {error}") from error
+    return context
+
+
+class EngineWithFiles:
+    """A storage engine beside which the blobs lie on a file system that all nodes share."""
+
+    def __init__(self, engine: StorageEngine, uri: str, name: str) -> None:
+        """Raises ``InvalidArgument`` for a URI that names no file system."""
+        place(uri, "cluster.blobs")
+        self._uri, self._name = uri, name
+        self.check = engine.check
+        self.registry = engine.registry
+        self.journal = engine.journal
+        self.look = engine.look
+        self.health = engine.health
+        self.close = engine.close
+
+    async def blobs(self, shard: int) -> Blobs:
+        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.blobs`."""
+        return shared_files(self._uri, self._name, shard)
+
+
+def files_at(settings: ClusterSettings, shard: int = SHARD) -> str:
+    """The URI of the place where the files of a shard lie, as others may be told it; empty: they
+    are on the engine."""
+    if settings.blobs == ON_ENGINE:
+        return ""
+    return below(settings.blobs, f"{settings.name}/shard-{shard}")
+
+
+def _with_blobs(engine: StorageEngine, settings: ClusterSettings) -> StorageEngine:
+    if settings.blobs == ON_ENGINE:
+        return engine
+    if "://" not in settings.blobs:
+        raise InvalidArgument(
+            f"cluster.blobs is {settings.blobs!r}; it is {ON_ENGINE!r}, or a URI such as "
+            f"s3://bucket/prefix or file:///shared/folder"
+        )
+    return EngineWithFiles(engine, settings.blobs, settings.name)
+
+
+async def identity_of(registry: Registry) -> str:
+    """The identity of the realm on an engine; empty: there is none yet."""
+    record = await registry.get(IDENTITY_KEY)
+    return "" if record is None else record.value.decode()
+
+
+async def made_identity(registry: Registry, wanted: str) -> str:
+    """The identity of the realm on an engine, which is made as ``wanted`` if there is none."""
+    while not (found := await identity_of(registry)):
+        with suppress(Conflict):  # it was made a moment ago
+            await registry.cas(IDENTITY_KEY, 0, wanted.encode())
+    return found
+
+
+async def cluster_secret(registry: Registry, settings: ClusterSettings) -> bytes:
+    """The secret that all nodes share. Raises ``InvalidArgument`` for a file that does not do."""
+    if settings.secret_file:
+        return await asyncio.to_thread(read_secret, settings.secret_file)
+    while (record := await registry.get(SECRET_KEY)) is None:
+        with suppress(Conflict):  # another node was the first
+            await registry.cas(SECRET_KEY, 0, secrets.token_hex(SECRET_BYTES_MIN).encode())
+    return record.value
+
+
+def read_secret(file: str) -> bytes:
+    """The secret that all nodes share, from a file. Raises ``InvalidArgument``."""
+    try:
+        secret = Path(file).read_bytes().strip()
+    except OSError as error:
+        raise InvalidArgument(
+            f"cluster.secret_file is {file!r}, which cannot be read: {error.strerror}"
+        ) from error
+    if len(secret) < SECRET_BYTES_MIN:
+        raise InvalidArgument(
+            f"cluster.secret_file is {file!r}, which has {len(secret)} characters; a secret has "
+            f"{SECRET_BYTES_MIN} at least, such as those of: openssl rand -hex {SECRET_BYTES_MIN}"
+        )
+    return secret
+
+
+async def open_shard(
+    journal: Journal,
+    blobs: Blobs,
+    lease: OwnerLease,
+    registry: Registry,
+    settings: Settings,
+    clock: Clock,
+    directory: Path,
+    identity: str,
+) -> RunningRealm:
+    """Recover the realm of a shard whose journal was opened for this owner. Raises ``NewerFormat``,
+    ``StorageFailed``, ``Deposed``."""
+    cache_bytes = settings.cluster.cache_bytes
+    realm = await RunningRealm.open(
+        journal,
+        CachedBlobs(blobs, _cache(directory), cache_bytes, offload=asyncio.to_thread),
+        MemoryPages(),
+        rules(settings),
+        clock,
+        asyncio.to_thread,
+        identity=identity,
+        name=settings.name,
+        limits=realm_limits(settings),
+        sealing=sealing_limits(settings),
+        lease=lease,
+    )
+    realm.dispatch.files_at = files_at(settings.cluster)
+    try:
+        realm.access = access(registry, directory, settings, clock=clock)
+        realm.access.definition_of = realm.definition_of
+        await realm.access.begin()
+    except BaseException:
+        await realm.release()
+        raise
+    return realm
+
+
+async def open_history(
+    settings: Settings,
+    directory: Path,
+    identity: str,
+    rights: Mapping[str, bytes],
+    broken: Callable[[], None],
+) -> SealedHistory:
+    """What the cluster has stored, as far as it can be read without the engine: from the place of
+    ``cluster.blobs`` and the node's ``directory``. ``rights`` are the records of users and rights
+    as they were last known; ``broken`` is called, and everybody cut off, when a file cannot be read
+    any more.
+
+    Raises ``NameDoesNotExist`` where there is no snapshot, ``Unavailable`` where the place does not
+    answer or nobody's rights are known, ``NewerFormat``.
+    """
+    if settings.access.mode != "off" and USERS_KEY not in rights:
+        raise Unavailable("no users are known yet, so nobody could sign in")
+    clock, shared = SystemClock(), None
+    if settings.cluster.blobs != ON_ENGINE:
+        shared = shared_files(settings.cluster.blobs, settings.cluster.name, SHARD)
+    blobs = HistoryBlobs(_cache(directory), shared, offload=asyncio.to_thread)
+    history = await SealedHistory.open(
+        MemoryJournal(),
+        blobs,
+        MemoryPages(),
+        rules(settings),
+        clock,
+        asyncio.to_thread,
+        identity=identity,
+        name=settings.name,
+        limits=realm_limits(settings),
+    )
+    realm = history.realm
+    realm.dispatch.files_at = files_at(settings.cluster)
+    try:
+        copy = MemoryRegistry()
+        for key, value in rights.items():
+            await copy.cas(key, 0, value)
+        folder = directory / HISTORY_FOLDER
+        folder.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
+        allowed = access(copy, folder, settings, clock=clock, control=HistoryAccess)
+        assert isinstance(allowed, HistoryAccess), "that was asked for"
+        allowed.shown = realm.name
+        realm.access = allowed
+        realm.access.definition_of = realm.definition_of
+        if not allowed.is_open:
+            await allowed.accounts.load()
+            await allowed.audit.load()
+    except BaseException:
+        await history.close()
+        raise
+
+    def failed(failure: PenstockError) -> None:
+        realm.cut()  # before whoever reads is told that events are damaged
+        broken()
+
+    blobs.on_failure = failed
+    return history
+
+
+def shared_files(uri: str, name: str, shard: int) -> Blobs:
+    """The files of a shard at a place outside of the engine. Raises ``InvalidArgument``."""
+    found = place(uri, "cluster.blobs")
+    blobs = FileSystemBlobs(
+        found.files,
+        found.path(name),
+        f"{found.shown}/{name}",
+        offload=asyncio.to_thread,
+        grows=False,
+    )
+    return PrefixedBlobs(blobs, f"shard-{shard}/")
+
+
+def _cache(directory: Path) -> Blobs:
+    root, disk = f"{directory / CACHE_FOLDER}", RealDisk()
+    with suppress(OSError):  # each segment that cannot be written is logged, and is read elsewhere
+        for part in BLOB_ROOTS:
+            make_directories(disk, f"{root}/{part}", f"{directory}", private=True)
+    return FileBlobs(root, disk=disk, offload=asyncio.to_thread)
+
+
+def advertised(settings: Settings) -> str:
+    """The host under which others reach this node. Raises ``InvalidArgument``."""
+    host = settings.cluster.advertise or settings.listen.host
+    if host in WILDCARDS:
+        raise InvalidArgument(
+            f"listen.host is {settings.listen.host!r}, which is every address of this machine: "
+            "cluster.advertise (--advertise) has to name the one under which clients and the other "
+            "nodes reach it"
+        )
+    if "://" in host or "/" in host or (":" in host and host.count(":") == 1):
+        raise InvalidArgument(
+            f"cluster.advertise is {host!r}; it is a name or an address, without a port"
+        )
+    return host.strip("[]")
+
+
+def shared_settings(settings: Settings) -> dict[str, str]:
+    """The settings that all nodes of a cluster need to have alike, as text: with which users come
+    in, what clients may do, how long a lease is, and where the files are."""
+    sections = {
+        "access": (settings.access, [each for each in _names(settings.access) if each not in _OWN]),
+        "limits": (settings.limits, _names(settings.limits)),
+        "cluster": (settings.cluster, _SHARED_OF_CLUSTER),
+        "listen": (settings.listen, _SHARED_OF_LISTEN),
+        "http": (settings.http, _SHARED_OF_HTTP),
+    }
+    texts = {
+        f"{section}.{name}": f"{without_secret(getattr(values, name))}"
+        for section, (values, names) in sections.items()
+        for name in names
+    }
+    for name in _FILES:  # machines may have them in other places
+        if texts[name] and "://" not in texts[name]:
+            texts[name] = "a file"
+    return {"name": settings.name, **texts}
+
+
+def _names(section: Section) -> Sequence[str]:
+    return section.__struct_fields__
+
+
+def member(node: str, nonce: str, settings: Settings, secret: bytes) -> MemberRecord:
+    """How this node shows itself to the others; its ports are known by now."""
+    host, listen = advertised(settings), settings.listen
+    is_safe = bool(listen.tls_certificate)
+    serves = {
+        name: front_end_url(front_end_named(name), host, port, is_safe=is_safe)
+        for name, (_, port) in places_in(settings).items()
+    }
+    if settings.cluster.local_port is not None:
+        native, port = front_end_named(NATIVE), settings.cluster.local_port
+        serves[LOCAL] = front_end_url(native, host, port, is_safe=is_safe)
+    return MemberRecord(
+        node,
+        nonce,
+        address=f"{host}:{listen.port}",
+        serves=serves,
+        version=__version__,
+        secret_name=secret_name(secret),
+        settings=shared_settings(settings),
+    )
+
+
+def places_in(settings: Settings) -> dict[str, tuple[str, int]]:
+    """Host and port of each front end of a node, by its name; the ports are bound by now."""
+    places = ((name, front_end.place(settings)) for name, front_end in front_ends().items())
+    return {
+        name: (place.host, place.port)
+        for name, place in places
+        if place is not None and place.is_required
+    }

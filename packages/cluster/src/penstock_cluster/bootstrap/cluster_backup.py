@@ -1,0 +1,207 @@
+"""A backup of a cluster's realm, in the form of the backups of a realm on one machine.
+
+It is read from the engine, whoever serves. Files have names that tell their content, so what an
+earlier backup has is not read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+from xxhash import xxh3_64, xxh3_64_hexdigest
+
+from penstock.client.copies.backup import (
+    TAR,
+    earlier_backup,
+    finish_backup,
+    is_there,
+    owned_folder,
+    shown_time,
+)
+from penstock_cluster.bootstrap.relocating import (
+    RealmMoved,
+    TargetStores,
+    check_has_realm,
+    write_realm,
+)
+from penstock_cluster.relocation import SEGMENTS, Told
+from penstock_core.api.backup_files import FORMAT, BackupManifest, KeptFile, is_data_file
+from penstock_core.version import __version__
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument, StorageFailed
+from penstock_core.vocabulary.ports import (
+    BlobInfo,
+    Blobs,
+    Buffer,
+    Clock,
+    StorageEngine,
+    VersionedRecord,
+)
+from penstock_server.bootstrap.directories import absolute, opened
+from penstock_server.storage.disk import PRIVATE_DIRECTORY, PRIVATE_FILE, RealDisk
+
+STAMP: Final = 1
+"""The stamp of a file whose name tells its content: under that name it is never another."""
+_READ_BYTES: Final = 4 << 20
+
+
+class ClusterBackup(Struct, frozen=True, kw_only=True):
+    """What a backup holds, and how much of it was written this time."""
+
+    moved: RealmMoved
+    at: str
+    """Everything acknowledged before this moment (UTC) is included."""
+    files: int
+    bytes: int
+    files_written: int
+
+
+async def back_up_cluster(
+    engine: StorageEngine,
+    records: Mapping[str, VersionedRecord],
+    folder: Path,
+    clock: Clock,
+    cluster: str,
+    *,
+    told: Told = lambda _: None,
+) -> ClusterBackup:
+    """Write the realm of a cluster into a folder as it is now, while its nodes go on. A folder with
+    an earlier backup of it is brought up to date, and stays whole if that fails.
+
+    Raises ``InvalidArgument`` for a folder that cannot be used, and ``IllegalState`` for a cluster
+    without a realm.
+    """
+    check_has_realm(records, cluster)
+    if folder.suffix == TAR:
+        raise InvalidArgument(f"{folder} would be one file; a cluster is backed up into a folder")
+    identity, at_us = records["identity"].value.decode(), clock.now_us()
+    with owned_folder(folder):
+        before = await asyncio.to_thread(earlier_backup, folder)
+        if before is not None and before.realm != identity:
+            raise InvalidArgument(
+                f"{folder} is a backup of another realm, {before.name} ({before.realm}); give "
+                f"each realm its own folder"
+            )
+        root = folder / f"{at_us}"
+        stores = opened(absolute(root), RealDisk(), offload=asyncio.to_thread)
+        blobs = BackupBlobs(stores.blobs, folder, before)
+        try:
+            target = TargetStores(stores.journal, blobs, stores.registry)
+            moved = await write_realm(engine, records, target, clock=clock, told=told)
+        finally:
+            await stores.pages.close()
+            await stores.journal.close()
+        files = [*blobs.kept.values(), *await asyncio.to_thread(_files_in, folder, root)]
+        manifest = BackupManifest(
+            format=FORMAT,
+            realm=identity,
+            name=cluster,
+            version=__version__,
+            at=shown_time(at_us),
+            files=tuple(files),
+        )
+        await asyncio.to_thread(finish_backup, folder, manifest)
+    return ClusterBackup(
+        moved=moved,
+        at=manifest.at,
+        files=len(files),
+        bytes=sum(file.size for file in files),
+        files_written=len(files) - len(blobs.kept) + blobs.written,
+    )
+
+
+def _files_in(folder: Path, root: Path) -> list[KeptFile]:
+    """What else is in the data directory that was made."""
+    found = []
+    for path in sorted(root.rglob("*")):
+        name = path.relative_to(root).as_posix()
+        if path.is_file() and is_data_file(name):
+            digest = xxh3_64()
+            with path.open("rb") as file:
+                while part := file.read(_READ_BYTES):
+                    digest.update(part)
+            kept = KeptFile(
+                name=name,
+                path=path.relative_to(folder).as_posix(),
+                size=path.stat().st_size,
+                checksum=digest.hexdigest(),
+            )
+            found.append(kept)
+    return found
+
+
+class BackupBlobs:
+    """The :class:`~penstock_core.vocabulary.ports.Blobs` of a data directory whose segments are
+    those that a backup keeps."""
+
+    grows: Final = False
+
+    def __init__(self, beneath: Blobs, folder: Path, before: BackupManifest | None) -> None:
+        """``beneath`` are those of the directory itself; ``before`` is the earlier backup."""
+        self._beneath = beneath
+        self._folder = folder
+        self.kept: dict[str, KeptFile] = {}
+        self.written = 0
+        for file in before.files if before is not None else ():
+            is_ours = file.name.startswith(SEGMENTS) and file.stamp == STAMP
+            if is_ours and is_there(folder / file.path, file.size):
+                self.kept[file.name] = file
+
+    async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Blobs.put`."""
+        if not name.startswith(SEGMENTS):
+            await self._beneath.put(name, chunks)
+            return
+        content = b"".join(chunks)
+        path = f"kept/{name}.{STAMP:x}"
+        await asyncio.to_thread(_write, self._folder / path, content)
+        self.kept[name] = KeptFile(
+            name=name,
+            path=path,
+            size=len(content),
+            checksum=xxh3_64_hexdigest(content),
+            stamp=STAMP,
+        )
+        self.written += 1
+
+    async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
+        """Raises ``IllegalState``: nothing in a backup grows."""
+        raise IllegalState(f"{name} cannot be extended: it is in a backup")
+
+    async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
+        """See :meth:`penstock_core.vocabulary.ports.Blobs.get`."""
+        return await self._beneath.get(name, offset, length)
+
+    async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
+        """Files that the backup has, and those of the directory."""
+        found = [BlobInfo(file.name, file.size) for file in self.kept.values()]
+        found += await self._beneath.list(prefix)
+        return sorted((each for each in found if each.name.startswith(prefix)), key=_name)
+
+    async def delete(self, name: str) -> None:
+        """It is not part of this backup; its bytes go once that is whole."""
+        if self.kept.pop(name, None) is None:
+            await self._beneath.delete(name)
+
+    def local_path(self, name: str) -> str | None:
+        return None
+
+
+def _name(info: BlobInfo) -> str:
+    return info.name
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIRECTORY)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        with open(os.open(path, flags, PRIVATE_FILE), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise StorageFailed(f"{path} cannot be written: {error.strerror or error}") from error

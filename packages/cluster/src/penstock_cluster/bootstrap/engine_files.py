@@ -1,0 +1,185 @@
+"""What a server of the engine needs that a node brings along: its configuration, and certificates
+that are made from the secret of the cluster.
+
+Whoever has the secret belongs to the cluster. From it come the password of the engine and the key
+of an authority that is the same on all machines, without any of them having to ask another one; the
+certificate that a machine shows to the others is signed by it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from penstock_cluster.bootstrap.engine_peers import USER, Peer, bracketed
+from penstock_server.bootstrap.directories import write_file
+from penstock_server.storage.disk import PRIVATE_FILE
+
+CONFIGURATION: Final = "nats-server.conf"
+LOG: Final = "server.log"
+STORE: Final = "store"
+LOG_BYTES: Final = 16 << 20
+LOGS: Final = 4
+_KEY_BYTES: Final = 32
+_BEGINS: Final = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
+_NEVER_ENDS: Final = datetime.datetime(
+    9999, 12, 31, hour=23, minute=59, second=59, tzinfo=datetime.UTC
+)
+"""Certificates are only shown to machines that have the same secret; a new secret ends them."""
+_AUTHORITY_NUMBER: Final = 1
+
+
+class EngineTls(NamedTuple):
+    """Paths of what one machine needs to speak TLS with the others."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+def engine_password(secret: bytes) -> str:
+    """The password of the engine in a cluster with this secret."""
+    return _derived(secret, "password of the engine").hex()
+
+
+def write_certificates(folder: Path, secret: bytes, peer: Peer) -> EngineTls:
+    """The files by which a machine is known to the others, made anew. Raises ``OSError``."""
+    made = EngineTls(folder / "authority.pem", folder / "node.pem", folder / "node.key")
+    signer = Ed25519PrivateKey.from_private_bytes(_derived(secret, "authority of the engine"))
+    own = Ed25519PrivateKey.generate()
+    write_file(made.authority, _pem(_authority(signer)), PRIVATE_FILE)
+    write_file(made.certificate, _pem(_certificate(signer, own, peer)), PRIVATE_FILE)
+    key = own.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    write_file(made.key, key, PRIVATE_FILE)
+    return made
+
+
+def configuration(
+    folder: Path,
+    cluster: str,
+    own: Peer,
+    peers: Sequence[Peer],
+    host: str,
+    password: str,
+    tls: EngineTls | None,
+) -> str:
+    """The configuration of the server beside a node, which listens at ``host`` and finds the others
+    where ``peers`` says."""
+    here = bracketed(host)
+    q = json.dumps
+    routes = ", ".join(
+        q(f"nats://{USER}:{password}@{bracketed(peer.host)}:{peer.route_port}")
+        for peer in peers
+        if peer != own
+    )
+    scheme, secure = "http", ""
+    if tls is not None:
+        scheme = "https"
+        names = f"cert_file: {q(str(tls.certificate))}, key_file: {q(str(tls.key))}"
+        secure = f"tls {{ {names}, ca_file: {q(str(tls.authority))}, verify: true, timeout: 5 }}"
+    sign_in = f"authorization {{ user: {USER}, password: {q(password)} }}"
+    lines = [
+        "# Written at each start of `penstock cluster node`.",
+        f"server_name: {q(own.name)}",
+        f"listen: {q(f'{here}:{own.port}')}",
+        f"{scheme}: {q(f'{here}:{own.monitor_port}')}",
+        "max_payload: 8MB",
+        f"jetstream {{ store_dir: {q(str(folder / STORE))}, sync_interval: always }}",
+        sign_in,
+        secure,
+        "cluster {",
+        f"  name: {q(cluster)}",
+        f"  listen: {q(f'{here}:{own.route_port}')}",
+        "  no_advertise: true",
+        f"  {sign_in}",
+        f"  {secure}",
+        f"  routes: [{routes}]",
+        "}",
+        f"log_file: {q(str(folder / LOG))}",
+        f"logfile_size_limit: {LOG_BYTES}",
+        f"logfile_max_num: {LOGS}",
+    ]
+    return "\n".join(line for line in lines if line.strip()) + "\n"
+
+
+def _derived(secret: bytes, purpose: str) -> bytes:
+    made = HKDF(hashes.SHA256(), _KEY_BYTES, None, info=f"penstock {purpose}".encode())
+    return made.derive(secret)
+
+
+def _authority(signer: Ed25519PrivateKey) -> x509.Certificate:
+    """Equal bytes on all machines that have one secret."""
+    name = _named("Penstock cluster")
+    usage = x509.KeyUsage(
+        digital_signature=True, key_cert_sign=True, crl_sign=False,
+        content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    identifier = x509.SubjectKeyIdentifier.from_public_key(signer.public_key())
+    return (
+        x509.CertificateBuilder(name, name, signer.public_key(), serial_number=_AUTHORITY_NUMBER)
+        .not_valid_before(_BEGINS)
+        .not_valid_after(_NEVER_ENDS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(identifier, critical=False)
+        .sign(signer, None)
+    )
+
+
+def _certificate(signer: Ed25519PrivateKey, own: Ed25519PrivateKey, peer: Peer) -> x509.Certificate:
+    usage = x509.KeyUsage(
+        digital_signature=True, key_cert_sign=False, crl_sign=False,
+        content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    public = signer.public_key()
+    issued_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(public)
+    identifier = x509.SubjectKeyIdentifier.from_public_key(own.public_key())
+    return (
+        x509.CertificateBuilder(
+            _named("Penstock cluster"),
+            _named(peer.name),
+            own.public_key(),
+            serial_number=x509.random_serial_number(),
+        )
+        .not_valid_before(_BEGINS)
+        .not_valid_after(_NEVER_ENDS)
+        .add_extension(x509.SubjectAlternativeName([_alternative(peer.host)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.ExtendedKeyUsage(both), critical=False)
+        .add_extension(identifier, critical=False)
+        .add_extension(issued_by, critical=False)
+        .sign(signer, None)
+    )
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _named(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)

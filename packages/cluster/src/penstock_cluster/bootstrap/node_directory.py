@@ -1,0 +1,143 @@
+"""The data directory of a cluster's node: its name, its audit logs, and no events of the cluster.
+
+::
+
+    LOCK        held while a node has the directory open
+    node.json   the node's name, its cluster, and the realm that it has served
+    cache       segments that were read last
+    local       data directory of the node's local channels, if it has any
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from penstock_core.vocabulary.errors import (
+    Damaged,
+    DataDirectoryInUse,
+    InvalidArgument,
+    StorageFailed,
+)
+from penstock_server.bootstrap.directories import holder, write_file
+from penstock_server.storage.disk import PRIVATE_DIRECTORY, PRIVATE_FILE, LockHeld, RealDisk
+from penstock_server.storage.embedded import NODE_FILE
+from penstock_server.storage.secrecy import mend
+
+_OF_A_REALM: Final = ("registry", "journal")
+
+
+class NodeRecord(Struct, frozen=True):
+    """What a node remembers between two starts."""
+
+    node: str
+    cluster: str
+    realm: str = ""
+    """The identity of the realm that it has served, or stood by for; empty: none yet."""
+
+
+class NodeDirectory:
+    """Open until the block ends."""
+
+    def __init__(self, root: str, cluster: str, node: str = "") -> None:
+        """Lock the directory, and make it if it is missing. ``node`` is the name that the settings
+        give the node; without one it keeps the name that it has.
+
+        Raises ``DataDirectoryInUse``, ``InvalidArgument`` for the directory of something else,
+        ``Damaged``, ``StorageFailed``.
+        """
+        self.root = root
+        self._disk = RealDisk()
+        self._path = Path(root, NODE_FILE)
+        try:
+            Path(root).mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+            _check_no_realm(root)
+            self._lock = self._disk.lock(f"{root}/LOCK", holder())
+        except LockHeld as error:
+            raise DataDirectoryInUse(
+                f"the data directory {root} is in use by {error}; give each node its own"
+            ) from None
+        except OSError as error:
+            raise StorageFailed(f"the data directory {root} cannot be opened: {error}") from error
+        try:
+            mend(root)
+            self.record = self._read() or NodeRecord(node or f"n-{secrets.token_hex(4)}", cluster)
+            self._check(cluster, node)
+            self._write(self.record)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def path(self) -> Path:
+        return Path(self.root)
+
+    def _check(self, cluster: str, node: str) -> None:
+        if self.record.cluster != cluster:
+            raise InvalidArgument(
+                f"the data directory {self.root} belongs to the cluster {self.record.cluster!r}, "
+                f"and cluster.name is {cluster!r}; give each cluster directories of its own"
+            )
+        if node:
+            self.record = msgspec.structs.replace(self.record, node=node)
+
+    def check_realm(self, identity: str) -> None:
+        """Compare the realm on the engine (empty: there is none yet) with the one that this node
+        knows. Raises ``Damaged`` when the engine has lost it."""
+        known = self.record.realm
+        if known and identity != known:
+            found = f"the realm {identity}" if identity else "no realm"
+            raise Damaged(
+                f"the engine has {found} under the name {self.record.cluster!r}, and this node has "
+                f"served {known}: the engine's data was deleted or made anew. To change: restore "
+                f"it from a backup of the engine; to begin without what it held, delete "
+                f"{self._path} of every node"
+            )
+        if identity and not known:
+            self.record = msgspec.structs.replace(self.record, realm=identity)
+            self._write(self.record)
+
+    def _read(self) -> NodeRecord | None:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=NodeRecord)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageFailed(f"{self._path} cannot be read: {error}") from error
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise Damaged(f"{self._path} is damaged: {error}; restore it, or delete it") from error
+
+    def _write(self, record: NodeRecord) -> None:
+        written = msgspec.json.format(msgspec.json.encode(record)) + b"\n"
+        try:
+            write_file(self._path, written, PRIVATE_FILE)
+        except OSError as error:
+            raise StorageFailed(f"{self._path} cannot be written: {error}") from error
+
+    def close(self) -> None:
+        """Give the directory back."""
+        self._disk.close(self._lock)
+
+    def __enter__(self) -> NodeDirectory:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _check_no_realm(root: str) -> None:
+    if any(Path(root, name).exists() for name in _OF_A_REALM):
+        raise InvalidArgument(
+            f"the data directory {root} has a realm of its own; give the node another directory, "
+            f"or start the realm without --cluster"
+        )

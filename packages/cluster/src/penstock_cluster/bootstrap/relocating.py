@@ -1,0 +1,400 @@
+"""Moves a realm from a data directory into a cluster, and from a cluster into a data directory."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock_cluster.nodes.blob_identity import IDENTITY_BLOBS
+from penstock_cluster.owning.arriving import ARRIVING_KEY, ArrivingRealm, arriving_in
+from penstock_cluster.owning.register_records import FORMAT_KEY, SHARDS, ClaimRecord
+from penstock_cluster.relocation import Relocation, RelocationPlan, Told
+from penstock_core.vocabulary.errors import (
+    Conflict,
+    Damaged,
+    DataDirectoryInUse,
+    IllegalState,
+    InvalidArgument,
+    NameDoesNotExist,
+    NewerFormat,
+    StorageFailed,
+    Trimmed,
+    Unavailable,
+)
+from penstock_core.vocabulary.formats import FORMAT
+from penstock_core.vocabulary.node_figures import SHARD
+from penstock_core.vocabulary.ports import (
+    Blobs,
+    Clock,
+    Journal,
+    Registry,
+    StorageEngine,
+    VersionedRecord,
+)
+from penstock_server.bootstrap import IDENTITY_KEY
+from penstock_server.bootstrap.directories import absolute, opened
+from penstock_server.bootstrap.registries import rules
+from penstock_server.runtime.store.file_names import FileNames
+from penstock_server.runtime.upkeep.recovery import RecoveredRealm, recover
+from penstock_server.storage.disk import PRIVATE_DIRECTORY, Disk, RealDisk
+from penstock_server.storage.embedded import Embedded
+from penstock_server.storage.embedded.repairing import check_exists
+from penstock_server.storage.memory import MemoryPages
+from penstock_server.storage.overlay import OverlayDisk
+
+ACCESS: Final = "access/"
+"""Users, groups and rights in the registry of a realm."""
+ATTEMPTS_MAX: Final = 20
+"""How often a cluster is looked at again because it has removed a file that was about to be
+copied; what was copied before is not copied again."""
+PARTIAL: Final = ".partial"
+
+
+class RealmMoved(Struct, frozen=True, kw_only=True):
+    """What was moved, or would be."""
+
+    realm: str
+    """Identity of the realm, which it keeps."""
+    plan: RelocationPlan
+    users: bool
+    """Whether users, groups or rights move with it."""
+    copied: int = 0
+    """Files that were copied ahead."""
+
+
+class TargetStores(NamedTuple):
+    """Where a realm is written that comes out of a cluster."""
+
+    journal: Journal
+    blobs: Blobs
+    registry: Registry
+
+
+class SourceRealm(Struct):
+    """A realm that is not open, as it was found in its data directory."""
+
+    recovered: RecoveredRealm
+    stores: Embedded
+    identity: str
+    access: Mapping[str, bytes]
+
+
+@asynccontextmanager
+async def source_realm(directory: Path, disk: Disk | None = None) -> AsyncIterator[SourceRealm]:
+    """Open a data directory to be read only; nothing in it is changed.
+
+    Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``, ``Damaged``.
+    """
+    root, disk = absolute(directory), disk or RealDisk()
+    check_exists(disk, root)
+    try:
+        stores = opened(root, OverlayDisk(disk))
+    except DataDirectoryInUse as error:
+        raise DataDirectoryInUse(
+            f"{error}. A realm that runs is imported in two steps: `penstock store backup BACKUP`, "
+            f"`penstock cluster import BACKUP --ahead`; then stop it, and import {directory}"
+        ) from None
+    try:
+        recovered = await recover(stores.journal, stores.blobs, stores.pages, rules=rules())
+        identity = await stores.registry.get(IDENTITY_KEY)
+        if identity is None:
+            raise InvalidArgument(f"{directory} has no realm yet: it was never served")
+        found = SourceRealm(recovered, stores, identity.value.decode(), access={})
+        found.access = await _values(stores.registry, ACCESS)
+        yield found
+    finally:
+        await stores.pages.close()
+        await stores.journal.close()
+
+
+async def _values(registry: Registry, prefix: str) -> dict[str, bytes]:
+    found = {}
+    for key in await registry.list(prefix):
+        if (record := await registry.get(key)) is not None:
+            found[key] = record.value
+    return found
+
+
+# --- into a cluster -----------------------------------------------------------------------
+
+
+def check_is_free(records: Mapping[str, VersionedRecord], realm: str, cluster: str) -> None:
+    """Raise ``IllegalState`` for a cluster that has a realm, or half of another one, as its
+    register tells; ``NewerFormat`` for one that a newer version has made."""
+    arriving = arriving_in(records.get(ARRIVING_KEY))
+    if arriving is not None and arriving.realm != realm:
+        raise IllegalState(
+            f"the import of another realm ({arriving.realm}) into the cluster {cluster!r} was not "
+            f"finished: finish it, or remove what it has left with --abandon"
+        )
+    there = records.get(IDENTITY_KEY)
+    if arriving is None and (there is not None or f"{SHARDS}{SHARD}" in records):
+        known = "" if there is None else f", {there.value.decode()}"
+        raise IllegalState(
+            f"the cluster {cluster!r} has a realm already{known}: a realm is imported where none "
+            f"was served before. Choose another name for the cluster (cluster.name)"
+        )
+    format = records.get(FORMAT_KEY)
+    if format is not None and int(format.value) > FORMAT:
+        raise NewerFormat(
+            f"the cluster writes format {int(format.value)}, and this version of Penstock knows "
+            f"{FORMAT}; import with the version that the nodes have"
+        )
+
+
+async def _check_place_is_free(blobs: Blobs) -> None:
+    """Raise ``IllegalState`` for a place of blobs that the nodes of another cluster use."""
+    if others := await blobs.list(IDENTITY_BLOBS):
+        raise IllegalState(
+            f"the place of cluster.blobs has the files of a realm that a cluster has served "
+            f"({others[0].name}). Choose another cluster.blobs or another cluster.name; if that "
+            f"cluster is gone, remove its files"
+        )
+
+
+def planned(source: SourceRealm) -> RealmMoved:
+    """What an import would move. Raises as :class:`Relocation` does."""
+    return _moved(source, _relocation(source))
+
+
+async def import_realm(
+    source: SourceRealm,
+    engine: StorageEngine,
+    clock: Clock,
+    cluster: str,
+    *,
+    ahead: bool = False,
+    told: Told = lambda _: None,
+) -> RealmMoved:
+    """Move a realm into a cluster that has none; with ``ahead`` only the files that will not change
+    any more, and the cluster waits for the rest. What an earlier attempt has left is used.
+
+    Raises ``IllegalState`` for a cluster that has a realm, ``Damaged``, ``Deposed`` when another
+    import has begun meanwhile.
+    """
+    relocation = _relocation(source)
+    registry = await engine.registry()
+    check_is_free(await _records(registry), source.identity, cluster)
+    blobs = await engine.blobs(SHARD)
+    await _check_place_is_free(blobs)
+    arriving, version = await _announce(registry, source.identity, clock)
+    moved = _moved(source, relocation)
+    if ahead:
+        return replace(moved, copied=await relocation.copy_files(blobs, told))
+    begins = source.stores.journal.info().tail
+    journal = await engine.journal(SHARD, arriving.epoch, begins=begins)
+    try:
+        names = FileNames(arriving.epoch)
+        await relocation.finish(blobs, journal, names, now_us=clock.now_us(), told=told)
+        for key in await registry.list(ACCESS):
+            await _set(registry, key, None)
+        for key, value in source.access.items():
+            await _set(registry, key, value)
+        await _set(registry, IDENTITY_KEY, source.identity.encode())
+        await registry.delete(ARRIVING_KEY, version)
+    finally:
+        await journal.close()
+    return moved
+
+
+async def abandon_import(engine: StorageEngine, clock: Clock, cluster: str) -> bool:
+    """Remove what an import has left that was not finished; gives whether there was one."""
+    registry = await engine.registry()
+    found = arriving_in(await registry.get(ARRIVING_KEY))
+    if found is None:
+        return False
+    arriving, version = await _announce(registry, found.realm, clock)
+    journal = await engine.journal(SHARD, arriving.epoch)  # the fence
+    await journal.trim(journal.info().tail)
+    await journal.close()
+    blobs = await engine.blobs(SHARD)
+    for info in await blobs.list():
+        await blobs.delete(info.name)
+    for key in (*await registry.list(ACCESS), IDENTITY_KEY):
+        await _set(registry, key, None)
+    await registry.delete(ARRIVING_KEY, version)
+    return True
+
+
+def _relocation(source: SourceRealm) -> Relocation:
+    return Relocation(
+        source.recovered,
+        source.stores.blobs,
+        replace(rules(), is_cluster=True),
+        offload=asyncio.to_thread,
+    )
+
+
+def _moved(source: SourceRealm, relocation: Relocation) -> RealmMoved:
+    return RealmMoved(realm=source.identity, plan=relocation.plan(), users=bool(source.access))
+
+
+async def _announce(registry: Registry, realm: str, clock: Clock) -> tuple[ArrivingRealm, int]:
+    """Say that a realm is coming, before anything of it is there: the epoch to write in, and the
+    version of the record. Raises ``IllegalState`` when somebody else was faster."""
+    with suppress(Conflict):  # an earlier attempt has said so
+        await registry.cas(FORMAT_KEY, 0, b"%d" % FORMAT)
+    key = f"{SHARDS}{SHARD}"
+    record, claim = await registry.get(ARRIVING_KEY), await registry.get(key)
+    if record is None and claim is not None:
+        raise _overtaken()
+    before = None if claim is None else msgspec.json.decode(claim.value, type=ClaimRecord)
+    epoch = 1 if before is None else before.epoch + 1
+    nonce = secrets.token_hex(8)
+    arriving = ArrivingRealm(realm=realm, nonce=nonce, epoch=epoch, at_us=clock.now_us())
+    released = ClaimRecord("", nonce, epoch, format=FORMAT, confirmed=0)
+    try:
+        version = 0 if record is None else record.version
+        version = await registry.cas(ARRIVING_KEY, version, msgspec.json.encode(arriving))
+        claimed = 0 if claim is None else claim.version
+        await registry.cas(key, claimed, msgspec.json.encode(released))
+    except Conflict:
+        raise _overtaken() from None
+    return arriving, version
+
+
+def _overtaken() -> IllegalState:
+    return IllegalState(
+        "a node of the cluster was started, or another import was begun, at this moment: stop it, "
+        "and try again"
+    )
+
+
+async def _records(registry: Registry) -> dict[str, VersionedRecord]:
+    found = {}
+    for key in await registry.list():
+        if (record := await registry.get(key)) is not None:
+            found[key] = record
+    return found
+
+
+async def _set(registry: Registry, key: str, value: bytes | None) -> None:
+    """Give a record this value, or remove it. Nobody else writes it meanwhile."""
+    there = await registry.get(key)
+    version = 0 if there is None else there.version
+    if value is not None and (there is None or there.value != value):
+        await registry.cas(key, version, value)
+    elif value is None and there is not None:
+        await registry.delete(key, version)
+
+
+# --- out of a cluster ---------------------------------------------------------------------
+
+
+async def export_realm(
+    engine: StorageEngine,
+    records: Mapping[str, VersionedRecord],
+    directory: Path,
+    clock: Clock,
+    cluster: str,
+    *,
+    told: Told = lambda _: None,
+) -> RealmMoved:
+    """Write the realm of a cluster as a data directory that a realm on one machine opens:
+    everything that was acknowledged before. Its nodes go on. ``records`` are those of the register.
+
+    Raises ``InvalidArgument`` unless the directory is empty or missing, ``IllegalState`` for a
+    cluster without a realm.
+    """
+    check_has_realm(records, cluster)
+    _check_empty(directory)
+    partial = directory.with_name(directory.name + PARTIAL)
+    if partial.exists():
+        await asyncio.to_thread(shutil.rmtree, partial)
+    partial.mkdir(mode=PRIVATE_DIRECTORY, parents=True)
+    stores = opened(absolute(partial), RealDisk(), offload=asyncio.to_thread)
+    try:
+        target = TargetStores(stores.journal, stores.blobs, stores.registry)
+        moved = await write_realm(engine, records, target, clock=clock, told=told)
+    finally:
+        await stores.pages.close()
+        await stores.journal.close()
+    try:
+        partial.rename(directory)
+        RealDisk().sync_directory(absolute(directory.parent))
+    except OSError as error:
+        raise StorageFailed(f"{partial} cannot be renamed to {directory}: {error}") from error
+    return moved
+
+
+def check_has_realm(records: Mapping[str, VersionedRecord], cluster: str) -> None:
+    """Raise ``IllegalState`` for a cluster without a realm, or with half of one."""
+    if ARRIVING_KEY in records:
+        raise IllegalState(
+            f"an import into the cluster {cluster!r} was not finished: there is no whole realm"
+        )
+    if IDENTITY_KEY not in records:
+        raise IllegalState(
+            f"the cluster {cluster!r} has no realm: its name (cluster.name) may be another one"
+        )
+
+
+async def write_realm(
+    engine: StorageEngine,
+    records: Mapping[str, VersionedRecord],
+    stores: TargetStores,
+    clock: Clock,
+    *,
+    told: Told = lambda _: None,
+) -> RealmMoved:
+    """Write the realm of a cluster into new stores of one machine."""
+    plan = await _copied(engine, stores, clock, told=told)
+    access = {key: each.value for key, each in records.items() if key.startswith(ACCESS)}
+    for key, value in access.items():
+        await _set(stores.registry, key, value)
+    identity = records[IDENTITY_KEY].value
+    await _set(stores.registry, IDENTITY_KEY, identity)
+    return RealmMoved(realm=identity.decode(), plan=plan, users=bool(access))
+
+
+async def _copied(
+    engine: StorageEngine, stores: TargetStores, clock: Clock, told: Told
+) -> RelocationPlan:
+    blobs = await engine.blobs(SHARD)
+    for attempt in count(1):
+        try:
+            relocation = await _seen(engine, blobs)
+            plan = relocation.plan()
+            names, now_us = FileNames(), clock.now_us()
+            await relocation.finish(stores.blobs, stores.journal, names, now_us=now_us, told=told)
+        except (Trimmed, NameDoesNotExist) as error:
+            if attempt == ATTEMPTS_MAX:
+                raise Unavailable(
+                    f"the cluster removes files faster than they can be copied: {error}"
+                ) from error
+        else:
+            return plan
+    raise AssertionError("it counts on")
+
+
+async def _seen(engine: StorageEngine, blobs: Blobs) -> Relocation:
+    """The realm as it is now, read without taking anything from its owner."""
+    journal = await engine.look(SHARD)
+    if journal is None:
+        raise Damaged("the register names a realm, and the engine has no journal of it")
+    try:
+        recovered = await recover(journal, blobs, MemoryPages(), rules=rules(), epoch=1)
+    finally:
+        await journal.close()
+    return Relocation(recovered, blobs, rules(), offload=asyncio.to_thread)
+
+
+def _check_empty(directory: Path) -> None:
+    try:
+        if directory.exists() and any(directory.iterdir()):
+            raise InvalidArgument(
+                f"{directory} is not empty; name a directory that is missing or empty"
+            )
+        directory.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidArgument(f"{directory} cannot be used: {error.strerror or error}") from error

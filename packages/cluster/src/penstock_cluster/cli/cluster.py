@@ -1,0 +1,31 @@
+"""``penstock cluster``: one for a try, a look at one that runs, orders to it, realms in and out."""
+
+from __future__ import annotations
+
+import typer
+
+from penstock_cluster.cli import (
+    cluster_looks,
+    cluster_moves,
+    cluster_node,
+    cluster_orders,
+    cluster_upgrade,
+)
+from penstock_server.cli.shared.grouping import CommandGroup, register_below
+
+commands = typer.Typer(
+    cls=CommandGroup,
+    help="Try a cluster on this machine; look at one that runs; move its realm, or one in or out.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def register(app: typer.Typer) -> None:
+    register_below("cluster", commands)
+    cluster_looks.register(commands)
+    cluster_moves.register(commands)
+    cluster_node.register(commands)
+    cluster_orders.register(commands)
+    cluster_upgrade.register(commands)
+    app.add_typer(commands, name="cluster")

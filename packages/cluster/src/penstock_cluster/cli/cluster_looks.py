@@ -1,0 +1,216 @@
+"""``penstock cluster status`` and ``doctor``: a cluster, looked at from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+
+from penstock_server.cli.checks.doctor import conclude, show
+from penstock_server.cli.shared.choosing import chosen
+from penstock_server.cli.shared.configuring import Cluster, SettingsFile
+from penstock_server.cli.shared.output import (
+    ListFormat,
+    size,
+    write,
+    write_facts,
+    write_json,
+    write_table,
+)
+
+if TYPE_CHECKING:
+    from penstock_cluster.nodes.observation import ClusterExamined, ClusterState
+    from penstock_cluster.owning.observing import MemberSeen
+    from penstock_core.vocabulary.ports import Clock, EngineHealth, EngineInspector
+
+
+Json = Annotated[bool, typer.Option("--json", help="Short for --format json.")]
+T = TypeVar("T")
+
+
+def register(commands: typer.Typer) -> None:
+    """Add both to the group ``cluster``."""
+    commands.command("status")(status)
+    commands.command("doctor")(doctor)
+
+
+def status(
+    cluster: Cluster = None,
+    settings: SettingsFile = None,
+    json: Json = False,
+    format: ListFormat = "table",
+) -> None:
+    """Show a cluster: its owner, its nodes, and the servers of its engine.
+
+    It reads the engine, as a node would, and changes nothing. The register is watched until every
+    node has renewed, or has had the time of a lease to do so. Of one that is not there it says
+    since when; `penstock cluster remove` has it forgotten. The name of the cluster, its lease and
+    where NATS serves its monitoring are read where `penstock serve` reads them: the settings
+    file and the environment.
+
+    \b
+    Examples:
+      penstock cluster status --cluster nats://a,b,c
+      penstock cluster status --settings /etc/penstock/realm.toml --json
+    """
+
+    async def look(inspector: EngineInspector, clock: Clock, lease_s: float) -> ClusterState:
+        from penstock_cluster.nodes.observation import state_of
+
+        return await state_of(inspector, clock, lease_s)
+
+    name, found = _asked(cluster, settings, look)
+    if json or format == "json":
+        write_json({"cluster": name, **_state_json(found)})
+        return
+    write_facts(_facts(name, found))
+    if found.seen is not None:
+        write("")
+        write_table(_MEMBER_COLUMNS, [_member_row(each) for each in found.seen.members], "no node")
+        for each in found.seen.members:
+            if each.is_alive and each.unfit:
+                write(f"{each.node} takes nothing: {each.unfit}")
+    write("")
+    rows = [
+        (
+            each.name or "not known",
+            f"down: {each.failure}" if each.failure else ("leads" if each.leads else "up"),
+            each.version,
+            None if each.room is None else size(each.room),
+            each.address,
+        )
+        for each in found.servers
+    ]
+    write_table(("SERVER", "STATE", "VERSION", "ROOM", "ADDRESS"), rows, "no server")
+
+
+def doctor(
+    cluster: Cluster = None,
+    settings: SettingsFile = None,
+    json: Json = False,
+    format: ListFormat = "table",
+) -> None:
+    """Check a cluster: all that its nodes check of the engine, and nodes, clocks, versions, ports.
+
+    Each check says that all is well, or what is wrong with the line to change. The journal is read
+    whole from the server that leads, and compared with its checksums. Nothing is changed. Exit
+    status: 0 nothing has failed (there may be warnings), 1 something has.
+
+    \b
+    Examples:
+      penstock cluster doctor --cluster nats://a,b,c
+      penstock cluster doctor --settings /etc/penstock/realm.toml --json
+    """
+
+    async def look(inspector: EngineInspector, clock: Clock, lease_s: float) -> ClusterExamined:
+        from penstock_cluster.nodes.observation import examine
+
+        return await examine(inspector, clock, lease_s)
+
+    name, found = _asked(cluster, settings, look)
+    is_json = json or format == "json"
+    from penstock_cluster.cli.cluster_checks import checks_of
+
+    checks = list(checks_of(name, found))
+    for check in checks if not is_json else ():
+        show(check)
+    conclude(checks, is_json=is_json)
+
+
+def _asked(
+    url: str | None,
+    file: Any,
+    look: Callable[[EngineInspector, Clock, float], Awaitable[T]],
+) -> tuple[str, T]:
+    """The name of the cluster, and what was looked at. Raises ``InvalidArgument``,
+    ``Unavailable``, ``Damaged``."""
+    import asyncio
+
+    from penstock_cluster.bootstrap import cluster
+    from penstock_server.runtime.writer.clock import SystemClock
+
+    wanted = chosen(file, {"cluster.engine": url}).cluster
+    cluster.check_names(wanted)
+    clock = SystemClock()
+
+    async def looked() -> T:
+        inspector = cluster.open_inspector(wanted, clock)
+        try:
+            return await look(inspector, clock, wanted.lease_s)
+        finally:
+            await inspector.close()
+
+    return wanted.name, asyncio.run(looked())
+
+
+# --- status -------------------------------------------------------------------------------
+
+_MEMBER_COLUMNS: Final = ("NODE", "STATE", "VERSION", "CLOCK", "ADDRESS")
+
+
+def _facts(name: str, found: ClusterState) -> Sequence[tuple[str, str]]:
+    from penstock_cluster.cli.cluster_checks import room_in
+
+    seen, health = found.seen, found.health
+    room = room_in(found.servers)
+    if seen is None:
+        facts = [
+            ("cluster", f"{name}: there is none of this name on the engine (cluster.name)"),
+        ]
+    else:
+        left = "not renewed" if seen.lease_left_s is None else f"{seen.lease_left_s:.1f} s left"
+        owner = f"{seen.owner}, epoch {seen.epoch}, lease {left}"
+        facts = [
+            ("cluster", f"{name}, format {seen.format}"),
+            ("owner", owner if seen.owner else f"none, the last epoch was {seen.epoch}"),
+        ]
+    quorum = "a majority is there" if health.has_quorum else "NO MAJORITY"
+    return [
+        *facts,
+        (
+            "engine",
+            f"{health.kind} {health.version}, {health.present} of {health.servers} servers, "
+            f"{quorum}, {health.leader or 'nobody'} leads",
+        ),
+        ("sync", _sync(health)),
+        ("room", "not told" if room is None else f"{size(room)} on a majority of the servers"),
+        ("damage", "; ".join(health.damage) or "none told"),
+    ]
+
+
+def _sync(health: EngineHealth) -> str:
+    """When the servers sync, and how far the last of them is behind."""
+    behind = f"{health.lag:,} appends behind on the server that has the fewest"
+    if health.lag and health.present < health.servers:
+        behind += " (a server is down)"
+    return f"{health.sync or 'not told'}, {behind if health.lag else 'no server is behind'}"
+
+
+def _member_row(member: MemberSeen) -> tuple[Any, ...]:
+    from penstock_cluster.cli.cluster_checks import how_it_is
+
+    ahead = member.clock_ahead_s
+    clock = "" if ahead is None else f"{ahead:+.1f} s"
+    where = member.serves.get("native", member.address)
+    state = how_it_is(member)
+    if member.is_alive and member.unfit:
+        state = f"{state}, takes nothing"
+    return member.node, state, member.version, clock, where
+
+
+def _state_json(found: ClusterState) -> dict[str, Any]:
+    from penstock_cluster.cli.cluster_checks import room_in
+
+    seen = found.seen
+    return {
+        "found": seen is not None,
+        "owner": "" if seen is None else seen.owner,
+        "epoch": 0 if seen is None else seen.epoch,
+        "format": 0 if seen is None else seen.format,
+        "lease_left_s": None if seen is None else seen.lease_left_s,
+        "members": () if seen is None else seen.members,
+        "engine": found.health,
+        "servers": found.servers,
+        "room": room_in(found.servers),
+    }

@@ -1,0 +1,262 @@
+"""``penstock cluster import``, ``export``, ``backup`` and ``restore``: a realm into a cluster, and
+out of it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock_cluster.cli.engine_access import cluster_settings, on_engine
+from penstock_server.cli.shared.configuring import Cluster, SettingsFile
+from penstock_server.cli.shared.output import ListFormat, count, note, size, write, write_json
+from penstock_server.cli.shared.progress import progress
+
+if TYPE_CHECKING:
+    from penstock_cluster.bootstrap.relocating import RealmMoved
+    from penstock_core.vocabulary.ports import Clock, StorageEngine, VersionedRecord
+    from penstock_server.settings import ClusterSettings
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be moved.")]
+
+
+def register(commands: typer.Typer) -> None:
+    """Add them to the group ``cluster``."""
+    commands.command("import")(import_)
+    commands.command("export")(export)
+    commands.command("backup")(backup)
+    commands.command("restore")(restore)
+
+
+def import_(
+    directory: Annotated[
+        Path | None,
+        typer.Argument(help="Data directory of a stopped realm, or a backup.", metavar="DIR"),
+    ] = None,
+    cluster: Cluster = None,
+    settings: SettingsFile = None,
+    dry_run: DryRun = False,
+    ahead: Annotated[
+        bool, typer.Option("--ahead", help="Copy sealed files now, and all else later.")
+    ] = False,
+    abandon: Annotated[
+        bool, typer.Option("--abandon", help="Remove what an unfinished import has left.")
+    ] = False,
+    format: ListFormat = "table",
+) -> None:
+    """Move a realm into a cluster that has none: ids, durables, counters and users stay the same.
+
+    The realm is stopped; its directory is only read. An import that was broken off goes on when the
+    command is given again, and no node serves the cluster before it is finished. A realm that runs
+    is backed up and imported with `--ahead` first; then it is stopped, and its directory is
+    imported, for which little is left to copy. With a backup in the place of DIR this restores a
+    cluster. The cluster's name is read where `penstock serve` reads it: the settings file and the
+    environment.
+
+    \b
+    Examples:
+      penstock cluster import ./data --cluster nats://a,b,c --dry-run
+      penstock cluster import ./data --cluster nats://a,b,c
+      penstock cluster import ./backup --cluster nats://a,b,c --ahead
+    """
+    import asyncio
+
+    from penstock_cluster.bootstrap import relocating
+    from penstock_core.vocabulary.errors import InvalidArgument
+
+    if (directory is None) != abandon or (abandon and (ahead or dry_run)):
+        raise InvalidArgument("give the DIR of a realm, or --abandon alone")
+    wanted = cluster_settings(cluster, settings)
+    if directory is None:
+        found = on_engine(
+            wanted, lambda engine, clock: relocating.abandon_import(engine, clock, wanted.name)
+        )
+        write("what the import had left is gone" if found else "no import was left unfinished")
+        return
+    with _directory(directory) as place:
+        if dry_run:
+            moved = asyncio.run(_plan(place, wanted))
+        else:
+
+            async def done(engine: StorageEngine, clock: Clock) -> RealmMoved:
+                async with relocating.source_realm(place) as source:
+                    plan = relocating.planned(source).plan
+                    with progress("copying", plan.bytes + plan.unsealed_bytes) as bar:
+                        return await relocating.import_realm(
+                            source,
+                            engine,
+                            clock,
+                            cluster=wanted.name,
+                            ahead=ahead,
+                            told=bar.reached,
+                        )
+
+            moved = on_engine(wanted, done)
+    _show(moved, format, _ending(wanted.name, moved, dry_run=dry_run, ahead=ahead))
+
+
+def export(
+    directory: Annotated[
+        Path, typer.Argument(help="Data directory to make; empty or missing.", metavar="DIR")
+    ],
+    cluster: Cluster = None,
+    settings: SettingsFile = None,
+    format: ListFormat = "table",
+) -> None:
+    """Write the realm of a cluster as a data directory: the way back to one machine.
+
+    Everything that was acknowledged before is in it, with ids, durables, counters and users. It is
+    read from the engine, so nodes may run or not, and nothing is changed there. `penstock serve
+    --data DIR` opens it; to leave the cluster for good, stop its nodes first. DIR appears when all
+    of it is on disk.
+
+    \b
+    Example:
+      penstock cluster export ./data --cluster nats://a,b,c
+    """
+    from penstock_cluster.bootstrap import relocating
+
+    wanted = cluster_settings(cluster, settings)
+    target = directory.expanduser().absolute()
+
+    async def done(engine: StorageEngine, clock: Clock) -> RealmMoved:
+        records = await _records(wanted)
+        return await relocating.export_realm(
+            engine, records, target, clock=clock, cluster=wanted.name
+        )
+
+    moved = on_engine(wanted, done)
+    _show(moved, format, f"`penstock serve --data {directory}` serves it on one machine")
+
+
+def backup(
+    folder: Annotated[
+        Path, typer.Argument(help="The backup; made, or brought up to date.", metavar="BACKUP")
+    ],
+    cluster: Cluster = None,
+    settings: SettingsFile = None,
+    format: ListFormat = "table",
+) -> None:
+    """Back up the realm of a cluster: everything acknowledged until now, in a folder.
+
+    It is read from the engine, so nodes may run or not, and traffic goes on. A folder with an
+    earlier backup of the same cluster is brought up to date, and only what is new is read; it stays
+    whole if that fails. `penstock cluster restore` puts it into a cluster that has no realm, and
+    `penstock store restore` makes a data directory of it. Keep it safe: it holds all events, and
+    who may sign in.
+
+    \b
+    Example:
+      penstock cluster backup ./backup --cluster nats://a,b,c
+    """
+    from penstock_cluster.bootstrap.cluster_backup import ClusterBackup, back_up_cluster
+
+    wanted = cluster_settings(cluster, settings)
+    target = folder.expanduser().absolute()
+
+    async def done(engine: StorageEngine, clock: Clock) -> ClusterBackup:
+        return await back_up_cluster(
+            engine, await _records(wanted), target, clock=clock, cluster=wanted.name
+        )
+
+    made = on_engine(wanted, done)
+    if format == "json":
+        write_json(made)
+        return
+    write(f"{folder}: everything acknowledged before {made.at}")
+    written = f"{count(made.files_written, 'file')} written, the others were there"
+    write(f"{count(made.files, 'file')}, {size(made.bytes)}; {written}")
+
+
+def restore(
+    folder: Annotated[Path, typer.Argument(help="The backup.", metavar="BACKUP")],
+    cluster: Cluster = None,
+    settings: SettingsFile = None,
+    dry_run: DryRun = False,
+    format: ListFormat = "table",
+) -> None:
+    """Put a backup, of a cluster or of a realm on one machine, into a cluster that has no realm.
+
+    Every checksum is compared. A restore that was broken off goes on when the command is given
+    again, and no node serves the cluster before it is finished; then start the nodes. The realm in
+    it is the one that was backed up: do not let clients use both.
+
+    \b
+    Example:
+      penstock cluster restore ./backup --cluster nats://a,b,c
+    """
+    from penstock_core.api.backup_files import MANIFEST
+    from penstock_core.vocabulary.errors import InvalidArgument
+
+    if not (folder.is_file() or (folder / MANIFEST).is_file()):
+        raise InvalidArgument(f"{folder} is not a backup: it has no {MANIFEST}")
+    import_(folder, cluster, settings, dry_run=dry_run, format=format)
+
+
+async def _records(settings: ClusterSettings) -> Mapping[str, VersionedRecord]:
+    """The register of a cluster; nothing is made by looking."""
+    from penstock_cluster.bootstrap import cluster as adapters
+    from penstock_server.runtime.writer.clock import SystemClock
+
+    inspector = adapters.open_inspector(settings, SystemClock())
+    try:
+        return await inspector.records()
+    finally:
+        await inspector.close()
+
+
+async def _plan(directory: Path, settings: ClusterSettings) -> RealmMoved:
+    from penstock_cluster.bootstrap import relocating
+
+    records = await _records(settings)
+    async with relocating.source_realm(directory) as source:
+        relocating.check_is_free(records, source.identity, settings.name)
+        return relocating.planned(source)
+
+
+@contextmanager
+def _directory(path: Path) -> Iterator[Path]:
+    """The data directory at a path; that of a backup is made for as long as it is needed."""
+    from penstock.client.copies.backup import restore
+    from penstock_core.api.backup_files import MANIFEST
+
+    place = path.expanduser().absolute()
+    if not (place.is_file() or (place / MANIFEST).is_file()):
+        yield place
+        return
+    with tempfile.TemporaryDirectory(prefix=".penstock-", dir=place.parent) as folder:
+        restore(place, Path(folder, "data"))
+        yield Path(folder, "data")
+
+
+def _ending(cluster: str, moved: RealmMoved, *, dry_run: bool, ahead: bool) -> str:
+    if dry_run:
+        return f"nothing was changed; the cluster {cluster!r} can take it"
+    if ahead:
+        return (
+            f"{count(moved.copied, 'file')} copied; the cluster {cluster!r} waits for the rest: "
+            f"stop the realm, and import its data directory"
+        )
+    return f"the cluster {cluster!r} has it; start its nodes"
+
+
+def _show(moved: RealmMoved, format: ListFormat, ending: str) -> None:
+    if format == "json":
+        write_json(moved)
+        return
+    plan = moved.plan
+    write(
+        f"realm {moved.realm}: {count(plan.channels, 'channel')}, {count(plan.queues, 'queue')}, "
+        f"{count(plan.durables, 'durable')}, {count(plan.events, 'event')}"
+    )
+    write(
+        f"{count(plan.files, 'sealed file')} of {size(plan.bytes)}, and {size(plan.unsealed_bytes)}"
+        f" in no file yet; {'with its users and rights' if moved.users else 'no users'}"
+    )
+    if plan.local:
+        note(f"not cluster-wide, and empty after a takeover: {', '.join(plan.local)}")
+    note(ending)

@@ -1,0 +1,159 @@
+"""``penstock cluster node``: one machine of a cluster, with its server of the engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from penstock_core.vocabulary.errors import InvalidArgument, PenstockError
+from penstock_server.cli.serving.realm_process import FAILED, format_wanted, log_failure
+from penstock_server.cli.shared.choosing import chosen, shown, with_users
+from penstock_server.cli.shared.configuring import (
+    AmqpPort,
+    Http,
+    HttpPort,
+    LogFormat,
+    LogLevel,
+    MqttPort,
+    Port,
+    SettingsFile,
+)
+
+if TYPE_CHECKING:
+    from penstock_server.settings import Settings
+
+_WRITTEN: Final = frozenset(
+    (
+        "cluster.engine",
+        "cluster.node",
+        "cluster.monitors",
+        "cluster.tls_authority",
+        "cluster.tls_certificate",
+        "cluster.tls_key",
+    )
+)
+"""Settings that the command makes by itself."""
+
+
+def register(commands: typer.Typer) -> None:
+    """Add it to the group ``cluster``."""
+    commands.command("node")(node)
+
+
+def node(
+    data: Annotated[
+        Path,
+        typer.Option("--data", help="Directory of this machine's part; made when it is missing."),
+    ],
+    name: Annotated[str, typer.Option(help="Name of this machine, one of those in --peers.")],
+    peers: Annotated[
+        str,
+        typer.Option(
+            help="All machines, this one included, in the same words on each: NAME=HOST, or "
+            "NAME=HOST:PORT where the engine's ports are not 4222 to 4224.",
+            metavar="NAME=HOST",
+        ),
+    ],
+    secret_file: Annotated[
+        Path | None,
+        typer.Option(help="File with the secret of the cluster, the same on each.", metavar="FILE"),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(help="Address to listen on. [default: the host that --peers gives it]"),
+    ] = None,
+    port: Port = None,
+    amqp_port: AmqpPort = None,
+    mqtt_port: MqttPort = None,
+    http_port: HttpPort = None,
+    http: Http = None,
+    settings: SettingsFile = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+) -> None:
+    """Run one machine of a cluster: a server of the storage engine, and a node of the realm.
+
+    The same command on three machines makes a cluster. Each starts a NATS server as a child, with a
+    configuration, a password and certificates that it makes from the secret, waits until a majority
+    of them is there, and then serves or stands by as `penstock serve --cluster` does. The server is
+    started again when it dies, ends when the command does, and logs to engine/server.log in the
+    directory. What it keeps is there at the next start.
+
+    Between machines the engine speaks TLS, and takes only those that have a certificate of this
+    secret; the realm then asks for users (`access.mode` is mandatory unless it is set). For the
+    other commands of this group there is a settings file, penstock.toml, in the directory.
+
+    \b
+    Examples:
+      openssl rand -hex 32 > cluster.secret
+      penstock cluster node --data ./data --name n1 --secret-file cluster.secret \\
+        --peers n1=10.0.0.1,n2=10.0.0.2,n3=10.0.0.3
+      penstock cluster status --settings ./data/penstock.toml
+    """
+    flags: dict[str, Any] = {
+        "listen.host": listen,
+        "listen.port": port,
+        "listen.amqp_port": amqp_port,
+        "listen.mqtt_port": mqtt_port,
+        "http.port": http_port,
+        "http.enabled": http,
+        "cluster.secret_file": None if secret_file is None else str(secret_file.expanduser()),
+        "log.level": log_level,
+        "log.format": log_format,
+    }
+    try:
+        _run(data.expanduser(), name, peers, listen=listen, file=settings, flags=flags)
+    except Exception as error:  # noqa: BLE001  whatever ends it is said where the rest is said
+        log_failure(error)
+        raise typer.Exit(FAILED) from None
+
+
+def _run(
+    data: Path,
+    name: str,
+    peers: str,
+    listen: str | None,
+    file: Path | None,
+    flags: dict[str, Any],
+) -> None:
+    from penstock_server import logs
+
+    try:
+        wanted, host = _chosen(name, peers, listen, file=file, flags=flags)
+    except PenstockError:
+        logs.configure("info", format_wanted(flags))
+        raise
+    logs.configure(wanted.log.level, wanted.log.format)
+    # imports Arrow and the server, so only when the flags are right
+    from penstock_cluster.bootstrap.engine_peers import peers_of
+    from penstock_cluster.serving.beside_engine import plan_of, serve_beside_engine
+
+    plan = plan_of(peers_of(peers), name, host, secret_file=wanted.cluster.secret_file)
+    serve_beside_engine(data, wanted, plan)
+
+
+def _chosen(
+    name: str, peers: str, listen: str | None, file: Path | None, flags: dict[str, Any]
+) -> tuple[Settings, str | None]:
+    """The settings of the node, and where to listen if that was said. Raises
+    ``InvalidArgument``."""
+    from penstock_cluster.bootstrap.engine_peers import own_peer, peers_of
+
+    origins = {each.option: each.origin for each in shown(file, flags)}
+    for option in sorted(_WRITTEN):
+        if origins[option] != "default":
+            raise InvalidArgument(
+                f"{option} is set, and `penstock cluster node` brings its own engine and makes "
+                f"that setting itself: leave it out, or use `penstock serve --cluster` with an "
+                f"engine that is there"
+            )
+    own = own_peer(peers_of(peers), name)
+    if origins["listen.host"] == "default":
+        flags = {**flags, "listen.host": own.host}
+    else:
+        listen = chosen(file, flags).listen.host
+    if not own.is_local:
+        return chosen(file, with_users(file, flags)), listen
+    return chosen(file, flags), listen

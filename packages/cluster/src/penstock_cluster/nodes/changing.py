@@ -1,0 +1,41 @@
+"""Changes to records of the register that several write: each is made on top of what is there."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from penstock_core.vocabulary.errors import Conflict
+from penstock_core.vocabulary.ports import Registry, VersionedRecord
+
+RecordT = TypeVar("RecordT", bound=Struct)
+
+
+async def change_record(
+    registry: Registry,
+    key: str,
+    read: Callable[[VersionedRecord | None], RecordT],
+    change: Callable[[RecordT], RecordT],
+) -> RecordT:
+    """Write what ``change`` makes of the record, and give that; what it leaves as it is is not
+    written. A record has a field ``written_by``, which tells a change from any other.
+
+    Raises what ``read`` and ``change`` raise.
+    """
+    while True:
+        record = await registry.get(key)
+        before = read(record)
+        after = change(before)
+        if after == before:
+            return before
+        after = msgspec.structs.replace(after, written_by=secrets.token_hex(8))
+        try:
+            version = 0 if record is None else record.version
+            await registry.cas(key, version, msgspec.json.encode(after))
+        except Conflict:
+            continue  # somebody else has written, or an answer was lost
+        return after

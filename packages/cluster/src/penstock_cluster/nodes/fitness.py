@@ -1,0 +1,123 @@
+"""Whether this node could serve a realm, beyond what the register tells: it has to read the blobs,
+and to recover the realm from them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, NoReturn
+
+from penstock_cluster.nodes.blob_identity import BlobPlaces
+from penstock_cluster.owning.claims import Claims
+from penstock_core.loggers import logger
+from penstock_core.vocabulary.errors import Damaged, Unavailable
+from penstock_server.runtime.access.incidents import Incidents
+from penstock_server.runtime.upkeep.backoff import RetryPauses
+
+CHECK_S: Final = 15.0
+"""Pause between two checks of a node that could serve ..."""
+CHECK_UNFIT_S: Final = 2.0
+"""... and of one that could not."""
+NOT_RECOVERED_S: Final = 5.0
+NOT_RECOVERED_S_MAX: Final = 30.0
+"""How long a node that could not recover the realm leaves it to others before it tries again: twice
+as long after each time, up to this."""
+
+_log = logger("penstock.cluster")
+
+
+class NodeFitness:
+    """Keeps a node from claiming what it could not serve, and says why: in its log, once, and in
+    its member record, where the other nodes and those who look on read it."""
+
+    def __init__(
+        self,
+        claims: Claims,
+        places: BlobPlaces,
+        shards: int,
+        has_quorum: Callable[[], bool],
+        incidents: Incidents,
+    ) -> None:
+        self._claims = claims
+        self._places = places
+        self._shards = shards
+        self._has_quorum = has_quorum
+        self._incidents = incidents
+        self._place_reason = ""
+        self._opening_reason = ""
+        self._logged = ""
+        self._settings_logged = ""
+        self._opens_again_s = 0.0
+        self._pauses = RetryPauses(NOT_RECOVERED_S, NOT_RECOVERED_S_MAX)
+
+    async def watch(self) -> NoReturn:
+        """Check from time to time, until cancelled."""
+        while True:
+            for shard in range(self._shards):
+                with self._incidents.barrier("fitness", ends=()):
+                    await self._check(shard)
+            await asyncio.sleep(CHECK_UNFIT_S if self._claims.me.unfit else CHECK_S)
+
+    def compare_settings(self) -> None:
+        """Log once when the settings of this node keep it from claiming."""
+        for shard in range(self._shards):
+            reason = self._claims.disagreement(shard)
+            if reason != self._settings_logged:
+                self._settings_logged = reason
+                if reason:
+                    _log.error("node.settings_differ", reason=reason)
+                else:
+                    _log.info("node.settings_agree")
+
+    async def may_claim(self, shard: int) -> bool:
+        """Whether this node could serve a shard that nobody else owns: asked right before it
+        claims. Where that cannot be found out, it claims nothing."""
+        with self._incidents.barrier("fitness", ends=()):
+            return await self._check(shard) and not self._claims.me.unfit
+        return False
+
+    def not_recovered(self, reason: str) -> None:
+        """Leave a realm that could not be recovered here to other nodes for a while."""
+        self._opening_reason = reason
+        self._opens_again_s = asyncio.get_running_loop().time() + self._pauses.failed()
+        self._tell()
+
+    def recovered(self) -> None:
+        """The realm was recovered here."""
+        self._pauses.succeeded()
+        self._log_change("")
+
+    async def _check(self, shard: int) -> bool:
+        """Look at the blobs of a shard; False: the engine does not answer, so nobody knows."""
+        if self._opening_reason and asyncio.get_running_loop().time() >= self._opens_again_s:
+            self._opening_reason = ""
+        try:
+            reason = await self._places.failure(shard)
+        except Damaged as error:
+            reason = f"{error}"
+        except Unavailable:
+            return False
+        if reason and not self._has_quorum():
+            return False
+        if self._place_reason and not reason:
+            self._log_change("")
+        self._place_reason = reason
+        self._tell()
+        return True
+
+    def _tell(self) -> None:
+        reason = self._place_reason or self._opening_reason
+        if reason != self._claims.me.unfit:
+            self._claims.note_unfit(reason)
+        if reason:
+            self._log_change(reason)
+
+    def _log_change(self, reason: str) -> None:
+        """Log a reason once, however often the node tries again for the same one."""
+        if reason == self._logged:
+            return
+        self._logged = reason
+        if reason:
+            _log.error("node.unfit", reason=reason)
+        else:
+            _log.info("node.fit")

@@ -1,0 +1,47 @@
+"""Follows a part of the register: looks whenever it may have changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+from penstock_core.vocabulary.errors import Deposed
+from penstock_core.vocabulary.ports import Registry
+from penstock_server.runtime.access.incidents import Incidents
+from penstock_server.runtime.upkeep.regular_work import run_again
+
+ENDS: Final = (Deposed,)
+LOOK_S: Final = 1.0
+"""How often one looks where no change was told."""
+
+
+async def look_forever(
+    registry: Registry,
+    prefix: str,
+    look: Callable[[], Awaitable[object]],
+    incidents: Incidents,
+    task: str,
+    *,
+    every_s: float = LOOK_S,
+    changed: asyncio.Event | None = None,
+) -> None:
+    """Call ``look`` at once, with each change below ``prefix``, whenever ``changed`` is set, and
+    after ``every_s`` seconds, until cancelled. What fails is an incident of the ``task``, and is
+    tried again with the next look. Raises ``Deposed`` when ``look`` does."""
+    woken = changed or asyncio.Event()
+
+    async def hear() -> None:
+        async for _ in registry.watch(prefix):
+            woken.set()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(run_again(incidents, f"{task}: changes", hear))
+        while True:
+            woken.clear()
+            with incidents.barrier(task, ends=ENDS):
+                await look()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(every_s):
+                    await woken.wait()

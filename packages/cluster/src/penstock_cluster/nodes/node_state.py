@@ -1,0 +1,129 @@
+"""What the owner of a realm tells of its cluster, and each node of its process.
+
+The metrics of a node are those of its own process; the owner, which knows who may see them, answers
+for every node."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from penstock_cluster.nodes.node import ClusterNode
+from penstock_cluster.nodes.roles import local_doors
+from penstock_cluster.owning.clocks import SECOND_US
+from penstock_cluster.owning.local_names import LocalNames
+from penstock_cluster.owning.register_records import MemberRecord
+from penstock_cluster.relay import Relays
+from penstock_core.api.realm import ClusterInfo, ClusterNodeInfo, LocalStoreInfo
+from penstock_core.vocabulary.node_figures import SHARD, NodeFigures
+from penstock_server.runtime.realm import RunningRealm
+
+_PROC: Final = Path("/proc")
+_TICKS_S: Final = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+# Where the fields of ``/proc/self/stat`` are that follow the name of the program.
+_USER_TICKS: Final = 11
+_SYSTEM_TICKS: Final = 12
+_STARTED_TICKS: Final = 19
+_VIRTUAL_BYTES: Final = 20
+_RESIDENT_PAGES: Final = 21
+
+
+def process_figures(folder: Path = _PROC) -> dict[str, float]:
+    """What Prometheus tells of a process on Linux, under its names, without its client: that is
+    loaded by the owner only, and takes 50 ms. Empty where the system does not tell."""
+    try:
+        fields = (folder / "self/stat").read_text().rpartition(")")[2].split()
+        booted_s = _booted_s((folder / "stat").read_text())
+        descriptors = len(os.listdir(folder / "self/fd"))
+        return {
+            "process_cpu_seconds_total": (
+                (int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])) / _TICKS_S
+            ),
+            "process_resident_memory_bytes": float(int(fields[_RESIDENT_PAGES]) * _PAGE_BYTES),
+            "process_virtual_memory_bytes": float(fields[_VIRTUAL_BYTES]),
+            "process_start_time_seconds": booted_s + int(fields[_STARTED_TICKS]) / _TICKS_S,
+            "process_open_fds": float(descriptors),
+            "process_max_fds": float(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        }
+    except (OSError, ValueError, IndexError):  # another system, or no descriptor is left
+        return {}
+
+
+def _booted_s(stat: str) -> float:
+    return float(stat.partition("btime ")[2].split(maxsplit=1)[0])
+
+
+def cluster_info(
+    node: ClusterNode, realm: RunningRealm, now_us: int, local: LocalNames | None = None
+) -> ClusterInfo:
+    """What the owner of a realm sees of its cluster at a moment of its steady clock."""
+    doors, named = local_doors(node), {} if local is None else local.names
+    claims = node.claims
+    present = {(each.node, each.nonce) for each in claims.present(now_us)}
+    claim = claims.claims.get(SHARD)
+    members = sorted(claims.members.values(), key=lambda each: each.node)
+    return ClusterInfo(
+        node=claims.me.node,
+        epoch=0 if claim is None else claim.epoch,
+        lease_s=claims.lease.length_us / SECOND_US,
+        lease_left_s=max(0, claims.lease.until_us - now_us) / SECOND_US,
+        engine_waiting_s=realm.journal_info.waiting_us / SECOND_US,
+        nodes=[
+            ClusterNodeInfo(
+                node=each.node,
+                state=_state(node, each, (each.node, each.nonce) in present),
+                version=each.version,
+                url=each.serves.get("native", ""),
+                renewed_us=each.wall_us,
+                local_url=doors.get(each.node, ""),
+                unfit=claims.unfit(each, SHARD),
+            )
+            for each in members
+            if not each.removed
+        ],
+        local=[
+            LocalStoreInfo(name=name, kind=each.kind, node=each.node, url=doors.get(each.node, ""))
+            for name, each in sorted(named.items())
+            if each.ruling == "granted"
+        ],
+    )
+
+
+def _state(node: ClusterNode, member: MemberRecord, is_present: bool) -> str:
+    if member.nonce == node.claims.me.nonce:
+        return "owner"
+    if not is_present:
+        return "left" if member.leaving else "down"
+    drained = node.claims.orders.is_drained((member.node, member.nonce))
+    return "drained" if drained else "stands by"
+
+
+def node_figures(node: ClusterNode, relays: Relays, process: Mapping[str, float]) -> NodeFigures:
+    """Figures of this node, with those of its ``process``."""
+    claim, counts = node.claims.claims.get(SHARD), node.tenures
+    return NodeFigures(
+        process=process,
+        relays=len(relays),
+        relays_opened=relays.begun,
+        epoch=0 if claim is None else claim.epoch,
+        takeovers=dict(counts.claims),
+        takeover_us=counts.takeover_us,
+        deposed=counts.deposed,
+        incidents=node.incidents.counts(),
+    )
+
+
+def figures_of(
+    node: ClusterNode, name: str, own: Callable[[], NodeFigures | None]
+) -> NodeFigures | None:
+    """The figures of a node, by its name: ``own`` are those of this one, others tell theirs with
+    each renewal."""
+    if name == node.claims.me.node:
+        return own()
+    member = node.claims.members.get(name)
+    return None if member is None else member.figures

@@ -1,0 +1,172 @@
+"""Events leave the outboxes of a node's local channels for the realm of the cluster (SEM N9)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+from penstock_core.api.joins import CopiesTaken
+from penstock_core.channel.producers import LASTING_PREFIX
+from penstock_core.ids.ids import IdSet
+from penstock_core.loggers import logger
+from penstock_core.messages.joins import Join
+from penstock_core.vocabulary.errors import (
+    IllegalState,
+    NameDoesNotExist,
+    PenstockError,
+    RealmStopping,
+    Unavailable,
+)
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.writer.outboxes import Outboxes, OutboxState, Outgoing
+
+LOOK_S: Final = 2.0
+"""How long what waits is left alone at most, where nothing has told of a change."""
+AGAIN_S: Final = 0.1
+"""How soon what could not be sent is sent again at first; each time twice as much later."""
+NOTHING: Final = Outgoing((), (), IdSet())
+
+_log = logger("penstock.local")
+
+
+class ClusterDoor(Protocol):
+    """Brings copies to whoever owns the realm of the cluster."""
+
+    async def copy_in(
+        self, join: Join, target: str, producer: str, copies: Outgoing
+    ) -> CopiesTaken:
+        """Come back once the cluster has stored the copies on ``target`` with the rights of the
+        join's owner; without any, see whether it would. Raises what stands in the way; then it is
+        not known whether they are stored, and the same ids may be brought again."""
+        ...
+
+
+class OutboxSender:
+    """Sends what waits, in order and again until it is confirmed, and takes it out then."""
+
+    def __init__(self, realm: RunningRealm, door: ClusterDoor) -> None:
+        self._outboxes: Outboxes = realm.joins.outboxes
+        self._incidents = realm.incidents
+        self._door = door
+        self._reasons: dict[int, str] = {}
+        """Why what is in an outbox waits."""
+        self._again: dict[int, tuple[float, float]] = {}
+        """When an outbox is tried again, in seconds of the loop, and how long that is waited."""
+        self._changed = asyncio.Event()
+        self._outboxes.onward = self
+        self._outboxes.on_change(self._changed.set)
+
+    # --- what the realm asks -------------------------------------------------------------
+
+    async def check(self, join: Join, target: str) -> str:
+        """See :class:`~penstock_server.runtime.writer.outboxes.Onward`."""
+        taken = await self._door.copy_in(join, target, "", copies=NOTHING)
+        return taken.name
+
+    def waits_for(self, outbox: int) -> str:
+        """See :class:`~penstock_server.runtime.writer.outboxes.Onward`."""
+        return self._reasons.get(outbox, "")
+
+    # --- sending -------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Send until cancelled, or until the realm stops."""
+        now = asyncio.get_running_loop().time
+        while True:
+            self._changed.clear()
+            try:
+                moved = [await self._apart(each) for each in self._outboxes.now()]
+            except RealmStopping:
+                return
+            if any(moved):
+                continue
+            soonest = min((at for at, _ in self._again.values()), default=now() + LOOK_S)
+            wait_s = min(LOOK_S, max(0.0, soonest - now()))
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    async def _apart(self, outbox: OutboxState) -> bool:
+        """:meth:`_step`, whose unforeseen failure is that of one outbox."""
+        if self._incidents.is_aside("outboxes", outbox.number):
+            return False
+        with self._incidents.barrier("outboxes", outbox.number):
+            return await self._step(outbox)
+        return False
+
+    async def _step(self, outbox: OutboxState) -> bool:
+        """Send the oldest events of an outbox; gives whether there may be more."""
+        number, now_s = outbox.number, asyncio.get_running_loop().time()
+        if number in self._again and self._again[number][0] > now_s:
+            return False
+        try:
+            copies = await self._outboxes.next(number)
+            if copies is None:
+                self._goes_on(number)
+                if outbox.join.ending and await self._outboxes.end(number):
+                    _log.info("outbox.ended", source=outbox.source, destination=outbox.target)
+                return False
+            await self._bring(outbox, copies)
+            await self._outboxes.sent(number, copies.ids)
+        except RealmStopping:
+            raise
+        except (NameDoesNotExist, IllegalState) as error:
+            await self._nowhere(outbox, error)
+            return False
+        except PenstockError as error:
+            self._waits(outbox, error)
+            return False
+        self._goes_on(number)
+        return True
+
+    async def _bring(self, outbox: OutboxState, copies: Outgoing) -> None:
+        producer = f"{LASTING_PREFIX}out:{outbox.join.outbox}"
+        try:
+            taken = await self._door.copy_in(outbox.join, outbox.target, producer, copies=copies)
+        except RealmStopping as error:  # that of the cluster; another node serves it soon
+            raise Unavailable(str(error)) from error
+        newest = copies.ids.highest
+        assert newest is not None, "there are some"
+        if taken.known > max(newest, outbox.next_id - 1):
+            raise IllegalState(
+                f"{outbox.target} has had later events of this join than the node knows of, so the "
+                f"node was restored from a backup, and it cannot be told which of these were "
+                f"copied: delete the join and make it anew"
+            )
+
+    async def _nowhere(self, outbox: OutboxState, error: PenstockError) -> None:
+        """The destination is not there, or will never have this, or the outbox has just ended."""
+        if not any(each.number == outbox.number for each in self._outboxes.now()):
+            self._goes_on(outbox.number)
+        elif not outbox.join.ending:
+            self._waits(outbox, error)
+        elif await self._outboxes.end(outbox.number, given_up=True):
+            self._goes_on(outbox.number)
+            _log.warning(
+                "outbox.given_up",
+                source=outbox.source,
+                destination=outbox.target,
+                events=outbox.waiting,
+                reason=str(error),
+            )
+
+    def _waits(self, outbox: OutboxState, error: PenstockError) -> None:
+        number, reason = outbox.number, str(error)
+        if self._reasons.get(number) != reason:
+            _log.warning(
+                "outbox.waiting",
+                source=outbox.source,
+                destination=outbox.target,
+                code=error.code,
+                reason=reason,
+            )
+        self._reasons[number] = reason
+        _, pause_s = self._again.get(number, (0.0, AGAIN_S / 2))
+        pause_s = min(2 * pause_s, LOOK_S)
+        self._again[number] = asyncio.get_running_loop().time() + pause_s, pause_s
+
+    def _goes_on(self, number: int) -> None:
+        self._again.pop(number, None)
+        self._reasons.pop(number, None)

@@ -1,0 +1,244 @@
+"""A node speaks to the owner of the realm as a client does, for whoever owns a join (SEM N9).
+
+The connection begins with the preface of relayed connections, which is signed with the secret of
+the cluster, so that no user's password has to be kept for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import ssl
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import msgspec
+
+from penstock.client.connection.pending import error_of, reason_of
+from penstock.client.connection.transport import Link
+from penstock_core.access.rights import Principal
+from penstock_core.api.joins import CopiesTaken, CopyIn
+from penstock_core.messages.joins import Join
+from penstock_core.vocabulary.errors import CannotConnect, ConnectionLost, PenstockError
+from penstock_core.vocabulary.ports import Clock
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.relay_preface import RelayOrigin, relay_preface
+from penstock_server.frontends.shared.serving_node import FindOwner, ServingNode, refusal
+from penstock_server.frontends.shared.transports import place_of
+from penstock_server.runtime.writer.outboxes import Outgoing
+
+CONNECT_S: Final = 2.0
+IDLE_S: Final = 20.0
+"""How long a connection is kept on which nothing is said; the owner gives it up later."""
+
+
+class OwnerLink:
+    """One connection to the owner, on which one request after the other is asked."""
+
+    def __init__(self, owner: ServingNode) -> None:
+        self.process = owner.process
+        self.used_s = 0.0
+        self._name = owner.name
+        self._link = Link(self)
+        self._asked = 0
+        self._waiting: asyncio.Future[Any] | None = None
+        self._lost: PenstockError | None = None
+        self._farewell: PenstockError | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._lost is None and self._link.is_open
+
+    async def open(
+        self, place: tuple[str, int], introduce: Callable[[asyncio.Transport], bytes], tls: Any
+    ) -> None:
+        """Connect, be introduced, and be welcomed."""
+        loop = asyncio.get_running_loop()
+        made = lambda: _Introduced(introduce)  # noqa: E731
+        transport, _ = await loop.create_connection(made, *place)
+        if tls is not None:
+            upgraded = await loop.start_tls(transport, self._link, tls, server_hostname=place[0])
+            assert upgraded is not None, "it has not been closed"
+            self._link.connection_made(upgraded)
+        else:
+            transport.set_protocol(self._link)
+            self._link.connection_made(transport)
+        self._waiting = loop.create_future()
+        self._link.send(wire.Hello("penstock-node", secrets.token_hex(16)))
+        await self._answer()
+
+    async def ask(self, request: CopyIn, *bodies: bytes) -> Any:
+        """The answer to a request. Raises what the owner refuses it with, ``ConnectionLost``."""
+        self._asked += 1
+        self._waiting = asyncio.get_running_loop().create_future()
+        self._link.send(wire.Asked(self._asked, request), *bodies)
+        return await self._answer()
+
+    async def _answer(self) -> Any:
+        assert self._waiting is not None, "something was asked"
+        if self._lost is not None:
+            raise self._lost
+        self.used_s = asyncio.get_running_loop().time()
+        return await self._waiting
+
+    def close(self) -> None:
+        """End it; nothing is asked any more."""
+        if self._link.is_open:
+            self._link.send(wire.Bye())
+            self._link.finish()
+
+    def abort(self) -> None:
+        """Drop it."""
+        self._link.abort()
+
+    # --- what the connection tells -------------------------------------------------------
+
+    def received(self, link: Link, message: wire.FromServer, body: memoryview) -> None:
+        """See :class:`~penstock.client.connection.transport.Receiver`."""
+        match message:
+            case wire.Welcome():
+                self._answered(None)
+            case wire.Done(number, answer) if number == self._asked:
+                self._answered(answer)
+            case wire.Failed(number, code, text) if number == self._asked:
+                self._failed(error_of(code, text))
+            case wire.Goodbye(code, text):
+                self._farewell = error_of(code, text)
+            case _:
+                pass  # an answer that nobody waits for any more
+
+    def lost(self, link: Link, reason: BaseException | None) -> None:
+        """See :class:`~penstock.client.connection.transport.Receiver`."""
+        if self._lost is None:
+            why = f"the connection to node {self._name} was lost: {reason_of(reason)}"
+            self._lost = self._farewell or ConnectionLost(why)
+            self._failed(self._lost)
+
+    def _answered(self, answer: Any) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(answer)
+
+    def _failed(self, error: PenstockError) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(error)
+
+
+class _Introduced(asyncio.Protocol):
+    """Says who the node is before anything else, and before TLS."""
+
+    def __init__(self, introduce: Callable[[asyncio.Transport], bytes]) -> None:
+        self._introduce = introduce
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast("asyncio.Transport", transport)
+        transport.write(self._introduce(transport))
+
+
+class OwnerDoor:
+    """The way from a node to the realm of the cluster, wherever that is served."""
+
+    def __init__(
+        self,
+        owner: FindOwner,
+        secret: bytes,
+        node: str,
+        clock: Clock,
+        *,
+        answer_s: float,
+        has_quorum: Callable[[], bool],
+        tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
+    ) -> None:
+        """``owner`` also finds the node itself. An owner that has not answered for ``answer_s``
+        seconds is given up. ``tls`` tells by which certificates owners are known."""
+        self._owner = owner
+        self._secret = secret
+        self._node = node
+        self._clock = clock
+        self._answer_s = answer_s
+        self._has_quorum = has_quorum
+        self._tls = tls
+        self._links: dict[Principal, OwnerLink] = {}
+        self._turn = asyncio.Lock()
+
+    async def copy_in(
+        self, join: Join, target: str, producer: str, copies: Outgoing
+    ) -> CopiesTaken:
+        """See :class:`~penstock_cluster.nodes.outbox.ClusterDoor`."""
+        request = CopyIn(target, join.archive, producer, parts=copies.parts)
+        async with self._turn:
+            owner = self._owner()
+            if owner is None:
+                raise refusal(None, "native", has_quorum=self._has_quorum())
+            self._drop_old(owner)
+            link: OwnerLink | None = None
+            try:
+                async with asyncio.timeout(CONNECT_S + self._answer_s):
+                    link = await self._linked(owner, principal_of(join, self._node))
+                    answer = await link.ask(request, *copies.bodies)
+            except TimeoutError:
+                self.abort()
+                raise CannotConnect(f"node {owner.name} has not answered") from None
+            except (OSError, ssl.SSLError) as error:
+                raise CannotConnect(
+                    f"node {owner.name}, at {owner.url('native')}, cannot be reached: {error}"
+                ) from error
+            finally:
+                if link is not None and not link.is_open:
+                    self._forget(link)
+            return msgspec.convert(answer, CopiesTaken)
+
+    async def _linked(self, owner: ServingNode, principal: Principal) -> OwnerLink:
+        known = self._links.get(principal)
+        if known is not None:
+            return known
+        place = owner.place("native")
+        if place is None:
+            raise CannotConnect(f"node {owner.name} does not tell where it serves")
+
+        def introduce(transport: asyncio.Transport) -> bytes:
+            here, there = place_of(transport, "sockname"), place_of(transport, "peername")
+            origin = RelayOrigin(here, there, self._node, speaks_for=principal)
+            now_s = self._clock.now_us() // 1_000_000
+            return relay_preface(origin, self._secret, process=owner.process, now_s=now_s)
+
+        is_safe = owner.url("native").startswith("penstocks://")
+        link = OwnerLink(owner)
+        try:
+            await link.open(place, introduce, self._tls() if is_safe else None)
+        except BaseException:
+            link.abort()
+            raise
+        self._links[principal] = link
+        return link
+
+    def _drop_old(self, owner: ServingNode) -> None:
+        """Close connections that are of no use any more."""
+        now_s = asyncio.get_running_loop().time()
+        for link in list(self._links.values()):
+            is_idle = now_s - link.used_s > IDLE_S
+            if link.process != owner.process or is_idle or not link.is_open:
+                link.close()
+                self._forget(link)
+
+    def _forget(self, link: OwnerLink) -> None:
+        self._links = {who: each for who, each in self._links.items() if each is not link}
+
+    def abort(self) -> None:
+        """Drop all connections."""
+        for link in self._links.values():
+            link.abort()
+        self._links.clear()
+
+    def close(self) -> None:
+        """End all connections."""
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+
+def principal_of(join: Join, node: str) -> Principal:
+    """With whose rights a join of a node copies; the realm's own join has every right."""
+    if not join.owner:
+        return Principal("realm", node, trusted=True)
+    user, _, host = join.owner.rpartition("@")
+    return Principal(user, host, groups=frozenset(join.groups))

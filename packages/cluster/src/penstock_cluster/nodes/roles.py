@@ -1,0 +1,177 @@
+"""The two roles of a node: it serves the realm, or it stands by and sends clients to who does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final, NoReturn
+
+from penstock_cluster.nodes.node import ClusterNode
+from penstock_cluster.nodes.standing_by import StandbyListener
+from penstock_cluster.owning.register_records import MemberRecord
+from penstock_core.loggers import logger
+from penstock_core.vocabulary.errors import NoQuorum, Unavailable
+from penstock_core.vocabulary.node_figures import SHARD, TenureCounts
+from penstock_core.vocabulary.ports import Blobs, Journal, StorageEngine
+from penstock_core.wire.native import messages as wire
+from penstock_server.frontends.native.listener import NativeListener
+from penstock_server.frontends.shared.serving_node import QUORUM_LOST, ServingNode
+from penstock_server.runtime.access.incidents import Incidents
+from penstock_server.runtime.delivery.owner_lease import OwnerLease
+from penstock_server.runtime.realm import RunningRealm
+
+_LOOK_S: Final = 0.1
+ENGINE_LOOK_S: Final = 10.0
+"""How often the owner asks how the engine is, and how long it waits for the answer at most."""
+_DAMAGES_MAX: Final = 1_000
+
+OpenRealm = Callable[[Journal, Blobs, OwnerLease], Awaitable[RunningRealm]]
+ServeRealm = Callable[[RunningRealm, OwnerLease, asyncio.Event], Awaitable[None]]
+"""Lets clients come until the event is set, and closes the realm then."""
+
+_log = logger("penstock.cluster")
+
+
+class NodeRoles:
+    """Serves the shard of a :class:`ClusterNode` while it owns it, and stands by otherwise."""
+
+    def __init__(self, open_realm: OpenRealm, serve_realm: ServeRealm) -> None:
+        self._open_realm = open_realm
+        self._serve_realm = serve_realm
+        self._lease: OwnerLease | None = None
+        self._standby: StandbyListener | None = None
+
+    async def stand_by(
+        self, node: ClusterNode, standby: StandbyListener, told: Callable[[str], None]
+    ) -> None:
+        """Stand by whenever nothing is served here, until cancelled. ``told`` is called with the
+        name of the owner, each time that the node begins to stand by or the owner changes; empty
+        when nobody is known to serve any more."""
+        self._standby = standby
+        await standby.open()
+        last: str | None = ""
+        try:
+            while True:
+                await node.changed()
+                with node.incidents.barrier("standing by", ends=()):
+                    standby.tell_owners()
+                    owner = node.owner(SHARD)
+                    if not standby.is_open or _is_own(node, owner):
+                        last = None
+                    elif (name := "" if owner is None else owner.node) != last:
+                        told(name)
+                        last = name
+        finally:
+            self._standby = None
+            standby.close()
+
+    # --- what the node asks --------------------------------------------------------------
+
+    async def open(
+        self, shard: int, journal: Journal, blobs: Blobs, lease: OwnerLease
+    ) -> RunningRealm:
+        """See :class:`~penstock_cluster.nodes.node.ShardServer`."""
+        self._lease = lease
+        return await self._open_realm(journal, blobs, lease)
+
+    async def serve(self, realm: RunningRealm, stopping: asyncio.Event) -> None:
+        """See :class:`~penstock_cluster.nodes.node.ShardServer`."""
+        assert self._lease is not None, "it was opened with one"
+        if self._standby is not None:
+            self._standby.close()
+        try:
+            await self._serve_realm(realm, self._lease, stopping)
+        finally:
+            if self._standby is not None:
+                await self._standby.open()
+
+
+async def watch_engine(
+    engine: StorageEngine, counts: TenureCounts, incidents: Incidents
+) -> NoReturn:
+    """Note every few seconds which of the engine's servers takes appends, and what is damaged on
+    them, until cancelled."""
+    while True:
+        leader = ""
+        with (
+            incidents.barrier("engine", ends=()),
+            suppress(TimeoutError, Unavailable),  # then nobody is known to lead
+        ):
+            async with asyncio.timeout(ENGINE_LOOK_S):
+                health = await engine.health()
+            leader = health.leader
+            if len(counts.damages) < _DAMAGES_MAX:
+                counts.damages.update(health.damage)
+        counts.leader = leader
+        await asyncio.sleep(ENGINE_LOOK_S)
+
+
+def serving_node(node: ClusterNode) -> ServingNode | None:
+    """The node that serves the realm, for those who have come to this one."""
+    return None if _is_own(node, node.owner(SHARD)) else owning_node(node)
+
+
+def owning_node(node: ClusterNode) -> ServingNode | None:
+    """The node that serves the realm, which may be this one."""
+    owner = node.owner(SHARD)
+    if owner is None:
+        return None
+    return ServingNode(owner.node, owner.serves, owner.nonce, secret_name=owner.secret_name)
+
+
+def owners_in(node: ClusterNode) -> wire.Owners:
+    """Which node owns what, and which nodes are there, as clients are told."""
+    claim, owner = node.claims.claims.get(SHARD), node.owner(SHARD)
+    known = {member.node: _native_place(member) for member in node.present()}
+    return wire.Owners(
+        version=0 if claim is None else claim.epoch,
+        owners={} if owner is None else {SHARD: _native_place(owner)},
+        nodes=tuple(filter(None, known.values())),
+    )
+
+
+LOCAL: Final = "local"
+"""Where a member tells the address of its local channels, beside those of its front ends."""
+
+
+def local_doors(node: ClusterNode) -> dict[str, str]:
+    """Where each node has its local channels, by node."""
+    members = node.claims.members.values()
+    return {each.node: each.serves[LOCAL] for each in members if LOCAL in each.serves}
+
+
+def unfit_in(node: ClusterNode) -> str:
+    """Why a node could not take the realm over; empty: it could."""
+    return node.claims.unfit(node.claims.me, SHARD)
+
+
+def _native_place(member: MemberRecord) -> str:
+    return member.serves.get("native", "").partition("://")[2]
+
+
+async def tell_owners(node: ClusterNode, listener: NativeListener) -> None:
+    """Tell the clients of a realm which node owns what whenever that changes, until cancelled."""
+    while True:
+        await node.changed()
+        with listener.realm.incidents.barrier("owners", ends=()):
+            listener.tell_owners()
+
+
+def _is_own(node: ClusterNode, owner: MemberRecord | None) -> bool:
+    return owner is not None and owner.node == node.claims.me.node
+
+
+async def suspend_without_quorum(lease: OwnerLease, listener: NativeListener) -> None:
+    """End all sessions when the lease does not hold any more, and take them again once it does:
+    nothing true could be said to them meanwhile. Runs until cancelled."""
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        with listener.realm.incidents.barrier("quorum", ends=()):
+            if lease.holds():
+                if listener.suspended is not None:
+                    listener.resume()
+                    _log.info("realm.quorum_back")
+            elif listener.suspended is None:
+                listener.suspend(NoQuorum(QUORUM_LOST))
+                _log.warning("realm.no_quorum", reason=QUORUM_LOST)

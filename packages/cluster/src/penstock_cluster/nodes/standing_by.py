@@ -1,0 +1,151 @@
+"""A node that stands by listens at its ports, and tells everybody which node serves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from penstock_cluster.relay import RelayChooser, Relays, Wants, relay_before_tls
+from penstock_core.wire.native import messages as wire
+from penstock_server.frontends.front_end import NATIVE, FrontEnd, StandbyNode, front_ends
+from penstock_server.frontends.native.standby import OwnerFollowers
+from penstock_server.frontends.shared.arrivals import Arrivals
+from penstock_server.frontends.shared.handshakes import Handshake, TlsServer
+from penstock_server.frontends.shared.ports import HeldPorts, SocketServers, open_server
+from penstock_server.frontends.shared.protocol_detection import ProtocolSniffer
+from penstock_server.frontends.shared.serving_node import FindOwner
+from penstock_server.frontends.shared.tls import Tls
+from penstock_server.runtime.access.incidents import Incidents
+
+Make = Callable[[], asyncio.BaseProtocol]
+Waiting = ProtocolSniffer | Handshake | RelayChooser
+PATIENCE_S = 10.0
+CONNECTIONS_MAX = 1_000
+
+
+class StandbyListener:
+    """Opened while the node stands by, and closed while it serves; both as often as it takes."""
+
+    def __init__(
+        self,
+        owner: FindOwner,
+        owners: Callable[[], wire.Owners],
+        places: Mapping[str, tuple[str, int]],
+        name: str,
+        ports: HeldPorts | None = None,
+        tls: Tls | None = None,
+        relays: Relays | None = None,
+        has_quorum: Callable[[], bool] = lambda: True,
+        unfit: Callable[[], str] = str,
+        incidents: Incidents | None = None,
+    ) -> None:
+        """``places`` has host and port of each front end, by its name; ``name`` is the node's own.
+        Without ``relays`` nothing is relayed: all clients are told where to go. ``has_quorum``
+        says whether the node reaches the engine, ``unfit`` why it could not take the realm over,
+        ``incidents`` what its background tasks could not do."""
+        self.is_open = False
+        self._arrivals = Arrivals(owner, PATIENCE_S, CONNECTIONS_MAX, has_quorum=has_quorum)
+        self._followers = OwnerFollowers(owners)
+        self._places = places
+        self._name = name
+        self._ports = ports
+        self._tls = tls
+        self._relays = relays
+        self._unfit = unfit
+        self._incidents = incidents or Incidents()
+        self.patience_s = PATIENCE_S
+        self._servers: list[asyncio.Server | SocketServers | TlsServer] = []
+        self._waiting: dict[Waiting, None] = {}
+        """Connections whose handshake is not over, or whose first bytes are still to come."""
+
+    async def open(self) -> None:
+        """Listen at the node's ports."""
+        if self.is_open:
+            return
+        self.is_open = True
+        installed = front_ends()
+        node = StandbyNode(
+            self._arrivals,
+            self._followers,
+            self._name,
+            is_relaying=self._is_relaying,
+            unfit=self._unfit,
+            incidents=self._incidents.open,
+        )
+        for name, place in self._places.items():
+            front_end = installed[name]
+            make, wants = front_end.standby(node), front_end.wants_relay
+            if name == NATIVE:
+                others = {each.first_bytes: each for each in installed.values() if each.first_bytes}
+                wants = partial(_wants_relay, front_end, tuple(others))
+                recognized = {
+                    first_bytes: each.standby(node)
+                    for first_bytes, each in others.items()
+                    if each.name in self._places
+                }
+                make = self._sniffed(make, recognized) if recognized else make
+            await self._listen(name, place, make, wants=wants)
+
+    def close(self) -> None:
+        """Leave the ports to somebody else."""
+        self.is_open = False
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        for waiting in list(self._waiting):
+            waiting.abort()
+        self._arrivals.abort()
+        self._followers.close()
+        if self._relays is not None:
+            self._relays.cut(all_of_them=True)
+
+    def tell_owners(self) -> None:
+        """Tell clients that follow the owners what has changed, and relay to the right one."""
+        if self.is_open:
+            self._followers.tell()
+            if self._relays is not None:
+                self._relays.cut()
+
+    async def _listen(
+        self, front_end: str, place: tuple[str, int], make: Make, wants: Wants
+    ) -> None:
+        relays = self._relays
+        if self._tls is None:
+            if relays is not None:
+                make = partial(RelayChooser, relays, front_end, wants, make, self)
+            self._servers.append(await open_server(make, *place, self._ports))
+            return
+        before = None if relays is None else partial(relay_before_tls, relays, front_end)
+        server = TlsServer(
+            self._tls.context, PATIENCE_S, make, enter=self.enter, leave=self.leave, before=before
+        )
+        await server.listen(*place, self._ports)
+        self._servers.append(server)
+
+    def _is_relaying(self) -> bool:
+        return self._relays is not None and self._relays.may_begin("http")
+
+    def _sniffed(self, native: Make, others: Mapping[bytes, Make]) -> Make:
+        return partial(
+            ProtocolSniffer, native, others, PATIENCE_S, enter=self.enter, leave=self.leave
+        )
+
+    # --- WaitingPlaces -------------------------------------------------------------------
+
+    def enter(self, waiting: Waiting) -> bool:
+        """Count a connection of which it is not known yet what becomes of it."""
+        if not self.is_open or len(self._waiting) >= CONNECTIONS_MAX:
+            return False
+        self._waiting[waiting] = None
+        return True
+
+    def leave(self, waiting: Waiting) -> None:
+        """Count it no more."""
+        self._waiting.pop(waiting, None)
+
+
+def _wants_relay(native: FrontEnd, others: tuple[bytes, ...], data: bytes) -> bool | None:
+    """Whether a connection that begins so at the native port is relayed to the owner: whatever
+    another front end recognises, and what the native one says."""
+    return data.startswith(others) or native.wants_relay(data)

@@ -1,0 +1,330 @@
+"""A whole realm moved to other stores: from one machine onto the engine of a cluster, and back.
+
+The realm is stopped, or looked at: its state was recovered from where it is. What is in no file is
+sealed, every file is copied under a name that tells its content, and a snapshot in the form of the
+destination is the last thing written. So ids, counters and durables are those of the source, a copy
+that was broken off goes on with the files that are there, and nothing is true before the snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
+from xxhash import xxh3_64_intdigest
+
+from penstock_core.channel.recovery import at_once
+from penstock_core.channel.state import RealmRules
+from penstock_core.columns.files.growing_segment import end_of_batches, mended_tail
+from penstock_core.columns.files.segments import SegmentImage, SegmentIndex
+from penstock_core.ids.ids import Span
+from penstock_core.messages.definitions import ChannelCreated
+from penstock_core.messages.retention import Removed
+from penstock_core.messages.segments import Sealed
+from penstock_core.messages.snapshots import Restored
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import Damaged, IllegalState
+from penstock_core.vocabulary.ports import Blobs, Journal, Offload
+from penstock_core.vocabulary.reach import (
+    NewHome,
+    durables_of,
+    is_everywhere,
+    leads_out,
+    relocated,
+)
+from penstock_server.runtime.store.channel_store import ChannelStore
+from penstock_server.runtime.store.file_names import SNAPSHOTS, FileNames
+from penstock_server.runtime.store.merge_store import MergeStore
+from penstock_server.runtime.store.records import FactRecord, decode_block, encode_block
+from penstock_server.runtime.store.sealed_file import SealedFile
+from penstock_server.runtime.store.state import RealmState
+from penstock_server.runtime.upkeep.compaction import SPINDLE_ROWS
+from penstock_server.runtime.upkeep.recovery import RecoveredRealm
+from penstock_server.runtime.upkeep.sealed_rows import image_of, publishers_of
+from penstock_server.runtime.upkeep.snapshot_image import summed
+
+SEGMENTS: Final = "segments/"
+SEGMENT_BYTES: Final = 64 << 20
+"""Bytes of events after which a file that is sealed for the journey is full."""
+
+Told = Callable[[int], None]
+"""Hears how many bytes of files are there so far."""
+
+
+class RelocationPlan(Struct, frozen=True, kw_only=True):
+    """What moves."""
+
+    channels: int
+    queues: int
+    durables: int
+    events: int
+    files: int
+    """Sealed files."""
+    bytes: int
+    """Bytes in them."""
+    unsealed_bytes: int
+    """Bytes of events that are in no file yet."""
+    local: tuple[str, ...]
+    """Stores that will not be cluster-wide, where the destination is a cluster: of their events
+    only those of the present owner are there (SEM N5)."""
+
+
+class Relocation:
+    """One realm on its way."""
+
+    def __init__(
+        self, recovered: RecoveredRealm, source: Blobs, rules: RealmRules, offload: Offload
+    ) -> None:
+        """``rules`` are those of the destination. Raises ``Damaged`` for a realm that has lost
+        something, and ``IllegalState`` for one that the destination cannot have."""
+        if recovered.has_gaps or recovered.unreadable:
+            raise Damaged(
+                f"the realm is damaged, and is not moved as it is: {recovered.damage[0]}. "
+                f"`penstock store repair` sets aside what cannot be read"
+            )
+        self._state = recovered.state
+        self._newest_us = recovered.newest_us
+        self._source = source
+        self._rules = rules
+        self._offload = offload
+        _check_directory(self._state, self._definitions(), rules)
+
+    def plan(self) -> RelocationPlan:
+        """What there is to move."""
+        machines = [machine.state for machine in self._state.channels.values()]
+        stores = self._state.stores.values()
+        local = [
+            state.name
+            for state, definition in zip(machines, self._definitions().values(), strict=True)
+            if self._rules.is_cluster and not is_everywhere(definition) and state.name[0] != "$"
+        ]
+        return RelocationPlan(
+            channels=sum(state.definition.kind == "channel" for state in machines),
+            queues=sum(state.definition.kind == "queue" for state in machines),
+            durables=sum(len(state.durables) for state in machines)
+            - sum(state.definition.kind == "queue" for state in machines),
+            events=sum(len(state.stored) for state in machines),
+            files=sum(len(store.files) for store in stores),
+            bytes=sum(store.sealed_bytes for store in stores),
+            unsealed_bytes=sum(len(each.body) for store in stores for each in store.all_unsealed()),
+            local=tuple(sorted(local)),
+        )
+
+    async def copy_files(self, target: Blobs, told: Told = lambda _: None) -> int:
+        """Copy the files that will never change, for a realm that still runs: the rest goes faster
+        when it is stopped. Gives how many were not there."""
+        there = {info.name: info.size for info in await target.list(SEGMENTS)}
+        copied = done = 0
+        for file in self._files():
+            if not file.grows:
+                copied += await self._copied(file, target, there) is not None
+                done += file.index.size
+                told(done)
+        return copied
+
+    async def finish(
+        self,
+        target: Blobs,
+        journal: Journal,
+        names: FileNames,
+        now_us: int,
+        told: Told = lambda _: None,
+    ) -> None:
+        """Copy everything, and make it true: the journal has been opened for this writer alone, in
+        the epoch of ``names``. Raises ``Deposed`` when somebody else has the journal by now, and
+        ``NameDoesNotExist`` when the source has removed a file meanwhile."""
+        there = {info.name: info.size for info in await target.list(SEGMENTS)}
+        await self._seal_all(target, there)
+        done = 0
+        for store in self._state.stores.values():
+            files = []
+            for file in store.files:
+                done += file.index.size
+                files.append(await self._moved_file(file, target, there))
+                told(done)
+            store.files = files
+        at_us = max(now_us, self._newest_us)
+        image = self._image(at_us)
+        # The empty block has a number of its own, so that the snapshot has one, too; and it is
+        # refused to whoever is not the owner any more.
+        sequence = await journal.append(journal.info().tail, encode_block(at_us, [], []))
+        kept = names.snapshots(sequence)
+        for info in await target.list(SNAPSHOTS):
+            await target.delete(info.name)  # of an attempt that was broken off
+        for name in kept:
+            await target.put(name, image)
+        known = {file.name for file in self._files()}
+        for name in there.keys() - known:
+            await target.delete(name)
+
+    def _files(self) -> Iterator[SealedFile]:
+        for store in self._state.stores.values():
+            yield from store.files
+
+    # --- files ---------------------------------------------------------------------------
+
+    async def _seal_all(self, target: Blobs, there: dict[str, int]) -> None:
+        for number, store in self._state.stores.items():
+            if isinstance(store, MergeStore):
+                continue  # its states are in the snapshot
+            while rest := store.all_unsealed():
+                end, pieces = store.unsealed(SPINDLE_ROWS, SEGMENT_BYTES) or (rest[-1].end, rest)
+                await self._seal(number, store, target, there=there, end=end, pieces=pieces)
+            self._keep_late(number, store)
+
+    async def _seal(
+        self,
+        number: int,
+        store: ChannelStore,
+        target: Blobs,
+        there: dict[str, int],
+        end: int,
+        pieces: list,  # type: ignore[type-arg]
+    ) -> None:
+        state = self._state.channels[number].state
+        compression = state.definition.storage.compression
+        wanted = state.stored.within(Span(max(pieces[0].first, store.sealed_through), end))
+        fact = Sealed(end)
+        if wanted:
+            image = await self._offload(
+                lambda: image_of(pieces, wanted, store.columns, compression=compression)
+            )
+            folder = f"{SEGMENTS}{store.folder(state.name, number)}"
+            name = _name(folder, image.index)
+            await self._put(name, image, target, there=there)
+            index = msgspec.msgpack.encode(image.index)
+            fact = Sealed(end, name, index, publishers=publishers_of(pieces, wanted))
+        self._state.apply(number, fact)
+
+    def _keep_late(self, number: int, store: ChannelStore) -> None:
+        """What was stored too late for a file (SEM J7) is in the snapshot, unless the channel keeps
+        nothing over a restart there."""
+        for piece in store.tail:
+            piece.place = None  # its bytes are copied
+        definition = self._definitions()[number]
+        if store.late and not self._rules.type_of(definition).survives_restart:
+            self._state.apply(number, Removed(store.late.spans, Cause.DROPPED))
+
+    async def _moved_file(
+        self, file: SealedFile, target: Blobs, there: dict[str, int]
+    ) -> SealedFile:
+        if file.name in there and _name(file.name.rpartition("/")[0], file.index) == file.name:
+            return SealedFile(file.name, file.index, file.publishers)
+        image = await self._copied(file, target, there)
+        index = file.index if image is None else image.index
+        name = _name(file.name.rpartition("/")[0], index)
+        return SealedFile(name, index, file.publishers)
+
+    async def _copied(
+        self, file: SealedFile, target: Blobs, there: dict[str, int]
+    ) -> SegmentImage | None:
+        """Copy a file; None where it was there already. Raises ``Damaged``."""
+        folder = file.name.rpartition("/")[0]
+        if not file.grows and there.get(_name(folder, file.index)) == file.index.size:
+            return None
+        data = await self._source.get(file.name)
+        image = await self._offload(lambda: _image_from(file, data))
+        await self._put(_name(folder, image.index), image, target, there=there)
+        return image
+
+    async def _put(
+        self, name: str, image: SegmentImage, target: Blobs, there: dict[str, int]
+    ) -> None:
+        if there.get(name) != image.index.size:
+            await target.put(name, image.chunks)
+            there[name] = image.index.size
+
+    # --- the snapshot --------------------------------------------------------------------
+
+    def _image(self, at_us: int) -> list:  # type: ignore[type-arg]
+        """The snapshot in the form of the destination, which was read back once."""
+        records, bodies = self._state.snapshot()
+        definitions = self._definitions()
+        moved = [_moved(record, definitions) for record in at_once(records)]
+        block = b"".join(encode_block(at_us, moved, bodies))
+        state = RealmState(self._rules)
+        header, read = decode_block(memoryview(block))
+        for record in header.records:
+            state.apply_stored(record, read)
+        assert not state.skipped, state.skipped
+        return summed([block])
+
+    def _definitions(self) -> dict[int, Definition]:
+        """The attributes of each store at the destination."""
+        directory = self._state.directory
+        found = {}
+        for number, machine in directory.channels.items():
+            definition = machine.state.definition
+            deciding = definition
+            if definition.kind == "schedule":
+                parent = directory.number_of(definition.dead_event_store)
+                deciding = directory.channels[parent].state.definition
+            clusterable = self._rules.types[deciding.type].clusterable
+            there = NewHome(self._rules.is_cluster, clusterable)
+            found[number] = relocated(definition, deciding, there)
+        return found
+
+
+def _name(folder: str, index: SegmentIndex) -> str:
+    """The name of a file that tells its content: a copy that is there is the same."""
+    ids = f"{index.first_id:020d}-{index.end_id - 1:020d}"
+    return f"{folder}/{ids}.{index.checksum:016x}.arrow"
+
+
+def _image_from(file: SealedFile, data: memoryview) -> SegmentImage:
+    """The content of a file as a spindle. Raises ``Damaged``."""
+    index = file.index
+    if file.grows:
+        at = end_of_batches(index.batches)
+        tail = mended_tail(data, index) if len(data) >= at else b""
+        if xxh3_64_intdigest(tail) != index.checksum:
+            raise Damaged(f"{file.name} ends in the middle of its events; nothing was moved")
+        content = pa.py_buffer(b"".join((data[:at], tail)))
+        index = replace(index, size=content.size, checksum=xxh3_64_intdigest(content))
+        return SegmentImage(content, index)
+    if len(data) != index.size or xxh3_64_intdigest(data) != index.checksum:
+        raise Damaged(
+            f"{file.name} fails its checksum. `penstock store repair` sets aside what cannot be "
+            f"read; what is there already stays"
+        )
+    return SegmentImage(pa.py_buffer(data), index)
+
+
+def _moved(record: FactRecord, definitions: dict[int, Definition]) -> FactRecord:
+    match record.fact:
+        case ChannelCreated(number) as fact:
+            return replace(record, fact=replace(fact, definition=definitions[number]))
+        case Restored() as fact:
+            definition = definitions[record.channel]
+            durables = durables_of(definition, fact.durables)
+            return replace(record, fact=replace(fact, definition=definition, durables=durables))
+        case _:
+            return record
+
+
+def _check_directory(
+    state: RealmState, definitions: dict[int, Definition], rules: RealmRules
+) -> None:
+    """Raise ``IllegalState`` where events of a cluster-wide store would go where only one node
+    keeps them."""
+    if not rules.is_cluster:
+        return
+    directory = state.directory
+    ways = [(join.source, join.destination, "is joined to") for join in directory.joins]
+    for number, definition in definitions.items():
+        if definition.dead_event_store and definition.kind != "schedule":
+            dead = directory.number_of(definition.dead_event_store)
+            ways.append((number, dead, "has the dead event store"))
+    for source, destination, how in ways:
+        if leads_out(definitions[source], definitions[destination]):
+            name, other = (directory.channels[each].state.name for each in (source, destination))
+            raise IllegalState(
+                f"{name} {how} {other}, a {definitions[destination].type} channel, which cannot be "
+                f"cluster-wide: it would not keep what {name} does. Edit {name}, or remove the "
+                f"join, before the realm is moved"
+            )

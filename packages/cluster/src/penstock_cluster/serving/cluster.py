@@ -1,0 +1,447 @@
+"""A node of a cluster, as a process: it serves the realm, or stands by and takes it over."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from penstock_cluster.bootstrap.cluster import (
+    advertised,
+    check_engine,
+    check_names,
+    cluster_secret,
+    identity_of,
+    made_identity,
+    member,
+    open_engine,
+    open_inspector,
+    open_shard,
+    owner_tls,
+    places_in,
+)
+from penstock_cluster.bootstrap.node_directory import NodeDirectory
+from penstock_cluster.nodes.local_names import ClusterWideNames
+from penstock_cluster.nodes.node import ClusterNode
+from penstock_cluster.nodes.node_state import (
+    cluster_info,
+    figures_of,
+    node_figures,
+    process_figures,
+)
+from penstock_cluster.nodes.owner_link import OwnerDoor
+from penstock_cluster.nodes.roles import (
+    NodeRoles,
+    local_doors,
+    owners_in,
+    owning_node,
+    serving_node,
+    suspend_without_quorum,
+    tell_owners,
+    unfit_in,
+    watch_engine,
+)
+from penstock_cluster.nodes.standing_by import StandbyListener
+from penstock_cluster.owning.arriving import refuse_half_a_realm
+from penstock_cluster.owning.register_records import MemberRecord
+from penstock_cluster.relay import Relays
+from penstock_cluster.serving.history import HistoryServer, check_history
+from penstock_cluster.serving.local import LocalRealm, check_local
+from penstock_core.loggers import logger
+from penstock_core.tasks import leave_to_owner, start_task
+from penstock_core.version import __version__
+from penstock_core.vocabulary.errors import AddressInUse, NoQuorum, PenstockError
+from penstock_core.vocabulary.node_figures import SHARD, NodeFigures
+from penstock_core.vocabulary.ports import (
+    Blobs,
+    Clock,
+    EngineHealth,
+    Journal,
+    Registry,
+    StorageEngine,
+)
+from penstock_server.bootstrap import native_listener, notifying, tls, with_certificate
+from penstock_server.frontends.front_end import front_ends
+from penstock_server.frontends.native.listener import NativeListener
+from penstock_server.frontends.shared.ports import HeldPorts
+from penstock_server.frontends.shared.relayed import RelayGate
+from penstock_server.frontends.shared.tls import Tls
+from penstock_server.runtime.delivery.owner_lease import OwnerLease
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_server.serving.lifecycle import (
+    collect_rarely,
+    first_failure,
+    log_limits,
+    log_recovery,
+    reload,
+    reload_certificate,
+    run,
+    show_first_password,
+    wanted_front_ends,
+)
+from penstock_server.settings import ClusterSettings, Settings
+
+AGAIN_S: Final = 2.0
+"""Between two attempts to open an engine without a majority."""
+ANSWER_S: Final = 2.0
+"""How much longer than the lease an owner may take to answer: then another one is there."""
+
+_log = logger("penstock.cluster")
+
+
+async def serve_node(directory: Path, settings: Settings, stopping: asyncio.Event) -> None:
+    """Be a node of a cluster until ``stopping`` is set; what it serves is handed over then. The
+    path of the ``directory`` is absolute.
+
+    Raises ``InvalidArgument``, ``AddressInUse``, ``DataDirectoryInUse``; ``Unavailable`` and
+    ``Damaged`` where the engine would lose what it acknowledges, or has lost it; ``Deposed`` when
+    another process has taken the node's name. An engine without a majority is waited for.
+    """
+    check_names(settings.cluster)  # refused before anything is made
+    check_local(settings.cluster)
+    check_history(settings.cluster)
+    advertised(settings)
+    clock, cluster = SystemClock(), settings.cluster
+    with NodeDirectory(str(directory), cluster.name, cluster.node) as home:
+        settings = with_certificate(directory, settings)
+        opened = await _opened_engine(cluster, clock, stopping)
+        if opened is None:
+            return
+        engine, health = opened
+        ports = HeldPorts()
+        try:
+            registry = await engine.registry()
+            await refuse_half_a_realm(registry)
+            home.check_realm(await identity_of(registry))
+            settings = await _hold(ports, settings)
+            log_limits(settings)
+            collect_rarely()
+            _log.info(
+                "cluster.joined",
+                node=home.record.node,
+                cluster=cluster.name,
+                engine=health.kind,
+                version=health.version,
+                servers=health.servers,
+                lease_s=cluster.lease_s,
+            )
+            secret = await cluster_secret(registry, cluster)
+            node = NodeProcess(
+                home, settings, engine, registry=registry, secret=secret, clock=clock, ports=ports
+            )
+            if cluster.local_port is not None:
+                await node.open_local()
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, node.reload)
+            await node.run(stopping)
+        finally:
+            await engine.close()
+            ports.close()  # the last of all: whoever is refused there takes this process for dead
+
+
+async def _opened_engine(
+    cluster: ClusterSettings, clock: Clock, stopping: asyncio.Event
+) -> tuple[StorageEngine, EngineHealth] | None:
+    """The engine, opened and checked. As long as it has no majority of its servers, as after a
+    power cut of all machines, it is tried again; None: ``stopping`` was set first."""
+    reason = ""
+    while not stopping.is_set():
+        opening = start_task(
+            _open_checked(cluster, clock), name="engine-open", on_failure=leave_to_owner
+        )
+        ended = start_task(stopping.wait(), name="engine-open-ends")
+        try:
+            await asyncio.wait([opening, ended], return_when=asyncio.FIRST_COMPLETED)
+            if opening.done():
+                return opening.result()
+        except NoQuorum as error:
+            if str(error) != reason:
+                reason = str(error)
+                _log.warning("engine.waiting", reason=reason)
+                notifying.waiting(f"waiting for the engine: {reason}")
+        finally:
+            opening.cancel()
+            ended.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(AGAIN_S):
+                await stopping.wait()
+    return None
+
+
+async def _open_checked(
+    cluster: ClusterSettings, clock: Clock
+) -> tuple[StorageEngine, EngineHealth]:
+    engine = await open_engine(cluster, clock)
+    try:
+        return engine, await check_engine(engine, SHARD)
+    except BaseException:
+        await engine.close()
+        raise
+
+
+async def _warn_of_other_clusters(cluster: ClusterSettings, clock: Clock) -> None:
+    """Log the names of other clusters on the engine. That they are there is no mistake, but a
+    ``cluster.name`` that is mistyped begins a second, empty realm, and nothing else would tell."""
+    inspector = open_inspector(cluster, clock)
+    try:
+        names = await inspector.clusters()
+    except PenstockError:
+        return  # the engine does not answer now, or does not let this user list them
+    finally:
+        await inspector.close()
+    if others := [name for name in names if name != cluster.name]:
+        _log.warning("engine.other_clusters", cluster=cluster.name, others=others)
+
+
+async def _hold(ports: HeldPorts, settings: Settings) -> Settings:
+    """Listen at the ports of all front ends, and give the settings with the ports there are."""
+    for front_end in front_ends().values():
+        place = front_end.place(settings)
+        if place is None:
+            continue
+        port: int | None = None
+        try:
+            port = await ports.hold(place.host, place.port)
+        except AddressInUse as error:
+            if place.is_required:
+                raise
+            front_end.log_left_out(str(error))
+        settings = front_end.at_port(settings, port)
+    return replace(settings, cluster=await _hold_local(ports, settings))
+
+
+async def _hold_local(ports: HeldPorts, settings: Settings) -> ClusterSettings:
+    """Likewise those of the node's local channels."""
+    cluster, host = settings.cluster, settings.listen.host
+    if cluster.local_port is None:
+        return cluster
+    native = await ports.hold(host, cluster.local_port)
+    http, amqp, mqtt = cluster.local_http_port, cluster.local_amqp_port, cluster.local_mqtt_port
+    if http is not None:
+        http = await ports.hold(settings.http.host or host, http)
+    if amqp is not None:
+        amqp = await ports.hold(host, amqp)
+    if mqtt is not None:
+        mqtt = await ports.hold(host, mqtt)
+    return replace(
+        cluster,
+        local_port=native,
+        local_http_port=http,
+        local_amqp_port=amqp,
+        local_mqtt_port=mqtt,
+    )
+
+
+class NodeProcess:
+    """One start of a node."""
+
+    def __init__(
+        self,
+        home: NodeDirectory,
+        settings: Settings,
+        engine: StorageEngine,
+        registry: Registry,
+        secret: bytes,
+        clock: Clock,
+        ports: HeldPorts,
+    ) -> None:
+        self._home = home
+        self._settings = settings
+        self._engine = engine
+        self._registry = registry
+        self._secret = secret
+        self._clock = clock
+        self._ports = ports
+        self._tls: Tls | None = tls(settings)
+        self._me: MemberRecord = member(
+            home.record.node, secrets.token_hex(8), settings, secret=secret
+        )
+        self._roles = NodeRoles(self._open, self._serve)
+        self._relays = Relays(
+            lambda: serving_node(self._node),
+            secret,
+            self._me.node,
+            clock=clock,
+            relays_max=settings.cluster.relays_max,
+        )
+        self._node = ClusterNode(
+            engine,
+            self._me,
+            self._roles,
+            clock=clock,
+            lease_s=settings.cluster.lease_s,
+            opens_door=False,
+            figures=self._figures,
+        )
+        self._serving: tuple[RunningRealm, NativeListener] | None = None
+        self._names: ClusterWideNames | None = None
+        self._local: LocalRealm | None = None
+
+    async def open_local(self) -> None:
+        """Have local channels, too."""
+        self._local = await LocalRealm.open(
+            self._home.path,
+            self._settings,
+            self._me.node,
+            self._registry,
+            self._ports,
+            self._tls,
+            OwnerDoor(
+                lambda: owning_node(self._node),
+                self._secret,
+                self._me.node,
+                clock=self._clock,
+                answer_s=self._settings.cluster.lease_s + ANSWER_S,
+                has_quorum=self._node.has_quorum,
+                tls=lambda: owner_tls(self._settings),
+            ),
+        )
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Serve and stand by until ``stopping`` is set."""
+        standby = StandbyListener(
+            lambda: serving_node(self._node),
+            lambda: owners_in(self._node),
+            places_in(self._settings),
+            name=self._me.node,
+            ports=self._ports,
+            tls=self._tls,
+            relays=self._relays,
+            has_quorum=self._node.has_quorum,
+            unfit=lambda: unfit_in(self._node),
+            incidents=self._node.incidents,
+        )
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = tasks.create_task(self._node.run(), name="node")
+                aside = tasks.create_task(
+                    self._roles.stand_by(self._node, standby, self._stands_by), name="standby"
+                )
+                if self._local is not None:
+                    tasks.create_task(self._local.run(stopping), name="local")
+                history = None
+                if (server := self._history()) is not None:
+                    history = tasks.create_task(server.run(), name="history")
+                warning = start_task(  # what it fails with is logged, and does not end the node
+                    _warn_of_other_clusters(self._settings.cluster, self._clock),
+                    name="other-clusters",
+                )
+                await stopping.wait()
+                warning.cancel()
+                await self._node.leave()
+                await running
+                aside.cancel()
+                if history is not None:
+                    history.cancel()
+        except* PenstockError as failures:
+            raise first_failure(failures) from None
+
+    def _figures(self) -> NodeFigures:
+        return node_figures(self._node, self._relays, process_figures())
+
+    def _history(self) -> HistoryServer | None:
+        """What shows sealed history while there is no quorum; None: nobody wants it here."""
+        if self._settings.cluster.history_port is None:
+            return None
+        return HistoryServer(
+            self._home.path,
+            self._settings,
+            lambda: self._home.record.realm,
+            registry=self._registry,
+            has_quorum=self._node.has_quorum,
+            certificate=self._tls,
+            incidents=self._node.incidents,
+        )
+
+    def _stands_by(self, owner: str) -> None:
+        serves = self._node.claims.members[owner].serves if owner else {}
+        url = self._me.serves["native"]
+        _log.info(
+            "realm.standing_by",
+            url=url,
+            node=self._me.node,
+            owner=owner,
+            owner_url=serves.get("native", ""),
+        )
+        notifying.ready(f"standing by at {url}, {owner or 'nobody'} serves")
+
+    async def _open(self, journal: Journal, blobs: Blobs, lease: OwnerLease) -> RunningRealm:
+        await refuse_half_a_realm(self._registry)  # an import may have begun since the start
+        wanted = self._home.record.realm or secrets.token_hex(16)
+        identity = await made_identity(self._registry, wanted)
+        self._home.check_realm(identity)
+        realm = await open_shard(
+            journal,
+            blobs,
+            lease,
+            registry=self._registry,
+            settings=self._settings,
+            clock=self._clock,
+            directory=self._home.path,
+            identity=identity,
+        )
+        names = ClusterWideNames(
+            self._registry, lease.epoch, realm.directory, doors=lambda: local_doors(self._node)
+        )
+        try:
+            await names.begin()
+        except BaseException:
+            await realm.release()
+            raise
+        realm.name_with(names)
+        self._names = names
+        realm.cluster = lambda: cluster_info(
+            self._node, realm, self._clock.steady_us(), local=names.local
+        )
+        realm.tenures = self._node.tenures
+        log_recovery(realm)
+        return realm
+
+    async def _serve(self, realm: RunningRealm, lease: OwnerLease, stopping: asyncio.Event) -> None:
+        assert self._names is not None, "it was opened with them"
+        settings = self._settings
+        show_first_password(realm, as_json=settings.log.format == "json")
+        listener = native_listener(realm, settings, __version__, certificate=self._tls)
+        listener.ports = self._ports
+        listener.heartbeat_s = settings.cluster.lease_s / 3
+        listener.owners = lambda: owners_in(self._node)
+        listener.gate = RelayGate(self._secret, self._me.nonce, self._clock)
+        listener.figures_of = lambda name: figures_of(self._node, name, self._figures)
+        self._serving = realm, listener
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                aside = [
+                    tasks.create_task(suspend_without_quorum(lease, listener)),
+                    tasks.create_task(tell_owners(self._node, listener)),
+                    tasks.create_task(self._names.run(realm.incidents)),
+                    tasks.create_task(
+                        watch_engine(self._engine, self._node.tenures, realm.incidents)
+                    ),
+                ]
+                await run(
+                    realm,
+                    listener,
+                    settings,
+                    stopping=stopping,
+                    front_ends=wanted_front_ends(settings),
+                )
+                for each in aside:
+                    each.cancel()
+        except* PenstockError as failures:
+            raise first_failure(failures) from None
+        finally:
+            self._serving = None
+
+    def reload(self) -> None:
+        """Read certificates and the keys of tokens again."""
+        if self._serving is not None:
+            reload(*self._serving)
+        elif self._tls is not None:
+            reload_certificate(self._tls)
+        if self._local is not None:
+            self._local.reload()

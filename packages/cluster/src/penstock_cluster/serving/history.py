@@ -1,0 +1,223 @@
+"""Sealed history: what a node shows, at ports of its own, while the cluster has no quorum (SEM
+N10)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from penstock_cluster.bootstrap.cluster import open_history
+from penstock_cluster.nodes.looking import look_forever
+from penstock_cluster.sealed_history import SealedHistory
+from penstock_core.api.realm import ClusterInfo
+from penstock_core.loggers import logger
+from penstock_core.version import __version__
+from penstock_core.vocabulary.errors import InvalidArgument, PenstockError
+from penstock_core.vocabulary.ports import Registry
+from penstock_server.bootstrap import native_listener
+from penstock_server.bootstrap.front_end_urls import front_end_url
+from penstock_server.frontends.front_end import HTTP, NATIVE, front_end_named
+from penstock_server.frontends.http.front_end import http_server
+from penstock_server.frontends.native.listener import NativeListener
+from penstock_server.frontends.shared.tls import Tls
+from penstock_server.runtime.access.account_records import ENTRIES_PREFIX, USERS_KEY
+from penstock_server.runtime.access.incidents import Incidents
+from penstock_server.runtime.access.shared_accounts import ACCESS_PREFIX
+from penstock_server.settings import ClusterSettings, Settings
+
+if TYPE_CHECKING:
+    from penstock_server.frontends.http.server import HttpServer
+
+LOOK_S: Final = 0.2
+RIGHTS_EVERY_S: Final = 60.0
+"""How often rights are read again where no change was told."""
+AGAIN_S: Final = 10.0
+"""How long history that could not be shown, or not any more, is left alone."""
+
+_log = logger("penstock.history")
+
+
+class LastKnownRights:
+    """The records of users and rights as they were read last: they are asked for when the register
+    does not answer any more."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.records: dict[str, bytes] = {}
+        self._registry = registry
+
+    async def look(self) -> None:
+        for key in (USERS_KEY, *await self._registry.list(ENTRIES_PREFIX)):
+            record = await self._registry.get(key)
+            if record is not None:
+                self.records[key] = record.value
+
+    async def follow(self, incidents: Incidents) -> None:
+        """Read them again whenever they may have changed, until cancelled."""
+        await look_forever(
+            self._registry,
+            ACCESS_PREFIX,
+            self.look,
+            incidents=incidents,
+            task="history rights",
+            every_s=RIGHTS_EVERY_S,
+        )
+
+
+class HistoryServer:
+    """Runs beside a node that has ports for it."""
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: Settings,
+        identity: Callable[[], str],
+        registry: Registry,
+        has_quorum: Callable[[], bool],
+        certificate: Tls | None,
+        incidents: Incidents,
+    ) -> None:
+        """``directory``, ``settings`` and ``incidents`` are the node's."""
+        self._directory = directory
+        self._settings = settings
+        self._identity = identity
+        self._has_quorum = has_quorum
+        self._certificate = certificate
+        self._incidents = incidents
+        self._rights = LastKnownRights(registry)
+
+    async def run(self) -> None:
+        """Show history whenever there is no quorum, until cancelled. What fails is an incident, and
+        begins again."""
+        while True:
+            with self._incidents.barrier("history", ends=()):
+                await self._run()
+            await asyncio.sleep(AGAIN_S)
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            if self._settings.access.mode != "off":
+                await self._rights.look()
+                tasks.create_task(self._rights.follow(self._incidents))
+            await self._until(has_quorum=True)
+            while True:
+                await self._until(has_quorum=False)
+                try:
+                    await self._show()
+                except* PenstockError as failures:
+                    reason = "; ".join(f"{each}" for each in _leaves(failures))
+                    _log.warning("history.not_shown", reason=reason)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(AGAIN_S):
+                            await self._until(has_quorum=True)
+
+    async def _until(self, *, has_quorum: bool) -> None:
+        while True:
+            if self._has_quorum() == has_quorum:
+                return
+            await asyncio.sleep(LOOK_S)
+
+    async def _show(self) -> None:
+        """Show history until the quorum is back, or a file cannot be read any more."""
+        broken = asyncio.Event()
+        history = await open_history(
+            self._settings,
+            self._directory,
+            self._identity(),
+            rights=self._rights.records,
+            broken=broken.set,
+        )
+        realm = history.realm
+        realm.cluster = lambda: ClusterInfo(history_us=history.as_of_us)
+        own = history_settings(self._settings)
+        listener = native_listener(realm, own, __version__, certificate=self._certificate)
+        http = http_server(listener, own) if own.http.enabled else None
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                ready = asyncio.Event()
+                aside = [
+                    tasks.create_task(history.run(), name="history"),
+                    tasks.create_task(listener.run(ready), name="history listener"),
+                ]
+                await ready.wait()
+                if http is not None:
+                    aside.append(tasks.create_task(http.run(), name="history http"))
+                try:
+                    urls = await self._listen(listener, http, own)
+                    _log.warning("history.shown", **urls, **_told(history))
+                    back = tasks.create_task(self._until(has_quorum=True))
+                    lost = tasks.create_task(_set(broken))
+                    await asyncio.wait([back, lost], return_when=asyncio.FIRST_COMPLETED)
+                    aside += [back, lost]
+                finally:
+                    if http is not None:
+                        await http.close()
+                    await listener.close()
+                for task in aside:
+                    task.cancel()
+        finally:
+            await history.close()
+        _log.info("history.ended", is_broken=broken.is_set())
+        if broken.is_set():
+            await asyncio.sleep(AGAIN_S)
+
+    async def _listen(
+        self, listener: NativeListener, http: HttpServer | None, own: Settings
+    ) -> dict[str, str]:
+        """Let clients come; gives where."""
+        is_safe, host = self._certificate is not None, own.listen.host
+        port = await listener.listen(host, own.listen.port)
+        urls = {"url": front_end_url(front_end_named(NATIVE), host, port, is_safe=is_safe)}
+        if http is not None:
+            host = own.http.host or host
+            port = await http.listen(host, own.http.port or 0)
+            urls["http"] = front_end_url(front_end_named(HTTP), host, port, is_safe=is_safe)
+        return urls
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+def check_history(cluster: ClusterSettings) -> None:
+    """Raise ``InvalidArgument`` for a port of HTTP where there is no history."""
+    if cluster.history_port is None and cluster.history_http_port is not None:
+        raise InvalidArgument(
+            "cluster.history_http_port is set, and cluster.history_port is not: name the port at "
+            "which the node shows sealed history, or leave cluster.history_http_port out"
+        )
+
+
+def history_settings(settings: Settings) -> Settings:
+    """The settings with which a node shows history, from its own."""
+    cluster = settings.cluster
+    assert cluster.history_port is not None, "somebody wants it"
+    return replace(
+        settings,
+        listen=replace(settings.listen, port=cluster.history_port, amqp_port=None, mqtt_port=None),
+        http=replace(
+            settings.http,
+            enabled=cluster.history_http_port is not None,
+            port=cluster.history_http_port,
+            pipelines="",
+        ),
+    )
+
+
+def _told(history: SealedHistory) -> dict[str, object]:
+    return {
+        "as_of_us": history.as_of_us,
+        "events": history.realm.recovered.events - sum(history.missing.values()),
+        "left_out": sum(history.missing.values()),
+    }
+
+
+def _leaves(group: BaseExceptionGroup[PenstockError]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for each in group.exceptions:
+        found += _leaves(each) if isinstance(each, BaseExceptionGroup) else [each]
+    return found

@@ -1,0 +1,268 @@
+"""Blobs on a replicated stream, for three machines that have no object store.
+
+A blob is chunks, each under a subject of its own, and a head that names them. The head makes the
+blob true: chunks without one are what a writer left that was interrupted.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+from xxhash import xxh3_64_intdigest
+
+from penstock_cluster.storage.jetstream.asking import Unanswered
+from penstock_cluster.storage.jetstream.connection import (
+    UNDER_WAY_MAX,
+    JetStreamRefusal,
+    NatsConnection,
+    together,
+)
+from penstock_cluster.storage.jetstream.room import BLOBS_KEEP, EngineRoom
+from penstock_cluster.storage.jetstream.stream import REPLICATED, WRONG_SEQUENCE, NatsStream, pauses
+from penstock_core.vocabulary.errors import (
+    Conflict,
+    Damaged,
+    IllegalState,
+    NameDoesNotExist,
+)
+from penstock_core.vocabulary.ports import BlobInfo, Buffer, Clock
+from penstock_server.storage.blob_names import check_blob_name, end_of_range
+
+CHUNK_BYTES: Final = 512 << 10
+_SENT_AT_ONCE: Final = 8
+_CHECKSUM: Final = struct.Struct("<Q")
+_LEFT_AFTER_US: Final = 3_600_000_000
+"""Age of chunks without a head, from which on nobody is still writing them."""
+
+
+class BlobHead(Struct, frozen=True):
+    """What a blob consists of."""
+
+    size: int
+    checksum: int
+    """xxh3_64 of all of it."""
+    where: str
+    """The subject of its chunks; empty when the blob was deleted."""
+    chunk_bytes: int
+
+    @property
+    def chunks(self) -> int:
+        return max(1, -(-self.size // self.chunk_bytes)) if self.where else 0
+
+
+_GONE: Final = BlobHead(0, 0, "", chunk_bytes=CHUNK_BYTES)
+
+
+class StreamBlobs:
+    """The :class:`~penstock_core.vocabulary.ports.Blobs` in one stream."""
+
+    grows: Final = False
+
+    def __init__(
+        self,
+        connection: NatsConnection,
+        name: str,
+        clock: Clock,
+        chunk_bytes: int = CHUNK_BYTES,
+        room: EngineRoom | None = None,
+    ) -> None:
+        self.stream: Final = NatsStream(connection, name)
+        self._clock = clock
+        self._chunk_bytes = chunk_bytes
+        self._room = room or EngineRoom()
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """What the stream has to be made with."""
+        return {
+            **REPLICATED,
+            "subjects": [f"{self.stream.name}.head.*", f"{self.stream.name}.chunk.>"],
+            "max_msgs_per_subject": 1,
+            "allow_rollup_hdrs": False,
+        }
+
+    async def open(self) -> StreamBlobs:
+        """Make the stream, or find it as it was made; remove what was left by writers that were
+        interrupted."""
+        await self.stream.make(self.settings)
+        await self._remove_left()
+        return self
+
+    async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Blobs.put`. Raises ``StorageFailed`` where the
+        engine has no room."""
+        check_blob_name(name)
+        data = b"".join(chunks)
+        head, revision = await self._head(name)
+        where = secrets.token_hex(16)
+        new = BlobHead(len(data), xxh3_64_intdigest(data), where, chunk_bytes=self._chunk_bytes)
+        if head is None:
+            self._room.check(len(data), BLOBS_KEEP)
+            await self._write_chunks(where, data)
+            head = await self._write_head(name, new, revision)
+            if head.where != where:
+                await self._remove_chunks(where)
+        if (head.size, head.checksum) != (new.size, new.checksum):
+            raise Conflict(f"{name} exists with other bytes")
+
+    async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
+        """Raises ``IllegalState``: a blob that several nodes know does not grow."""
+        check_blob_name(name)
+        raise IllegalState(f"{name} cannot be extended: blobs on the engine do not grow")
+
+    async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
+        """See :meth:`penstock_core.vocabulary.ports.Blobs.get`. Only the chunks of the range are
+        read. The range has to lie inside the blob."""
+        check_blob_name(name)
+        head, _ = await self._head(name)
+        if head is None:
+            raise NameDoesNotExist(f"there is no blob {name}")
+        end = end_of_range(name, head.size, offset, length=length)
+        first = offset // head.chunk_bytes
+        numbers = range(first, min(head.chunks, end // head.chunk_bytes + 1))
+        try:
+            data = await self.stream.on_each_copy(lambda: self._read_chunks(head.where, numbers))
+        except Damaged as error:
+            if (await self._head(name))[0] != head:
+                raise NameDoesNotExist(f"there is no blob {name} any more") from error
+            raise
+        begin = first * head.chunk_bytes
+        return memoryview(data)[offset - begin : end - begin]
+
+    async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
+        """See :meth:`penstock_core.vocabulary.ports.Blobs.list`."""
+        return [
+            BlobInfo(name, head.size)
+            for name, head in await self._heads()
+            if name.startswith(prefix)
+        ]
+
+    async def delete(self, name: str) -> None:
+        """Remove a blob. A missing blob is not an error."""
+        check_blob_name(name)
+        head, revision = await self._head(name)
+        if head is None:
+            return
+        now = await self._write_head(name, _GONE, revision)
+        if now == _GONE:
+            await self._remove_chunks(head.where)
+
+    def local_path(self, name: str) -> str | None:
+        """None, because the bytes are on other machines."""
+        check_blob_name(name)
+        return None
+
+    def _head_subject(self, name: str) -> str:
+        return f"{self.stream.name}.head.{name.encode().hex()}"
+
+    def _chunk_subject(self, where: str, number: int | str) -> str:
+        return f"{self.stream.name}.chunk.{where}.{number}"
+
+    async def _head(self, name: str) -> tuple[BlobHead | None, int]:
+        """The head of a blob, if there is one, and its place in the stream."""
+        message = await self.stream.newest(self._head_subject(name))
+        if message is None:
+            return None, 0
+        head = msgspec.json.decode(message.data, type=BlobHead)
+        return (head if head.where else None), message.seq
+
+    async def _heads(self) -> Sequence[tuple[str, BlobHead]]:
+        """All names with their heads, in order."""
+        start = len(self._head_subject(""))
+        subjects = await self.stream.subjects(f"{self.stream.name}.head.*")
+        names = sorted(bytes.fromhex(subject[start:]).decode() for subject in subjects)
+        found = []
+        for at in range(0, len(names), UNDER_WAY_MAX):
+            batch = names[at : at + UNDER_WAY_MAX]
+            heads = await together(self._head(name) for name in batch)
+            found += [
+                (name, head)
+                for name, (head, _) in zip(batch, heads, strict=True)
+                if head is not None
+            ]
+        return found
+
+    async def _write_head(self, name: str, head: BlobHead, revision: int) -> BlobHead:
+        """Store a head after the one at ``revision``; gives the head that is there in the end."""
+        subject, data = self._head_subject(name), msgspec.json.encode(head)
+        for pause in pauses():
+            expected = {"Nats-Expected-Last-Subject-Sequence": f"{revision}"}
+            try:
+                revision = await self.stream.publish(subject, data, expected)
+            except Unanswered:
+                pass
+            except JetStreamRefusal as refusal:
+                if refusal.number in WRONG_SEQUENCE:
+                    now, place = await self._head(name)
+                    if now is not None and (now.where == head.where or place != revision):
+                        return now
+                    if now is None and not head.where:
+                        return _GONE
+                    revision = place
+            else:
+                if not head.where:
+                    # Its chunks are gone next, and who was slower has been stopped.
+                    await self.stream.purge(subject=subject, below=revision + 1)
+                return head
+            await self.stream.pause(pause)
+        raise AssertionError("pauses never end")
+
+    async def _write_chunks(self, where: str, data: bytes) -> None:
+        numbers = range(max(1, -(-len(data) // self._chunk_bytes)))
+        for start in range(0, len(numbers), _SENT_AT_ONCE):
+            await together(
+                self._write_chunk(where, number, data)
+                for number in numbers[start : start + _SENT_AT_ONCE]
+            )
+
+    async def _write_chunk(self, where: str, number: int, data: bytes) -> None:
+        at = number * self._chunk_bytes
+        chunk = memoryview(data)[at : at + self._chunk_bytes]
+        raw = b"".join((_CHECKSUM.pack(xxh3_64_intdigest(chunk, seed=number)), chunk))
+        self._room.note_sent(len(raw))
+        for pause in pauses():
+            try:
+                # Stored twice it is there once: a subject keeps its newest message.
+                await self.stream.publish(self._chunk_subject(where, number), raw, {})
+            except (Unanswered, JetStreamRefusal):
+                await self.stream.pause(pause)
+            else:
+                return
+
+    async def _read_chunks(self, where: str, numbers: range) -> bytes:
+        chunks = []
+        for start in range(0, len(numbers), _SENT_AT_ONCE):
+            batch = numbers[start : start + _SENT_AT_ONCE]
+            chunks += await together(self._read_chunk(where, number) for number in batch)
+        return b"".join(chunks)
+
+    async def _read_chunk(self, where: str, number: int) -> bytes:
+        message = await self.stream.newest(self._chunk_subject(where, number))
+        if message is None:
+            raise Damaged(f"chunk {number} of {where} is missing")
+        data = message.data[_CHECKSUM.size :]
+        if message.data[: _CHECKSUM.size] != _CHECKSUM.pack(xxh3_64_intdigest(data, seed=number)):
+            raise Damaged(f"chunk {number} of {where} fails its checksum")
+        return data
+
+    async def _remove_chunks(self, where: str) -> None:
+        await self.stream.purge(subject=self._chunk_subject(where, "*"))
+
+    async def _remove_left(self) -> None:
+        firsts = await self.stream.subjects(self._chunk_subject("*", 0))
+        written = {subject.split(".")[-2] for subject in firsts}
+        # Read after the chunks: whoever has a head by now is complete.
+        named = {head.where for _, head in await self._heads()}
+        for where in sorted(written - named):
+            message = await self.stream.newest(self._chunk_subject(where, 0))
+            if message is None:
+                continue
+            age_us = self._clock.now_us() - datetime.fromisoformat(message.time).timestamp() * 1e6
+            if age_us > _LEFT_AFTER_US:
+                await self._remove_chunks(where)

@@ -1,0 +1,301 @@
+"""Three NATS servers as the engine below a cluster's nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from ssl import SSLContext
+from typing import Final
+
+from penstock_cluster.storage.jetstream.blobs import StreamBlobs
+from penstock_cluster.storage.jetstream.connection import NatsConnection, together
+from penstock_cluster.storage.jetstream.frames import HEAD_BYTES
+from penstock_cluster.storage.jetstream.guard import (
+    ServerState,
+    are_electing,
+    are_joining,
+    check_majority,
+    check_servers,
+    monitors_of,
+    read_server,
+    room_of,
+    version_of,
+)
+from penstock_cluster.storage.jetstream.journal import LOOKING, JetStreamJournal
+from penstock_cluster.storage.jetstream.marks import RegistryMarks
+from penstock_cluster.storage.jetstream.near import NearConnections
+from penstock_cluster.storage.jetstream.registry import BucketRegistry
+from penstock_cluster.storage.jetstream.room import EngineRoom
+from penstock_cluster.storage.jetstream.stream import NatsStream, pauses
+from penstock_core.tasks import start_task
+from penstock_core.vocabulary.errors import InvalidArgument, Unavailable
+from penstock_core.vocabulary.ports import Clock, EngineHealth, Offload
+
+FRAME_BYTES_MAX: Final = 1 << 20
+_PAYLOAD_KEPT: Final = 4 << 10
+"""Bytes of a message that are left for its headers."""
+_LOOKS_MAX: Final = 40
+"""Looks at servers that are starting, until they count as gone."""
+_ROOM_READ_EVERY_US: Final = 10_000_000
+
+Connect = Callable[[Sequence[str], Callable[[], Awaitable[None]]], Awaitable[NatsConnection]]
+"""Connects to one of some servers, and says when it had to do so again."""
+
+
+class JetStreamEngine:
+    """The :class:`~penstock_core.vocabulary.ports.StorageEngine` on a NATS cluster."""
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        *,
+        name: str = "penstock",
+        monitors: Sequence[str] = (),
+        clock: Clock,
+        offload: Offload,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        tls: SSLContext | None = None,
+        connect: Connect | None = None,
+    ) -> None:
+        """``name`` begins the names of all streams, so that several clusters can share the servers.
+        ``monitors``: where each server serves its monitoring, unless on the usual port.
+        ``tls``: how servers are known, and this node to them."""
+        self._connect = connect or partial(NatsConnection.open, tls=tls)
+        self._goes_near = connect is None
+        self._near: NearConnections | None = None
+        self._tls = tls
+        self._servers = list(servers)
+        self._name = name
+        self._monitors = list(monitors) or monitors_of(servers)
+        self._clock = clock
+        self._offload = offload
+        self._frame_bytes_max = frame_bytes_max
+        self._journals: list[JetStreamJournal] = []
+        self._registries: list[BucketRegistry] = []
+        self._blobs: list[StreamBlobs] = []
+        self._marks: BucketRegistry | None = None
+        self._connection: NatsConnection | None = None
+        self._room = EngineRoom(self._look_again)
+        self._read_us = 0
+        self._checking: asyncio.Task[None] | None = None
+        self._refused: Unavailable | None = None
+
+    async def open(self) -> JetStreamEngine:
+        """Connect, and check the servers. Raises ``Unavailable``, naming the line to change, when
+        one of them would not keep what it acknowledges."""
+        self._connection = await self._connect(self._servers, self._reconnected)
+        if self._goes_near:
+            self._near = NearConnections(self._servers, self._reach, self._connection)
+        try:
+            servers = await self._settled_servers()
+            check_servers(servers)
+            check_majority(servers)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def check(self, shard: int) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.check`."""
+        journal = await self._journal(shard, 1)
+        try:
+            await journal.inspect()
+        finally:
+            await journal.close()
+
+    async def registry(self) -> BucketRegistry:
+        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.registry`."""
+        registry = BucketRegistry(self._connected(), self._name)
+        self._registries.append(registry)
+        return await registry.open()
+
+    async def journal(self, shard: int, epoch: int, *, begins: int = 0) -> JetStreamJournal:
+        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.journal`."""
+        if epoch < 1 or begins < 0:
+            raise InvalidArgument(f"epoch {epoch}, begins {begins}: at least 1 and at least 0")
+        journal = await self._journal(shard, epoch)
+        self._journals = [each for each in self._journals if not each.stream.is_closed]
+        self._journals.append(journal)
+        try:
+            await journal.open(begins)
+        except BaseException:
+            await journal.close()
+            raise
+        self._start_going_near()
+        return journal
+
+    async def look(self, shard: int) -> JetStreamJournal | None:
+        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.look`."""
+        journal = await self._journal(shard, LOOKING)
+        try:
+            if await journal.look():
+                self._journals.append(journal)
+                return journal
+        except BaseException:
+            await journal.close()
+            raise
+        await journal.close()
+        return None
+
+    async def _journal(self, shard: int, epoch: int) -> JetStreamJournal:
+        connection = self._connected()
+        if self._marks is None:
+            self._marks = await BucketRegistry(connection, self._name, "marks").open(watches=False)
+        return JetStreamJournal(
+            NatsStream(connection, f"{self._name}-shard-{shard}"),
+            RegistryMarks(self._marks, f"{shard}"),
+            epoch,
+            clock=self._clock,
+            frame_bytes=self._frame_bytes(),
+            room=self._room,
+        )
+
+    async def blobs(self, shard: int) -> StreamBlobs:
+        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.blobs`."""
+        blobs = StreamBlobs(
+            self._connected(), f"{self._name}-blobs-{shard}", self._clock, room=self._room
+        )
+        self._blobs.append(blobs)
+        return await blobs.open()
+
+    async def health(self) -> EngineHealth:
+        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.health`. Settings that changed
+        since the start stop the journals, as after a reconnection."""
+        servers = await self._read_servers()
+        await self._compare(servers)
+        read = [server for server in servers if not server.failure]
+        size = max((server.cluster_size for server in read), default=len(servers))
+        streams = [each.stream for each in self._open_journals() if each.stream.was_seen]
+        looks = [await stream.look() for stream in streams]
+        self._start_going_near()
+        infos = [info for info in looks if info is not None]
+        leaders = [info.cluster.leader for info in infos] or [_leader(read)]
+        lags = [replica.lag for info in infos for replica in info.cluster.replicas]
+        damage = [told for stream in self._streams() for told in stream.damage.values()]
+        if self._refused is not None:
+            damage.append(f"{self._refused}")
+        return EngineHealth(
+            kind="jetstream",
+            version=min((server.version for server in read), key=version_of, default=""),
+            has_quorum=2 * len(read) > size and None not in looks and all(leaders),
+            servers=size,
+            present=len(read),
+            leader=leaders[0],
+            sync="always" if all(server.syncs_always for server in read) else "interval",
+            lag=max(lags, default=0),
+            damage=tuple(damage),
+        )
+
+    async def close(self) -> None:
+        """Let go of the servers; journals are closed."""
+        for stream in self._streams():
+            stream.close()
+        if self._checking is not None:
+            self._checking.cancel()
+        if self._near is not None:
+            await self._near.close()
+        if self._connection is not None:
+            await self._connection.close()
+
+    def _connected(self) -> NatsConnection:
+        if self._refused is not None:
+            raise Unavailable(f"{self._refused}") from self._refused
+        assert self._connection is not None, "the engine is opened before it is used"
+        return self._connection
+
+    def _streams(self) -> list[NatsStream]:
+        return [
+            *(journal.stream for journal in self._journals),
+            *(registry.stream for registry in (*self._registries, self._marks) if registry),
+            *(blobs.stream for blobs in self._blobs),
+        ]
+
+    def _open_journals(self) -> list[JetStreamJournal]:
+        return [journal for journal in self._journals if not journal.stream.is_closed]
+
+    def _frame_bytes(self) -> int:
+        room = self._connected().payload_max - _PAYLOAD_KEPT
+        if room <= HEAD_BYTES:
+            raise Unavailable(
+                f"the engine takes messages of {room + _PAYLOAD_KEPT} bytes only. To change: "
+                f"max_payload: 8MB in nats-server.conf of each server"
+            )
+        return min(self._frame_bytes_max, room)
+
+    async def _settled_servers(self) -> list[ServerState]:
+        """What the servers say, of which some may have been started just now and need some seconds
+        to know how they are."""
+        for looks, pause in enumerate(pauses()):
+            servers = await self._read_servers()
+            is_starting = any(server.name and server.failure for server in servers)
+            is_settled = not is_starting and _passes(check_majority, servers)
+            is_wrong = not _passes(check_servers, servers)
+            is_settled = is_settled and not are_electing(servers)
+            if looks >= _LOOKS_MAX or (not are_joining(servers) and (is_settled or is_wrong)):
+                return servers
+            await asyncio.sleep(pause)
+        raise AssertionError("pauses never end")
+
+    async def _read_servers(self) -> list[ServerState]:
+        sent = self._room.sent
+        servers = await together(self._read_server(monitor) for monitor in self._monitors)
+        self._read_us = self._clock.steady_us()
+        self._room.note_said(room_of(servers), sent)
+        return servers
+
+    async def _read_server(self, monitor: str) -> ServerState:
+        return await self._offload(partial(read_server, monitor, self._tls))
+
+    async def _reconnected(self) -> None:
+        """Check again: the server that answers now may have been restarted with other settings."""
+        self._start_check()
+
+    def _start_check(self) -> None:
+        if self._checking is None or self._checking.done():
+            self._checking = start_task(self._check(), name="engine-check")
+
+    async def _check(self) -> None:
+        await self._compare(await self._settled_servers())
+        self._start_going_near()
+
+    async def _reach(self, server: str) -> NatsConnection:
+        return await NatsConnection.open([server], self._reconnected, tls=self._tls)
+
+    def _start_going_near(self) -> None:
+        if self._near is not None:
+            journals = self._open_journals()
+            self._near.start_looking([each.stream for each in journals if each.appends])
+
+    async def _compare(self, servers: Sequence[ServerState]) -> None:
+        """Stop all journals when a server says that it does not keep what it acknowledges, and a
+        journal whose stream has changed. A server that does not answer has changed nothing."""
+        try:
+            check_servers(servers)
+        except Unavailable as error:
+            self._refused = error
+            for journal in self._open_journals():
+                journal.end(error)
+        else:
+            if not any(server.failure for server in servers):
+                self._refused = None
+        for journal in self._open_journals():
+            await journal.check()
+
+    def _look_again(self) -> None:
+        """Look at the servers if that was some seconds ago. An append does not wait for a server
+        that may not answer."""
+        if self._clock.steady_us() - self._read_us > _ROOM_READ_EVERY_US:
+            self._start_check()
+
+
+def _leader(servers: Sequence[ServerState]) -> str:
+    return next((server.leader for server in servers if server.leader), "")
+
+
+def _passes(check: Callable[[Sequence[ServerState]], None], servers: Sequence[ServerState]) -> bool:
+    try:
+        check(servers)
+    except Unavailable:
+        return False
+    return True

@@ -1,0 +1,281 @@
+"""Whether the servers of the engine keep what they acknowledge: read from each server's monitoring.
+
+Each refusal names the server and the line of its configuration to change.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from collections.abc import Iterable, Sequence
+from ssl import SSLContext
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct, field
+
+from penstock_core.vocabulary.engine_room import room_of_majority
+from penstock_core.vocabulary.errors import NoQuorum, Unavailable
+
+OLDEST: Final = (2, 14)
+"""Older servers lose messages they had acknowledged, as an analysis by Jepsen has found."""
+MONITORING_PORT: Final = 8222
+_JETSTREAM: Final = "jetstream { store_dir: DIRECTORY, sync_interval: always }"
+_TIMEOUT_S: Final = 2.0
+_SERVERS: Final = 3
+
+
+class _Peer(Struct):
+    name: str
+
+
+class _MetaCluster(Struct):
+    leader: str = ""
+    replicas: list[_Peer] = field(default_factory=list)
+    cluster_size: int = 0
+
+
+class _Config(Struct):
+    max_storage: int = 0
+    sync_always: bool = False
+    sync_interval: int = 0
+
+
+class _Jsz(Struct):
+    disabled: bool = False
+    config: _Config = field(default_factory=_Config)
+    storage: int = 0
+    meta_cluster: _MetaCluster | None = None
+
+
+class _Cluster(Struct):
+    name: str = ""
+
+
+class _Varz(Struct):
+    server_name: str = ""
+    version: str = ""
+    cluster: _Cluster = field(default_factory=_Cluster)
+
+
+class _Counts(Struct):
+    messages: int = 0
+    first_seq: int = 0
+    last_seq: int = 0
+
+
+class _Leader(Struct):
+    leader: str = ""
+
+
+class StreamCopy(Struct):
+    """One server's copy of a stream, as that server says itself."""
+
+    name: str
+    state: _Counts = field(default_factory=_Counts)
+    cluster: _Leader = field(default_factory=_Leader)
+
+    @property
+    def holes(self) -> int:
+        """How many messages it lacks between its first and its last."""
+        counts = self.state
+        span = counts.last_seq + 1 - counts.first_seq if counts.last_seq else 0
+        return span - counts.messages
+
+
+class _Account(Struct):
+    stream_detail: list[StreamCopy] = field(default_factory=list)
+
+
+class _Listing(Struct):
+    account_details: list[_Account] = field(default_factory=list)
+
+
+# Made once, by one thread: servers are read by several at a time, and where two of them are the
+# first to decode a type, msgspec 0.22 ends the process (a segmentation fault).
+_varz: Final = msgspec.json.Decoder(_Varz)
+_jsz: Final = msgspec.json.Decoder(_Jsz)
+_listing: Final = msgspec.json.Decoder(_Listing)
+
+
+class ServerState(Struct, frozen=True):
+    """What one server says about itself."""
+
+    monitor: str
+    """Where it was asked."""
+    name: str = ""
+    version: str = ""
+    is_clustered: bool = False
+    """Whether it is configured to be one of several."""
+    syncs_always: bool = False
+    sync_interval_s: float = 0.0
+    room: int = 0
+    """Bytes that it may still store."""
+    leader: str = ""
+    """The server that leads the cluster; empty while there is none."""
+    peers: frozenset[str] = frozenset()
+    """All servers of the cluster that it knows by name."""
+    cluster_size: int = 0
+    failure: str = ""
+    """Why it could not be asked, or does not know how it is."""
+
+
+def monitors_of(servers: Iterable[str]) -> list[str]:
+    """Where servers serve their monitoring unless it was said otherwise."""
+    hosts = dict.fromkeys(urlsplit(url).hostname or "localhost" for url in servers)
+    return [f"http://{f'[{host}]' if ':' in host else host}:{MONITORING_PORT}" for host in hosts]
+
+
+def read_server(monitor: str, tls: SSLContext | None = None) -> ServerState:
+    """Ask one server, through its monitoring, with ``tls`` where that is https. It takes a while
+    where the server is gone."""
+    try:
+        varz = _varz.decode(_fetch(f"{monitor}/varz", tls))
+        jsz = _jsz.decode(_fetch(f"{monitor}/jsz?config=true", tls))
+    except (OSError, ValueError, msgspec.DecodeError, RecursionError) as error:
+        return ServerState(monitor, failure=_reason(error))
+    meta = jsz.meta_cluster or _MetaCluster()
+    failure = ""
+    if jsz.disabled:
+        failure = f"server {varz.server_name} has no JetStream, or starts it now: {_JETSTREAM}"
+    elif varz.cluster.name and jsz.meta_cluster is None:
+        failure = f"server {varz.server_name} looks for the others of its cluster"
+    return ServerState(
+        monitor,
+        name=varz.server_name,
+        version=varz.version,
+        is_clustered=bool(varz.cluster.name),
+        failure=failure,
+        syncs_always=jsz.config.sync_always,
+        sync_interval_s=jsz.config.sync_interval / 1e9,
+        room=max(0, jsz.config.max_storage - jsz.storage),
+        leader=meta.leader,
+        peers=frozenset({varz.server_name, *(peer.name for peer in meta.replicas)}),
+        cluster_size=meta.cluster_size,
+    )
+
+
+def _reason(error: Exception) -> str:
+    """Why a server could not be asked, without the name of the library's class."""
+    cause = getattr(error, "reason", None) or error
+    return f"{getattr(cause, 'strerror', None) or cause}"
+
+
+def check_servers(servers: Sequence[ServerState]) -> None:
+    """Raise ``Unavailable`` when one of the servers that could be read is misconfigured."""
+    for server in servers:
+        if not server.failure:
+            _check_server(server)
+
+
+def check_majority(servers: Sequence[ServerState]) -> None:
+    """Raise ``NoQuorum`` unless a majority of the cluster could be read: the others may be down,
+    and are looked at when they are back."""
+    read = [server for server in servers if not server.failure]
+    size = max((server.cluster_size for server in read), default=_SERVERS)
+    if 2 * len({server.name for server in read}) > size:
+        return
+    failed = "; ".join(f"{s.monitor}: {s.failure}" for s in servers if s.failure)
+    known = frozenset[str]().union(*(server.peers for server in read))
+    unread = sorted(known - {server.name for server in read})
+    raise NoQuorum(
+        f"the settings of only {len(read)} of the engine's {size} servers can be read, and a "
+        f"majority has to be: start the others. If they run, set http_port: {MONITORING_PORT} in "
+        f"nats-server.conf of {', '.join(unread) or 'each server'}"
+        + (f" ({failed})" if failed else "")
+    )
+
+
+def room_of(servers: Sequence[ServerState]) -> int | None:
+    """Bytes that a majority of the servers has room for; None: too few of them were read."""
+    read = [server for server in servers if not server.failure]
+    size = max((server.cluster_size for server in read), default=_SERVERS)
+    return room_of_majority((server.room for server in read), max(size, len(servers)))
+
+
+def are_joining(servers: Sequence[ServerState]) -> bool:
+    """Whether servers that are there already are missing in what one of them says of the cluster:
+    the first leader counts the others one after the other."""
+    there = len({server.name for server in servers if server.is_clustered})
+    return any(
+        server.leader and server.cluster_size < there for server in servers if server.is_clustered
+    )
+
+
+def are_electing(servers: Sequence[ServerState]) -> bool:
+    """Whether servers of a cluster are there, and none of them knows who leads it: they have been
+    started just now, or have lost their leader."""
+    there = [server for server in servers if server.is_clustered and not server.failure]
+    return bool(there) and not any(server.leader for server in there)
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """The numbers of a version, to compare."""
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
+
+
+def _check_server(server: ServerState) -> None:
+    check_version(server)
+    check_sync(server)
+    check_number(server)
+
+
+def check_version(server: ServerState) -> None:
+    """Raise ``Unavailable`` for a server that is too old."""
+    if version_of(server.version) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise Unavailable(
+            f"{_where(server)} is NATS {server.version}, and {oldest} or newer is needed. "
+            f"To change: install nats-server {oldest} or newer there"
+        )
+
+
+def check_sync(server: ServerState) -> None:
+    """Raise ``Unavailable`` for a server that acknowledges before it syncs."""
+    if not server.syncs_always:
+        raise Unavailable(
+            f"{_where(server)} acknowledges what is not on its disk yet: it syncs every "
+            f"{server.sync_interval_s:,.10g} s. To change: sync_interval: always within "
+            f"jetstream {{ ... }} of its nats-server.conf"
+        )
+
+
+def check_number(server: ServerState) -> None:
+    """Raise ``Unavailable`` for a server of too small a cluster."""
+    # While there is no leader they may not have found each other yet.
+    is_known = bool(server.leader) or not server.is_clustered
+    if is_known and server.cluster_size < _SERVERS:
+        raise Unavailable(
+            f"{_where(server)} is one of {max(1, server.cluster_size)} servers, and "
+            f"{_SERVERS} have to keep each stream. To change: cluster {{ name: NAME, "
+            f"listen: HOST:PORT, routes: [nats://OTHER:PORT, ...] }} in nats-server.conf of "
+            f"{_SERVERS} servers"
+        )
+
+
+def _where(server: ServerState) -> str:
+    return f"server {server.name} ({server.monitor})"
+
+
+def read_copy(monitor: str, stream: str, tls: SSLContext | None = None) -> StreamCopy | None:
+    """A server's copy of a stream; None: it has none, or does not answer. It takes a while where
+    the server is gone."""
+    try:
+        raw = _fetch(f"{monitor}/jsz?accounts=true&streams=true", tls)
+        listing = _listing.decode(raw)
+    except (OSError, ValueError, msgspec.DecodeError, RecursionError):
+        return None
+    copies = [copy for account in listing.account_details for copy in account.stream_detail]
+    return next((copy for copy in copies if copy.name == stream), None)
+
+
+def _fetch(url: str, tls: SSLContext | None) -> bytes:
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise ValueError("monitoring is read over http:// or https://")
+    # Monitoring is inside the cluster's own network, whatever proxy the environment names.
+    secure = urllib.request.HTTPSHandler(context=tls)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), secure)
+    with opener.open(url, timeout=_TIMEOUT_S) as answer:
+        read: bytes = answer.read()
+        return read

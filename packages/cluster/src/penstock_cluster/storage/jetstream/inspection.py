@@ -1,0 +1,332 @@
+"""Three NATS servers as somebody sees them who is no node: what they say about themselves, and what
+is in the streams of a cluster. Nothing is made or changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from ssl import SSLContext
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock_cluster.storage.jetstream import guard
+from penstock_cluster.storage.jetstream.asking import Unanswered
+from penstock_cluster.storage.jetstream.blobs import StreamBlobs
+from penstock_cluster.storage.jetstream.connection import JetStreamRefusal, NatsConnection, together
+from penstock_cluster.storage.jetstream.engine import FRAME_BYTES_MAX
+from penstock_cluster.storage.jetstream.guard import ServerState, StreamCopy
+from penstock_cluster.storage.jetstream.journal import JetStreamJournal
+from penstock_cluster.storage.jetstream.marks import RegistryMarks
+from penstock_cluster.storage.jetstream.registry import BucketRegistry
+from penstock_cluster.storage.jetstream.room import EngineRoom
+from penstock_cluster.storage.jetstream.stream import NatsStream, StreamInfo, check_settings
+from penstock_core.vocabulary.errors import Damaged, PenstockError, Unavailable
+from penstock_core.vocabulary.ports import (
+    Clock,
+    EngineCheck,
+    EngineHealth,
+    EngineServer,
+    Offload,
+    VersionedRecord,
+)
+
+ANSWER_S: Final = 10.0
+"""How long servers without a leader are waited for."""
+READ_S: Final = 120.0
+"""How long it may take to read a whole stream."""
+_OPEN_S: Final = 4.0
+_ANY_EPOCH: Final = 1 << 62
+"""Newer than every owner, so that nothing in a stream is too new to be read."""
+
+
+class _StreamNames(Struct):
+    streams: list[str] | None = None
+
+
+class JetStreamInspector:
+    """The :class:`~penstock_core.vocabulary.ports.EngineInspector` of a NATS cluster."""
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        *,
+        name: str = "penstock",
+        monitors: Sequence[str] = (),
+        clock: Clock,
+        offload: Offload,
+        tls: SSLContext | None = None,
+    ) -> None:
+        """``name``, ``monitors`` and ``tls`` are those of the cluster's nodes."""
+        self._urls = list(servers)
+        self._name = name
+        self._monitors = list(monitors) or guard.monitors_of(servers)
+        self._clock = clock
+        self._offload = offload
+        self._tls = tls
+        self._connection: NatsConnection | None = None
+        self._connecting = asyncio.Lock()
+
+    async def records(self, prefix: str = "") -> Mapping[str, VersionedRecord]:
+        """See :meth:`penstock_core.vocabulary.ports.EngineInspector.records`."""
+        async with _in_time(ANSWER_S):
+            registry = await self._registry()
+            if registry is None:
+                return {}
+            found = {key: await registry.get(key) for key in await registry.list(prefix)}
+        return {key: record for key, record in found.items() if record is not None}
+
+    async def health(self) -> EngineHealth:
+        """See :meth:`penstock_core.vocabulary.ports.EngineInspector.health`. Who leads is who leads
+        the first shard, where there is one."""
+        states = await self._states()
+        read = [state for state in states if not state.failure]
+        size = max((state.cluster_size for state in read), default=len(states))
+        leader, lag = next((state.leader for state in read if state.leader), ""), 0
+        has_quorum = 2 * len(read) > size and bool(leader)
+        info, answers = await self._first_shard()
+        if info is not None:
+            leader = info.cluster.leader
+            lag = max((replica.lag for replica in info.cluster.replicas), default=0)
+        return EngineHealth(
+            kind="jetstream",
+            version=min((state.version for state in read), key=guard.version_of, default=""),
+            has_quorum=has_quorum and answers and bool(leader),
+            servers=size,
+            present=len(read),
+            leader=leader,
+            sync="always" if read and all(state.syncs_always for state in read) else "interval",
+            lag=lag,
+            damage=tuple(await self._holes(0)),
+        )
+
+    async def servers(self) -> Sequence[EngineServer]:
+        """See :meth:`penstock_core.vocabulary.ports.EngineInspector.servers`."""
+        leader = (await self.health()).leader
+        return [
+            EngineServer(
+                name=state.name,
+                address=state.monitor,
+                version=state.version,
+                leads=bool(state.name) and state.name == leader,
+                room=None if state.failure else state.room,
+                failure=state.failure,
+            )
+            for state in await self._states()
+        ]
+
+    async def checks(self, shard: int) -> Sequence[EngineCheck]:
+        """See :meth:`penstock_core.vocabulary.ports.EngineInspector.checks`."""
+        states = await self._states()
+        read = [state for state in states if not state.failure]
+        names = ", ".join(state.name for state in read)
+        versions = ", ".join(sorted({state.version for state in read}))
+        return [
+            _servers(states),
+            *_each("version", states, guard.check_version, found=f"NATS {versions}"),
+            *_each("sync", states, guard.check_sync, found=f"sync_interval: always on {names}"),
+            *_each("replicas", states, guard.check_number, found="three servers have each stream"),
+            *await self._check_contents(shard),
+        ]
+
+    async def clusters(self) -> Sequence[str]:
+        """See :meth:`penstock_core.vocabulary.ports.EngineInspector.clusters`."""
+        async with _in_time(ANSWER_S):
+            try:
+                answer = await (await self._connected()).ask("$JS.API.STREAM.NAMES", b"{}")
+            except (JetStreamRefusal, Unanswered) as error:
+                raise Unavailable(f"the engine's streams cannot be listed: {error}") from error
+        names, end = msgspec.json.decode(answer, type=_StreamNames).streams or (), "-shard-0"
+        return sorted(name.removesuffix(end) for name in names if name.endswith(end))
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+    # --- what is asked --------------------------------------------------------------------
+
+    async def _check_contents(self, shard: int) -> Sequence[EngineCheck]:
+        try:
+            await self._connected()
+        except Unavailable as error:
+            return [EngineCheck(name="connection", found=f"{error}", is_ok=False)]
+        return await together(
+            [
+                _waited("streams", self._check_streams(shard)),
+                _waited("history", self._compare_mark(shard)),
+                self._check_copies(shard),
+            ]
+        )
+
+    async def _check_copies(self, shard: int) -> EngineCheck:
+        check = await _waited("copies", self._verify(shard), READ_S)
+        if not check.is_ok:
+            return check
+        silent = [state.monitor for state in await self._states() if state.failure]
+        return replace(check, not_checked=tuple(silent))
+
+    async def _first_shard(self) -> tuple[StreamInfo | None, bool]:
+        """The stream of the first shard, where there is one, and whether the servers answer."""
+        try:
+            connection = await self._connected()
+        except Unavailable:
+            return None, False
+        try:
+            info = await NatsStream(connection, f"{self._name}-shard-0").look()
+        except Unavailable:
+            return None, True
+        return info, info is not None
+
+    async def _check_streams(self, shard: int) -> str:
+        connection = await self._connected()
+        journal = await self._journal(shard)
+        registry = BucketRegistry(connection, self._name)
+        blobs = StreamBlobs(connection, f"{self._name}-blobs-{shard}", self._clock)
+        found = []
+        for stream, settings in (
+            (registry.stream, registry.settings),
+            (journal.stream, journal.settings),
+            (blobs.stream, blobs.settings),
+        ):
+            if await stream.exists():
+                check_settings(await stream.info(), settings)
+                found.append(stream.name)
+        if not found:
+            return f"there is no stream of a cluster {self._name!r} yet"
+        return f"{', '.join(found)} have the settings they were made with"
+
+    async def _compare_mark(self, shard: int) -> str:
+        if await self._registry() is None:
+            if await (await self._stream(f"shard-{shard}")).exists():
+                raise Unavailable(
+                    f"the register of cluster {self._name!r} is gone, and its events are there. To "
+                    f"change: restore stream KV_{self._name} from a backup of the engine"
+                )
+            return f"there is no cluster {self._name!r} yet"
+        if not await (await self._journal(shard)).compare_mark():
+            return "nothing was stored yet"
+        return "the stream is the one that its owner has left, and as new"
+
+    async def _verify(self, shard: int) -> str:
+        async with _in_time(ANSWER_S):
+            stream = await self._stream(f"shard-{shard}")
+            is_there = await self._registry() is not None and await stream.exists()
+            if is_there:  # one that does not read is not waited for as long as reading may take
+                await stream.message(max(1, (await stream.info()).state.last_seq))
+        if not is_there:
+            return "nothing was stored yet"
+        blocks = await (await self._journal(shard)).verify()
+        if holes := await self._holes(shard):
+            raise Damaged(f"{'; '.join(holes)}. To change: {_REPLACE}")
+        return f"{blocks:,} blocks have their checksums, and no copy that was seen has a hole"
+
+    async def _holes(self, shard: int) -> list[str]:
+        stream = f"{self._name}-shard-{shard}"
+        copies = await together(self._copy(each, stream) for each in self._monitors)
+        return [
+            f"the copy of stream {stream} on the server at {monitor} lacks {copy.holes} messages"
+            for monitor, copy in zip(self._monitors, copies, strict=True)
+            if copy is not None and copy.holes
+        ]
+
+    async def _states(self) -> list[ServerState]:
+        return await together(self._state(each) for each in self._monitors)
+
+    async def _state(self, monitor: str) -> ServerState:
+        return await self._offload(partial(guard.read_server, monitor, self._tls))
+
+    async def _copy(self, monitor: str, stream: str) -> StreamCopy | None:
+        return await self._offload(partial(guard.read_copy, monitor, stream, self._tls))
+
+    async def _registry(self) -> BucketRegistry | None:
+        registry = BucketRegistry(await self._connected(), self._name)
+        return registry if await registry.stream.exists() else None
+
+    async def _stream(self, part: str) -> NatsStream:
+        return NatsStream(await self._connected(), f"{self._name}-{part}")
+
+    async def _journal(self, shard: int) -> JetStreamJournal:
+        marks = BucketRegistry(await self._connected(), self._name, "marks")
+        return JetStreamJournal(
+            await self._stream(f"shard-{shard}"),
+            RegistryMarks(marks, f"{shard}"),
+            _ANY_EPOCH,
+            clock=self._clock,
+            frame_bytes=FRAME_BYTES_MAX,
+            room=EngineRoom(),
+        )
+
+    async def _connected(self) -> NatsConnection:
+        async with self._connecting:  # several questions are asked at once
+            if self._connection is None:
+                self._connection = await NatsConnection.open(
+                    self._urls, _ignore, _OPEN_S, tls=self._tls
+                )
+        return self._connection
+
+
+_REPLACE: Final = "stop that server, move the stream's folder aside, and start it again"
+
+
+async def _ignore() -> None:
+    """Who only looks on asks again by itself after a reconnection."""
+
+
+@asynccontextmanager
+async def _in_time(seconds: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise Unavailable(
+            f"the engine has not answered for {seconds:.0f} s: start a majority of its servers"
+        ) from None
+
+
+def _checked(name: str, check: Callable[[], None], found: str) -> EngineCheck:
+    try:
+        check()
+    except Unavailable as error:
+        return EngineCheck(name=name, found=f"{error}", is_ok=False)
+    return EngineCheck(name=name, found=found, is_ok=True)
+
+
+def _servers(states: Sequence[ServerState]) -> EngineCheck:
+    """Whether a majority of the servers answers; one that does not may be down."""
+    names = ", ".join(state.name for state in states if not state.failure) or "none"
+    silent = [f"{state.monitor}: {state.failure}" for state in states if state.failure]
+    check = _checked("servers", lambda: guard.check_majority(states), f"{names} answer")
+    if check.is_ok or not silent:
+        return replace(check, not_checked=tuple(silent))
+    found = (
+        f"only {names} of {len(states)} servers answer, and a majority has to ({'; '.join(silent)})"
+        f". To change: start the others; if they run, http_port: {guard.MONITORING_PORT} in their "
+        f"nats-server.conf"
+    )
+    return EngineCheck(name="servers", found=found, is_ok=False)
+
+
+def _each(
+    name: str, states: Sequence[ServerState], check: Callable[[ServerState], None], found: str
+) -> Iterator[EngineCheck]:
+    """One line for each server that is wrong, or one for all."""
+    read = [state for state in states if not state.failure]
+    silent = tuple(state.monitor for state in states if state.failure)
+    results = [_checked(name, partial(check, state), found) for state in read]
+    wrong = [result for result in results if not result.is_ok]
+    if wrong:
+        yield from wrong
+    else:
+        yield EngineCheck(name=name, found=found if read else "", is_ok=True, not_checked=silent)
+
+
+async def _waited(name: str, check: Awaitable[str], seconds: float = ANSWER_S) -> EngineCheck:
+    try:
+        async with _in_time(seconds):
+            return EngineCheck(name=name, found=await check, is_ok=True)
+    except PenstockError as error:
+        return EngineCheck(name=name, found=f"{error}", is_ok=False)

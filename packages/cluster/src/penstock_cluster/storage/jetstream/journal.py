@@ -1,0 +1,582 @@
+"""A journal on a replicated stream. Opening it is the fence.
+
+Every frame is stored only at the place of the stream that its owner expects, so who has not seen
+the newest frame cannot append. An owner begins with an ``EPOCH`` frame, behind which nobody older
+can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Final
+
+from penstock_cluster.storage.engine_appends import EngineAppends
+from penstock_cluster.storage.jetstream.asking import Unanswered
+from penstock_cluster.storage.jetstream.connection import UNDER_WAY_MAX, JetStreamRefusal, together
+from penstock_cluster.storage.jetstream.frames import (
+    BlockFrame,
+    FrameIndex,
+    FrameKind,
+    decode_frame,
+    encode_block,
+    encode_frame,
+    join_block,
+)
+from penstock_cluster.storage.jetstream.marks import Mark, Marks
+from penstock_cluster.storage.jetstream.room import EVENTS_KEEP, EngineRoom
+from penstock_cluster.storage.jetstream.stream import (
+    INCARNATION,
+    REPLICATED,
+    WRONG_SEQUENCE,
+    NatsStream,
+    StreamInfo,
+    check_settings,
+    pauses,
+)
+from penstock_core.vocabulary.errors import (
+    Damaged,
+    Deposed,
+    InvalidArgument,
+    PenstockError,
+    StorageFailed,
+    Trimmed,
+    Unavailable,
+    Unknown,
+)
+from penstock_core.vocabulary.ports import (
+    READ_BYTES_MAX,
+    Block,
+    Buffer,
+    Clock,
+    DamagedBlock,
+    JournalInfo,
+)
+
+_SENT_AT_ONCE: Final = 8
+"""Frames without an answer. With many more the answers come so late that all of them are sent
+again, and it never ends."""
+_KEPT_BYTES_MAX: Final = 64 << 20
+"""Bytes of blocks that stay in memory after opening: recovery reads them next."""
+LOOKING: Final = 1 << 62
+"""The epoch of who only looks: none is newer."""
+_LOOKS_MAX: Final = 100
+"""Looks at a stream that does not show what it has acknowledged or holds, until it is believed."""
+_RESTORE: Final = (
+    "What its owner had acknowledged is not there. To change: restore the stream from a backup of "
+    "the engine, or the realm from a backup of its own"
+)
+
+
+class JetStreamJournal:
+    """The :class:`~penstock_core.vocabulary.ports.Journal` of one owner."""
+
+    def __init__(
+        self,
+        stream: NatsStream,
+        marks: Marks,
+        epoch: int,
+        *,
+        clock: Clock,
+        frame_bytes: int,
+        room: EngineRoom,
+    ) -> None:
+        self.stream: Final = stream
+        self._subject = f"{stream.name}.frames"
+        self._marks = marks
+        self._epoch = epoch
+        self._clock = clock
+        self._frame_bytes = frame_bytes
+        self._room = room
+        self._index = FrameIndex()
+        self._kept: dict[int, bytes] = {}
+        self._kept_bytes = 0
+        self._begun: list[BlockFrame] = []
+        """Frames of the block that is being read while opening."""
+        self._incarnation = ""
+        self._mark: Mark | None = None
+        self._writing = asyncio.Lock()
+        self._appends = EngineAppends(clock.steady_us)
+        self._ended: PenstockError | None = None
+        """Why nothing can be appended any more."""
+
+    async def open(self, begins: int = 0) -> JetStreamJournal:
+        """Read all there is, then fence. See
+        :meth:`penstock_core.vocabulary.ports.StorageEngine.journal`."""
+        self._mark = mark = await self._marks.read()
+        if mark is not None and not await self.stream.exists():
+            self._check_there(mark)
+        info = await self.stream.make(self._settings())
+        self._incarnation = info.incarnation
+        self._check_mark(info, mark)
+        await self.stream.on_each_copy(self._read_all)
+        await self._fence(begins)
+        await self._renew_mark(mark.kept if mark is not None else 1)
+        return self
+
+    async def look(self) -> bool:
+        """Read all there is, without a fence: nothing can be appended. Gives whether there is a
+        stream. Raises ``Unavailable`` and ``Damaged``."""
+        self._mark = mark = await self._marks.read()
+        if not await self.stream.exists():
+            self._check_there(mark)
+            return False
+        info = await self.stream.info()
+        self._incarnation = info.incarnation
+        self._check_mark(info, mark)
+        await self.stream.on_each_copy(self._read_all)
+        self._ended = Deposed(f"stream {self.stream.name} was opened to be read only")
+        return True
+
+    @property
+    def appends(self) -> bool:
+        """Whether it is open to append, as far as is known."""
+        return self._ended is None and not self.stream.is_closed
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """What the stream has to be made with."""
+        return self._settings()
+
+    async def compare_mark(self) -> bool:
+        """Compare a stream that nobody opens here with what its owner has left as its mark; gives
+        whether there is a stream. Raises ``Unavailable``."""
+        mark = await self._marks.read()
+        if not await self.stream.exists():
+            self._check_there(mark)
+            return False
+        self._check_mark(await self.stream.info(), mark)
+        return True
+
+    async def verify(self) -> int:
+        """Read all that the leader has of a stream that nobody opens here, and compare numbers and
+        checksums; gives the number of its blocks. Nobody steps down. Raises ``Damaged``."""
+        self._incarnation = (await self.stream.info()).incarnation
+        await self._read_all()
+        self._forget_kept()
+        return self._index.tail - self._index.floor
+
+    async def inspect(self) -> None:
+        """Look at a stream that nobody opens here: a stream that is not there yet is fine. Raises
+        ``Unavailable``, with the line to change."""
+        mark = await self._marks.read()
+        if not await self.stream.exists():
+            self._check_there(mark)
+            return
+        info = await self.stream.info()
+        check_settings(info, self._settings())
+        self._check_mark(info, mark)
+
+    async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
+        """See :meth:`penstock_core.vocabulary.ports.Journal.append`. On return the block is always
+        on the disks of a majority."""
+        async with self._writing:
+            self._check_usable()
+            data = b"".join(block)
+            if expected != self._index.tail:
+                return await self._look_up(expected, data)
+            frames = encode_block(
+                data,
+                self._frame_bytes,
+                epoch=self._epoch,
+                block=expected + 1,
+                sequence=self._index.last + 1,
+                previous=self._index.checksum,
+            )
+            await self._store(frames)
+            self._forget_kept()
+            return expected + 1
+
+    async def reserve(self, size: int) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Journal.reserve`."""
+        self._check_usable()
+        if size < 0:
+            raise InvalidArgument(f"cannot reserve {size} bytes")
+        self._room.check(size, EVENTS_KEEP)
+
+    async def read(
+        self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
+    ) -> list[Block | DamagedBlock]:
+        """See :meth:`penstock_core.vocabulary.ports.Journal.read`. Where the leader's copy is
+        damaged, another one is read."""
+        self._check_open()
+        if first <= self._index.floor:
+            raise Trimmed(f"block {first} is gone: the journal starts after {self._index.floor}")
+        if limit < 1:
+            raise InvalidArgument(f"limit {limit}: ask for at least 1 block")
+        chosen = self._choose(first, limit, bytes_max)
+        found = {block: self._release(block) for block in chosen if block in self._kept}
+        damaged: dict[int, Damaged] = {}
+        try:
+            found |= await self._read_blocks([block for block in chosen if block not in found])
+        except Damaged:
+            damaged = await self._read_around(chosen, found)
+        except Trimmed:
+            # Only an older owner removes what is not trimmed here.
+            self._index.trim_below((await self.stream.info()).state.first_seq)
+            raise
+        return [
+            Block(block, memoryview(found[block]))
+            if block in found
+            else self._damaged_block(block, damaged[block])
+            for block in chosen
+        ]
+
+    async def sync(self) -> None:
+        """Nothing to do: what was appended is on the disks of a majority."""
+        self._check_usable()
+
+    async def free(self) -> None:
+        """Nothing to do: :meth:`trim` gives back the room itself."""
+
+    async def trim(self, through: int) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Journal.trim`."""
+        async with self._writing:
+            self._check_usable()
+            tail = self._index.tail
+            if through > tail:
+                raise InvalidArgument(f"cannot trim through {through}: the newest is {tail}")
+            if through <= self._index.floor:
+                return
+            if through == tail:
+                # An empty stream would forget the number of its newest block.
+                await self._store(iter([self._encode(FrameKind.FLOOR)]))
+            kept = self._index.keeps_from(through)
+            # Told before it is done: what begins later than told is damaged, not trimmed.
+            await self._renew_mark(kept)
+            await self.stream.purge(below=kept)
+            self._index.trim(through)
+
+    def info(self) -> JournalInfo:
+        index, appends = self._index, self._appends
+        return JournalInfo(
+            index.floor,
+            index.tail,
+            index.size,
+            cut=0,
+            durability="quorum",
+            waiting_us=appends.waiting_us,
+            appends=appends.timings,
+            ambiguous=appends.ambiguous,
+        )
+
+    async def check(self) -> None:
+        """Compare the stream with what it was when it was opened. When it differs, nothing is
+        appended any more, and what waits for its outcome gets none."""
+        try:
+            info = await self.stream.look() if self.stream.was_seen else None
+            if info is not None:
+                check_settings(info, self._settings())
+                self._check_mark(info, self._mark)
+        except Unavailable as error:
+            self.end(error)
+
+    def end(self, reason: PenstockError) -> None:
+        """Append nothing any more, because of ``reason``. What waits for its outcome gets none."""
+        self._ended = self._ended or reason
+        self.stream.close()
+
+    async def close(self) -> None:
+        """Let go of the stream. An append under way ends with ``Unknown``."""
+        self.stream.close()
+
+    # Opening
+
+    def _settings(self) -> dict[str, object]:
+        return {
+            **REPLICATED,
+            "subjects": [self._subject],
+            "max_msgs_per_subject": -1,
+            "allow_rollup_hdrs": False,
+            "metadata": {INCARNATION: secrets.token_hex(16)},
+        }
+
+    def _check_there(self, mark: Mark | None) -> None:
+        if mark is not None:
+            raise Unavailable(f"stream {self.stream.name} is gone. {_RESTORE}")
+
+    def _check_mark(self, info: StreamInfo, mark: Mark | None) -> None:
+        if mark is None:
+            return
+        name, last = self.stream.name, info.state.last_seq
+        if info.incarnation != mark.incarnation:
+            raise Unavailable(f"stream {name} was made anew. {_RESTORE}")
+        if last < mark.sequence:
+            raise Unavailable(
+                f"stream {name} is an older copy: it ends at sequence {last}, and its owner had "
+                f"stored {mark.sequence}. {_RESTORE}"
+            )
+
+    async def _read_all(self) -> None:
+        """Read the stream from its beginning; once more when an older owner trims it meanwhile."""
+        while True:
+            self._index, self._begun = FrameIndex(), []
+            self._forget_kept()
+            state = (await self.stream.info()).state
+            # Asked after the state: an older owner tells its mark before it trims.
+            mark = await self._marks.read() or Mark(self._incarnation)
+            if state.first_seq > mark.kept:
+                raise Damaged(
+                    f"sequences {mark.kept} to {state.first_seq - 1}, its beginning, are missing"
+                )
+            try:
+                await self._read_on(max(1, state.first_seq), state.last_seq, mark)
+            except Trimmed:
+                continue
+            return
+
+    async def _read_on(self, first: int, last: int, mark: Mark | None = None) -> None:
+        for start in range(first, last + 1, UNDER_WAY_MAX):
+            sequences = range(start, min(last + 1, start + UNDER_WAY_MAX))
+            for frame in await together(self._frame(sequence) for sequence in sequences):
+                self._take(frame)
+                is_marked = mark is not None and frame.sequence == mark.sequence
+                if is_marked and mark is not None and frame.checksum != mark.checksum:
+                    raise Damaged(f"sequence {frame.sequence} is not what its owner had stored")
+
+    def _take(self, frame: BlockFrame) -> None:
+        if frame.epoch > self._epoch:
+            raise Deposed(
+                f"stream {self.stream.name}: epoch {frame.epoch} has begun; this is {self._epoch}"
+            )
+        whole = self._index.take(frame)
+        if frame.kind is not FrameKind.DATA or not frame.part:
+            self._begun = []
+        if frame.kind is FrameKind.DATA:
+            self._begun.append(frame)
+        if whole is not None:
+            self._keep(whole, join_block(self._begun, whole))
+            self._begun = []
+
+    def _keep(self, block: int, data: bytes) -> None:
+        """The newest blocks stay: recovery begins at a snapshot, not at the first block."""
+        self._kept[block] = data
+        self._kept_bytes += len(data)
+        while self._kept_bytes > _KEPT_BYTES_MAX:
+            self._release(next(iter(self._kept)))
+
+    def _release(self, block: int) -> bytes:
+        data = self._kept.pop(block)
+        self._kept_bytes -= len(data)
+        return data
+
+    def _forget_kept(self) -> None:
+        self._kept.clear()
+        self._kept_bytes = 0
+
+    async def _fence(self, begins: int) -> None:
+        if not self._index.last:
+            self._index.begin(begins)
+        while True:
+            # The random bytes tell two openings with one epoch from each other.
+            raw = self._encode(FrameKind.EPOCH, secrets.token_bytes(16))
+            try:
+                await self._put(raw, self._index.last, self._index.last)
+            except Deposed:
+                state = (await self.stream.info()).state
+                await self._read_on(self._index.last + 1, state.last_seq)
+            else:
+                self._take(decode_frame(raw))
+                return
+
+    def _encode(self, kind: FrameKind, data: bytes = b"") -> bytes:
+        return encode_frame(
+            kind,
+            epoch=self._epoch,
+            block=self._index.tail,
+            sequence=self._index.last + 1,
+            previous=self._index.checksum,
+            data=data,
+        )
+
+    async def _renew_mark(self, kept: int) -> None:
+        index = self._index
+        mark = Mark(self._incarnation, index.last, index.checksum, kept=kept, epoch=self._epoch)
+        try:
+            await self._marks.write(mark)
+        except Deposed as error:
+            self._ended = error
+            raise
+        self._mark = mark
+
+    # Appending
+
+    async def _store(self, frames: Iterator[bytes]) -> None:
+        """Store frames at the end of the stream, a few of them on their way at a time."""
+        self.stream.begin_block()
+        try:
+            with self._appends.under_way():
+                newest = await self._send(frames)
+        except BaseException as failure:
+            only = failure.exceptions[0] if isinstance(failure, BaseExceptionGroup) else failure
+            ended = self._ended_by(only)
+            if ended is failure or isinstance(failure, asyncio.CancelledError):
+                raise
+            raise ended from None
+        self._index.take(newest)
+
+    async def _send(self, frames: Iterator[bytes]) -> BlockFrame:
+        """Gives the newest frame, which is not in the index yet: it makes the block true."""
+        stored = self._index.last
+        first, second = next(frames), next(frames, None)
+        if second is None:  # a lone frame needs no task, and no turns of the loop for it
+            lone = decode_frame(first)
+            await self._put(first, stored, stored)
+            return lone
+        window = asyncio.Semaphore(_SENT_AT_ONCE)
+        newest: BlockFrame | None = None
+        async with asyncio.TaskGroup() as group:
+            for raw in chain((first, second), frames):
+                await window.acquire()
+                if newest is not None:
+                    self._index.take(newest)
+                newest = decode_frame(raw)
+                task = group.create_task(self._put(raw, newest.sequence - 1, stored))
+                task.add_done_callback(lambda _: window.release())
+        assert newest is not None, "a block has a frame"
+        return newest
+
+    def _ended_by(self, failure: BaseException) -> BaseException:
+        """What an append ends with. After it, nothing can be appended: what lies in the stream is
+        known only to who opens it again."""
+        if isinstance(failure, Deposed | Damaged):
+            self._ended = self._ended or failure
+            return failure
+        name = self.stream.name
+        self._ended = self._ended or StorageFailed(
+            f"stream {name}: the outcome of an append is unknown; only opening it again tells"
+        )
+        if self.stream.is_closed:
+            return Unknown(f"stream {name} was closed while an append waited for its outcome")
+        return failure
+
+    async def _put(self, raw: bytes, expected: int, stored: int) -> None:
+        """Store one frame behind sequence ``expected``; comes back when that is known. The owner
+        knows of everything up to ``stored`` that it is there."""
+        headers = {"Nats-Expected-Last-Sequence": f"{expected}"}
+        self._room.note_sent(len(raw))
+        odd = 0
+        for pause in pauses():
+            try:
+                sequence = await self.stream.publish(self._subject, raw, headers)
+            except Unanswered:
+                self._appends.unanswered()
+            except JetStreamRefusal as refusal:
+                if refusal.number in WRONG_SEQUENCE:
+                    last = await self._last_unless_there(raw, expected + 1)
+                    if last is None:
+                        return
+                    odd = 0 if stored <= last <= expected else odd + 1
+                    if odd > _LOOKS_MAX:
+                        unseen = stored if last < stored else expected + 1
+                        raise Damaged(
+                            f"stream {self.stream.name} ends at sequence {last}, and does not "
+                            f"show {unseen}"
+                        ) from refusal
+            else:
+                assert sequence == expected + 1, (sequence, expected)
+                return
+            await self.stream.pause(pause)
+
+    async def _last_unless_there(self, raw: bytes, sequence: int) -> int | None:
+        """None when this frame lies at ``sequence``; the stream's end when nothing is seen there.
+        Raises ``Deposed`` when something else was stored there."""
+        found = await self.stream.message(sequence)
+        if found is not None and found.data == raw:
+            return None
+        state = (await self.stream.info()).state
+        # That the stream ends behind it is no sign of somebody else: this frame may have been on
+        # its way, and stored between the two questions.
+        if found is not None or state.first_seq > sequence:
+            raise Deposed(
+                f"stream {self.stream.name}: another owner has stored sequence {sequence}"
+            )
+        return state.last_seq
+
+    async def _look_up(self, expected: int, data: bytes) -> int:
+        """Whether this block was appended before."""
+        if self._index.floor <= expected < self._index.tail:
+            (known,) = await self.read(expected + 1, 1)
+            if isinstance(known, Block) and known.data == data:
+                return expected + 1
+        raise Deposed(
+            f"expected the tail to be {expected}, it is {self._index.tail}: another writer has "
+            f"been here"
+        )
+
+    # Reading
+
+    def _choose(self, first: int, limit: int, bytes_max: int) -> list[int]:
+        chosen: list[int] = []
+        for block in range(first, min(self._index.tail, first + limit - 1) + 1):
+            bytes_max -= self._index.extent(block).size
+            if chosen and bytes_max < 0:
+                break
+            chosen.append(block)
+        return chosen
+
+    async def _read_blocks(self, blocks: Sequence[int]) -> dict[int, bytes]:
+        extents = {block: self._index.extent(block) for block in blocks}
+        sequences = [
+            extent.sequence + part for extent in extents.values() for part in range(extent.parts)
+        ]
+        frames: dict[int, BlockFrame] = {}
+        for start in range(0, len(sequences), UNDER_WAY_MAX):
+            batch = sequences[start : start + UNDER_WAY_MAX]
+            read = await together(self._frame(sequence) for sequence in batch)
+            frames |= {frame.sequence: frame for frame in read}
+        return {
+            block: join_block([frames[at + part] for part in range(parts)], block)
+            for block, (at, parts, _) in extents.items()
+        }
+
+    async def _read_around(
+        self, blocks: Sequence[int], found: dict[int, bytes]
+    ) -> dict[int, Damaged]:
+        """Add to what was ``found`` what any copy holds; gives the blocks that none does."""
+        damaged: dict[int, Damaged] = {}
+
+        async def read_missing() -> None:
+            for block in [block for block in blocks if block not in found]:
+                try:
+                    found.update(await self._read_blocks([block]))
+                except Damaged as error:
+                    damaged[block] = error
+            missing = [block for block in blocks if block not in found]
+            if missing:
+                raise Damaged(f"block {missing[0]}: {damaged[missing[0]]}")
+
+        try:
+            await self.stream.on_each_copy(read_missing)
+        except Damaged:
+            return {block: error for block, error in damaged.items() if block not in found}
+        return {}
+
+    def _damaged_block(self, block: int, reason: Damaged) -> DamagedBlock:
+        at, _, size = self._index.extent(block)
+        return DamagedBlock(
+            block, f"stream {self.stream.name}, sequence {at}", f"{reason}", size=size
+        )
+
+    async def _frame(self, sequence: int) -> BlockFrame:
+        message = await self.stream.message(sequence)
+        if message is None:
+            raise await self.stream.missing(sequence)
+        try:
+            frame = decode_frame(message.data)
+        except Damaged as error:
+            raise Damaged(f"sequence {sequence}: {error}") from error
+        if frame.sequence != sequence:
+            raise Damaged(f"sequence {sequence} holds the frame of sequence {frame.sequence}")
+        return frame
+
+    def _check_usable(self) -> None:
+        if self._ended is not None:
+            raise type(self._ended)(f"{self._ended}") from self._ended
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if self.stream.is_closed:
+            raise StorageFailed("the journal is closed")

@@ -1,0 +1,64 @@
+"""Marks: what an owner leaves outside of its stream, for the next one to compare it with."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from penstock_cluster.storage.jetstream.registry import BucketRegistry
+from penstock_core.vocabulary.errors import Conflict, Deposed
+
+
+class Mark(Struct, frozen=True):
+    """A place in a stream that its owner has seen. A later owner compares: a stream that was made
+    anew, or is an older copy, does not hold it."""
+
+    incarnation: str
+    sequence: int = 0
+    checksum: int = 0
+    kept: int = 1
+    """Nothing was removed from this place of the stream on."""
+    epoch: int = 0
+    """Whose mark it is."""
+
+
+class Marks(Protocol):
+    """Where the mark of a journal is kept, outside of its stream."""
+
+    async def read(self) -> Mark | None: ...
+
+    async def write(self, mark: Mark) -> None:
+        """Replace a mark of this epoch or an older one. Raises ``Deposed`` when there is one of a
+        newer epoch."""
+        ...
+
+
+class RegistryMarks:
+    """The mark of one journal in the engine's registry, under a prefix that no key has."""
+
+    def __init__(self, registry: BucketRegistry, key: str) -> None:
+        self._registry = registry
+        self._key = key
+
+    async def read(self) -> Mark | None:
+        record = await self._registry.get(self._key)
+        return None if record is None else msgspec.json.decode(record.value, type=Mark)
+
+    async def write(self, mark: Mark) -> None:
+        """See :class:`Marks`."""
+        while True:
+            record = await self._registry.get(self._key)
+            version = 0
+            if record is not None:
+                held = msgspec.json.decode(record.value, type=Mark)
+                version = record.version
+                if held.epoch > mark.epoch:
+                    raise Deposed(f"epoch {held.epoch} has begun; this is {mark.epoch}")
+                mark = msgspec.structs.replace(mark, kept=max(mark.kept, held.kept))
+            try:
+                await self._registry.cas(self._key, version, msgspec.json.encode(mark))
+            except Conflict:
+                continue
+            return

@@ -1,0 +1,186 @@
+"""A registry on a key-value bucket: a stream that keeps the newest message of each subject.
+
+A bucket counts its changes over all keys. A registry counts them for each key, so the version
+stands in the value, and what is compared is the bucket's own count.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from collections.abc import AsyncIterator, Mapping, Sequence
+from email.parser import BytesParser
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
+
+from penstock_cluster.storage.jetstream.asking import Unanswered
+from penstock_cluster.storage.jetstream.connection import (
+    UNDER_WAY_MAX,
+    JetStreamRefusal,
+    NatsConnection,
+    together,
+)
+from penstock_cluster.storage.jetstream.stream import REPLICATED, WRONG_SEQUENCE, NatsStream, pauses
+from penstock_core.vocabulary.errors import Conflict, InvalidArgument
+from penstock_core.vocabulary.ports import Change, VersionedRecord
+from penstock_server.storage.watching import Watches
+
+_VERSION: Final = struct.Struct("<Q")
+_OPERATION: Final = "KV-Operation"
+_DELETED: Final = "DEL"
+_MESSAGE_ID: Final = "Nats-Msg-Id"
+_EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
+
+
+class _KeyState(NamedTuple):
+    """What a key holds, and since which change of the bucket."""
+
+    revision: int
+    record: VersionedRecord | None
+    written_as: str = ""
+    """Tells this change from any other."""
+
+
+class BucketRegistry:
+    """The :class:`~penstock_core.vocabulary.ports.Registry` under one prefix of a bucket."""
+
+    def __init__(self, connection: NatsConnection, bucket: str, prefix: str = "k") -> None:
+        self.stream: Final = NatsStream(connection, f"KV_{bucket}")
+        self._connection = connection
+        self._root = f"$KV.{bucket}."
+        self._prefix = f"{self._root}{prefix}."
+        self._watches = Watches()
+        self._noted: dict[str, int] = {}
+        """The newest change of each key that watchers were told of."""
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """What the bucket has to be made with."""
+        return {
+            **REPLICATED,
+            "subjects": [f"{self._root}>"],
+            "max_msgs_per_subject": 1,
+            "allow_rollup_hdrs": True,
+        }
+
+    async def open(self, *, watches: bool = True) -> BucketRegistry:
+        """Make the bucket, or find it as it was made. Only one that ``watches`` sees changes by
+        others."""
+        await self.stream.make(self.settings)
+        for pause in pauses() if watches else ():
+            try:
+                await self._connection.follow(self.stream.name, f"{self._prefix}>", self._follow)
+            except Unanswered:
+                await self.stream.pause(pause)
+            else:
+                break
+        return self
+
+    async def get(self, key: str) -> VersionedRecord | None:
+        return (await self._held(key)).record
+
+    async def cas(self, key: str, expected: int, value: bytes) -> int:
+        """See :meth:`penstock_core.vocabulary.ports.Registry.cas`."""
+        record = VersionedRecord(expected + 1, bytes(value))
+        await self._change(key, expected, record)
+        return record.version
+
+    async def delete(self, key: str, expected: int) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Registry.delete`."""
+        revision = await self._change(key, expected, None)
+        if revision:
+            # The marker has told watchers, and stopped whoever was slower; it need not stay.
+            await self.stream.purge(subject=self._subject(key), below=revision + 1)
+
+    async def list(self, prefix: str = "") -> Sequence[str]:
+        subjects = await self.stream.subjects(f"{self._prefix}>")
+        keys = [key for key in map(self._key, subjects) if key.startswith(prefix)]
+        found: list[str] = []
+        for start in range(0, len(keys), UNDER_WAY_MAX):
+            batch = keys[start : start + UNDER_WAY_MAX]
+            held = await together(self._held(key) for key in batch)
+            found += [key for key, each in zip(batch, held, strict=True) if each.record is not None]
+        return sorted(found)
+
+    def watch(self, prefix: str = "") -> AsyncIterator[Change]:
+        """See :meth:`penstock_core.vocabulary.ports.Registry.watch`."""
+        return self._watches.add(prefix)
+
+    async def _change(self, key: str, expected: int, record: VersionedRecord | None) -> int:
+        """Store a record, or a marker that there is none; gives the bucket's count of it."""
+        held = await self._held_at(key, expected)
+        if record is None and held.record is None:
+            return 0
+        named = {_MESSAGE_ID: secrets.token_hex(16), _EXPECTED: f"{held.revision}"}
+        data = b""
+        if record is None:
+            named[_OPERATION] = _DELETED
+        else:
+            data = _VERSION.pack(record.version) + record.value
+        for pause in pauses():
+            try:
+                # With its name a change that was stored before is answered, not stored again.
+                revision = await self.stream.publish(self._subject(key), data, named)
+            except Unanswered:
+                pass
+            except JetStreamRefusal as refusal:
+                if refusal.number in WRONG_SEQUENCE:
+                    now = await self._held(key)
+                    if now.written_as == named[_MESSAGE_ID]:
+                        return self._note(key, now.revision, record)
+                    if now.revision != held.revision:
+                        raise Conflict(f"{key!r} was changed by somebody else") from refusal
+            else:
+                return self._note(key, revision, record)
+            await self.stream.pause(pause)
+        raise AssertionError("pauses never end")
+
+    async def _held_at(self, key: str, expected: int) -> _KeyState:
+        if not key:
+            raise InvalidArgument("a registry key has at least one character")
+        held = await self._held(key)
+        version = held.record.version if held.record is not None else 0
+        if version != expected:
+            raise Conflict(f"{key!r} is at version {version}, not {expected}")
+        return held
+
+    async def _held(self, key: str) -> _KeyState:
+        message = await self.stream.newest(self._subject(key))
+        if message is None:
+            return _KeyState(0, None)
+        headers = BytesParser().parsebytes(message.hdrs.partition(b"\r\n")[2])
+        record = _record(message.data, dict(headers.items()))
+        return _KeyState(message.seq, record, headers.get(_MESSAGE_ID, ""))
+
+    def _follow(self, message: Any) -> None:
+        record = _record(message.data, message.headers or {})
+        self._note(self._key(message.subject), message.metadata.sequence.stream, record)
+
+    def _note(self, key: str, revision: int, record: VersionedRecord | None) -> int:
+        if revision > self._noted.get(key, 0):
+            self._noted[key] = revision
+            self._watches.note(key, record)
+        return revision
+
+    def _subject(self, key: str) -> str:
+        return self._prefix + escape_key(key)
+
+    def _key(self, subject: str) -> str:
+        return unescape_key(subject.removeprefix(self._prefix))
+
+
+def escape_key(key: str) -> str:
+    """A key as a bucket takes it: letters, digits, ``/_-``, and ``=XX`` for any other byte."""
+    quoted = quote(key, safe="/").replace(".", "%2E").replace("~", "%7E")
+    return quoted.replace("%", "=")
+
+
+def unescape_key(escaped: str) -> str:
+    return unquote(escaped.replace("=", "%"))
+
+
+def _record(data: bytes, headers: Mapping[str, str]) -> VersionedRecord | None:
+    if headers.get(_OPERATION) == _DELETED:
+        return None
+    (version,) = _VERSION.unpack_from(data)
+    return VersionedRecord(version, data[_VERSION.size :])

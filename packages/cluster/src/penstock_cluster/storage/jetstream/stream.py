@@ -1,0 +1,419 @@
+"""One stream of JetStream: its settings, what its leader holds, and a word with its leader.
+
+Everything is asked of the leader: other replicas may be behind. A question without an answer is
+asked again until the stream is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from itertools import chain, repeat
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Struct, field
+
+from penstock_cluster.storage.jetstream.asking import Unanswered
+from penstock_cluster.storage.jetstream.connection import (
+    NO_CLUSTER,
+    JetStreamRefusal,
+    NatsConnection,
+)
+from penstock_core.loggers import logger
+from penstock_core.vocabulary.errors import Damaged, StorageFailed, Trimmed, Unavailable
+
+T = TypeVar("T")
+_log: Final = logger("penstock.jetstream")
+
+WRONG_SEQUENCE: Final = frozenset({10071, 10164})
+"""Another message lies where this one should, or is on its way there."""
+_NO_MESSAGE: Final = 10037
+_NO_STREAM: Final = 10059
+_NAME_IN_USE: Final = 10058
+_NO_PEERS: Final = 10005
+_REPLICAS: Final = 3
+_PAUSES_S: Final = (0.01, 0.03, 0.1, 0.2)
+_LONGEST_PAUSE_S: Final = 0.3
+_LOOKS_FOR_A_STREAM: Final = 5
+_LOOKS_FOR_A_LEADER: Final = 100
+_LOOKS_FOR_ROOM: Final = 40
+
+REPLICATED: Final[Mapping[str, object]] = {
+    "retention": "limits",
+    "storage": "file",
+    "discard": "new",
+    "num_replicas": _REPLICAS,
+    "max_age": 0,
+    "max_bytes": -1,
+    "max_msgs": -1,
+    "max_msg_size": -1,
+    "max_consumers": -1,
+    "allow_direct": False,
+    "deny_delete": True,
+    "deny_purge": False,
+    "sealed": False,
+    "no_ack": False,
+    "mirror": None,
+    "sources": None,
+    "republish": None,
+    "subject_transform": None,
+}
+"""What every stream of Penstock has: nothing leaves by itself, and a majority stores it."""
+
+_OPTIONS: Final = {
+    "num_replicas": "--replicas",
+    "max_age": "--max-age",
+    "max_bytes": "--max-bytes",
+    "max_msgs": "--max-msgs",
+    "max_msg_size": "--max-msg-size",
+    "max_msgs_per_subject": "--max-msgs-per-subject",
+    "discard": "--discard",
+    "subjects": "--subjects",
+}
+"""Settings that the command ``nats stream edit`` changes, each with its option."""
+_ABSENT: Final[Mapping[str, object]] = {
+    "deny_purge": False,
+    "sealed": False,
+    "no_ack": False,
+    "deny_delete": False,
+    "allow_direct": False,
+    "allow_rollup_hdrs": False,
+    "max_age": 0,
+}
+"""What a setting is that the server leaves out."""
+
+
+class StreamState(Struct):
+    messages: int = 0
+    first_seq: int = 0
+    last_seq: int = 0
+    subjects: dict[str, int] | None = None
+
+
+class StreamReplica(Struct):
+    name: str
+    current: bool = False
+    offline: bool = False
+    lag: int = 0
+
+
+class StreamPeers(Struct):
+    leader: str = ""
+    replicas: list[StreamReplica] = field(default_factory=list)
+
+
+class StreamInfo(Struct):
+    config: dict[str, Any]
+    state: StreamState
+    cluster: StreamPeers = field(default_factory=StreamPeers)
+    total: int = 0
+
+    @property
+    def incarnation(self) -> str:
+        """Tells this stream from another one that had its name before."""
+        return str((self.config.get("metadata") or {}).get(INCARNATION, ""))
+
+
+INCARNATION: Final = "penstock-incarnation"
+
+
+class StoredMessage(Struct):
+    seq: int
+    subject: str = ""
+    data: bytes = b""
+    hdrs: bytes = b""
+    time: str = ""
+
+
+class _Got(Struct):
+    message: StoredMessage
+
+
+class _Ack(Struct):
+    seq: int
+
+
+class NatsStream:
+    """A stream, asked until it answers or is closed."""
+
+    def __init__(self, connection: NatsConnection, name: str) -> None:
+        self.name = name
+        self.damage: dict[str, str] = {}
+        """What was found damaged last on each server, for people."""
+        self.was_seen = False
+        """It was made or found here: from then on it has to be there."""
+        self._connection = connection
+        self._nearer: NatsConnection | None = None
+        """A connection to the leader, while it is used."""
+        self._next_nearer: NatsConnection | None = None
+        self._closed = asyncio.Event()
+
+    async def make(self, settings: Mapping[str, object]) -> StreamInfo:
+        """Make the stream, or find it as it is. Raises ``Unavailable`` where the cluster cannot
+        have it, and where it has other settings, which the message names."""
+        config = {name: value for name, value in settings.items() if value is not None}
+        request = msgspec.json.encode({"name": self.name, **config})
+        lacking = 0
+        for pause in pauses():
+            try:
+                answer = await self._connection.ask(f"$JS.API.STREAM.CREATE.{self.name}", request)
+            except Unanswered:
+                pass
+            except JetStreamRefusal as error:
+                if error.number == NO_CLUSTER:
+                    raise Unavailable(_NOT_CLUSTERED.format(error)) from error
+                if error.number == _NAME_IN_USE:
+                    info = await self.info()
+                    check_settings(info, settings)
+                    self.was_seen = True
+                    return info
+                lacking += 1
+                if error.number != _NO_PEERS or lacking > _LOOKS_FOR_ROOM:
+                    raise Unavailable(f"stream {self.name} cannot be made: {error}") from error
+            else:
+                info = msgspec.json.decode(answer, type=StreamInfo)
+                check_settings(info, settings)
+                self.was_seen = True
+                return info
+            await self.pause(pause)
+        raise AssertionError("pauses never end")
+
+    async def info(self) -> StreamInfo:
+        """Its settings and state. Raises ``Unavailable`` when there is no such stream."""
+        return await self._info({})
+
+    async def look(self) -> StreamInfo | None:
+        """Its settings and state, asked for once; None when nobody answers. Raises ``Unavailable``
+        where it is not there."""
+        try:
+            answer = await self._connection.ask(f"$JS.API.STREAM.INFO.{self.name}", b"{}")
+        except Unanswered:
+            return None
+        except JetStreamRefusal as error:
+            raise Unavailable(f"stream {self.name}: {error}") from error
+        return msgspec.json.decode(answer, type=StreamInfo)
+
+    async def exists(self) -> bool:
+        """Whether there is such a stream. A no is asked for several times: servers that have just
+        chosen a leader may not know of all streams yet."""
+        for _ in range(_LOOKS_FOR_A_STREAM):
+            try:
+                await self._insist(f"$JS.API.STREAM.INFO.{self.name}", {})
+            except JetStreamRefusal as error:
+                if error.number != _NO_STREAM:
+                    raise Unavailable(f"stream {self.name}: {error}") from error
+            else:
+                self.was_seen = True
+                return True
+            await self.pause(_LONGEST_PAUSE_S)
+        return False
+
+    async def subjects(self, pattern: str) -> list[str]:
+        """The subjects that have a message, in order."""
+        found: list[str] = []
+        while True:
+            info = await self._info({"subjects_filter": pattern, "offset": len(found)})
+            page = info.state.subjects or {}
+            found += page
+            if not page or len(found) >= info.total:
+                return sorted(found)
+
+    async def message(self, sequence: int) -> StoredMessage | None:
+        """The message at a place of the stream."""
+        return await self._got({"seq": sequence})
+
+    async def newest(self, subject: str) -> StoredMessage | None:
+        """The newest message of a subject."""
+        return await self._got({"last_by_subj": subject})
+
+    async def publish(self, subject: str, data: bytes, headers: Mapping[str, str]) -> int:
+        """Ask once to store a message; gives its place. Raises ``Unanswered`` and
+        ``JetStreamRefusal``."""
+        named = {**headers, "Nats-Expected-Stream": self.name}
+        nearer = self._nearer
+        if nearer is None or not nearer.server:
+            answer = await self._connection.ask(subject, data, named)
+        else:
+            try:
+                answer = await nearer.ask(subject, data, named)
+            except Unanswered:  # another one may lead now
+                self._nearer = self._next_nearer = None
+                raise
+        return msgspec.json.decode(answer, type=_Ack).seq
+
+    def append_by(self, nearer: NatsConnection | None) -> None:
+        """Publish by a connection to the leader from the next :meth:`begin_block` on, until a
+        question there has no answer; None: by the one that everything else is asked by."""
+        self._next_nearer = nearer
+
+    @property
+    def nearest(self) -> str:
+        """The name of the server that the newest block was published to."""
+        return self._connection.server if self._nearer is None else self._nearer.server
+
+    def begin_block(self) -> None:
+        """What is published from now on belongs together, and goes one way, in order."""
+        self._nearer = self._next_nearer
+
+    async def led_by(self) -> str:
+        """The name of the server that leads, asked for once; empty where that is not known."""
+        info = None if self.is_closed or not self.was_seen else await self.look()
+        return "" if info is None else info.cluster.leader
+
+    async def purge(self, *, below: int = 0, subject: str = "") -> None:
+        """Remove messages: those of ``subject``, those below a place, or those that are both.
+        Raises ``Unavailable`` where the servers refuse that."""
+        request: dict[str, object] = {}
+        if below:
+            request["seq"] = below
+        if subject:
+            request["filter"] = subject
+        assert request, "a whole stream is never purged"
+        try:
+            await self._insist(f"$JS.API.STREAM.PURGE.{self.name}", request)
+        except JetStreamRefusal as error:
+            raise Unavailable(f"stream {self.name}: {error}") from error
+
+    async def on_each_copy(self, read: Callable[[], Awaitable[T]]) -> T:
+        """What is read from the leader; from another replica after its copy was found damaged.
+
+        The damaged one is told to step down. Raises ``Damaged`` when every replica that can lead
+        was read, naming what was wrong with each.
+        """
+        found: dict[str, str] = {}
+        while True:
+            leader = await self._leader()
+            try:
+                return await read()
+            except Damaged as error:
+                found[leader] = f"{error}"
+                self.damage[leader] = f"stream {self.name} on server {leader}: {error}"
+                _log.warning(
+                    "engine.copy_damaged", stream=self.name, server=leader, reason=f"{error}"
+                )
+                absent = await self._step_down(set(found))
+                if absent is None:
+                    continue
+                told = "; ".join(f"server {name}: {text}" for name, text in found.items())
+                more = f"; could not be asked: {', '.join(absent)}" if absent else ""
+                raise Damaged(f"stream {self.name} is damaged: {told}{more}") from error
+
+    async def missing(self, sequence: int) -> Trimmed | Damaged:
+        """Why there is no message at a place that had one: a purge takes from the beginning on."""
+        state = (await self.info()).state
+        if sequence < state.first_seq:
+            return Trimmed(f"sequence {sequence} is gone: stream {self.name} begins later")
+        return Damaged(f"sequence {sequence} is missing")
+
+    async def pause(self, seconds: float) -> None:
+        """Wait before asking again. Raises ``StorageFailed`` when the stream is closed."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._closed.wait()
+        except TimeoutError:
+            return
+        raise StorageFailed(f"stream {self.name} was closed")
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed.is_set()
+
+    def close(self) -> None:
+        self._closed.set()
+
+    async def _info(self, request: dict[str, object]) -> StreamInfo:
+        try:
+            answer = await self._insist(f"$JS.API.STREAM.INFO.{self.name}", request)
+        except JetStreamRefusal as error:
+            raise Unavailable(f"stream {self.name}: {error}") from error
+        return msgspec.json.decode(answer, type=StreamInfo)
+
+    async def _got(self, request: dict[str, object]) -> StoredMessage | None:
+        try:
+            answer = await self._insist(f"$JS.API.STREAM.MSG.GET.{self.name}", request)
+        except JetStreamRefusal as error:
+            if error.number == _NO_MESSAGE:
+                return None
+            raise Unavailable(f"stream {self.name}: {error}") from error
+        return msgspec.json.decode(answer, type=_Got).message
+
+    async def _insist(self, subject: str, request: dict[str, object]) -> bytes:
+        encoded = msgspec.json.encode(request)
+        for pause in pauses():
+            try:
+                return await self._connection.ask(subject, encoded)
+            except Unanswered:
+                await self.pause(pause)
+        raise AssertionError("pauses never end")
+
+    async def _leader(self) -> str:
+        for pause in pauses():
+            if leader := (await self.info()).cluster.leader:
+                return leader
+            await self.pause(pause)
+        raise AssertionError("pauses never end")
+
+    async def _step_down(self, damaged: set[str]) -> list[str] | None:
+        """Give the lead to a replica that is not known to be damaged. Otherwise the names of those
+        that cannot take it now."""
+        peers = (await self.info()).cluster
+        others = [replica for replica in peers.replicas if replica.name not in damaged]
+        ready = [replica.name for replica in others if not replica.offline]
+        for name in ready:
+            request: dict[str, object] = {"placement": {"preferred": name}}
+            try:
+                await self._insist(f"$JS.API.STREAM.LEADER.STEPDOWN.{self.name}", request)
+            except JetStreamRefusal:
+                continue
+            for _ in range(_LOOKS_FOR_A_LEADER):
+                leader = await self._leader()
+                if leader not in damaged:
+                    return None
+                await self.pause(_LONGEST_PAUSE_S)
+        return [replica.name for replica in others]
+
+
+_NOT_CLUSTERED: Final = (
+    "the engine is a single server, and three have to keep each stream. To change: in "
+    "nats-server.conf of each of three servers the line "
+    "cluster {{ name: NAME, listen: HOST:PORT, routes: [nats://OTHER:PORT, ...] }} ({})"
+)
+
+
+def pauses() -> Iterator[float]:
+    """Seconds between the same question again, without an end."""
+    return chain(_PAUSES_S, repeat(_LONGEST_PAUSE_S))
+
+
+def check_settings(info: StreamInfo, wanted: Mapping[str, object]) -> None:
+    """Raise ``Unavailable``, with the lines to change, unless a stream has these settings."""
+    name = info.config.get("name", "")
+    wrong = [
+        (setting, _setting(info.config, setting), value)
+        for setting, value in wanted.items()
+        if setting not in _UNCOMPARED and _setting(info.config, setting) != value
+    ]
+    if not wrong:
+        return
+    told = "; ".join(f"{setting} is {found}, not {value}" for setting, found, value in wrong)
+    edits = [f"{_OPTIONS[s]}={_written(value)}" for s, _, value in wrong if s in _OPTIONS]
+    others = [setting for setting, _, _ in wrong if setting not in _OPTIONS]
+    changes = [f"nats stream edit {name} {' '.join(edits)}"] if edits else []
+    changes += [f"{', '.join(others)} in the configuration of the stream"] if others else []
+    change = "; ".join(changes)
+    raise Unavailable(
+        f"stream {name} has other settings than Penstock gave it: {told}. To change: {change}"
+    )
+
+
+_UNCOMPARED: Final = frozenset({"metadata", "description", "duplicate_window"})
+
+
+def _setting(config: Mapping[str, Any], name: str) -> object:
+    found: object = config.get(name, _ABSENT.get(name))
+    return found
+
+
+def _written(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else f"{value}"

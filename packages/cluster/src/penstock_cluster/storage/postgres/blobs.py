@@ -1,0 +1,141 @@
+"""Blobs in PostgreSQL, for clusters that have no object store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from xxhash import xxh3_64
+
+from penstock_cluster.storage.postgres.journal import signed
+from penstock_cluster.storage.postgres.servers import CONFIRM, Servers
+from penstock_core.vocabulary.errors import (
+    Conflict,
+    Damaged,
+    IllegalState,
+    NameDoesNotExist,
+)
+from penstock_core.vocabulary.ports import BlobInfo, Buffer
+from penstock_server.storage.blob_names import check_blob_name, end_of_range
+
+PART_BYTES: Final = 4 << 20
+"""A part is a row."""
+
+HEAD: Final = "SELECT size, checksum FROM penstock_blob WHERE store = $1 AND name = $2"
+ADD: Final = """
+INSERT INTO penstock_blob VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING RETURNING size
+"""
+PARTS: Final = """
+SELECT body FROM penstock_blob_part
+WHERE store = $1 AND name = $2 AND part BETWEEN $3 AND $4 ORDER BY part
+"""
+LIST: Final = """
+SELECT name, size FROM penstock_blob WHERE store = $1 AND starts_with(name, $2) ORDER BY name
+"""
+DELETE: Final = """
+WITH gone AS (DELETE FROM penstock_blob_part WHERE store = $1 AND name = $2)
+DELETE FROM penstock_blob WHERE store = $1 AND name = $2
+"""
+
+
+class PostgresBlobs:
+    """The :class:`~penstock_core.vocabulary.ports.Blobs` of one shard. A blob is there with the
+    commit that has all its parts, or not at all."""
+
+    grows: Final = False
+
+    def __init__(self, servers: Servers, store: str) -> None:
+        self._servers = servers
+        self._store = store
+
+    async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Blobs.put`."""
+        check_blob_name(name)
+        size, digest = 0, xxh3_64()
+        for chunk in chunks:
+            view = memoryview(chunk).cast("B")
+            digest.update(view)
+            size += len(view)
+        head = size, signed(digest.intdigest())
+        if not await self._servers.ask(
+            lambda c: self._put(c, name, head, chunks=chunks), size=size
+        ):
+            stored = await self._servers.ask(lambda c: c.fetchrow(HEAD, self._store, name))
+            if stored is not None and tuple(stored) != head:
+                raise Conflict(f"{name} exists with other bytes")
+
+    async def _put(
+        self, connection: Any, name: str, head: tuple[int, int], chunks: Sequence[Buffer]
+    ) -> bool:
+        async with connection.transaction():
+            if await connection.fetchval(ADD, self._store, name, *head) is None:
+                # It may be seen here before a standby has it: this commit waits for that, too.
+                await connection.execute(CONFIRM)
+                return False
+            rows = ((self._store, name, at, part) for at, part in enumerate(parts_of(chunks)))
+            await connection.copy_records_to_table("penstock_blob_part", records=rows)
+            return True
+
+    async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
+        """Raises ``IllegalState``: a deposed owner would write into a file of its successor."""
+        check_blob_name(name)
+        raise IllegalState(f"{name}: blobs on PostgreSQL do not grow")
+
+    async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
+        """See :meth:`penstock_core.vocabulary.ports.Blobs.get`. The range has to lie inside the
+        blob. Raises ``Damaged`` when the bytes of a whole blob are not those that were put."""
+        check_blob_name(name)
+        head = await self._servers.ask(lambda c: c.fetchrow(HEAD, self._store, name))
+        if head is None:
+            raise NameDoesNotExist(f"there is no blob {name}")
+        size = head["size"]
+        end = end_of_range(name, size, offset, length=length)
+        if offset == end:
+            return memoryview(b"")
+        first, last = offset // PART_BYTES, (end - 1) // PART_BYTES
+        rows = await self._servers.ask(
+            lambda c: c.fetch(PARTS, self._store, name, first, last), size=end - offset
+        )
+        found = memoryview(b"".join([row["body"] for row in rows]))
+        if len(found) < end - first * PART_BYTES:
+            await self._check_is_there(name)
+            raise Damaged(f"{name}: a part of it is missing in penstock_blob_part")
+        if (offset, end) == (0, size) and signed(xxh3_64(found).intdigest()) != head["checksum"]:
+            raise Damaged(f"{name}: its checksum does not match")
+        return found[offset - first * PART_BYTES : end - first * PART_BYTES]
+
+    async def _check_is_there(self, name: str) -> None:
+        """It may have been removed between two looks."""
+        if await self._servers.ask(lambda c: c.fetchrow(HEAD, self._store, name)) is None:
+            raise NameDoesNotExist(f"there is no blob {name}")
+
+    async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
+        """See :meth:`penstock_core.vocabulary.ports.Blobs.list`."""
+        rows = await self._servers.ask(lambda c: c.fetch(LIST, self._store, prefix))
+        return [BlobInfo(row["name"], row["size"]) for row in rows]
+
+    async def delete(self, name: str) -> None:
+        """Remove a blob. A missing blob is not an error."""
+        check_blob_name(name)
+        await self._servers.ask(lambda c: c.execute(DELETE, self._store, name))
+
+    def local_path(self, name: str) -> str | None:
+        """None, because other processes cannot map it."""
+        check_blob_name(name)
+        return None
+
+
+def parts_of(chunks: Sequence[Buffer]) -> Iterator[bytes]:
+    """The bytes of all chunks in parts of ``PART_BYTES``, the last one shorter."""
+    held = bytearray()
+    for chunk in chunks:
+        view = memoryview(chunk).cast("B")
+        while view:
+            took = PART_BYTES - len(held)
+            held += view[:took]
+            view = view[took:]
+            if len(held) == PART_BYTES:
+                yield bytes(held)
+                held.clear()
+    if held:
+        yield bytes(held)

@@ -1,0 +1,379 @@
+"""A :class:`~penstock_core.vocabulary.ports.Journal` in PostgreSQL: a block is a row."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+from uuid import uuid4
+
+import asyncpg
+from xxhash import xxh3_64_intdigest
+
+from penstock_cluster.storage.engine_appends import EngineAppends
+from penstock_cluster.storage.postgres import guard
+from penstock_cluster.storage.postgres.servers import PAUSE_S, OutcomeUnknown, Servers
+from penstock_core.vocabulary.errors import (
+    Damaged,
+    Deposed,
+    InvalidArgument,
+    PenstockError,
+    StorageFailed,
+    Trimmed,
+    Unavailable,
+    Unknown,
+)
+from penstock_core.vocabulary.ports import READ_BYTES_MAX, Block, Buffer, DamagedBlock, JournalInfo
+
+BLOCK_BYTES_MAX: Final = 1000 << 20
+"""PostgreSQL's limit on a value is 1 GiB, and a message has some bytes besides."""
+
+MARKS: Final = "/journals"
+"""The register that has a record of each journal that was begun. No cluster has this name."""
+BEGIN: Final = f"""
+WITH begun AS (INSERT INTO penstock_register VALUES ('{MARKS}', $1, 1, '')
+               ON CONFLICT DO NOTHING RETURNING key)
+INSERT INTO penstock_head (journal, last, floor, epoch) SELECT key, $2::bigint, $2, 0 FROM begun
+ON CONFLICT DO NOTHING
+"""
+"""A journal is begun once: one whose head is gone later was lost."""
+LOOK: Final = f"""
+SELECT EXISTS (SELECT FROM penstock_register WHERE register = '{MARKS}' AND key = $1) AS begun,
+       last - floor - (SELECT count(*) FROM penstock_block
+                       WHERE journal = $1 AND seq > floor AND seq <= last) AS missing
+FROM (VALUES (1)) AS one LEFT JOIN penstock_head ON journal = $1
+"""
+_RESTORE: Final = (
+    "To change: restore the database from a backup, or promote a standby that has everything"
+)
+FENCE: Final = """
+UPDATE penstock_head SET epoch = $2, writer = $3 WHERE journal = $1 AND epoch <= $2
+RETURNING last, floor
+"""
+"""Each opening is a writer of its own, so an earlier one of the same epoch is fenced as well."""
+HEAD: Final = "SELECT last, floor FROM penstock_head WHERE journal = $1"
+APPEND: Final = """
+WITH waits AS (SELECT set_config('synchronous_commit', $7, true)),
+     head AS (UPDATE penstock_head SET last = last + 1
+              WHERE journal = $1 AND last = $2 AND writer = $3 RETURNING last)
+INSERT INTO penstock_block (journal, seq, checksum, previous, body)
+SELECT $1, last, $4, $5, $6 FROM head, waits RETURNING seq
+"""
+CONFIRM: Final = (
+    "UPDATE penstock_head SET last = last WHERE journal = $1 AND writer = $2 RETURNING last"
+)
+"""A commit that changes nothing and waits for the standbys, as all before it have by then."""
+STORED: Final = """
+SELECT body, (SELECT writer FROM penstock_head WHERE journal = $1) AS writer
+FROM penstock_block WHERE journal = $1 AND seq = $2
+"""
+READ: Final = """
+SELECT seq, checksum, previous, body FROM (
+    SELECT *, sum(octet_length(body)) OVER (ORDER BY seq) AS upto
+    FROM penstock_block WHERE journal = $1 AND seq BETWEEN $2 AND $3
+) AS blocks WHERE upto <= $4 OR seq = $2 ORDER BY seq
+"""
+TRIM: Final = """
+WITH head AS (UPDATE penstock_head SET floor = $2
+              WHERE journal = $1 AND writer = $3 RETURNING 1),
+     gone AS (DELETE FROM penstock_block USING head WHERE journal = $1 AND seq <= $2
+              RETURNING octet_length(body) AS size)
+SELECT (SELECT count(*) FROM head) AS owned,
+       (SELECT coalesce(sum(size), 0)::bigint FROM gone) AS size
+"""
+
+
+async def check_is_whole(servers: Servers, name: str) -> None:
+    """Raise ``Unavailable`` when a journal that was begun is gone, and ``Damaged`` when blocks are
+    missing in it."""
+    await servers.ask(lambda c: compare_with_head(c, servers.leader, name))
+
+
+async def compare_with_head(connection: Any, server: str, name: str) -> None:
+    """Look once over a connection to ``server``; raises as :func:`check_is_whole` does."""
+    row = await connection.fetchrow(LOOK, name)
+    if row["begun"] and row["missing"] is None:
+        raise Unavailable(
+            f"journal {name} is gone from the table penstock_head of PostgreSQL at "
+            f"{server}: it was deleted, or the table was made anew. {_RESTORE}"
+        )
+    if row["missing"]:
+        raise Damaged(
+            f"journal {name} has lost {row['missing']} blocks: their rows are missing in the table "
+            f"penstock_block of PostgreSQL at {server}. {_RESTORE}"
+        )
+
+
+async def _fetch_row(given: tuple[Any, ...], connection: Any) -> Any:
+    return await connection.fetchrow(*given)
+
+
+def signed(checksum: int) -> int:
+    """An unsigned 64-bit number in PostgreSQL's ``bigint``."""
+    return checksum - (1 << 64) if checksum >> 63 else checksum
+
+
+def chained(body: Buffer, previous: int) -> int:
+    """The checksum of a block that follows one with the checksum ``previous``."""
+    return signed(xxh3_64_intdigest(body, seed=previous & (1 << 64) - 1))
+
+
+class PostgresJournal:
+    """The journal of one shard, as its owner of one epoch has it. :meth:`open` is the fence."""
+
+    def __init__(self, servers: Servers, name: str, epoch: int) -> None:
+        self._servers = servers
+        self._name = name
+        self._epoch = epoch
+        self._tail = self._floor = self._size = 0
+        self._last_checksum = 0
+        self._writer = uuid4()
+        self._closed = False
+        self._deposed = ""
+        self._unknown = ""
+        self._appends = EngineAppends(lambda: int(asyncio.get_running_loop().time() * 1_000_000))
+
+    @classmethod
+    async def open(
+        cls, servers: Servers, name: str, epoch: int, *, begins: int = 0
+    ) -> PostgresJournal:
+        """Fence every older epoch, then look at what is there. A new journal begins after
+        ``begins``. Raises ``Deposed`` when a newer epoch has fenced, ``Unavailable`` when the
+        servers could lose what they acknowledge, and ``Damaged`` when they have lost blocks."""
+        journal = cls(servers, name, epoch)
+        await servers.ask(lambda c: guard.check_standbys(c, servers.leader))
+        await servers.ask(lambda c: c.execute(BEGIN, name, begins))
+        await check_is_whole(servers, name)
+        head = await servers.ask(lambda c: c.fetchrow(FENCE, name, epoch, journal._writer))
+        if head is None:
+            raise Deposed(f"journal {name}: an owner of a newer epoch than {epoch} has it")
+        journal._tail, journal._floor = head["last"], head["floor"]
+        row = await servers.ask(
+            lambda c: c.fetchrow(
+                "SELECT coalesce(sum(octet_length(body)), 0)::bigint AS size,"
+                " max(checksum) FILTER (WHERE seq = $3) AS checksum"
+                " FROM penstock_block WHERE journal = $1 AND seq > $2",
+                name,
+                journal._floor,
+                journal._tail,
+            )
+        )
+        journal._size, journal._last_checksum = row["size"], row["checksum"] or 0
+        return journal
+
+    @classmethod
+    async def look(cls, servers: Servers, name: str) -> PostgresJournal | None:
+        """The journal as it is now, without a fence: nothing can be appended. None: it was never
+        begun. Raises as :meth:`open` does."""
+        await check_is_whole(servers, name)
+        head = await servers.ask(lambda c: c.fetchrow(HEAD, name))
+        if head is None:
+            return None
+        journal = cls(servers, name, 0)
+        journal._tail, journal._floor = head["last"], head["floor"]
+        journal._deposed = "it was opened to be read only"
+        return journal
+
+    async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
+        """See :meth:`penstock_core.vocabulary.ports.Journal.append`. Without ``sync`` the block is
+        in the primary's log on return, and the next commit with ``sync`` waits for it."""
+        self._check_usable()
+        body = b"".join(block)
+        if len(body) > BLOCK_BYTES_MAX:
+            raise InvalidArgument(
+                f"a block of {len(body)} bytes; PostgreSQL takes {BLOCK_BYTES_MAX} at most"
+            )
+        if expected != self._tail:
+            return await self._append_again(expected, body)
+        self._check_is_owner()
+        checksum = chained(body, self._last_checksum)
+        self._unknown = f"the append of block {expected + 1} was broken off: its outcome is unknown"
+        try:
+            with self._appends.under_way():
+                await self._insert(expected, body, checksum, sync=sync)
+        except StorageFailed:
+            self._unknown = ""  # PostgreSQL has said that it is not stored
+            raise
+        self._unknown = ""
+        self._tail, self._last_checksum = expected + 1, checksum
+        self._size += len(body)
+        return self._tail
+
+    async def _insert(self, expected: int, body: bytes, checksum: int, *, sync: bool) -> None:
+        """Come back when the block is known to be stored. Raises ``Deposed`` or ``Unknown``."""
+        waits = "on" if sync else "local"
+        given = (self._name, expected, self._writer, checksum, self._last_checksum, body, waits)
+        is_open = False
+        while True:
+            try:
+                added = await self._servers.try_once(
+                    lambda c: c.fetchval(APPEND, *given), size=len(body)
+                )
+            except OutcomeUnknown as error:
+                is_open = True
+                self._appends.unanswered()
+                await self._pause(error)
+                continue
+            if added is None:
+                await self._resolve(expected, body, is_open=is_open)
+            return
+
+    async def _resolve(self, expected: int, body: bytes, *, is_open: bool) -> None:
+        """The tail is not where it was: this very block is there from an earlier attempt, or
+        somebody else owns the journal."""
+        row = await self._servers.ask(lambda c: c.fetchrow(STORED, self._name, expected + 1))
+        is_mine = is_open and row is not None and row["writer"] == self._writer
+        if not is_mine or row["body"] != body:
+            raise self._depose(f"block {expected + 1} is not what this owner has written")
+        # The row can be seen before a standby has it: what waits now has waited for it, too.
+        await self._confirm()
+
+    async def _confirm(self) -> None:
+        row = await self._servers.ask(lambda c: c.fetchval(CONFIRM, self._name, self._writer))
+        if row is None:
+            raise self._depose("a newer epoch has fenced")
+
+    async def _append_again(self, expected: int, body: bytes) -> int:
+        if self._floor <= expected < self._tail:
+            (known,) = await self.read(expected + 1, 1)
+            if isinstance(known, Block) and known.data == body:
+                return expected + 1
+        raise self._depose(f"expected the tail to be {expected}, it is {self._tail}", final=False)
+
+    async def _pause(self, error: OutcomeUnknown) -> None:
+        if self._closed or self._servers.is_closed:
+            raise Unknown(
+                f"journal {self._name} was closed while an append had no answer ({error}); whether "
+                f"the block is stored will be known when the journal is opened again"
+            ) from None
+        await self._servers.pause(PAUSE_S)
+
+    async def reserve(self, size: int) -> None:
+        """Nothing is promised: PostgreSQL does not tell how much room its disks have. A full disk
+        refuses the append."""
+        self._check_usable()
+        if size < 0:
+            raise InvalidArgument(f"cannot reserve {size} bytes")
+
+    async def read(
+        self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
+    ) -> list[Block | DamagedBlock]:
+        """See :meth:`penstock_core.vocabulary.ports.Journal.read`."""
+        self._check_usable()
+        if first <= self._floor:
+            raise Trimmed(f"block {first} is gone: the journal starts after {self._floor}")
+        if limit < 1:
+            raise InvalidArgument(f"limit {limit}: ask for at least 1 block")
+        last = min(self._tail, first + limit - 1)
+        if last < first:
+            return []
+        try:
+            rows = await self._servers.ask(
+                lambda c: c.fetch(READ, self._name, first, last, bytes_max), size=bytes_max
+            )
+        except asyncpg.DataCorruptedError:
+            rows = await self._read_singly(first, last, bytes_max)
+        return await self._checked(first, last, {row["seq"]: row for row in rows})
+
+    async def _read_singly(self, first: int, last: int, bytes_max: int) -> list[Any]:
+        """The rows that can be read, where one of them cannot."""
+        found: list[Any] = []
+        size = 0
+        for seq in range(first, last + 1):
+            try:
+                given = (READ, self._name, seq, seq, bytes_max)
+                row = await self._servers.ask(partial(_fetch_row, given))
+            except asyncpg.DataCorruptedError:
+                continue
+            if row is not None:
+                found.append(row)
+                size += len(row["body"])
+            if size >= bytes_max:
+                break
+        return found
+
+    async def _checked(
+        self, first: int, last: int, rows: dict[int, Any]
+    ) -> list[Block | DamagedBlock]:
+        """Blocks in their order; what is missing or fails its checksum in its place."""
+        if rows and max(rows) < last:
+            last = max(rows)  # the rest did not fit
+        if first not in rows and await self._is_trimmed(first):
+            raise Trimmed(f"block {first} is gone: the journal starts after {self._floor}")
+        found: list[Block | DamagedBlock] = []
+        for seq in range(first, last + 1):
+            row = rows.get(seq)
+            where = f"penstock_block {self._name}/{seq}"
+            if row is None:
+                found.append(
+                    DamagedBlock(seq, where, "the row is missing or cannot be read", size=0)
+                )
+            elif chained(row["body"], row["previous"]) != row["checksum"]:
+                size = len(row["body"])
+                found.append(DamagedBlock(seq, where, "its checksum does not match", size=size))
+            else:
+                found.append(Block(seq, memoryview(row["body"])))
+        return found
+
+    async def _is_trimmed(self, seq: int) -> bool:
+        """Whether a deposed owner has trimmed it meanwhile: it may do so to its own snapshot."""
+        floor = await self._servers.ask(
+            lambda c: c.fetchval("SELECT floor FROM penstock_head WHERE journal = $1", self._name)
+        )
+        if floor is not None:
+            self._floor = max(self._floor, floor)
+        return seq <= self._floor
+
+    async def sync(self) -> None:
+        """Wait until a standby has every block on its disk. Raises ``Deposed``."""
+        self._check_usable()
+        self._check_is_owner()
+        await self._confirm()
+
+    async def free(self) -> None:
+        """Nothing to do: :meth:`trim` gives back the room itself."""
+
+    async def trim(self, through: int) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Journal.trim`. Raises ``Deposed``."""
+        self._check_usable()
+        if through > self._tail:
+            raise InvalidArgument(f"cannot trim through {through}: the newest is {self._tail}")
+        if through <= self._floor:
+            return
+        row = await self._servers.ask(lambda c: c.fetchrow(TRIM, self._name, through, self._writer))
+        if not row["owned"]:
+            raise self._depose("a newer epoch has fenced")
+        self._floor = through
+        self._size -= row["size"]
+
+    def info(self) -> JournalInfo:
+        return JournalInfo(
+            self._floor,
+            self._tail,
+            self._size,
+            cut=0,
+            durability="quorum",
+            waiting_us=self._appends.waiting_us,
+            appends=self._appends.timings,
+            ambiguous=self._appends.ambiguous,
+        )
+
+    async def close(self) -> None:
+        """Nothing more is written. An append that has no answer ends with ``Unknown``."""
+        self._closed = True
+
+    def _depose(self, reason: str, *, final: bool = True) -> PenstockError:
+        if final:
+            self._deposed = reason
+        return Deposed(f"journal {self._name}, epoch {self._epoch}: {reason}")
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise StorageFailed("the journal is closed")
+
+    def _check_is_owner(self) -> None:
+        if self._deposed:
+            raise self._depose(self._deposed)
+        if self._unknown:
+            raise Unknown(self._unknown)

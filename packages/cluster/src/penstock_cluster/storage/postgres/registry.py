@@ -1,0 +1,173 @@
+"""A :class:`~penstock_core.vocabulary.ports.Registry` in a table of PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from typing import Any, Final
+from weakref import WeakSet
+
+from penstock_cluster.storage.postgres.servers import CONFIRM, PAUSE_S, OutcomeUnknown, Servers
+from penstock_core.vocabulary.errors import Conflict, InvalidArgument, NoQuorum
+from penstock_core.vocabulary.ports import Change, VersionedRecord
+
+POLL_S: Final = 1.0
+"""How often a watcher looks by itself: a notification is lost with its connection."""
+CHANNEL: Final = "penstock_register"
+
+GET: Final = "SELECT version, value FROM penstock_register WHERE register = $1 AND key = $2"
+CREATE: Final = """
+WITH changed AS (INSERT INTO penstock_register VALUES ($1, $2, 1, $3)
+                 ON CONFLICT DO NOTHING RETURNING version)
+SELECT version, pg_notify('penstock_register', $1) FROM changed
+"""
+CHANGE: Final = """
+WITH changed AS (UPDATE penstock_register SET version = version + 1, value = $3
+                 WHERE register = $1 AND key = $2 AND version = $4 RETURNING version)
+SELECT version, pg_notify('penstock_register', $1) FROM changed
+"""
+DELETE: Final = """
+WITH changed AS (DELETE FROM penstock_register
+                 WHERE register = $1 AND key = $2 AND version = $3 RETURNING version)
+SELECT version, pg_notify('penstock_register', $1) FROM changed
+"""
+LIST: Final = (
+    "SELECT key FROM penstock_register WHERE register = $1 AND starts_with(key, $2) ORDER BY key"
+)
+CONTENTS: Final = (
+    "SELECT key, version, value FROM penstock_register WHERE register = $1 AND starts_with(key, $2)"
+)
+
+
+class PostgresRegistry:
+    """Records that several nodes change, each by compare-and-set."""
+
+    def __init__(self, servers: Servers, register: str) -> None:
+        """``register`` tells the records of several clusters apart."""
+        self._servers = servers
+        self._register = register
+        self._watches: WeakSet[PostgresWatch] = WeakSet()
+
+    async def get(self, key: str) -> VersionedRecord | None:
+        """The record, or None. It may be on no standby yet: only a ``cas`` proves anything."""
+        row = await self._servers.ask(lambda c: c.fetchrow(GET, self._register, key))
+        return None if row is None else VersionedRecord(row["version"], row["value"])
+
+    async def cas(self, key: str, expected: int, value: bytes) -> int:
+        """See :meth:`penstock_core.vocabulary.ports.Registry.cas`."""
+        if not key:
+            raise InvalidArgument("a registry key has at least one character")
+        stored = VersionedRecord(expected + 1, bytes(value))
+        if expected == 0:
+            given: tuple[Any, ...] = (CREATE, self._register, key, stored.value)
+        else:
+            given = (CHANGE, self._register, key, stored.value, expected)
+        row, is_open = await self._until_known(given)
+        if row is None:
+            if not is_open or await self.get(key) != stored:
+                raise Conflict(f"{key!r} is not at version {expected}")
+            await self._servers.ask(lambda c: c.execute(CONFIRM))
+        self._note(key, stored)
+        return stored.version
+
+    async def delete(self, key: str, expected: int) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Registry.delete`."""
+        row, is_open = await self._until_known((DELETE, self._register, key, expected))
+        if row is None:
+            if await self.get(key) is not None or not (is_open or expected == 0):
+                raise Conflict(f"{key!r} is not at version {expected}")
+            await self._servers.ask(lambda c: c.execute(CONFIRM))
+        self._note(key, None)
+
+    async def list(self, prefix: str = "") -> Sequence[str]:
+        rows = await self._servers.ask(lambda c: c.fetch(LIST, self._register, prefix))
+        return [row["key"] for row in rows]
+
+    def watch(self, prefix: str = "") -> AsyncIterator[Change]:
+        """See :meth:`penstock_core.vocabulary.ports.Registry.watch`."""
+        watch = PostgresWatch(self._servers, self._register, prefix)
+        self._watches.add(watch)
+        return watch
+
+    def _note(self, key: str, record: VersionedRecord | None) -> None:
+        for watch in list(self._watches):
+            watch.note(key, record)
+
+    async def _until_known(self, given: tuple[Any, ...]) -> tuple[Any, bool]:
+        """The row of the change, or None when it has not been made by the last attempt; and
+        whether an earlier attempt may have made it."""
+        is_open = False
+        while True:
+            try:
+                return await self._servers.try_once(lambda c: c.fetchrow(*given)), is_open
+            except OutcomeUnknown as error:
+                is_open = True
+                if self._servers.is_closed:
+                    raise NoQuorum(f"the register was closed without an answer: {error}") from None
+                await self._servers.pause(PAUSE_S)
+
+
+class PostgresWatch:
+    """Changes under a prefix, heard by ``LISTEN`` and looked for each second.
+
+    Changes made here are told at once, so none since the creation of the watch is missed; changes
+    of others are found by comparing with the look before.
+    """
+
+    def __init__(self, servers: Servers, register: str, prefix: str) -> None:
+        self._servers = servers
+        self._given = (register, prefix)
+        self._known: dict[str, VersionedRecord] | None = None
+        self._waiting: dict[str, VersionedRecord | None] = {}
+        self._changed = asyncio.Event()
+        self._listener: Any = None
+
+    def note(self, key: str, record: VersionedRecord | None) -> None:
+        """A change that was made here."""
+        if key.startswith(self._given[1]):
+            self._waiting[key] = record
+            if self._known is not None:
+                self._known.pop(key, None)
+                if record is not None:
+                    self._known[key] = record
+            self._changed.set()
+
+    def __aiter__(self) -> PostgresWatch:
+        return self
+
+    async def __anext__(self) -> Change:
+        while not self._waiting:
+            await self._listen()
+            self._changed.clear()
+            self._compare(await self._contents())
+            if self._waiting:
+                break
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S):
+                    await self._changed.wait()
+        key = next(iter(self._waiting))
+        return key, self._waiting.pop(key)
+
+    async def _contents(self) -> dict[str, VersionedRecord]:
+        rows = await self._servers.ask(lambda c: c.fetch(CONTENTS, *self._given))
+        return {row["key"]: VersionedRecord(row["version"], row["value"]) for row in rows}
+
+    def _compare(self, found: dict[str, VersionedRecord]) -> None:
+        known = found if self._known is None else self._known
+        for key in known.keys() - found.keys():
+            self._waiting[key] = None
+        for key, record in found.items():
+            if known.get(key) != record:
+                self._waiting[key] = record
+        self._known = found
+
+    async def _listen(self) -> None:
+        if self._listener is not None and not self._listener.is_closed():
+            return
+        with suppress(OutcomeUnknown):  # changes are looked for all the same
+            self._listener = await self._servers.listening(CHANNEL, self._hear)
+
+    def _hear(self, *told: Any) -> None:
+        if told[-1] == self._given[0]:
+            self._changed.set()

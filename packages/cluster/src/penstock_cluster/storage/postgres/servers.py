@@ -1,0 +1,267 @@
+"""One connection to whichever of several PostgreSQL servers takes writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from penstock_cluster.storage.postgres import guard
+from penstock_core.vocabulary.errors import NoQuorum, PenstockError, StorageFailed
+
+T = TypeVar("T")
+Call = Callable[[Any], Awaitable[T]]
+
+ANSWER_S: Final = 10.0
+"""A call without an answer for so long is given up; its outcome is unknown then."""
+BYTES_PER_S: Final = 1 << 20
+"""What a call carries is given a second more for so many bytes."""
+SESSION: Final = {
+    "application_name": "penstock",
+    "client_connection_check_interval": "2s",
+    "lock_timeout": "0",
+    "statement_timeout": "0",
+    "idle_session_timeout": "0",
+}
+"""Settings of every connection. Calls are given up by this side; the server then notices that its
+client is gone, instead of waiting for ever for a row that another call has locked."""
+CONNECT_S: Final = 2.0
+PAUSE_S: Final = 0.2
+"""Between two attempts."""
+
+NO_ANSWER: Final = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    # The driver in the middle of a call that was given up, or an answer it does not understand: a
+    # server that is killed leaves both. It is a plain Exception, not an InterfaceError.
+    asyncpg.InternalClientError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.CannotConnectNowError,
+    OSError,
+    TimeoutError,
+)
+"""What says nothing about whether the call was done: it may be asked again elsewhere."""
+REFUSED: Final = (
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.InsufficientPrivilegeError,
+)
+"""What no other attempt will change."""
+PASSING: Final = ("08", "25006", "40", "53", "55", "57", "58", "XX000")
+"""Beginnings of the SQLSTATE of errors that may be gone at the next attempt, or on another server:
+connections, a server that only reads, rollbacks, resources, states, shutdowns, I/O, internal."""
+
+TABLES: Final = """
+CREATE TABLE IF NOT EXISTS penstock_head (
+    journal text PRIMARY KEY, last bigint NOT NULL, floor bigint NOT NULL,
+    epoch bigint NOT NULL, writer uuid
+) WITH (fillfactor = 20);
+CREATE TABLE IF NOT EXISTS penstock_block (
+    journal text, seq bigint, checksum bigint NOT NULL, previous bigint NOT NULL,
+    body bytea NOT NULL, PRIMARY KEY (journal, seq)
+);
+ALTER TABLE penstock_block ALTER body SET STORAGE EXTERNAL;
+CREATE TABLE IF NOT EXISTS penstock_register (
+    register text, key text COLLATE "C", version bigint NOT NULL, value bytea NOT NULL,
+    PRIMARY KEY (register, key)
+);
+CREATE TABLE IF NOT EXISTS penstock_blob (
+    store text, name text COLLATE "C", size bigint NOT NULL, checksum bigint NOT NULL,
+    PRIMARY KEY (store, name)
+);
+CREATE TABLE IF NOT EXISTS penstock_blob_part (
+    store text, name text COLLATE "C", part int, body bytea NOT NULL,
+    PRIMARY KEY (store, name, part)
+);
+ALTER TABLE penstock_blob_part ALTER body SET STORAGE EXTERNAL;
+"""
+"""Heads change with every append: room in their pages keeps such an update from touching the index.
+Bodies are not compressed again: columns are packed already."""
+LOCK: Final = 0x70656E73
+"""The advisory lock of whoever makes the tables: IF NOT EXISTS fails where two do at once."""
+
+
+CONFIRM: Final = "SELECT pg_current_xact_id()"
+"""Takes a transaction number, so its commit waits for the standbys, as all before it have by
+then."""
+
+
+def shown(url: str) -> str:
+    """The server's address without user and password, for messages."""
+    parts = urlsplit(url)
+    return f"{parts.hostname}:{parts.port or 5432}"
+
+
+class OutcomeUnknown(Exception):
+    """The connection ended, or no answer came: whether the call was done is unknown."""
+
+
+class Servers:
+    """A connection to the server that takes writes, made again after a failover.
+
+    One call at a time. Every new connection is checked by
+    :mod:`penstock_cluster.storage.postgres.guard`."""
+
+    def __init__(self, urls: Sequence[str], *, answer_s: float = ANSWER_S) -> None:
+        self.urls = tuple(urls)
+        self._answer_s = answer_s
+        self.leader = ""
+        """Address of the server that took writes when it was last asked."""
+        self._connection: Any = None
+        self._listening: list[Any] = []
+        self._lock = asyncio.Lock()
+        self._closed = asyncio.Event()
+        self._warned = False
+        self._last_failure = "none of them has been tried"
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed.is_set()
+
+    async def ask(self, call: Call[T], *, size: int = 0) -> T:
+        """What ``call`` gives, for a call that may be done twice and carries ``size`` bytes. Waits
+        for as long as no server answers. Raises ``NoQuorum`` when closed meanwhile, and
+        ``StorageFailed`` when refused."""
+        while True:
+            try:
+                return await self.try_once(call, size=size)
+            except OutcomeUnknown:
+                if await self._is_closed_within(PAUSE_S):
+                    raise NoQuorum(self.complaint()) from None
+
+    async def try_once(self, call: Call[T], *, size: int = 0) -> T:
+        """What ``call`` gives. Raises ``OutcomeUnknown`` when its outcome is unknown.
+
+        A commit that did not wait for its standby, because somebody cancelled the wait, is told
+        by a warning alone: its outcome is unknown as well.
+        """
+        async with self._lock:
+            try:
+                if self._connection is None or self._connection.is_closed():
+                    self._connection = await self._connected()
+                self._warned = False
+                async with asyncio.timeout(self._answer_s + size / BYTES_PER_S):
+                    done = await call(self._connection)
+            except NO_ANSWER as error:
+                self._drop()
+                self._last_failure = f"{type(error).__name__}: {error}".strip(": ")
+                raise OutcomeUnknown(self._last_failure) from error
+            except (PenstockError, asyncpg.DataCorruptedError):
+                raise  # an answer: the connection is fit for the next call
+            except asyncpg.PostgresError as error:
+                if not _is_passing(error):
+                    raise StorageFailed(f"PostgreSQL refuses: {error}") from error
+                self._drop()
+                self._last_failure = f"{type(error).__name__}: {error}".strip(": ")
+                raise OutcomeUnknown(self._last_failure) from error
+            except BaseException:
+                self._drop()  # an answer to this call must not be taken for the next one's
+                raise
+            if self._warned:
+                self._last_failure = "a commit did not wait for its standby"
+                raise OutcomeUnknown(self._last_failure)
+            return done
+
+    async def close(self) -> None:
+        """End the connection; a call that waits for a server ends with ``NoQuorum``."""
+        self._closed.set()
+        for connection in self._listening:
+            connection.terminate()
+        async with self._lock:
+            self._drop()
+
+    async def listening(self, channel: str, hear: Callable[..., None]) -> Any:
+        """Return a connection of its own that has ``hear`` called at each notification on
+        ``channel``. Raises ``OutcomeUnknown``."""
+        self._listening = [each for each in self._listening if not each.is_closed()]
+        try:
+            connection = await self._connected()
+            self._listening.append(connection)
+            try:
+                async with asyncio.timeout(self._answer_s):
+                    await connection.add_listener(channel, hear)
+            except BaseException:
+                connection.terminate()  # one that hears nothing must not be taken for one that does
+                raise
+        except (*NO_ANSWER, asyncpg.PostgresError) as error:
+            raise OutcomeUnknown(f"{error}") from error
+        return connection
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
+
+    async def _connected(self) -> Any:
+        for url in self.urls:
+            try:
+                connection = await self._connected_to(url)
+            except (*NO_ANSWER, asyncpg.PostgresError) as error:
+                if not isinstance(error, NO_ANSWER) and not _is_passing(error):
+                    raise
+                self._last_failure = f"{shown(url)}: {f'{error}' or type(error).__name__}"
+                continue  # another server may take writes, whatever this one does
+            if connection is None:
+                self._last_failure = f"{shown(url)} is a standby"
+                continue
+            connection.add_log_listener(self._note_warning)
+            self.leader = shown(url)
+            return connection
+        raise ConnectionError(self.complaint())
+
+    async def _connected_to(self, url: str) -> Any:
+        """A connection to a server that takes writes, which was checked; None: it is a standby.
+        A server may freeze after it has accepted the connection, so all of it has its time."""
+        connection = await asyncpg.connect(url, timeout=CONNECT_S, server_settings=SESSION)
+        try:
+            async with asyncio.timeout(self._answer_s):
+                if await connection.fetchval("SELECT pg_is_in_recovery()"):
+                    await connection.close(timeout=CONNECT_S)
+                    return None
+                await guard.check_settings(connection, shown(url))
+                await make_tables(connection, shown(url))
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+    def _note_warning(self, _: Any, message: Any) -> None:
+        self._warned = self._warned or message.severity_en == "WARNING"
+
+    def complaint(self) -> str:
+        """Why nothing can be asked at the moment."""
+        every = ", ".join(map(shown, self.urls))
+        return f"no PostgreSQL server of {every} takes writes ({self._last_failure})"
+
+    async def pause(self, delay_s: float) -> None:
+        """Wait, or until closed."""
+        await self._is_closed_within(delay_s)
+
+    async def _is_closed_within(self, delay_s: float) -> bool:
+        try:
+            async with asyncio.timeout(delay_s):
+                await self._closed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+def _is_passing(error: asyncpg.PostgresError) -> bool:
+    """Whether another attempt may succeed. A full disk is told at once: nothing was stored."""
+    is_full = isinstance(error, asyncpg.DiskFullError)
+    return not is_full and str(error.sqlstate or "").startswith(PASSING)
+
+
+async def make_tables(connection: Any, server: str) -> None:
+    """Make the tables that are not there yet. Raises ``Unavailable`` when the commit would wait for
+    standbys that are not there."""
+    if await connection.fetchval("SELECT to_regclass('penstock_blob_part')") is not None:
+        return
+    await guard.check_standbys(connection, server)
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
+        await connection.execute(TABLES)

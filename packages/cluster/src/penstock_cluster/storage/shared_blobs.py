@@ -1,0 +1,267 @@
+"""Blobs that nodes share: :class:`PrefixedBlobs` is the part of one shard in a store of several,
+:class:`CachedBlobs` keeps copies of what was read last on the disk of a node.
+
+The cache lies over the part: ``CachedBlobs(PrefixedBlobs(blobs, "shard-7/"), FileBlobs(folder))``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final
+from weakref import WeakValueDictionary
+
+from xxhash import xxh3_64_intdigest
+
+from penstock_core.loggers import logger
+from penstock_core.vocabulary.errors import (
+    Conflict,
+    IllegalState,
+    InvalidArgument,
+    NameDoesNotExist,
+    StorageFailed,
+)
+from penstock_core.vocabulary.ports import BlobInfo, Blobs, BlobSum, Buffer, CopyCounts, Offload
+from penstock_server.storage.blob_names import check_blob_name, end_of_range
+
+_PREFIX: Final = re.compile(r"shard-[0-9]+/")
+_CACHED: Final = "segments/"
+"""What is read again and again. A snapshot is read once, by the next owner."""
+_SNAPSHOTS: Final = "snapshots/"
+"""The two newest that were written here are kept, too: with them the node can show what it has
+while the store elsewhere gives no answer (SEM N10)."""
+
+_log = logger("penstock.storage")
+
+
+class PrefixedBlobs:
+    """The :class:`~penstock_core.vocabulary.ports.Blobs` of one shard, in a store of several."""
+
+    def __init__(self, blobs: Blobs, prefix: str) -> None:
+        """``prefix`` is ``shard-<number>/``. Raises ``InvalidArgument`` for any other."""
+        if not _PREFIX.fullmatch(prefix):
+            raise InvalidArgument(f"the prefix {prefix!r} is not of the form 'shard-7/'")
+        self._blobs = blobs
+        self._prefix = prefix
+
+    @property
+    def grows(self) -> bool:
+        return self._blobs.grows
+
+    async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Blobs.put`."""
+        await self._blobs.put(self._whole(name), chunks)
+
+    async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Blobs.extend`."""
+        await self._blobs.extend(self._whole(name), at, chunks)
+
+    async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
+        """See :meth:`penstock_core.vocabulary.ports.Blobs.get`."""
+        return await self._blobs.get(self._whole(name), offset, length)
+
+    async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
+        """The shard's blobs whose name starts with ``prefix``, ordered by name."""
+        found = await self._blobs.list(f"{self._prefix}{prefix}")
+        return [BlobInfo(info.name.removeprefix(self._prefix), info.size) for info in found]
+
+    async def delete(self, name: str) -> None:
+        """Remove a blob. A missing blob is not an error."""
+        await self._blobs.delete(self._whole(name))
+
+    def local_path(self, name: str) -> str | None:
+        """The path under which other processes on this machine find the blob, if there is one."""
+        return self._blobs.local_path(self._whole(name))
+
+    def _whole(self, name: str) -> str:
+        check_blob_name(name)
+        return f"{self._prefix}{name}"
+
+
+class CachedBlobs:
+    """The :class:`~penstock_core.vocabulary.ports.Blobs` of a store elsewhere, with the segments
+    that were read last on the disk of this node, where they are mapped.
+
+    A segment is fetched once and whole, and only ranges of one that is larger than the cache. What
+    has been fetched is compared with what the realm knows of the file, and so is what the cache has
+    from an earlier run: other bytes are fetched again. A cache that is lost or cannot be written
+    costs time, and nothing else.
+    """
+
+    grows: Final = False
+
+    def __init__(self, remote: Blobs, cache: Blobs, bytes_max: int, *, offload: Offload) -> None:
+        """``cache`` belongs to this node and this store alone; it gets at most ``bytes_max``."""
+        if bytes_max < 0:
+            raise InvalidArgument(f"a cache of {bytes_max} bytes: at least 0")
+        self._remote = remote
+        self._cache = cache
+        self._bytes_max = bytes_max
+        self._offload = offload
+        self._known: Callable[[str], BlobSum | None] = lambda name: None
+        self._held: OrderedDict[str, int] = OrderedDict()
+        """Bytes of each file in the cache, the one that was read last at the end."""
+        self.copies = CopyCounts()
+        self._checked: set[str] = set()
+        """Files in the cache that this run has written, fetched, or compared with what they have to
+        be. What an earlier run has left is not relied on before."""
+        self._has_begun = False
+        self._one_at_a_time: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def check_against(self, known: Callable[[str], BlobSum | None]) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.ChecksBlobs.check_against`."""
+        self._known = known
+
+    async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Blobs.put`. The cache has it then, too."""
+        check_blob_name(name)
+        await self._remote.put(name, chunks)
+        if name.startswith(_CACHED):
+            async with self._alone(name):
+                if name in await self._begun() and name not in self._checked:
+                    await self._drop(name)
+                if name not in self._held:
+                    await self._keep(name, chunks)
+        elif name.startswith(_SNAPSHOTS):
+            await self._keep_snapshot(name, chunks)
+
+    async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
+        """Raises ``IllegalState``: other nodes would go on with what they have in their caches."""
+        check_blob_name(name)
+        raise IllegalState(f"{name} cannot be extended: nodes keep copies of it")
+
+    async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
+        """See :meth:`penstock_core.vocabulary.ports.Blobs.get`."""
+        check_blob_name(name)
+        if not name.startswith(_CACHED):
+            return await self._remote.get(name, offset, length)
+        async with self._alone(name):
+            if name in await self._begun() and not await self._is_right(name):
+                await self._drop(name)
+            is_there = name in self._held
+            self.copies.hits += is_there
+            self.copies.misses += not is_there
+            if not is_there:
+                if await self._size(name) > self._bytes_max:
+                    return await self._remote.get(name, offset, length)
+                data = await self._remote.get(name)
+                if not (await self._is_expected(name, data) and await self._keep(name, [data])):
+                    return data[offset : end_of_range(name, len(data), offset, length=length)]
+            self._held.move_to_end(name)
+            try:
+                return await self._cache.get(name, offset, length)
+            except (NameDoesNotExist, StorageFailed) as error:
+                _log.warning("cache.unreadable", name=name, reason=str(error))
+                await self._drop(name)
+                return await self._remote.get(name, offset, length)
+
+    async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
+        """See :meth:`penstock_core.vocabulary.ports.Blobs.list`."""
+        return await self._remote.list(prefix)
+
+    async def delete(self, name: str) -> None:
+        """Remove a blob, here and elsewhere. A missing blob is not an error."""
+        check_blob_name(name)
+        async with self._alone(name):
+            await self._remote.delete(name)
+            if name in await self._begun():
+                await self._drop(name)
+
+    def local_path(self, name: str) -> str | None:
+        """None, because a file may leave the cache at any time."""
+        check_blob_name(name)
+        return None
+
+    def _alone(self, name: str) -> asyncio.Lock:
+        """Held while something is done about one file, so that nobody fetches it a second time."""
+        return self._one_at_a_time.setdefault(name, asyncio.Lock())
+
+    async def _begun(self) -> OrderedDict[str, int]:
+        """What the cache holds. At first that is what an earlier run has left."""
+        if not self._has_begun:
+            self._has_begun = True
+            for info in await self._cache.list(_CACHED):
+                self._held[info.name] = info.size
+                self.copies.bytes += info.size
+            await self._make_room(0)
+        return self._held
+
+    async def _is_right(self, name: str) -> bool:
+        """Whether what the cache has is what the realm knows of it, or has come in this run."""
+        if name in self._checked:
+            return True
+        if self._known(name) is None:
+            return False
+        try:
+            data = await self._cache.get(name)
+        except (NameDoesNotExist, StorageFailed):
+            return False
+        if not await self._is_expected(name, data):
+            return False
+        self._checked.add(name)
+        return True
+
+    async def _is_expected(self, name: str, data: memoryview) -> bool:
+        known = self._known(name)
+        if known is None:
+            return True
+        checksum = await self._offload(lambda: xxh3_64_intdigest(data))
+        if known == BlobSum(len(data), checksum):
+            return True
+        _log.warning("cache.other_bytes", name=name, size=len(data), wanted=known.size)
+        return False
+
+    async def _size(self, name: str) -> int:
+        if (known := self._known(name)) is not None:
+            return known.size
+        for info in await self._remote.list(name):
+            if info.name == name:
+                return info.size
+        raise NameDoesNotExist(f"there is no blob {name}")
+
+    async def _keep(self, name: str, chunks: Sequence[Buffer]) -> bool:
+        """Put a file into the cache; gives whether it is there then."""
+        size = sum(memoryview(chunk).nbytes for chunk in chunks)
+        if size > self._bytes_max:
+            return False
+        await self._make_room(size)
+        self._held[name] = size
+        self.copies.bytes += size
+        try:
+            await self._cache.put(name, chunks)
+        except (Conflict, StorageFailed) as error:
+            _log.warning("cache.not_written", name=name, reason=str(error))
+            await self._drop(name)
+            return False
+        if name not in self._held:  # other files have needed its room meanwhile
+            await self._drop(name)
+            return False
+        self._checked.add(name)
+        return True
+
+    async def _keep_snapshot(self, name: str, chunks: Sequence[Buffer]) -> None:
+        """Keep a snapshot, and of the others the newest. It does not count as a segment."""
+        if sum(memoryview(chunk).nbytes for chunk in chunks) > self._bytes_max:
+            return
+        try:
+            others = [info.name for info in await self._cache.list(_SNAPSHOTS)]
+            await self._cache.put(name, chunks)
+            for other in sorted({*others} - {name})[:-1]:
+                await self._cache.delete(other)
+        except (Conflict, StorageFailed) as error:
+            _log.warning("cache.not_written", name=name, reason=str(error))
+
+    async def _make_room(self, size: int) -> None:
+        """Let go of files that were not read for longest until there is room for so many bytes."""
+        while self._held and self.copies.bytes + size > self._bytes_max:
+            await self._drop(next(iter(self._held)))
+
+    async def _drop(self, name: str) -> None:
+        self.copies.bytes -= self._held.pop(name, 0)
+        self._checked.discard(name)
+        try:
+            await self._cache.delete(name)
+        except StorageFailed as error:
+            _log.warning("cache.not_written", name=name, reason=str(error))

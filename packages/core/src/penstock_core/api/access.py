@@ -1,0 +1,255 @@
+"""Users, groups, rights, and the audit log (SEM A)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from penstock_core.access.acl import Entry
+from penstock_core.api.requests import Request
+from penstock_core.bounds import ENTRIES_MAX, Count, GivenName, Name, Number, Subject
+
+SALT_BYTES = 16
+KEY_BYTES = 32
+
+
+class Verifier(Struct, frozen=True):
+    """The stored form of a password, with which it can be verified but not recovered."""
+
+    salt: Annotated[bytes, Meta(min_length=SALT_BYTES, max_length=SALT_BYTES)]
+    rounds: Number
+    stored_key: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+    server_key: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+
+    def __repr__(self) -> str:
+        return f"Verifier(rounds={self.rounds})"
+
+
+class CreatedUser(Struct, frozen=True, kw_only=True):
+    """A user that was created."""
+
+    name: str
+    password: str | None
+    """The password, if the realm generated it: it is told only this once."""
+
+    def __repr__(self) -> str:
+        return f"CreatedUser({self.name})"
+
+
+class PasswordChallenge(Struct, frozen=True, kw_only=True):
+    """How the old password is stored, and a nonce that makes its proof valid for one change
+    only."""
+
+    salt: bytes
+    rounds: int
+    nonce: bytes
+
+
+def change_said(nonce: bytes, name: str, verifier: Verifier) -> bytes:
+    """The bytes that a proof of the old password signs: this change, and no other."""
+    fields = (nonce, name, verifier.salt, verifier.rounds, verifier.stored_key, verifier.server_key)
+    return b"password change " + msgspec.msgpack.encode(fields)
+
+
+class UserInfo(Struct, frozen=True, kw_only=True):
+    name: str
+    groups: tuple[str, ...] = ()
+    """Groups of the user that the realm knows of."""
+    has_password: bool = True
+    created_us: int = 0
+    changed_us: int = 0
+
+
+class GroupInfo(Struct, frozen=True, kw_only=True):
+    name: str
+    members: tuple[str, ...] = ()
+
+
+class AclInfo(Struct, frozen=True, kw_only=True):
+    kind: str
+    """``realm``, ``channel``, ``queue`` or ``topic``."""
+    name: str = ""
+    """Name of the channel or queue; empty for the realm; ``folder/*`` or ``*`` for all below; a
+    topic filter of MQTT."""
+    entries: tuple[Entry, ...] = ()
+    topics: tuple[str, ...] = ()
+    """Where topics are asked for without one: the filters on which something is granted."""
+
+
+class Me(Struct, frozen=True, kw_only=True):
+    """The present user, as the realm sees it."""
+
+    user: str
+    host: str
+    groups: tuple[str, ...] = ()
+    mode: str = "off"
+    """Whether the realm has authentication: ``off``, ``optional``, ``mandatory``."""
+    realm: tuple[str, ...] = ()
+    """Rights of the user on the realm."""
+    password_rounds: int = 200_000
+    """The PBKDF2 iteration count for verifiers of new passwords; fewer are refused."""
+    password_length_min: int = 1
+    """Fewest characters of a new password. The realm sees verifiers only, so clients check it."""
+
+
+class AuditRecord(Struct, frozen=True, kw_only=True):
+    """An entry of the audit log."""
+
+    number: int
+    at_us: int
+    principal: str
+    """``user@host``."""
+    operation: str
+    target: str = ""
+    outcome: str = "done"
+    """``done``, or the code of the error."""
+    detail: dict[str, Any] = {}
+
+
+class LoggedIn(Struct, frozen=True, kw_only=True):
+    """A browser session that was opened. Its secrets appear in none of its texts."""
+
+    id: str
+    """The secret that the browser sends with each request."""
+    csrf: str
+    """The token that it sends with every request that changes something."""
+    me: Me
+
+    def __repr__(self) -> str:
+        return f"LoggedIn({self.me.user})"
+
+
+class WhoAmI(Request[Me], frozen=True):
+    """Ask who the present user is."""
+
+
+class LogIn(Request[LoggedIn], frozen=True):
+    """Open a browser session with a password. Anybody who can connect may ask for it."""
+
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"LogIn({self.user!r})"
+
+
+class LogOut(Request[None], frozen=True):
+    """End a browser session, if there is one with this id."""
+
+    id: str
+
+    def __repr__(self) -> str:
+        return "LogOut()"
+
+
+class ListUsers(Request[list[UserInfo]], frozen=True):
+    pass
+
+
+class CreateUser(Request[UserInfo], frozen=True):
+    name: Name
+    verifier: Verifier | None
+    """Verifier of the password, which itself stays with the client; None: the user signs in with a
+    token or a certificate."""
+
+
+class AddUser(Request[CreatedUser], frozen=True):
+    """Create a user as :class:`CreateUser` does, with a password that the realm is given or
+    generates."""
+
+    name: str
+    password: str | None
+
+    def __repr__(self) -> str:
+        return f"AddUser({self.name!r})"
+
+
+class SetPassword(Request[None], frozen=True):
+    """Change a password. Changing one's own needs no right, but the old one has to be proved."""
+
+    name: Name
+    verifier: Verifier
+    proof: Annotated[bytes, Meta(max_length=KEY_BYTES)] = b""
+    """Proof of the old password, for :func:`change_said`; needed only for one's own."""
+
+
+class ResetPassword(Request[None], frozen=True):
+    """Set another user's password, which the realm is given in the clear."""
+
+    name: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"ResetPassword({self.name!r})"
+
+
+class ChangePassword(Request[None], frozen=True):
+    """Change one's own password; the realm is given the old and the new one in the clear."""
+
+    old: str
+    new: str
+
+    def __repr__(self) -> str:
+        return "ChangePassword()"
+
+
+class BeginPassword(Request[PasswordChallenge], frozen=True):
+    """Begin to change one's own password."""
+
+
+class DeleteUser(Request[None], frozen=True):
+    name: Name
+
+
+class ListGroups(Request[list[GroupInfo]], frozen=True):
+    pass
+
+
+class CreateGroup(Request[GroupInfo], frozen=True):
+    name: Name
+    members: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)] = ()
+
+
+class ChangeGroup(Request[GroupInfo], frozen=True):
+    name: Name
+    add: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)] = ()
+    remove: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)] = ()
+
+
+class DeleteGroup(Request[None], frozen=True):
+    name: Name
+
+
+class ListEntries(Request[AclInfo], frozen=True):
+    """List what is granted on the realm, a channel, a queue or a topic filter; of topics without a
+    name, the filters."""
+
+    kind: Name
+    name: GivenName = ""
+
+
+class Grant(Request[AclInfo], frozen=True):
+    kind: Name
+    name: GivenName
+    subject: Subject
+    rights: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)]
+
+
+class Revoke(Request[AclInfo], frozen=True):
+    """Revoke rights of a subject; if none is named, all that it was granted there."""
+
+    kind: Name
+    name: GivenName
+    subject: Subject
+    rights: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)] = ()
+
+
+class ReadAudit(Request[list[AuditRecord]], frozen=True):
+    """Read the newest records, or the newest below number ``before``, newest first."""
+
+    limit: Count = 100
+    before: Number | None = None
+    kind: Name = "acts"
+    """``acts``, ``sign-ins`` or ``refusals``."""

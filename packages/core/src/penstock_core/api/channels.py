@@ -1,0 +1,222 @@
+"""Requests about channels and queues: create, describe, edit, purge, and locate their events."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from penstock_core.api.requests import Kind, Request
+from penstock_core.bounds import (
+    EndId,
+    EventId,
+    GivenName,
+    LastId,
+    SelectorText,
+)
+from penstock_core.ids.ids import Spans
+from penstock_core.vocabulary.counters import Counters
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.identities import ChannelId, ChannelNumber
+
+
+class ChannelOpened(Struct, frozen=True):
+    channel: ChannelId
+    """Number of the channel in this realm; never reused, so it differs after delete and create."""
+    name: str
+    definition: Definition
+    run: str = ""
+    """Identifies one run of the realm, for channels whose ids begin again with it (SEM C1d)."""
+
+    def epoch(self, realm: str) -> str:
+        """Identifies the sequence of ids: it differs after delete and create, in another realm, and
+        when ids begin again."""
+        return "/".join([realm, str(self.channel), *([self.run] if self.run else [])])
+
+
+class StorageInfo(Struct, frozen=True, kw_only=True):
+    """Where the events of a channel are."""
+
+    tail_bytes: int
+    """Bytes in memory that are not sealed yet; the journal has them, too, unless they live in
+    memory only."""
+    sealed_bytes: int
+    sealed_files: int
+    memory_bytes: int
+    """The part of ``tail_bytes`` that lives in memory only."""
+    quarantined: tuple[str, ...] = ()
+    """What could not be read, and why (SEM S1)."""
+    home: str = "journal"
+    """Where new events are kept: ``journal`` (disk), ``heap``, ``off_heap`` (Arrow memory outside
+    the Python heap), ``pages`` (memory-mapped files), or ``nowhere``."""
+    paged_bytes: int = 0
+    """Size of the channel's page files."""
+
+
+class ChannelInfo(Struct, frozen=True, kw_only=True):
+    name: str
+    definition: Definition
+    first_event_id: int | None
+    """Lowest stored id; None if nothing is stored."""
+    last_event_id: int
+    """Highest id ever given; -1 for a channel never used (SEM E5)."""
+    events: int
+    """Stored events that have not expired."""
+    durables: int
+    subscribers: int
+    counters: Counters
+    storage: StorageInfo
+    readers: tuple[str, ...] = ()
+    """Queues: the sessions that read from it."""
+    pending: int = 0
+    """Deprecated name of ``in_flight``."""
+    redelivered: int = 0
+    """Queues: stored events that were rolled back at least once."""
+    scheduled: int = 0
+    """Events that wait for their time (SEM X4)."""
+    overdue: int = 0
+    """Expired events that wait to move to the dead event store. They are in neither ``events`` nor
+    a counter, but are a term of the sum (SEM T8)."""
+    in_flight: int = -1
+    """Queues: delivered to a reader and not committed."""
+    waiting: int = 0
+    """Queues: rolled back, and waiting for their time (SEM D18)."""
+    waiting_until_us: int | None = None
+    """When the first of them may come again, in microseconds since 1970; None: none waits."""
+
+    def __post_init__(self) -> None:
+        if self.in_flight < 0:  # an older realm answered
+            force_setattr(self, "in_flight", self.pending)
+
+
+class SealedPart(Struct, frozen=True):
+    """A range of events in one sealed file."""
+
+    path: str
+    """Absolute path on the realm's machine; empty if it cannot be mapped."""
+    size: int
+    spans: Spans
+    index: bytes
+    """The file's index as msgpack (``columns.files.segments.SegmentIndex``)."""
+    publishers: tuple[tuple[str, Spans], ...] | None = ()
+    """Publishers (``user@host``) with their events, if asked for (SEM E3); None: there are too
+    many, and they come with the events over the wire."""
+    name: str = ""
+    """Path within the data directory, which copies of it use, too; empty from an older realm."""
+
+
+class Location(Struct, frozen=True, omit_defaults=True):
+    sealed: tuple[SealedPart, ...]
+    tail: Spans
+    """Stored events that are in no file yet, to be read over the wire."""
+    files: str = ""
+    """URI of the place where a cluster keeps the files, under their names, for whoever reaches it
+    with rights of its own; empty: they are on the realm's machine, or on the engine."""
+
+
+class Missing(Struct, frozen=True):
+    """Ids in a range that have no event, by one cause."""
+
+    cause: str
+    """A cause that the counters count (``expired``, ``evicted``, ``purged``, ``consumed``, …), or
+    ``never``: nothing was stored under it, or ``forgotten``: it left too long ago to tell."""
+    events: int
+    spans: Spans
+    """The ids; only the first spans if there are many."""
+
+
+class Maintained(Struct, frozen=True):
+    """The result of maintenance (SEM S)."""
+
+    bytes_before: int
+    bytes_after: int
+    events: int
+    """Events left in the file."""
+    reason: str = ""
+    """Why there was nothing to do; empty if the file was rewritten."""
+
+
+class CreateChannel(Request[ChannelOpened], frozen=True):
+    name: GivenName
+    definition: Definition
+
+
+class OpenChannel(Request[ChannelOpened], frozen=True):
+    name: GivenName
+    kind: Kind = "channel"
+
+
+class DeleteChannel(Request[None], frozen=True):
+    name: GivenName
+    kind: Kind = "channel"
+
+
+class EditChannel(Request[ChannelOpened], frozen=True):
+    name: GivenName
+    definition: Definition
+    """The new definition; its ``kind`` says whether a channel or a queue is meant."""
+
+
+class ListChannels(Request[list[str]], frozen=True):
+    kind: Kind = "channel"
+
+
+class DescribeChannel(Request[ChannelInfo], frozen=True):
+    name: GivenName
+    kind: Kind = "channel"
+
+
+class PurgeChannel(Request[int], frozen=True):
+    channel: ChannelNumber
+    first_id: EventId | None
+    last_id: LastId | None
+    """Inclusive."""
+    selector: SelectorText = ""
+
+
+class CountPurge(Request[int], frozen=True):
+    """Count what :class:`PurgeChannel` would remove, and remove nothing."""
+
+    channel: ChannelNumber
+    first_id: EventId | None
+    last_id: LastId | None
+    selector: SelectorText = ""
+
+
+class DescribeColumns(Request[bytes], frozen=True):
+    """Describe the columns of a channel; the answer is the Arrow schema that all stored events fit,
+    as IPC bytes."""
+
+    channel: ChannelNumber
+
+
+class MaintainChannel(Request[Maintained], frozen=True):
+    """Rewrite a store of a single file without the removed events in it (SEM S, maintain)."""
+
+    name: GivenName
+    kind: Kind = "channel"
+
+
+class OpenSchedule(Request[ChannelOpened | None], frozen=True):
+    """Open the hidden store of events that wait to be published (SEM X4). It can be browsed, and
+    purged to cancel them. The answer is None if nothing ever waited."""
+
+    channel: ChannelNumber
+
+
+class Locate(Request[Location], frozen=True):
+    """Find out where the stored events of a range of ids can be read: in sealed files, or over the
+    wire."""
+
+    channel: ChannelNumber
+    first_id: EventId
+    end_id: EndId
+    publishers: bool = False
+    """Whether the answer includes the publishers."""
+
+
+class DescribeMissing(Request[list[Missing]], frozen=True):
+    """Find out why ids in a range have no event any more."""
+
+    channel: ChannelNumber
+    first_id: EventId
+    end_id: EndId

@@ -1,0 +1,132 @@
+"""Events that are fetched for a time, and settled by requests of their own (SEM H)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from penstock_core.api.channels import ChannelOpened
+from penstock_core.api.requests import Request
+from penstock_core.bounds import Count, EventId, GivenName, Name, SelectorText, Text
+from penstock_core.ids.ids import BoundedSpans
+from penstock_core.vocabulary.identities import ChannelNumber
+
+How = Literal["ack", "roll_back", "reject"]
+"""Done; given back; given up, with a reason."""
+
+
+class Fetched(Struct, frozen=True, kw_only=True):
+    """A batch of events, and the lease under which its client has them."""
+
+    lease: str = ""
+    """By which they are settled; empty: nothing came."""
+    batches: Sequence[Any] = ()
+    """Batches of ``penstock_core.columns.events.batch``, which is above the API."""
+    channels: Sequence[ChannelOpened] = ()
+    """The channel of each batch, where they are of several."""
+    count: int = 0
+    lease_ms: int = 0
+    """How long the client has them; less than it asked for where the durable's ``ack_timeout``
+    says so."""
+    ends_us: int = 0
+    """When what is not settled goes back, in microseconds since 1970, or a little later."""
+
+
+class FetchEvents(Request[Fetched], frozen=True):
+    """Have events of a durable, or of a queue, whose durable is called "", for ``lease_ms``."""
+
+    channel: ChannelNumber
+    durable: GivenName
+    count: Count
+    lease_ms: Count
+    wait_ms: Count = 0
+    """How long to wait when nothing is there."""
+    selector: SelectorText = ""
+    """Queues, and durables that do not keep one: only what it matches."""
+
+
+class LeasedEvents(Struct, frozen=True):
+    """Which events of a lease are meant; neither: all of them."""
+
+    spans: BoundedSpans | None = None
+    up_to: EventId | None = None
+    """Every event up to and including this id."""
+
+
+class Settled(Struct, frozen=True, kw_only=True):
+    count: int
+    """How many of the events that are meant are settled so, or extended, by now."""
+    left: int
+    """How many the lease still holds."""
+    ends_us: int | None
+    """When the last of these go back; None: it holds none, and has ended."""
+
+
+class SettleLease(Request[Settled], frozen=True):
+    """Settle events of a lease. A repeated request is answered as done where it was done."""
+
+    channel: ChannelNumber
+    durable: GivenName
+    lease: Name
+    how: How
+    chosen: LeasedEvents
+    delay_ms: Count | None = None
+    """How long what is rolled back waits (SEM D18); None: as the backoff says."""
+    reason: Text = ""
+    """Why events are rejected (SEM T11)."""
+
+
+class ExtendLease(Request[Settled], frozen=True):
+    """Have so much time from now on for events of a lease (SEM D19)."""
+
+    channel: ChannelNumber
+    durable: GivenName
+    lease: Name
+    chosen: LeasedEvents
+    time_ms: Count
+
+
+# --- over a pattern -----------------------------------------------------------------------
+
+
+class FetchFromPattern(Request[Fetched], frozen=True):
+    """Have events of a durable over a pattern, of all its channels that the client may consume,
+    for ``lease_ms`` (SEM H4)."""
+
+    pattern: Text
+    durable: GivenName
+    count: Count
+    lease_ms: Count
+    wait_ms: Count = 0
+    """How long to wait when nothing is there."""
+    selector: SelectorText = ""
+    """Durables that do not keep one: only what it matches."""
+
+
+class SettlePatternLease(Request[Settled], frozen=True):
+    """Settle events of a lease over a pattern, of all channels that are named together or of
+    none. A repeated request is answered as done where it was done."""
+
+    pattern: Text
+    durable: GivenName
+    lease: Name
+    how: How
+    channels: dict[Name, LeasedEvents] | None = None
+    """Which events are meant of each channel; None: all that the lease holds."""
+    delay_ms: Count | None = None
+    """How long what is rolled back waits (SEM D18); None: as the backoff says."""
+    reason: Text = ""
+    """Why events are rejected (SEM T11)."""
+
+
+class ExtendPatternLease(Request[Settled], frozen=True):
+    """Have so much time from now on for events of a lease over a pattern (SEM D19)."""
+
+    pattern: Text
+    durable: GivenName
+    lease: Name
+    time_ms: Count
+    channels: dict[Name, LeasedEvents] | None = None
+    """Which events are meant of each channel; None: all that the lease holds."""

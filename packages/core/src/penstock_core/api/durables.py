@@ -1,0 +1,189 @@
+"""Requests about durables: create, describe, purge and move them, list what is outstanding."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from penstock_core.api.requests import Request
+from penstock_core.bounds import (
+    EndId,
+    EventId,
+    GivenName,
+    LastId,
+    Name,
+    SelectorText,
+)
+from penstock_core.ids.ids import IdSet
+from penstock_core.vocabulary.durable_attributes import DurableAttributes, GivenDurableAttributes
+from penstock_core.vocabulary.identities import ChannelNumber
+from penstock_core.vocabulary.start_positions import AnyStart
+from penstock_core.vocabulary.stored_ids import Ids, id_set
+
+
+class _Described(DurableAttributes, frozen=True):
+    """What stands in the description of a durable before its attributes."""
+
+    name: str
+    channel: str
+    type: str
+    persistent: bool
+    selector: str
+    clients: tuple[str, ...]
+    """Sessions that are attached, in the order of their subscriptions."""
+    position: int
+    """Id below which all events have been offered or settled."""
+    outstanding: int
+    """Events that are not acknowledged."""
+    pending: int
+    """Deprecated name of ``in_flight``."""
+    redelivered: int
+    """Outstanding events that were delivered before."""
+    oldest_outstanding_ms: int | None
+    """Age in milliseconds of the oldest outstanding event; None if there is none."""
+    last_read_ms: int | None
+    """Milliseconds since a client last got or settled something; None: not since the realm
+    started."""
+
+
+class DurableInfo(_Described, frozen=True, kw_only=True):
+    """The description of a durable (SEM D17)."""
+
+    in_flight: int = -1
+    """Outstanding events that a client has: delivered and not acknowledged."""
+    waiting: int = 0
+    """Outstanding events that were rolled back and wait for their time."""
+    waiting_until_us: int | None = None
+    """When the first of them may come again, in microseconds since 1970; None: none waits."""
+    deprecated: bool = False
+    """Whether its type works, but should not be used for new durables."""
+
+    def __post_init__(self) -> None:
+        if self.in_flight < 0:  # an older realm answered
+            force_setattr(self, "in_flight", self.pending)
+
+    @property
+    def ready(self) -> int:
+        """Outstanding events that no client has, and that wait for no time."""
+        return max(0, self.outstanding - self.in_flight - self.waiting)
+
+
+class Outstanding(Struct, frozen=True):
+    """Ids of the outstanding events of a durable."""
+
+    ids: Ids
+    redeliveries: tuple[tuple[int, Ids], ...] = ()
+    """Redelivery counts above zero, with the ids that have them."""
+    waiting: tuple[tuple[int, Ids], ...] = ()
+    """Times, in microseconds since 1970, with the ids that do not come again before (SEM D18)."""
+
+    @property
+    def id_set(self) -> IdSet:
+        return id_set(self.ids)
+
+    @property
+    def redelivered(self) -> dict[int, IdSet]:
+        """The ids that were delivered again, by redelivery count."""
+        return {count: id_set(ids) for count, ids in self.redeliveries}
+
+    @property
+    def waits(self) -> dict[int, IdSet]:
+        """The ids that were rolled back and wait, by the time until which they do."""
+        return {until_us: id_set(ids) for until_us, ids in self.waiting}
+
+
+class CreateDurable(GivenDurableAttributes, Request[DurableInfo], frozen=True):
+    channel: ChannelNumber
+    name: GivenName
+    kind: Name
+    start: AnyStart
+    selector: SelectorText = ""
+    persistent: bool | None = None
+
+
+class DeleteDurable(Request[None], frozen=True):
+    channel: ChannelNumber
+    name: GivenName
+
+
+class ListDurables(Request[list[DurableInfo]], frozen=True):
+    channel: ChannelNumber
+
+
+class DescribeDurable(Request[DurableInfo], frozen=True):
+    channel: ChannelNumber
+    name: GivenName
+
+
+class PurgeDurable(Request[int], frozen=True):
+    """Acknowledge outstanding events of a durable; other durables keep theirs."""
+
+    channel: ChannelNumber
+    name: GivenName
+    first_id: EventId | None
+    last_id: LastId | None
+    """Inclusive."""
+    selector: SelectorText = ""
+
+
+class CountDurablePurge(Request[int], frozen=True):
+    """Count what :class:`PurgeDurable` would acknowledge, and acknowledge nothing."""
+
+    channel: ChannelNumber
+    name: GivenName
+    first_id: EventId | None
+    last_id: LastId | None
+    selector: SelectorText = ""
+
+
+class SeekOutcome(Struct, frozen=True):
+    """What a seek has changed, or would change (SEM D20)."""
+
+    position: int
+    """The id from which the durable goes on."""
+    again: int
+    """Events that are outstanding because of it: they come again, or for the first time."""
+    skipped: int
+    """Events that were outstanding, and are not any more."""
+    taken_back: int
+    """Events that were in clients' hands."""
+    outstanding: int
+    """Events that are outstanding then."""
+    gone: dict[str, int] = {}
+    """Events from there on that have left the channel and come no more, by cause."""
+
+
+class SeekDurable(Request[SeekOutcome], frozen=True):
+    """Have a durable go on from another place (SEM D20)."""
+
+    channel: ChannelNumber
+    name: GivenName
+    to: AnyStart
+    key: Name = ""
+    """The client's name for this seek: asked for again under it, because the answer was lost, it is
+    answered and not done again. Empty: the client does not ask again."""
+
+
+class PreviewSeek(Request[SeekOutcome], frozen=True):
+    """Find out what :class:`SeekDurable` would change; this changes nothing."""
+
+    channel: ChannelNumber
+    name: GivenName
+    to: AnyStart
+
+
+class UnbindDurable(Request[int], frozen=True):
+    """End all subscriptions of a durable (SEM D14); the answer is their number."""
+
+    channel: ChannelNumber
+    name: GivenName
+
+
+class DescribeOutstanding(Request[Outstanding], frozen=True):
+    """List the ids outstanding at a durable from ``first_id`` up to ``end_id``; this changes
+    nothing."""
+
+    channel: ChannelNumber
+    name: GivenName
+    first_id: EventId
+    end_id: EndId

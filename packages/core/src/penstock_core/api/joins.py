@@ -1,0 +1,115 @@
+"""Requests about joins, and about dead events that are published again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from penstock_core.api.requests import Request
+from penstock_core.bounds import ENTRIES_MAX, Count, GivenName, Name, Number, SelectorText, Text
+
+
+class JoinInfo(Struct, frozen=True, kw_only=True):
+    source: str
+    destination: str
+    selector: str = ""
+    archive: bool = False
+    copied: int = 0
+    """Events copied since the realm started."""
+    dropped: int = 0
+    """Events not copied since the realm started, because of a loop or too many hops (SEM L2)."""
+    owner: str = ""
+    """The user (``user@host``) that created it; it ends when they lose the right to create it."""
+    leads_out: bool = False
+    """Whether it leads from a local channel of a node to a store of the whole cluster (SEM N9)."""
+    waiting: int = 0
+    """Events in its outbox: copied, and not in the cluster yet as far as the node knows."""
+    waiting_bytes: int = 0
+    """About how many bytes these are."""
+    waiting_ms: int = 0
+    """How long the oldest of them has waited."""
+    waits_for: str = ""
+    """Why they wait; empty: they are on their way."""
+    ending: bool = False
+    """Whether it was deleted, and what it had copied before still leaves."""
+
+
+class Redriven(Struct, frozen=True):
+    """The result of a redrive, or of its dry run (SEM T10)."""
+
+    moved: int
+    destinations: dict[str, int]
+    """How many events went to each store."""
+    left: int
+    """Dead events that stay: not selected, or without a store to go back to."""
+    dry_run: bool = False
+
+
+class CopiedPart(Struct, frozen=True, array_like=True):
+    """Copies of one schema and publisher, whose ids in the outbox follow one another."""
+
+    size: Count
+    """Bytes of an Arrow stream in the frame's body, behind those of the parts before."""
+    through: Number
+    """Id in the outbox of its last event."""
+    publisher: Text = ""
+    """``user@host`` that published the events where they were copied (SEM E3)."""
+
+
+class CopiesTaken(Struct, frozen=True):
+    """The copies are stored, now or before."""
+
+    name: str
+    """The store's name in its canonical form."""
+    kind: str
+    count: int
+    """Events that were new."""
+    known: int = -1
+    """The highest id of the outbox that it had before; -1: none."""
+
+
+class CopyIn(Request[CopiesTaken], frozen=True):
+    """Store what a node has copied from its local channels, each event once (SEM N9); without
+    ``parts`` see whether it could be. Only nodes of the cluster ask this."""
+
+    destination: GivenName
+    archive: bool
+    """Whether the store has to be a queue (SEM L3)."""
+    producer: Name
+    """The outbox."""
+    parts: Annotated[tuple[CopiedPart, ...], Meta(max_length=ENTRIES_MAX)] = ()
+
+
+class CreateJoin(Request[JoinInfo], frozen=True):
+    """Create a join: events published on one store are copied to another (SEM L1)."""
+
+    source: GivenName
+    destination: GivenName
+    selector: SelectorText = ""
+    archive: bool = False
+    """To a queue that keeps duplicates (SEM L3)."""
+
+
+class DeleteJoin(Request[None], frozen=True):
+    source: GivenName
+    destination: GivenName
+
+
+class ListJoins(Request[list[JoinInfo]], frozen=True):
+    pass
+
+
+class Redrive(Request[Redriven], frozen=True):
+    """Publish dead events again, each once, and remove them from their store (SEM T10)."""
+
+    source: GivenName
+    destination: GivenName = ""
+    """Where to publish them; empty: each to where it came from."""
+    selector: SelectorText = ""
+    dry_run: bool = False
+
+    @property
+    def tells(self) -> bool:
+        """Whether the answer reveals something about the events besides that they were moved."""
+        return bool(self.destination or self.selector or self.dry_run)

@@ -1,0 +1,501 @@
+"""The table of operations: the right that each needs, and the operations that each request asks
+for.
+
+:data:`OPERATIONS` declares rights by name of the operation, as it stands in refusals and audit
+records. :data:`REQUESTS` says for each request which operations it needs, how their target is
+found, and what an audit record calls it. Every front end goes through ``runtime.operations``, which
+reads these two tables; none has rules of its own (SEM A1-A3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from msgspec import Struct
+
+from penstock_core.access.rights import RIGHTS, Need
+from penstock_core.api import (
+    access,
+    channels,
+    consuming,
+    durables,
+    joins,
+    patterns,
+    publishing,
+    reading,
+    realm,
+    requesting,
+    subscriptions,
+    topics,
+    transactions,
+    transfers,
+)
+from penstock_core.api.requests import Request
+from penstock_core.vocabulary.temporary import name_in_address
+
+_MONITORED: Final = ("monitor",)
+"""The right on the realm with which everything is seen that gives no event and changes nothing."""
+
+
+def _realm(*rights: str, audited: bool = False) -> Need:
+    return Need("realm", rights, audited=audited)
+
+
+def _seen(*rights: str) -> Need:
+    """An operation of those with ``rights`` on the realm that only shows something."""
+    return Need("realm", rights, _MONITORED)
+
+
+def _on(kind: Literal["channel", "queue"], read: str, write: str) -> dict[str, Need]:
+    """The operations that channels and queues have in common."""
+    every = RIGHTS[kind]
+    return {
+        f"{kind}.list": _realm("access"),
+        f"{kind}.create": _realm("channels", audited=True),
+        f"{kind}.import": _realm("channels", audited=True),
+        f"{kind}.open": Need(kind, every, ("channels", "admin", *_MONITORED)),
+        f"{kind}.describe": Need(kind, every, ("channels", "admin", *_MONITORED)),
+        f"{kind}.columns": Need(kind, (read,), _MONITORED),
+        f"{kind}.edit": Need(kind, ("full",), audited=True),
+        f"{kind}.delete": Need(kind, ("full",), audited=True),
+        f"{kind}.maintain": Need(kind, ("full",), ("admin",), audited=True),
+        f"{kind}.export": Need(kind, ("full",), audited=True),
+        f"{kind}.{read}": Need(kind, (read,)),
+        f"{kind}.{write}": Need(kind, (write,)),
+        f"{kind}.purge": Need(kind, ("purge",), audited=True),
+        f"{kind}.redrive": Need(kind, ("purge",), audited=True),
+        f"{kind}.acl.read": Need(kind, ("manage_acl",), _MONITORED),
+        f"{kind}.acl.change": Need(kind, ("manage_acl",), audited=True),
+    }
+
+
+OPERATIONS: Final[Mapping[str, Need]] = MappingProxyType(
+    {
+        # The realm and who uses it
+        "session.open": _realm("access"),
+        "realm.describe": _realm("access"),
+        "realm.watch": _realm("monitor", "admin"),  # metrics, rates, pipelines
+        "realm.pause": _realm("configure", audited=True),
+        "realm.backup": _realm("full", audited=True),
+        "realm.reload": _realm("configure", audited=True),
+        "connection.list": _realm("monitor", "admin"),
+        "mqtt.sessions": _realm("monitor", "admin"),
+        "mqtt.session.end": _realm("admin", audited=True),
+        "connection.end": _realm("admin", audited=True),
+        "audit.read": _seen("admin"),
+        "user.list": _seen("manage_acl"),
+        "user.change": _realm("manage_acl", audited=True),
+        "group.list": _seen("manage_acl"),
+        "group.change": _realm("manage_acl", audited=True),
+        "realm.acl.read": _seen("manage_acl"),
+        "realm.acl.change": _realm("manage_acl", audited=True),
+        "topic.acl.read": Need("topic", ("manage_acl",), _MONITORED),
+        "topic.acl.change": Need("topic", ("manage_acl",), audited=True),
+        "me.read": _realm("access"),
+        "me.password": _realm("access", audited=True),
+        # A transaction's stores are asked for one by one: publish or push
+        "transaction.describe": _realm("access"),
+        "join.list": _seen("realm", "admin"),
+        "join.create": _realm("realm", audited=True),  # and subscribe there, publish or push here
+        "join.delete": _realm("realm", audited=True),
+        # Channels, with their durables
+        **_on("channel", "subscribe", "publish"),
+        "durable.list": Need("channel", ("subscribe", "durable"), ("admin", *_MONITORED)),
+        "durable.describe": Need("channel", ("subscribe", "durable"), ("admin", *_MONITORED)),
+        "durable.attach": Need("channel", ("subscribe",)),
+        "durable.browse": Need("channel", ("subscribe",)),
+        "durable.create": Need("channel", ("durable",), audited=True),
+        "durable.delete": Need("channel", ("durable",), audited=True),
+        "durable.purge": Need("channel", ("durable",), audited=True),
+        "durable.unbind": Need("channel", ("durable",), audited=True),
+        "durable.seek": Need("channel", ("durable",), audited=True),
+        "durable.preview": Need("channel", ("subscribe", "durable")),
+        "pattern.list": _realm("access"),
+        "pattern.create": _realm("full", audited=True),
+        "pattern.delete": _realm("full", audited=True),
+        # Queues
+        **_on("queue", "peek", "push"),
+        "queue.pop": Need("queue", ("pop",)),
+    }
+)
+"""Each operation of every front end, by name, with the right it needs."""
+
+Pair = tuple[str, str]
+"""An operation on a channel, and the corresponding one on a queue."""
+READ: Final[Pair] = ("channel.subscribe", "queue.peek")
+PUBLISH: Final[Pair] = ("channel.publish", "queue.push")
+OPEN: Final[Pair] = ("channel.open", "queue.open")
+COLUMNS: Final[Pair] = ("channel.columns", "queue.columns")
+PURGE: Final[Pair] = ("channel.purge", "queue.purge")
+TAKE: Final[Pair] = ("durable.attach", "queue.pop")
+BROWSE: Final[Pair] = ("durable.browse", "queue.peek")
+REDRIVE: Final[Pair] = ("channel.redrive", "queue.redrive")
+
+READING: Final[Mapping[str, str]] = MappingProxyType({"channel": READ[0], "queue": READ[1]})
+WRITING: Final[Mapping[str, str]] = MappingProxyType({"channel": PUBLISH[0], "queue": PUBLISH[1]})
+"""The operations of reading and writing, by kind of store."""
+
+# --- what a request asks for --------------------------------------------------------------
+
+
+class OnRealm(Struct, frozen=True):
+    """An operation on the realm itself."""
+
+    operation: str
+
+
+class OfKind(Struct, frozen=True):
+    """An operation on the realm that depends on the kind of what is listed or created."""
+
+    kind: Callable[[Any], str]
+    verb: str
+
+
+class NamedTarget(Struct, frozen=True):
+    """An operation on the channel or queue whose kind and name are in the request."""
+
+    kind: Callable[[Any], str]
+    verb: str
+
+
+class Numbered(Struct, frozen=True):
+    """An operation on the channels or queues whose numbers are in the request."""
+
+    pair: Pair
+    numbers: Callable[[Any], Iterable[int]]
+
+
+class ByName(Struct, frozen=True):
+    """An operation on a channel or queue of which the request has the name but not the kind."""
+
+    pair: Pair
+    name: Callable[[Any], str | None]
+    """The name; None: the operation is not needed."""
+    may_be_elsewhere: bool = False
+    """Whether it may name a store of the cluster from among the local ones of a node: then the
+    realm of the cluster asks for the right (SEM N9)."""
+
+
+class DeadEventStore(Struct, frozen=True):
+    """The right to a dead event store: needed is the right to read it, or to publish to it, because
+    events of the channel end up there."""
+
+    name: Callable[[Any], str]
+    """Finds the name of the channel or queue whose dead events the store gets; empty while the
+    channel does not exist yet."""
+
+
+class TopicsGiven(Struct, frozen=True):
+    """The right to topics of MQTT: ``full`` on the channel of all topics (or on the realm) is
+    needed to give a channel topics or to change them, because messages that clients publish to that
+    channel go to this one then; and to create the channel of all topics (SEM M12)."""
+
+    name: Callable[[Any], str]
+    """Finds the name of the channel."""
+    is_new: bool = False
+    """Whether the channel is made: of one that is edited, topics that it has may stay."""
+
+
+class PasswordTarget(Struct, frozen=True):
+    """Setting a password: one's own, or another user's."""
+
+
+class OfResource(Struct, frozen=True):
+    """An operation on the grants of the realm, a channel or a queue."""
+
+    verb: str
+
+
+Ask = (
+    OnRealm
+    | OfKind
+    | NamedTarget
+    | Numbered
+    | ByName
+    | DeadEventStore
+    | TopicsGiven
+    | PasswordTarget
+    | OfResource
+)
+
+
+class Operation(Struct, frozen=True):
+    """The rights that a request needs."""
+
+    asks: tuple[Ask, ...] = ()
+    """The operations; the first one names the request in refusals and records. None: the request is
+    about what this session has opened before, when the right was checked."""
+    about: Callable[[Any], str] = lambda request: ""
+    """What an audit record calls the target, if that is not a channel or queue."""
+    is_open: bool = False
+    """Whether no right is needed, because it is part of signing in."""
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether it is about stores of which the client may know only the number."""
+        return any(isinstance(each, Numbered) for each in self.asks)
+
+    @property
+    def is_about_its_channel(self) -> bool:
+        """Whether the number in the field ``channel`` alone decides which rights are needed."""
+        return [getattr(each, "numbers", None) for each in self.asks] == [_its_channel]
+
+
+def _its_channel(request: Any) -> tuple[int, ...]:
+    return (request.channel,)
+
+
+def operation_on(request: type[Request[Any]], kind: str) -> str:
+    """The operation that a type of request needs on a channel or queue of ``kind``, or on the
+    realm. If it depends on the content of the request, it is the one that every session needs."""
+    asks = REQUESTS[request].asks
+    match asks[0] if asks else None:
+        case OnRealm(operation):
+            return operation
+        case OfKind(_, verb) | NamedTarget(_, verb):
+            return f"{kind}.{verb}"
+        case Numbered(pair):
+            return pair[kind == "queue"]
+        case ByName():
+            return "realm.describe"
+        case _:
+            return "session.open"
+
+
+def _on_realm(operation: str, about: Callable[[Any], str] | None = None) -> Operation:
+    return Operation((OnRealm(operation),), about) if about else Operation((OnRealm(operation),))
+
+
+def _named(verb: str) -> Operation:
+    return Operation((NamedTarget(lambda request: request.kind, verb),))
+
+
+def _numbered(pair: Pair) -> Operation:
+    return Operation((Numbered(pair, _its_channel),))
+
+
+def _chosen(pair: Pair) -> Operation:
+    """An operation that may have a selector: choosing events reveals something about them, so a
+    selector needs the right to read them."""
+    reading = Numbered(READ, lambda request: (request.channel,) if request.selector else ())
+    return Operation((Numbered(pair, _its_channel), reading))
+
+
+def _counted(pair: Pair) -> Operation:
+    """An operation that counts events, which reveals something about them: it needs the right to
+    read them, too."""
+    return Operation((Numbered(pair, _its_channel), Numbered(READ, _its_channel)))
+
+
+def _its_name(request: Any) -> str:
+    name: str = request.name
+    return name
+
+
+def _defined_kind(request: channels.CreateChannel | channels.EditChannel) -> str:
+    return request.definition.kind
+
+
+def _join(request: joins.CreateJoin | joins.DeleteJoin) -> str:
+    return f"{request.source} -> {request.destination}"
+
+
+def _over_pattern(request: patterns.CreatePatternDurable | patterns.DeletePatternDurable) -> str:
+    return f"{request.name} over {request.pattern}"
+
+
+def _entry(sign: str, none: str = "") -> Callable[[Any], str]:
+    def about(request: access.Grant | access.Revoke) -> str:
+        rights = ",".join(request.rights) or none
+        return f"{request.kind} {request.name}: {sign}{rights} {request.subject}"
+
+    return about
+
+
+_OWN: Final = Operation()
+_TRANSACTION: Final = _on_realm("transaction.describe")
+
+REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
+    {
+        # Channels and queues
+        channels.CreateChannel: Operation(
+            (
+                OfKind(lambda request: request.definition.kind, "create"),
+                DeadEventStore(lambda _: ""),
+                TopicsGiven(_its_name, is_new=True),
+            ),
+            _its_name,
+        ),
+        channels.EditChannel: Operation(
+            (
+                NamedTarget(_defined_kind, "edit"),
+                DeadEventStore(_its_name),
+                TopicsGiven(_its_name),
+            )
+        ),
+        channels.ListChannels: Operation((OfKind(lambda request: request.kind, "list"),)),
+        channels.OpenChannel: _named("open"),
+        channels.DeleteChannel: _named("delete"),
+        channels.DescribeChannel: _named("describe"),
+        channels.MaintainChannel: _named("maintain"),
+        channels.PurgeChannel: _chosen(PURGE),
+        channels.CountPurge: _counted(PURGE),
+        channels.DescribeColumns: _numbered(COLUMNS),
+        channels.Locate: _numbered(READ),
+        channels.DescribeMissing: _numbered(READ),
+        channels.OpenSchedule: _numbered(OPEN),
+        # Publishing
+        publishing.PublishEvents: _numbered(PUBLISH),
+        publishing.StageEvents: _numbered(PUBLISH),
+        publishing.CommitStages: _numbered(PUBLISH),
+        publishing.CommitStagedParts: Operation(
+            (Numbered(PUBLISH, lambda request: [number for number, _ in request.parts]),)
+        ),
+        publishing.DropStages: _OWN,
+        transactions.BeginTransaction: Operation(
+            (Numbered(PUBLISH, lambda request: request.channels),)
+        ),
+        transactions.CommitTransaction: Operation(
+            (
+                Numbered(PUBLISH, lambda request: [part.channel for part in request.parts]),
+                Numbered(PURGE, lambda request: [part.channel for part in request.leaving]),
+            )
+        ),
+        transactions.AbortTransaction: _TRANSACTION,
+        transactions.DescribeTransaction: _TRANSACTION,
+        # Request and reply. A reply queue is its session's, and needs no right of its own.
+        requesting.OpenReplyQueue: _on_realm("session.open", _its_name),
+        requesting.CloseReplyQueue: _on_realm("session.open", _its_name),
+        requesting.OpenReplyTo: Operation(
+            (ByName(PUBLISH, lambda request: name_in_address(request.address)),)
+        ),
+        # What is read for one answer
+        reading.BrowseEvents: _numbered(READ),
+        reading.ReadEvent: _numbered(READ),
+        reading.ReadKeyState: _numbered(READ),
+        reading.SummarizeDead: _numbered(READ),
+        reading.WatchEvents: _numbered(READ),
+        reading.BrowseOutstanding: _numbered(BROWSE),
+        reading.PopEvents: _numbered(TAKE),
+        consuming.FetchEvents: _numbered(TAKE),
+        consuming.SettleLease: _numbered(TAKE),
+        consuming.ExtendLease: _numbered(TAKE),
+        # and consuming, channel by channel
+        consuming.FetchFromPattern: _on_realm("channel.list"),
+        consuming.SettlePatternLease: _on_realm("channel.list"),
+        consuming.ExtendPatternLease: _on_realm("channel.list"),
+        reading.ExplainSelector: Operation(
+            (OnRealm("realm.describe"), ByName(READ, lambda request: request.channel or None))
+        ),
+        reading.ListScheduled: Operation(
+            (OnRealm("realm.describe"), ByName(READ, lambda request: request.channel))
+        ),
+        reading.CancelScheduled: _numbered(PURGE),
+        # Topics of MQTT. Channels with topics are told to those who may read them.
+        topics.DescribeMqtt: _on_realm("realm.describe"),
+        topics.ListTopics: _numbered(READ),
+        topics.ReadRetained: _numbered(READ),
+        topics.OpenRetained: _numbered(READ),
+        topics.ForgetRetained: _numbered(PURGE),
+        topics.ListMqttSessions: _on_realm("mqtt.sessions"),
+        topics.EndMqttSession: _on_realm(
+            "mqtt.session.end", lambda request: f"{request.client_id} {request.user}".rstrip()
+        ),
+        # Subscriptions
+        subscriptions.Subscribe: _numbered(READ),
+        subscriptions.Attach: _numbered(TAKE),
+        subscriptions.BrowseDurable: _numbered(BROWSE),
+        subscriptions.Unsubscribe: _OWN,
+        subscriptions.Settle: _OWN,
+        subscriptions.Hold: _OWN,
+        subscriptions.Bury: _OWN,
+        subscriptions.Extend: _OWN,
+        patterns.WatchChannels: _on_realm("channel.list"),  # and reading, channel by channel
+        patterns.CreatePatternDurable: _on_realm("pattern.create", _over_pattern),
+        patterns.DeletePatternDurable: _on_realm("pattern.delete", _over_pattern),
+        patterns.ListPatternDurables: _on_realm("pattern.list"),
+        # Durables. A queue has none; a user who may open the queue is told so.
+        durables.ListDurables: _numbered(("durable.list", "queue.open")),
+        durables.DescribeDurable: _numbered(("durable.describe", "queue.open")),
+        durables.DescribeOutstanding: _numbered(BROWSE),
+        durables.CreateDurable: _chosen(("durable.create", "queue.open")),
+        durables.DeleteDurable: _numbered(("durable.delete", "queue.open")),
+        durables.PurgeDurable: _chosen(("durable.purge", "queue.open")),
+        durables.CountDurablePurge: _counted(("durable.purge", "queue.open")),
+        durables.UnbindDurable: _numbered(("durable.unbind", "queue.open")),
+        durables.SeekDurable: _numbered(("durable.seek", "queue.open")),
+        durables.PreviewSeek: _numbered(("durable.preview", "queue.open")),
+        # Exports, imports, backups: all of it is copied
+        transfers.BeginExport: _named("export"),
+        transfers.ReadExport: _OWN,
+        transfers.EndExport: _OWN,
+        transfers.BeginImport: Operation(
+            (
+                OnRealm("channel.import"),
+                DeadEventStore(lambda _: ""),
+                TopicsGiven(_its_name, is_new=True),
+            ),
+            _its_name,
+        ),
+        transfers.PutImport: _OWN,
+        transfers.CommitImport: _OWN,
+        transfers.AbortImport: _OWN,
+        transfers.ExportTar: _named("export"),
+        transfers.ImportTar: _on_realm("channel.import", _its_name),  # and what its manifest asks
+        transfers.BeginBackup: _on_realm("realm.backup"),
+        transfers.ReadBackup: _OWN,
+        transfers.EndBackup: _OWN,
+        # Joins and dead events
+        joins.CreateJoin: Operation(
+            (
+                OnRealm("join.create"),
+                ByName(READ, lambda request: request.source),
+                ByName(PUBLISH, lambda request: request.destination, may_be_elsewhere=True),
+            ),
+            _join,
+        ),
+        joins.CopyIn: Operation((ByName(PUBLISH, lambda request: request.destination),)),
+        joins.DeleteJoin: _on_realm("join.delete", _join),
+        joins.ListJoins: _on_realm("join.list"),
+        joins.Redrive: Operation(
+            (
+                ByName(REDRIVE, lambda request: request.source),
+                ByName(READ, lambda request: request.source if request.tells else None),
+                ByName(PUBLISH, lambda request: request.destination or None),
+            )
+        ),
+        # The realm and who uses it
+        realm.Ping: _OWN,
+        realm.DescribeRealm: _on_realm("realm.describe"),
+        realm.PausePublishing: _on_realm("realm.pause"),
+        realm.ListConnections: _on_realm("connection.list"),
+        realm.EndConnection: _on_realm("connection.end", lambda request: request.id),
+        realm.DescribeCluster: _on_realm("realm.watch"),
+        realm.ListPipelines: _on_realm("realm.watch"),
+        realm.DescribePipeline: _on_realm("realm.watch"),
+        realm.ReadRates: _on_realm("realm.watch"),
+        realm.ReadHistory: _on_realm("realm.watch"),
+        access.LogIn: Operation(is_open=True),
+        access.LogOut: _OWN,
+        access.WhoAmI: _on_realm("me.read"),
+        access.BeginPassword: _on_realm("me.read"),
+        access.ChangePassword: _on_realm("me.password"),
+        access.ResetPassword: _on_realm("user.change", _its_name),
+        access.AddUser: _on_realm("user.change", _its_name),
+        access.SetPassword: Operation((PasswordTarget(),), _its_name),
+        access.ListUsers: _on_realm("user.list"),
+        access.CreateUser: _on_realm("user.change", _its_name),
+        access.DeleteUser: _on_realm("user.change", _its_name),
+        access.ListGroups: _on_realm("group.list"),
+        access.CreateGroup: _on_realm("group.change", _its_name),
+        access.ChangeGroup: _on_realm("group.change", _its_name),
+        access.DeleteGroup: _on_realm("group.change", _its_name),
+        access.ListEntries: Operation((OfResource("acl.read"),)),
+        access.Grant: Operation((OfResource("acl.change"),), _entry("+")),
+        access.Revoke: Operation((OfResource("acl.change"),), _entry("-", "all")),
+        access.ReadAudit: _on_realm("audit.read"),
+    }
+)
+"""Each request of the realm's API with the operations it needs. Its class names its answer."""

@@ -1,0 +1,66 @@
+"""Transactions over several channels and queues (SEM X1, X2)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from penstock_core.api.requests import Request
+from penstock_core.bounds import BATCHES_MAX, ENTRIES_MAX, Name, Number
+from penstock_core.ids.ids import BoundedSpans, Span
+from penstock_core.vocabulary.identities import ChannelNumber
+
+
+class TransactionPart(Struct, frozen=True, array_like=True):
+    """The events of a transaction for one channel or queue: batches in the frame's body, or
+    stages."""
+
+    channel: ChannelNumber
+    schema: Number
+    sizes: Annotated[tuple[Number, ...], Meta(max_length=BATCHES_MAX)]
+    stages: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)] = ()
+
+
+class Leaving(Struct, frozen=True, array_like=True):
+    """Events that leave a channel or queue with the transaction, which fails if one is not
+    there."""
+
+    channel: ChannelNumber
+    redriven: BoundedSpans
+    """Ids of dead events that it publishes again (SEM T10)."""
+    purged: BoundedSpans
+    """Ids of events that it removes (SEM T9)."""
+
+
+class TransactionInfo(Struct, frozen=True):
+    """The outcome of a transaction (SEM X2)."""
+
+    state: Literal["open", "committed", "aborted"]
+    spans: tuple[tuple[int, Span], ...] = ()
+    """If it is committed, the ids that its events got, by channel number."""
+
+
+class BeginTransaction(Request[None], frozen=True):
+    transaction: Name
+    """Name of the transaction, chosen by the client; unique for ever."""
+    channels: Annotated[tuple[ChannelNumber, ...], Meta(max_length=ENTRIES_MAX)]
+    """The channels it will publish to."""
+
+
+class CommitTransaction(Request[TransactionInfo], frozen=True):
+    """Commit a transaction. The body has the batches of all parts, one after the other (SEM X1)."""
+
+    transaction: Name
+    parts: Annotated[tuple[TransactionPart, ...], Meta(max_length=ENTRIES_MAX)]
+    leaving: Annotated[tuple[Leaving, ...], Meta(max_length=ENTRIES_MAX)] = ()
+
+
+class AbortTransaction(Request[None], frozen=True):
+    transaction: Name
+
+
+class DescribeTransaction(Request[TransactionInfo], frozen=True):
+    """Ask for the outcome of a transaction (SEM X2)."""
+
+    transaction: Name

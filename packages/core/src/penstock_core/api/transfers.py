@@ -1,0 +1,156 @@
+"""Exports, imports (SEM C7) and backups of a running realm."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+
+from msgspec import Struct
+
+from penstock_core.api.channels import ChannelOpened
+from penstock_core.api.requests import Kind, Request
+from penstock_core.bounds import GivenName, Name, Number
+from penstock_core.realm.exported_file import ExportedFile
+from penstock_core.vocabulary.definitions import Definition
+
+
+class ExportBegun(Struct, frozen=True, kw_only=True):
+    """A channel or queue was captured, and its files can be read (SEM C7)."""
+
+    export: str
+    """Id of the export in later requests."""
+    name: str
+    definition: Definition
+    realm: str
+    """Identity of the realm."""
+    at_us: int
+    """When it was captured, in microseconds since 1970."""
+    events: int
+    files: int
+    """Number of files with events; the state is one more, and is read last."""
+
+
+class ExportedBytes(Struct, frozen=True):
+    """Bytes of a file of an export."""
+
+    file: ExportedFile
+    content: bytes
+
+
+class CapturedFile(Struct, frozen=True):
+    """A file of the data directory, at the length it had at the moment of a backup."""
+
+    name: str
+    """Its path in the data directory."""
+    size: int
+    stamp: int = 0
+    """Files with the same name, size and stamp have the same bytes, for ever; 0: unknown."""
+
+
+class BackupBegun(Struct, frozen=True, kw_only=True):
+    """The data directory was captured, and its files can be read."""
+
+    backup: str
+    realm: str
+    """Identity of the realm."""
+    name: str
+    version: str
+    at_us: int
+    files: tuple[CapturedFile, ...]
+
+
+class BeginExport(Request[ExportBegun], frozen=True):
+    """Capture a channel or queue as it is now (SEM C7)."""
+
+    name: GivenName
+    kind: Kind = "channel"
+
+
+class ReadExport(Request[ExportedBytes], frozen=True):
+    """Read bytes of a file of an export, from ``offset`` on.
+
+    Files with events are numbered from 0; the state comes after them and is read last.
+    """
+
+    export: Name
+    file: Number
+    offset: Number
+
+
+class EndExport(Request[None], frozen=True):
+    export: Name
+
+
+class BeginImport(Request[str], frozen=True):
+    """Begin to create a channel or queue from an export; the answer is an id for the import.
+
+    Nobody sees anything of it before :class:`CommitImport`.
+    """
+
+    name: GivenName
+    """Name of the new channel or queue."""
+    manifest: bytes
+    """The export's ``manifest.json``; one that is too large for a header is in the body instead."""
+
+
+class PutImport(Request[None], frozen=True):
+    """Send bytes of a file of the export, in the body, from ``offset`` on: first the state, then
+    the files with events in order, each from beginning to end."""
+
+    import_: Name
+    file: Number
+    """Number of the file, as in :class:`ReadExport`."""
+    offset: Number
+
+
+class CommitImport(Request[ChannelOpened], frozen=True):
+    """Finish an import whose files are all sent: create the channel or queue in one step."""
+
+    import_: Name
+
+
+class AbortImport(Request[None], frozen=True):
+    import_: Name
+
+
+class ExportedTar(Struct, frozen=True):
+    """An export as one file, which is made while it is read."""
+
+    name: str
+    size: int
+    parts: AsyncGenerator[bytes, None]
+    close: Callable[[], None]
+    """Gives back what it holds, whether it was read or not."""
+
+
+class ExportTar(Request[ExportedTar], frozen=True):
+    """All there is of a channel or queue, as it stands now, as a tar (SEM C7)."""
+
+    name: GivenName
+    kind: Kind = "channel"
+
+
+class ImportTar(Request[ChannelOpened], frozen=True):
+    """Make a channel or queue out of an export, whole or not at all (SEM C7). The tar that an
+    export is comes beside the request, part by part."""
+
+    name: GivenName = ""
+    """What it will be called here; empty: as before."""
+
+
+class BeginBackup(Request[BackupBegun], frozen=True):
+    """Capture the whole data directory as it is now."""
+
+
+class ReadBackup(Request[bytes], frozen=True):
+    """Read bytes of a captured file, from ``offset`` on."""
+
+    backup: Name
+    file: Number
+    """Index of the file in ``BackupBegun.files``."""
+    offset: Number
+
+
+class EndBackup(Request[None], frozen=True):
+    backup: Name
+    is_complete: bool = False
+    """Whether all of it was read and is safe with the client, so that it counts as a backup."""

@@ -1,0 +1,371 @@
+"""Applies facts to a channel. It writes state, and never decides.
+
+It is used both live and at recovery: state comes about in no other way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from penstock_core.channel import capacity_overflow
+from penstock_core.channel.dead import count_copies
+from penstock_core.channel.recall import behind, recall
+from penstock_core.channel.removal_causes import NEVER, Departures
+from penstock_core.channel.seeking import sought
+from penstock_core.channel.state import ChannelState
+from penstock_core.durable.durable import Durable
+from penstock_core.durable.durable_state import durable_of
+from penstock_core.durable.queue import KIND, READERS, readers_attributes
+from penstock_core.ids.id_lists import ids_in
+from penstock_core.ids.ids import IdSet, Span, Spans
+from penstock_core.messages.definitions import Edited
+from penstock_core.messages.durables import DurableCreated, DurableDeleted
+from penstock_core.messages.packing import unpacked
+from penstock_core.messages.publishing import Appended, IdsReserved
+from penstock_core.messages.retention import PersistedLate, Removed, Replaced
+from penstock_core.messages.seats import Left, Seated
+from penstock_core.messages.seeking import Sought
+from penstock_core.messages.settlements import Acked, Buried, Postponed, RolledBack, TimedOut
+from penstock_core.messages.snapshots import Restored
+from penstock_core.messages.subscribers import Interested, InterestEnded
+from penstock_core.messages.unions import AnyPlaceFact, PackedIds, StoredFact
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.durable_attributes import durable_attributes
+from penstock_core.vocabulary.stored_ids import id_set
+
+COUNTED_AS = dict.fromkeys((Cause.UNDELIVERABLE, Cause.REJECTED, Cause.BURIED), "dead")
+"""Counters whose name is not their cause's."""
+
+
+def apply(  # noqa: C901, PLR0912  one case a fact
+    state: ChannelState, fact: StoredFact
+) -> None:
+    """Make ``fact`` true. Never fails, never decides: it has already happened."""
+    if isinstance(fact, Restored):  # each channel of a snapshot has one
+        state.touch_all()
+        _restored(state, fact)
+        return
+    _touch(state, fact)
+    match fact:
+        case Appended():
+            _appended(state, fact)
+        case PersistedLate():
+            _secured(state, fact)
+        case Acked(name, spans):
+            _acked(state, name, spans, counts=True)
+        case Removed():
+            _removed(state, fact)
+        case Replaced(ids):
+            state.counters.replaced += _gone(state, ids_in(ids), Cause.REPLACED)
+        case Buried(name, spans, cause):
+            count_copies(state, state.stored_part(spans), cause, durable=name)
+            _acked(state, name, spans)
+        case RolledBack(name, spans):
+            _rolled_back(state, name, spans)
+        case TimedOut(name, spans):
+            _rolled_back(state, name, spans, late=True)
+        case Postponed(name, spans, until_us):
+            _postponed(state, name, spans, until_us=until_us)
+        case PackedIds():
+            apply(state, unpacked(fact))
+        case IdsReserved(through):
+            state.reserved = through
+        case Edited(definition):
+            state.edit(definition)
+            state.fresh = state.acked.copy()
+            if READERS in state.durables:
+                state.durables[READERS].attributes = readers_attributes(definition)
+        case DurableCreated():
+            _created(state, fact)
+        case DurableDeleted(name):
+            _deleted(state, name)
+        case Seated() | Left() | Interested() | InterestEnded() | Sought():
+            _place_changed(state, fact)
+
+
+def _touch(state: ChannelState, fact: StoredFact) -> None:
+    """Note whom a fact may lead to a delivery for: by far most are for one durable, or for few."""
+    match fact:
+        case Appended(matched=matched):
+            state.dirty = True
+            names: Iterable[str] = matched
+        case Acked(name) | RolledBack(name) | TimedOut(name) | Postponed(name) | Buried(name):
+            state.dirty = True
+            names = (name,)
+        case Sought(name):
+            names = (name,)
+        case _:
+            state.touch_all()
+            return
+    for name in names:
+        if (durable := state.durables.get(name)) is not None:
+            state.touch(durable)
+
+
+def _appended(state: ChannelState, fact: Appended) -> None:
+    span = Span(*fact.span)
+    count = span.end - span.first
+    if span.first > state.next_id and state.type.survives_restart and not state.reserved:
+        lost = span.first - state.next_id  # a quarantined block lies between (SEM S1)
+        state.counters.published += lost
+        state.counters.quarantined += lost
+        state.lost += lost
+        state.departures.left(IdSet([Span(state.next_id, span.first)]), Cause.QUARANTINED)
+    elif span.first > state.next_id:
+        state.departures.passed_over((state.next_id, span.first))
+    state.next_id = max(state.next_id, span.end)
+    state.event_bytes = max(fact.size / count, state.event_bytes * 0.98)
+    state.stored.add(span)
+    state.counters.published += count
+    for part in fact.volatile:
+        state.volatile.add(part)
+    if fact.absent or fact.relayed or fact.dropped or fact.passing:
+        _left_out(state, fact)
+    if state.ages.appended(span, fact.at_us, state.definition.ttl):
+        state.ages.forget_below(state.stored.lowest)
+    if fact.ttls:
+        exact = state.definition.kind == "schedule"  # never before its time (SEM X4)
+        state.ages.own_ttl(fact.at_us, fact.ttls, exact=exact)
+    if fact.producer:
+        state.producers.stored(fact.producer, fact.sequence, span, fact.at_us)
+    if fact.relayed:
+        _relay(state, fact)
+    if fact.matched:
+        _offer_matched(state, fact, span)
+
+
+def _left_out(state: ChannelState, fact: Appended) -> None:
+    """The ids that are not stored, or not for long."""
+    for gone in fact.absent:
+        state.counters.published -= len(state.stored.remove(Span(*gone)))
+    for relayed in fact.relayed:
+        state.relayed.add_all(state.stored.remove(Span(*relayed)))
+    for unwanted in fact.dropped:
+        state.counters.dropped += len(state.stored.remove(Span(*unwanted)))
+    state.departures.passed_over(*fact.absent, *fact.relayed, *fact.dropped)
+    state.may_pass = state.may_pass or bool(fact.relayed or fact.passing)
+    passing = IdSet(fact.passing)
+    state.passing.add_all(passing)
+    state.unwritten.add_all(passing)
+    state.unwritten.discard_all(IdSet(fact.volatile))  # the type would not have it on disk either
+    state.volatile.add_all(passing)
+
+
+def _secured(state: ChannelState, fact: PersistedLate) -> None:
+    """After a restart they come out of nowhere: what only passed was never recorded."""
+    ids = IdSet(fact.spans)
+    state.volatile.discard_all(state.unwritten.overlap(ids))
+    state.passing.discard_all(ids)
+    state.unwritten.discard_all(ids)
+    new = ids.copy()
+    new.discard_all(state.stored)
+    state.departures.came(new)
+    for span in new.spans:
+        state.departures.passed_over((state.next_id, span.first))
+        state.next_id = max(state.next_id, span.end)
+        state.stored.add(span)
+        state.counters.published += span.size
+        state.ages.inserted(span.first, fact.at_us)
+    state.ages.restore_own(fact.ttls)
+    for durable in state.durables.values() if new else ():
+        durable.came(new)
+
+
+def _offer_matched(state: ChannelState, fact: Appended, span: Span) -> None:
+    gone = IdSet(Span(*part) for part in (*fact.absent, *fact.relayed, *fact.dropped))
+    for name, matched in fact.matched.items():
+        durable = state.durables.get(name)
+        if durable is None:
+            continue
+        lasting = IdSet(matched)
+        lasting.discard_all(gone)
+        durable.offered(span, lasting)
+
+
+def _relay(state: ChannelState, fact: Appended) -> None:
+    """Give connected clients the events that are never stored (SEM E8, C1e)."""
+    passing = IdSet(fact.relayed)
+    for durable in state.durables.values():
+        if not durable.seats or not (durable.kind.takes_transient or state.type.relays):
+            continue
+        if durable.selector:
+            matched = IdSet(fact.matched.get(durable.name, ()))
+            wanted = passing.overlap(matched)
+        else:
+            wanted = passing
+        wanted = wanted.within(Span(durable.head, 1 << 62))
+        state.touch(durable)
+        durable.passing(wanted, Span(*fact.span).end, state.stored)
+
+
+def _rolled_back(state: ChannelState, name: str, spans: Spans, *, late: bool = False) -> None:
+    """Give events back; clients that were ``late`` have to be told, the others have said so."""
+    durable = state.durables.get(name)
+    if durable is None or not spans:
+        return
+    ids = IdSet(spans)
+    durable.reach(spans[-1][1], state.stored)
+    later = behind(durable, ids)
+    if late:
+        later.add_all(ids)
+        state.recalls += recall(durable, later)
+    state.counters.redelivered += durable.roll_back(ids)
+    if not late:
+        state.recalls += recall(durable, later)
+
+
+def _postponed(state: ChannelState, name: str, spans: Spans, until_us: int) -> None:
+    durable = state.durables.get(name)
+    if durable is None or not spans:
+        return
+    durable.reach(spans[-1][1], state.stored)
+    durable.postpone(IdSet(spans), until_us)
+    state.wake_by(until_us)
+
+
+def _acked(state: ChannelState, name: str, spans: Spans, *, counts: bool = False) -> None:
+    durable = state.durables.get(name)
+    if durable is None:
+        return
+    if not spans:
+        return
+    ids = IdSet(spans)
+    if counts:
+        durable.acknowledged += len(ids)
+    durable.reach(spans[-1][1], state.stored)
+    durable.settle_all(ids)
+    done = state.stored.overlap(ids)
+    state.acked.add_all(done)
+    state.fresh.add_all(done)
+
+
+def _removed(state: ChannelState, fact: Removed) -> None:
+    ids = IdSet(fact.spans)
+    if fact.cause is Cause.RELAYED:
+        _passed(state, ids)
+        state.may_pass = bool(state.relayed or state.passing or state.leaving)
+        return
+    dying = state.stored.overlap(IdSet(fact.dead)) if fact.dead else IdSet()
+    count_copies(state, dying, fact.cause)
+    dead = len(dying)
+    counters = state.counters
+    counters.dead += dead
+    going = capacity_overflow.leaving(state, ids) if fact.cause is Cause.EVICTED else None
+    if (
+        left := _gone(state, ids, fact.cause, None if going is None else going.for_subscribers)
+        - dead
+    ):
+        counter = COUNTED_AS.get(fact.cause, fact.cause.value)
+        setattr(counters, counter, getattr(counters, counter) + left)
+    if going is not None:
+        capacity_overflow.offer_once_more(state, going)
+
+
+def _gone(state: ChannelState, ids: IdSet, cause: Cause, still_sent: IdSet | None = None) -> int:
+    """Take ids out of everything; gives how many were stored. Plain subscribers get
+    ``still_sent`` once more."""
+    before = len(state.stored)
+    departures = state.departures
+    stored = IdSet() if departures.usual in (cause, NEVER) else state.stored.overlap(ids)
+    sets = (state.stored, state.volatile, state.acked, state.fresh, state.passing, state.unwritten)
+    for left_behind in sets:
+        if left_behind:
+            left_behind.discard_all(ids)
+    state.ages.left(ids)
+    for waiting in state.waits.values():
+        waiting.discard_all(ids)
+    for durable in state.durables.values():
+        durable.settle_all(ids)
+    if state.engine.needs_interest:
+        unsent = ids
+        if still_sent:
+            unsent = ids.copy()
+            unsent.discard_all(still_sent)
+        for subscriber in state.subscribers.values():
+            subscriber.gone(unsent)
+    left = before - len(state.stored)
+    if left == len(ids):
+        departures.left(ids, cause)
+    else:
+        departures.left_late(ids, cause, stored)
+    return left
+
+
+def _passed(state: ChannelState, ids: IdSet) -> None:
+    """Note that connected clients have the relayed events."""
+    state.counters.relayed += len(state.relayed.remove_all(ids))
+    capacity_overflow.left(state, ids)
+    for durable in state.durables.values():
+        durable.passed(ids)
+
+
+def _created(state: ChannelState, fact: DurableCreated) -> None:
+    head = max(state.next_id, fact.start_id) if fact.selector else fact.start_id
+    durable = Durable(
+        fact.name,
+        state.rules.kinds[fact.kind],
+        head,
+        selector=fact.selector,
+        persistent=fact.persistent,
+        attributes=state.rules.counting_of_durable(durable_attributes(fact)),
+    )
+    for first, end in fact.matched:
+        for part in state.stored.within(Span(first, end)).spans:
+            durable.outstanding.add(part)
+            durable.ready.add(part)
+    state.add_durable(durable)
+    state.fresh = state.acked.copy()  # a first durable: what others had acknowledged may go
+
+
+def _place_changed(state: ChannelState, fact: AnyPlaceFact | Sought) -> None:
+    match fact:
+        case Sought():
+            sought(state, fact)
+        case Interested(place):
+            state.places[place] = fact
+        case InterestEnded(place):
+            state.places.pop(place, None)
+        case Seated(name, place, session, sole, waited_us) if name in state.durables:
+            state.durables[name].seated(place, session, sole=sole, waited_us=waited_us)
+        case Left(name, place) if name in state.durables:
+            state.durables[name].places.pop(place, None)
+        case _:
+            pass  # the durable is gone
+
+
+def _deleted(state: ChannelState, name: str) -> None:
+    state.died = {key: count for key, count in state.died.items() if key[0] != name}
+    if (gone := state.remove_durable(name)) is not None:
+        state.delivered += gone.delivered
+        state.acknowledged += gone.acknowledged
+    state.looked_at_from(0)
+
+
+def _restored(state: ChannelState, fact: Restored) -> None:
+    if fact.definition != state.definition:  # it was made with this one, or another in a cluster
+        state.define(fact.definition)
+    state.next_id = fact.next_id
+    state.reserved, state.topics_since = fact.reserved, fact.topics_since
+    state.stored = id_set(fact.stored)
+    if fact.ages or fact.own_expiry:
+        state.ages.restore(fact.ages, [(end, id_set(ids)) for end, ids in fact.own_expiry])
+    for kept in fact.durables:
+        kind = state.rules.kinds[kept.kind] if kept.name else KIND
+        durable = durable_of(kept, kind)
+        durable.attributes = state.rules.counting_of_durable(durable.attributes)
+        state.add_durable(durable)
+    if fact.producers:
+        state.producers.restore(fact.producers)
+    state.acked = id_set(fact.consumed)
+    state.looked_at_from(0)
+    state.counters = replace(fact.counters)
+    if fact.died:
+        state.died = {(durable, cause): count for durable, cause, count in fact.died}
+    known_from = fact.next_id if fact.departed_from < 0 else fact.departed_from
+    state.departures = Departures(known_from, keyed=bool(fact.definition.keys))
+    state.departures.restore(known_from, fact.departed, fact.next_id, stored=state.stored)
+    if READERS in state.durables:
+        state.durables[READERS].attributes = readers_attributes(fact.definition)
+    state.set_alarm()

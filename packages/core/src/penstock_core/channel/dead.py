@@ -1,0 +1,160 @@
+"""Decides which events are dead when they leave: unconsumed, by age, capacity or too many
+redeliveries, or because a client rejected them (SEM T5, T6, T10, T11).
+
+Without durables every event is unconsumed. With durables an event is unconsumed if at least one of
+them wanted it and has not acknowledged it, whatever the types of the durables. On the JMS engine,
+with durables or without, so is an event that a subscriber waits for and does not get, and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from msgspec import Struct
+
+from penstock_core.channel.state import ChannelState
+from penstock_core.durable.durable import Durable
+from penstock_core.ids.ids import IdSet, Span, Spans
+from penstock_core.messages.retention import Removed
+from penstock_core.messages.settlements import Buried
+from penstock_core.messages.unions import StoredFact
+from penstock_core.vocabulary.causes import Cause
+
+MOVED_EVENTS_MAX = 10_000
+FOR_ONE = (Cause.UNDELIVERABLE, Cause.REJECTED, Cause.BURIED)
+"""Causes of death that concern one durable, or the readers of a queue."""
+MOVED_BYTES_MAX = 8 << 20
+"""One step moves at most this much: events that expire by the million must not hold up a
+publisher."""
+
+
+MOVED_WORK = 32
+"""How often selectors may examine a full step of moving events; where they examine each event more
+often, fewer move in a step."""
+
+
+class Missed(Struct, frozen=True):
+    """Dead events by the durables that had not acknowledged them, with their redeliveries."""
+
+    durables: tuple[tuple[tuple[str, ...], Spans], ...]
+    redeliveries: tuple[tuple[int, Spans], ...]
+
+
+def moved_at_once(state: ChannelState) -> int:
+    """How many events one step may move: fewer where selectors ask much about them, and where
+    joins copy each to many stores."""
+    bytes_max = MOVED_BYTES_MAX / max(1.0, state.dead_work / MOVED_WORK, state.dead_copies)
+    return int(max(1, min(MOVED_EVENTS_MAX, bytes_max / max(1.0, state.event_bytes))))
+
+
+def unconsumed(state: ChannelState, ids: IdSet, cause: Cause) -> IdSet:
+    """The part of ``ids`` (all stored) that somebody still wanted, or that nobody could ever
+    want."""
+    if not (state.durables or state.engine.needs_interest):
+        return ids.copy()
+    missed = not_acknowledged(state, ids)
+    if state.engine.needs_interest:
+        missed.add_all(not_received(state, ids, cause))
+    return missed
+
+
+def not_acknowledged(state: ChannelState, ids: IdSet) -> IdSet:
+    """The part of ``ids`` (all stored) that some durable wants and has not acknowledged."""
+    found = IdSet()
+    for durable in state.durables.values():
+        found.add_all(durable.wanting(ids))
+    return found
+
+
+def not_received(
+    state: ChannelState,
+    ids: IdSet,
+    cause: Cause,
+    fresh: IdSet | None = None,
+    chosen: Mapping[str, Spans] = MappingProxyType({}),
+) -> IdSet:
+    """The part of ``ids`` that some subscriber waits for and does not get. What is evicted is
+    offered once more to those with credit (SEM T3). ``fresh`` are about to be published, and
+    ``chosen`` those of them that each selector matches."""
+    there = state.stored.copy()
+    there.add_all(state.leaving)
+    missing = IdSet()
+    for subscriber in state.subscribers.values():
+        if not subscriber.has_interest:
+            continue
+        waits = subscriber.waits_for(there)
+        waits.discard_all(subscriber.unconfirmed)
+        if fresh:
+            new = IdSet(chosen.get(subscriber.selector, ())) if subscriber.selector else fresh
+            waits.add_all(new.within(Span(subscriber.cursor, subscriber.until)))
+        if cause is Cause.EVICTED and subscriber.hungry:
+            waits.discard_all(waits.lowest_part(subscriber.credit).copy())
+        missing.add_all(waits.overlap(ids))
+    return missing
+
+
+def buried(state: ChannelState, durable: Durable, dead: IdSet, cause: Cause) -> list[StoredFact]:
+    """SEM T10: dead for this durable; it leaves the channel unless another still wants it."""
+    wanted = IdSet()
+    for other in state.durables.values():
+        if other is not durable:
+            wanted.add_all(other.wanting(dead))
+    alone = IdSet() if state.retains_consumed else dead.copy()
+    alone.remove_all(wanted)
+    shared = dead.copy()
+    shared.remove_all(alone)
+    facts: list[StoredFact] = [Buried(durable.name, shared.spans, cause)] if shared else []
+    if alone:
+        facts.append(Removed(alone.spans, cause, alone.spans))
+    return facts
+
+
+def count_copies(state: ChannelState, ids: IdSet, cause: Cause, durable: str = "") -> None:
+    """Copies of ``ids``, stored yet, are in the dead event store from now on. One that was rolled
+    back too often, or buried, is there for one durable, which may be the only one left; what has
+    left by age or capacity is there once, for all that missed it."""
+    if not ids or state.definition.kind == "schedule":
+        return
+    if not durable and cause in FOR_ONE:
+        for own in state.durables.values():
+            if own.name:
+                count_copies(state, own.wanting(ids), cause, durable=own.name)
+        if not any(state.durables):  # the readers of a queue, which have no name
+            state.died["", cause.value] = state.died.get(("", cause.value), 0) + len(ids)
+        return
+    state.died[durable, cause.value] = state.died.get((durable, cause.value), 0) + len(ids)
+
+
+def missed(state: ChannelState, spans: Spans) -> Missed:
+    """Collect what the origin of dead events says (SEM T6). Ask before they are removed."""
+    if not state.durables:
+        return Missed((), ())
+    ids = IdSet(spans)
+    groups: list[tuple[tuple[str, ...], IdSet]] = [((), ids)]
+    counted = IdSet()
+    redeliveries: list[tuple[int, Spans]] = []
+    for durable in state.durables.values():
+        if not durable.name:  # the built-in durable of a queue
+            continue
+        wanting = durable.wanting(ids)
+        split = []
+        for names, group in groups:
+            theirs = group.overlap(wanting)
+            rest = group.copy()
+            rest.remove_all(theirs)
+            split += [((*names, durable.name), theirs), (names, rest)]
+        groups = [(names, group) for names, group in split if group]
+    counts = {count for durable in state.durables.values() for count in durable.levels}
+    for count in sorted(counts, reverse=True):
+        found = IdSet()
+        for durable in state.durables.values():
+            if count in durable.levels:
+                found.add_all(durable.levels[count].overlap(ids))
+        found.remove_all(counted)
+        if found:
+            redeliveries.append((count, found.spans))
+            counted.add_all(found)
+    return Missed(
+        tuple((names, group.spans) for names, group in groups if names), tuple(redeliveries)
+    )

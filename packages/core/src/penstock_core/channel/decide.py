@@ -1,0 +1,530 @@
+"""What a command would make happen to a channel. Reads state, never writes it."""
+
+from __future__ import annotations
+
+from msgspec.structs import asdict, replace
+
+from penstock_core.bounds import REDELIVERIES_MAX
+from penstock_core.channel.awaited_seats import (
+    claimed,
+    decide_left,
+    decide_taken,
+    given_up,
+    seats_waited_for,
+)
+from penstock_core.channel.dead import buried, moved_at_once, unconsumed
+from penstock_core.channel.decided import Decided
+from penstock_core.channel.delays import backed_off, postponed, still_waiting
+from penstock_core.channel.holding import check_sole, decide_holding, what_to_do
+from penstock_core.channel.interest import not_chosen_yet, unwanted
+from penstock_core.channel.kept_interest import decide_ended, decide_interest, interest_over
+from penstock_core.channel.publish import decide_publish
+from penstock_core.channel.recall import not_recalled, refuse_recalled
+from penstock_core.channel.release import decide_release
+from penstock_core.channel.retention import check_limits, make_room
+from penstock_core.channel.seeking import decide_seek
+from penstock_core.channel.state import ChannelState
+from penstock_core.channel.timeouts import (
+    check_ack_timeout,
+    check_seat_timeout,
+    decide_extension,
+    late,
+)
+from penstock_core.durable.durable import Durable
+from penstock_core.durable.seat import DurableKind
+from penstock_core.ids.ids import IdSet, Span, Spans
+from penstock_core.messages.definitions import Edit, Edited
+from penstock_core.messages.delivery import (
+    ConfirmRecall,
+    EndChoosing,
+    HoldEvents,
+    SetDemand,
+    Skip,
+    StallSession,
+    Withhold,
+)
+from penstock_core.messages.durables import (
+    AddDurable,
+    DurableCreated,
+    DurableDeleted,
+    PurgeOutstanding,
+    RemoveDurable,
+)
+from penstock_core.messages.kinds import Command
+from penstock_core.messages.publishing import Publish
+from penstock_core.messages.retention import (
+    EndRelay,
+    PersistedLate,
+    PurgeEvents,
+    Quarantine,
+    Removed,
+    RemoveRedriven,
+    Sweep,
+)
+from penstock_core.messages.seats import AwaitSeats, Detach, GiveUpSeats, TakeSeat
+from penstock_core.messages.seeking import Seek
+from penstock_core.messages.settlements import (
+    Ack,
+    Acked,
+    AckPrevious,
+    BuryEvents,
+    ExtendTime,
+    Release,
+    RollBack,
+    RolledBack,
+    TimedOut,
+)
+from penstock_core.messages.subscribers import AddSubscriber, Disconnect, GrantCredit
+from penstock_core.messages.unions import StoredFact
+from penstock_core.vocabulary.backoff import check_backoff, check_delay
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.durable_attributes import durable_attributes
+from penstock_core.vocabulary.errors import (
+    DurableInUse,
+    IllegalState,
+    InvalidArgument,
+    LimitReached,
+    NameAlreadyBound,
+)
+
+WINDOW_MAX = 1_000_000
+
+_SOFT = (
+    AwaitSeats,
+    ConfirmRecall,
+    Disconnect,
+    EndChoosing,
+    Skip,
+    StallSession,
+    Withhold,
+)
+"""Commands that lead to no fact."""
+
+_CAUSES: dict[type[Command], Cause] = {
+    PurgeEvents: Cause.PURGED,
+    RemoveRedriven: Cause.REDRIVEN,
+    Quarantine: Cause.QUARANTINED,
+}
+
+
+def decide(state: ChannelState, command: Command, now_us: int) -> Decided:
+    """What ``command`` would make happen. Raises ``Refused``; changes nothing."""
+    match command:
+        case Publish():
+            return decide_publish(command, state, now_us)
+        case Ack() | AckPrevious():
+            name, ids = _acknowledged(state, command)
+            return Decided((Acked(name, ids.spans),) if ids else (), follows=False)
+        case RollBack():
+            return _rolled_back(state, command, now_us)
+        case Detach(subscription, comes_back):
+            if subscription not in state.seats:
+                return decide_ended(state, subscription)
+            durable, seat = state.seats[subscription]
+            decided = _given_back(state, durable, seat.in_flight.spans)  # SEM D13
+            return decided if comes_back else decide_left(state, decided, subscription)
+        case Sweep(may_write, moved_max):
+            return _sweep(state, now_us, may_write=may_write, moved_max=moved_max)
+        case Release():
+            return decide_release(state, command, now_us)
+        case _:
+            return _rare(state, command, now_us)
+
+
+def _acknowledged(state: ChannelState, command: Ack | AckPrevious) -> tuple[str, IdSet]:
+    """The ids that ``command`` acknowledges, and the durable. Raises ``IllegalState`` (SEM D15)."""
+    durable, seat = state.seat(command.subscription)
+    if isinstance(command, AckPrevious):
+        event_id = command.event_id
+        refuse_recalled(durable, seat, (Span(event_id, event_id + 1),), state.stored)
+        return durable.name, durable.below(seat, event_id, state.stored)
+    spans = command.spans
+    refuse_recalled(durable, seat, spans, state.stored)
+    mine = durable.settled_by(seat, spans, state.stored)
+    if durable.kind.cumulative:  # also when the named event itself is gone (SEM T9)
+        last = max((span[1] for span in spans), default=0) - 1
+        mine = durable.below(seat, last, state.stored)
+    return durable.name, mine
+
+
+def _rare(state: ChannelState, command: Command, now_us: int) -> Decided:
+    match command:
+        case TakeSeat():
+            _check_attach(state, command)
+            return decide_taken(state, command)
+        case HoldEvents() | BuryEvents() | ExtendTime():
+            return _in_hand(state, command)
+        case AddSubscriber(stop_id=None) if state.definition.kind != "channel":
+            raise IllegalState(
+                f"{state.name} is a {state.definition.kind}: only channels have subscribers; open "
+                f"a reader or peek instead"
+            )
+        case AddSubscriber(credit=count) | GrantCredit(_, count) | SetDemand(_, count):
+            if count < 0:
+                raise InvalidArgument(f"the credit must be 0 or more, not {count}")
+        case AddDurable() | RemoveDurable() | PurgeOutstanding() | GiveUpSeats() | Seek():
+            return _about_durable(state, command, now_us)
+        case PurgeEvents() | RemoveRedriven() | Quarantine() | EndRelay():
+            return _taken_out(state, command)
+        case Edit(definition):
+            _check_edit(state, definition)
+            return Decided((Edited(definition), *_evicted(state, definition)))
+        case _:
+            assert isinstance(command, _SOFT), f"a channel does not know {type(command).__name__}"
+    return decide_interest(state, command)
+
+
+def _in_hand(state: ChannelState, command: HoldEvents | BuryEvents | ExtendTime) -> Decided:
+    if isinstance(command, ExtendTime):
+        return decide_extension(state, command)
+    return decide_holding(state, command)
+
+
+def _rolled_back(state: ChannelState, command: RollBack, now_us: int) -> Decided:
+    check_delay(command.delay_ms)
+    durable, seat = state.seat(command.subscription)
+    spans = not_recalled(durable, seat, command.spans, state.stored)
+    mine = durable.settled_by(seat, spans, state.stored)
+    if durable.kind.redelivers_at_once:
+        decided = _given_back(state, durable, mine.spans)
+    else:
+        back = mine.overlap(state.stored)  # events that are never stored do not come again
+        decided = Decided((RolledBack(durable.name, back.spans),) if back else ())
+    if command.delay_ms is None and durable.attributes.backoff is None:
+        return decided
+    late: tuple[StoredFact, ...] = ()
+    for fact in decided.facts:
+        if isinstance(fact, RolledBack):
+            ids = IdSet(fact.spans)
+            if command.delay_ms is None:
+                late += backed_off(state, durable, ids, now_us=now_us)
+            else:
+                late += postponed(state, durable, ids, delay_ms=command.delay_ms, now_us=now_us)
+    return Decided((*decided.facts, *late))
+
+
+def _given_back(state: ChannelState, durable: Durable, spans: Spans) -> Decided:
+    if not spans or not durable.kind.redelivers_at_once:
+        return Decided()
+    if not durable.limits_deliveries or not state.moves_dead:
+        return Decided((RolledBack(durable.name, spans),))
+    back = IdSet(spans)
+    exhausted = durable.exhausted(back.overlap(state.stored))
+    back.remove_all(exhausted)
+    facts: list[StoredFact] = [RolledBack(durable.name, back.spans)] if back else []
+    return Decided((*buried(state, durable, exhausted, cause=Cause.UNDELIVERABLE), *facts))
+
+
+def _sweep(state: ChannelState, now_us: int, *, may_write: bool, moved_max: int) -> Decided:
+    expired = state.expired(now_us)
+    facts: list[StoredFact] = [*seats_waited_for(state, now_us), *interest_over(state)]
+    if state.moves_dead:
+        facts += _dying(state, expired, moved_max)
+    elif expired:
+        facts.append(Removed(expired.spans, Cause.EXPIRED))
+    if state.wakes_us and state.wakes_us <= now_us:
+        facts += _timed_out(state, expired, facts, now_us=now_us)
+    left = state.fresh.overlap(state.stored)
+    left.discard_all(expired)
+    facts += _let_go(state, left)
+    if may_write and state.has_left and (owed := _owed(state)):
+        owed.discard_all(expired)
+        for span in owed.spans:
+            facts.append(PersistedLate((span,), state.ages.oldest_us(span.first) or now_us))
+        facts += still_waiting(state, owed)
+    return Decided(tuple(facts))
+
+
+def _timed_out(
+    state: ChannelState, expired: IdSet, removals: list[StoredFact], now_us: int
+) -> list[StoredFact]:
+    """What clients have had for too long goes back (SEM D19), but for what leaves now, or soon."""
+    leaving = expired.copy()
+    for removal in removals:
+        if isinstance(removal, Removed):
+            leaving.add_all(IdSet(removal.spans))
+    facts: list[StoredFact] = []
+    for durable, ids in late(state, now_us):
+        ids.discard_all(leaving)
+        if ids and not durable.kind.redelivers_at_once:  # of a lease: the next one gets it
+            facts.append(TimedOut(durable.name, ids.spans))
+        for fact in _given_back(state, durable, ids.spans).facts:
+            if not isinstance(fact, RolledBack):
+                facts.append(fact)
+                continue
+            facts.append(TimedOut(fact.durable, fact.spans))
+            facts += backed_off(state, durable, IdSet(fact.spans), now_us=now_us)
+    return facts
+
+
+def _dying(state: ChannelState, expired: IdSet, moved_max: int) -> list[StoredFact]:
+    """The part of expired or excess events that moves to the dead event store in this step: their
+    bytes move, too, so there is a limit to what a group should hold."""
+    scheduled = state.definition.kind == "schedule"  # they keep the order of their times in a step
+    room = moved_at_once(state) if scheduled else min(moved_max, moved_at_once(state))
+    facts: list[StoredFact] = []
+    if expired:
+        going = expired.lowest_part(room)
+        room -= len(going)
+        dead = going if scheduled else unconsumed(state, going, Cause.EXPIRED)
+        spans = going.spans
+        facts.append(Removed(spans, Cause.EXPIRED, dead.spans if len(dead) < len(going) else spans))
+    if state.excess > len(expired) and room:
+        left = state.stored.copy()
+        left.remove_all(expired)
+        above = IdSet(make_room(state.definition.capacity, left, IdSet()))
+        going = above.lowest_part(room)
+        dead = unconsumed(state, going, Cause.EVICTED)
+        facts.append(Removed(going.spans, Cause.EVICTED, dead.spans))
+    return facts
+
+
+def _let_go(state: ChannelState, ids: IdSet) -> list[StoredFact]:
+    """The events to remove (SEM D6, J2): those that all durables have acknowledged and every
+    subscriber has got; on the JMS engine also those that nobody waits for any more. The merge
+    engine keeps its states."""
+    if not ids or not (state.durables or state.engine.needs_interest):
+        return []
+    gone = unwanted(ids, state.durables.values(), state.followers.each_place)
+    consumed = gone
+    facts: list[StoredFact] = []
+    if state.engine.needs_interest:
+        consumed = gone.remove_all(state.acked)
+        if gone:
+            facts.append(Removed(gone.spans, Cause.DROPPED))
+    if consumed and not state.retains_consumed:
+        facts.append(Removed(consumed.spans, Cause.CONSUMED))
+    return facts
+
+
+def _owed(state: ChannelState) -> IdSet:
+    """The passing events owed to a durable whose client has left or has given them back (SEM
+    J7)."""
+    owed = IdSet()
+    for durable in state.durables.values():
+        if not durable.is_fed:
+            owed.add_all(durable.wanting(state.passing))
+        elif durable.rolled_back:
+            owed.add_all(durable.rolled_back.overlap(state.passing))
+    return owed
+
+
+def _check_attach(state: ChannelState, command: TakeSeat) -> None:
+    durable = state.durable(command.durable)
+    kind = durable.kind
+    if command.window is not None:
+        if not kind.takes_window:
+            raise InvalidArgument(
+                f"durable {durable.name} is {kind.name}: it does not take a window"
+            )
+        if not 1 <= command.window <= WINDOW_MAX:
+            raise InvalidArgument(f"window is {command.window}; allowed are 1 to {WINDOW_MAX}")
+    if command.selector and state.definition.kind != "queue":
+        raise InvalidArgument(
+            f"durable {durable.name} does not take a selector for each reader; only queues do"
+        )
+    check_seat_timeout(state, durable, command)
+    others = claimed(durable, command.place, command.session)
+    check_sole(state, durable, others, sole=command.sole)
+    if not kind.may_attach(others):
+        raise DurableInUse(
+            f"durable {durable.name} of {state.name} is {kind.name} and held by session "
+            f"{others[0].session}; {what_to_do(state, others[0])}"
+        )
+
+
+def _about_durable(
+    state: ChannelState,
+    command: AddDurable | RemoveDurable | PurgeOutstanding | GiveUpSeats | Seek,
+    now_us: int,
+) -> Decided:
+    match command:
+        case AddDurable():
+            return _create(state, command)
+        case RemoveDurable(name):
+            return Decided((DurableDeleted(state.durable(name).name),))
+        case PurgeOutstanding():
+            return _purged(state, command)
+        case GiveUpSeats(name):
+            return Decided(given_up(state.durable(name)))
+        case Seek():
+            return decide_seek(state, command, now_us)
+
+
+def _create(state: ChannelState, command: AddDurable) -> Decided:
+    name = command.name
+    if state.definition.kind == "queue":
+        raise IllegalState(f"{state.name} is a queue; queues have readers, not durables")
+    if name in state.durables:
+        raise NameAlreadyBound(f"durable {name} already exists on {state.name}")
+    _refuse_too_many(state)
+    kind = state.rules.kinds.get(command.kind)
+    if kind is None:
+        known = ", ".join(sorted(state.rules.kinds))
+        hint = "; what other products call a named durable is exclusive"
+        raise InvalidArgument(
+            f"{command.kind!r} is not a durable type; the types are {known}"
+            f"{hint if command.kind == 'named' else ''}"
+        )
+    if command.selector and not kind.stores_selector:
+        raise InvalidArgument(
+            f"a durable of type {kind.name} does not keep a selector; give one with each "
+            f"subscription instead"
+        )
+    if command.strict_order and not kind.orders_strictly:
+        raise InvalidArgument(
+            f"a durable of type {kind.name} cannot have strict_order: it needs a type that serves "
+            "one client at a time and redelivers at once; use a serial durable"
+        )
+    if command.order_by:
+        _check_order_by(command, kind)
+    _check_deliveries(state, command.max_deliveries, kind)
+    check_ack_timeout(command.ack_timeout, kind)
+    check_backoff(command.backoff)
+    if command.backoff is not None and not kind.redelivers_at_once:
+        raise InvalidArgument(
+            f"a durable of type {kind.name} does not count redeliveries: backoff applies only to "
+            "types that redeliver at once; give each rollback a delay instead"
+        )
+    attributes = replace(durable_attributes(command), cluster_wide=_is_cluster_wide(state, command))
+    persistent = command.persistent
+    start_id, matched = command.start_id, command.matched
+    if state.engine.first_id(start_id, state.next_id) != start_id:  # SEM J3
+        start_id, matched = state.next_id, ()
+    if persistent is None:
+        persistent = state.type.ids_survive
+    return Decided(
+        (
+            DurableCreated(
+                name,
+                kind.name,
+                start_id,
+                selector=command.selector,
+                matched=matched,
+                persistent=persistent,
+                **asdict(attributes),
+            ),
+        )
+    )
+
+
+def _is_cluster_wide(state: ChannelState, command: AddDurable) -> bool:
+    """Whether a durable is to exist on every node; in a cluster it does if its channel does."""
+    if command.cluster_wide and state.rules.local_to:
+        raise InvalidArgument(
+            f"durable {command.name} cannot be cluster-wide: {state.name} is a local channel of "
+            f"node {state.rules.local_to}; leave cluster_wide out"
+        )
+    if command.cluster_wide and not state.rules.is_cluster:
+        raise InvalidArgument(
+            f"durable {command.name} cannot be cluster-wide: this realm is on one machine and has "
+            f"no other nodes; leave cluster_wide out, or serve it as a cluster (penstock serve "
+            f"--cluster)"
+        )
+    if command.cluster_wide and not state.definition.cluster_wide:
+        raise InvalidArgument(
+            f"{state.name} is not cluster-wide, so its durables cannot be cluster-wide; leave "
+            f"cluster_wide out, or make the durable on a cluster-wide channel"
+        )
+    if command.cluster_wide and command.persistent is False:
+        raise InvalidArgument(
+            f"durable {command.name} cannot be cluster-wide: with persistent=False it ends with "
+            "its node; give only one of the two"
+        )
+    by_channel = state.rules.is_cluster and state.definition.cluster_wide is True
+    return command.cluster_wide or (by_channel and command.persistent is not False)
+
+
+def _refuse_too_many(state: ChannelState) -> None:
+    most = state.rules.durables_max
+    if most and len(state.durables) >= most:
+        raise LimitReached(
+            f"{state.name} has {len(state.durables)} durables, and more than {most} are not "
+            "allowed (limits.durables_per_channel_max); delete one, or raise the limit"
+        )
+
+
+def _check_order_by(command: AddDurable, kind: DurableKind) -> None:
+    if not kind.orders_strictly:
+        raise InvalidArgument(
+            f"a durable of type {kind.name} cannot have order_by: it needs a type that keeps order "
+            "and redelivers at once; use a serial durable"
+        )
+    if command.strict_order:
+        raise InvalidArgument(
+            "order_by keeps order within each value and strict_order over all events: give only "
+            "one of them"
+        )
+    if command.order_by.startswith("$"):
+        raise InvalidArgument(f"order_by is {command.order_by!r}: name a property of your events")
+
+
+def _purged(state: ChannelState, command: PurgeOutstanding) -> Decided:
+    durable = state.durable(command.name)
+    if not durable.kind.purgeable:
+        raise IllegalState(
+            f"durable {durable.name} is {durable.kind.name}: its events cannot be purged for this "
+            f"durable alone; purge the channel"
+        )
+    gone = durable.wanting(state.stored_part(command.spans))
+    return Decided((Acked(durable.name, gone.spans),) if gone else (), len(gone))
+
+
+def _check_deliveries(state: ChannelState, limit: int, kind: DurableKind) -> None:
+    if not 0 <= limit <= REDELIVERIES_MAX:
+        raise InvalidArgument(f"max_deliveries is {limit}; allowed are 0 to {REDELIVERIES_MAX}")
+    if limit and not kind.redelivers_at_once:
+        raise InvalidArgument(
+            f"a durable of type {kind.name} does not count redeliveries: max_deliveries applies "
+            f"only to types that redeliver at once"
+        )
+    if limit and not state.moves_dead:
+        raise InvalidArgument(f"max_deliveries needs a dead event store, and {state.name} has none")
+
+
+def _check_edit(state: ChannelState, wanted: Definition) -> None:
+    mine = state.definition
+    for fixed in ("kind", "type", "engine", "keys", "start_event_id"):
+        if getattr(wanted, fixed) != getattr(mine, fixed):
+            raise InvalidArgument(
+                f"{fixed} is fixed at creation ({getattr(mine, fixed)!r}); "
+                f"create another {mine.kind} to change it"
+            )
+    check_limits(wanted)
+    limited = [d.name for d in state.durables.values() if d.name and d.attributes.max_deliveries]
+    if limited and not wanted.dead_event_store:
+        raise InvalidArgument(
+            f"durable {limited[0]} of {state.name} has max_deliveries and needs a dead event "
+            f"store; name another one instead of removing it"
+        )
+
+
+def _evicted(state: ChannelState, wanted: Definition) -> tuple[Removed, ...]:
+    """SEM C3: a new capacity applies at once. One that is honoured evicts nothing (SEM T4)."""
+    if wanted.storage.honour_capacity:
+        return ()
+    gone = make_room(wanted.capacity, state.stored, IdSet())
+    if not gone:
+        return ()
+    if not wanted.dead_event_store:
+        return (Removed(gone, Cause.EVICTED),)
+    going = IdSet(gone).lowest_part(moved_at_once(state))  # the others follow, step by step
+    dead = unconsumed(state, going, Cause.EVICTED)
+    return (Removed(going.spans, Cause.EVICTED, dead.spans),)
+
+
+def _taken_out(
+    state: ChannelState, command: PurgeEvents | RemoveRedriven | Quarantine | EndRelay
+) -> Decided:
+    """Remove the events that a command names, whoever wants them."""
+    if isinstance(command, EndRelay):
+        passed = _let_go(state, state.fresh.overlap(state.passing))
+        going = state.relayed.copy()
+        going.add_all(state.leaving)
+        if going and command.spares:
+            going.discard_all(not_chosen_yet(state.subscribers.values(), state.seats.values()))
+        relayed = (Removed(going.spans, Cause.RELAYED),) if going else ()
+        return Decided((*relayed, *passed), len(state.relayed))
+    gone, cause = state.stored_part(command.spans), _CAUSES[type(command)]
+    return Decided((Removed(gone.spans, cause),) if gone else (), len(gone))

@@ -1,0 +1,19 @@
+"""What comes of a command: facts and an answer."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from penstock_core.ids.ids import Span
+from penstock_core.messages.unions import StoredFact
+
+
+class Decided(Struct, frozen=True):
+    """The decision about a command: facts to store, and the answer once they are stored."""
+
+    facts: tuple[StoredFact, ...] = ()
+    answer: Span | int | None = None
+    is_retry: bool = False
+    """The publish was stored before; the answer is what it got then (SEM X3)."""
+    follows: bool = True
+    """Whether anything may follow from the facts besides themselves: not from most of them."""

@@ -1,0 +1,513 @@
+"""Soft state: who is there, who holds what, and what to send next. Forgotten on restart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock_core.channel import (
+    awaited_seats,
+    capacity_overflow,
+    disconnected_subscribers,
+    kept_interest,
+)
+from penstock_core.channel.followers import may_follow
+from penstock_core.channel.holding import hold
+from penstock_core.channel.release import release
+from penstock_core.channel.state import ChannelState
+from penstock_core.channel.timeouts import extend, timeout_of
+from penstock_core.durable.durable import Durable
+from penstock_core.durable.lanes import LOOK_EVENTS_MAX, LOOKS_MAX, Lanes
+from penstock_core.durable.pace import Pace
+from penstock_core.durable.seat import Seat
+from penstock_core.durable.subscriber import Subscriber
+from penstock_core.ids.ids import IdSet, Span, Spans
+from penstock_core.messages.delivery import (
+    AssignLanes,
+    ConfirmRecall,
+    EndChoosing,
+    HoldEvents,
+    SetDemand,
+    SingleOut,
+    Skip,
+    StallSession,
+    Withhold,
+)
+from penstock_core.messages.kinds import Command
+from penstock_core.messages.publishing import Publish
+from penstock_core.messages.retention import Sweep
+from penstock_core.messages.seats import AwaitSeats, Detach, TakeSeat
+from penstock_core.messages.seeking import Seek
+from penstock_core.messages.settlements import (
+    Ack,
+    AckPrevious,
+    BuryEvents,
+    ExtendTime,
+    Release,
+    RollBack,
+)
+from penstock_core.messages.subscribers import (
+    AddKnownSubscriber,
+    AddSubscriber,
+    Disconnect,
+    GrantCredit,
+)
+from penstock_core.vocabulary.digest import Digest
+from penstock_core.vocabulary.effects import (
+    Deliver,
+    Effect,
+    FindInterested,
+    FindLanes,
+    Recall,
+    ReportEnd,
+)
+
+
+def attend(  # noqa: C901, PLR0912  one case a command
+    state: ChannelState, command: Command, now_us: int
+) -> None:
+    """Follow sessions coming and going: soft state, forgotten on restart."""
+    match command:
+        case Ack(subscription) | AckPrevious(subscription) | BuryEvents(subscription):
+            _settled(state, subscription, now_us)
+        case GrantCredit():
+            _credit(state, command)
+        case Disconnect() | StallSession() | AwaitSeats():
+            _connection(state, command, now_us)
+        case HoldEvents() | ExtendTime():
+            _in_hand(state, command, now_us)
+        case SetDemand():
+            _demand(state, command)
+        case RollBack():
+            _rolled_back(state, command, now_us)
+        case ConfirmRecall(subscription):
+            _confirm_recall(state, subscription)
+        case AssignLanes():
+            _assign(state, command)
+        case Skip() | Withhold() | EndChoosing() | SingleOut():
+            _not_sent(state, command)
+        case Release():
+            release(state, command)
+        case Seek():
+            state.has_left = state.has_left or bool(state.passing)  # it is owed them (SEM J7)
+        case AddSubscriber():
+            _subscribe(state, command)
+        case TakeSeat():
+            _attach(state, command, now_us)
+        case Detach(subscription, comes_back):
+            _detach(state, subscription, comes_back=comes_back)
+        case Publish(digest):
+            _match_readers(state, digest)
+            disconnected_subscribers.published(state, digest)
+        case Sweep(may_write):
+            _swept(state, now_us)
+            state.has_left = state.has_left and not may_write
+        case _:
+            pass
+
+
+def _in_hand(state: ChannelState, command: HoldEvents | ExtendTime, now_us: int) -> None:
+    if isinstance(command, HoldEvents):
+        hold(state, command, now_us)
+    else:
+        extend(state, command, now_us)
+
+
+def _subscribe(state: ChannelState, command: AddSubscriber) -> None:
+    start_id, former = command.start_id, None
+    if command.stop_id is None:
+        start_id = state.engine.first_id(start_id, state.next_id)
+        former = disconnected_subscribers.resume(state, command)
+        if former is not None:
+            start_id = kept_interest.first_id(former, command)
+    subscriber = Subscriber(
+        command.subscription,
+        command.session,
+        start_id,
+        stop_id=command.stop_id,
+        credit=command.credit,
+        only=command.only,
+        durable=command.durable,
+        confirms=command.confirms and state.engine.needs_interest,
+        selector=command.selector,
+        is_selective=command.is_selective,
+    )
+    if isinstance(command, AddKnownSubscriber):
+        subscriber.place = command.place
+    if former is not None:
+        subscriber.takes_place_of(former, state.next_id)
+    state.add_subscriber(subscriber)
+    state.dirty = True
+
+
+def _credit(state: ChannelState, command: GrantCredit) -> None:
+    subscriber = state.subscribers.get(command.subscription)
+    if subscriber is None:
+        if command.has_room and (held := state.seats.get(command.subscription)) is not None:
+            held[1].is_full = False
+            state.touch(held[0])
+        return
+    if command.next_id:
+        state.fresh.add_all(subscriber.confirmed(IdSet((Span(0, command.next_id),))))
+    if command.arrived:
+        state.fresh.add_all(subscriber.confirmed(IdSet(command.arrived)))
+    subscriber.credit += command.count - command.withdrawn
+    subscriber.is_full = subscriber.is_full and not command.has_room
+    state.dirty = True
+
+
+def _match_readers(state: ChannelState, digest: Digest) -> None:
+    """Readers and subscribers with a selector of their own: which of the events just published
+    they want."""
+    first = state.next_id - digest.count
+    for selector, matched in digest.matched.items():
+        ids = [Span(*offsets).shifted(first) for offsets in matched]
+        askers = state.asked.of(selector)
+        for subscriber in askers.subscribers.values():
+            if subscriber.only is not None and subscriber.has_interest:
+                subscriber.only.add_all(IdSet(ids))
+        for seat in askers.seats.values():
+            if seat.wanted is not None:
+                seat.wanted.add_all(IdSet(ids))
+
+
+def _swept(state: ChannelState, now_us: int) -> None:
+    state.fresh = IdSet()
+    state.swept_us = now_us
+    state.wake(now_us)
+    state.overdue = 0
+    if state.moves_dead:
+        state.ages.gather(state.stored, now_us)
+        state.overdue = max(len(state.expired(now_us)), state.excess)
+    if not state.overdue:
+        state.ages.forget(state.stored.lowest, now_us)
+    state.places_over = False
+    # What moves in a later step (SEM T7) is dead if an absent subscriber waits for it (SEM T6).
+    if state.absent and not state.overdue:
+        disconnected_subscribers.look(state, now_us)
+    if state.awaits_seats:
+        awaited_seats.look(state, now_us)
+
+
+def _demand(state: ChannelState, command: SetDemand) -> None:
+    subscription, count = command.subscription, command.count
+    subscriber = state.subscribers.get(subscription)
+    if subscriber is not None and not count:
+        state.followers.single_out((subscription,))
+        subscriber.asks = state.dirty = True
+        subscriber.pulls = subscriber.stop_id is None
+    held = state.seats.get(subscription)
+    if held is None or held[1].demand is None:  # a seat with pushed events has no demand
+        return
+    seat = held[1]
+    if count or command.at_once:
+        seat.demand = count
+    elif seat.demand:  # cancelled: events that are here already are sent first
+        state.cancelled.append(seat.subscription)
+    state.touch(held[0])
+
+
+def _attach(state: ChannelState, command: TakeSeat, now_us: int) -> None:
+    durable = state.durables[command.durable]
+    window = durable.kind.window_default if command.window is None else command.window
+    pace = Pace(window, now_us) if _grows(durable, command) else None
+    seat = Seat(
+        command.subscription,
+        command.session,
+        window,
+        pull=command.pull and not command.sole,
+        selector=command.selector,
+        matched=command.matched,
+        auto_ack=command.auto_ack and not command.sole,
+        sole=command.sole,
+        place=command.place,
+        ack_timeout_ms=timeout_of(durable, command),
+        pace=pace,
+    )
+    was_fed = durable.is_fed
+    durable.attach(seat)
+    if was_fed and not durable.is_fed:
+        state.has_left = True  # what it is owed is kept from now on (SEM J4)
+    durable.read_us = now_us
+    state.add_seat(durable, seat)
+
+
+def _grows(durable: Durable, command: TakeSeat) -> bool:
+    """Whether a client's window grows. It does not where an event that is in its hands, and not
+    yet its turn, may come to harm: by a time limit, or by a count of deliveries."""
+    is_limited = timeout_of(durable, command) or durable.limits_deliveries
+    return command.window is None and durable.kind.window_grows and not is_limited
+
+
+def _detach(state: ChannelState, subscription: int, *, comes_back: bool) -> None:
+    held = state.remove_seat(subscription)
+    if held is not None:
+        if comes_back and held[0].places:
+            awaited_seats.interrupted(state, now=False)
+        held[0].detach(subscription)
+        state.touched.left(held[0])
+        state.has_left = True
+    if (subscriber := state.remove_subscriber(subscription)) is not None:
+        disconnected_subscribers.left(state, subscriber)
+    state.dirty = True
+
+
+def _rolled_back(state: ChannelState, command: RollBack, now_us: int) -> None:
+    durable, seat = state.seats[command.subscription]
+    seat.gave_back(now_us)
+    durable.read_us = now_us
+    state.touch(durable)
+    ids = IdSet(command.spans)
+    ids.discard_all(seat.sought)  # they are not its own any more
+    if not durable.kind.redelivers_at_once:
+        durable.park(ids)
+        state.has_left = state.has_left or bool(state.passing)  # it is kept from now on (SEM J7)
+    elif command.elsewhere:
+        seat.refused.add_all(ids.overlap(durable.outstanding))
+
+
+def _confirm_recall(state: ChannelState, subscription: int) -> None:
+    held = state.seats.get(subscription)
+    if held is not None and held[1].recalls:
+        known = held[1].recalls.pop(0)
+        held[1].sought.discard_all(known)
+        state.touch(held[0])
+
+
+def recalls(state: ChannelState) -> list[Recall]:
+    """Take the recalls that clients must get before a rollback is answered, each once."""
+    found, state.recalls = state.recalls, []
+    return found
+
+
+def _not_sent(state: ChannelState, command: Skip | Withhold | EndChoosing | SingleOut) -> None:
+    match command:
+        case SingleOut(subscriptions):
+            state.followers.single_out(subscriptions)
+        case Skip(subscription, spans):
+            _skip(state, subscription, spans)
+        case Withhold():
+            _withhold(state, command)
+        case EndChoosing(subscription):
+            _chosen(state, subscription)
+
+
+def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
+    size = sum(span.size for span in spans)
+    if subscriber := state.subscribers.get(subscription):
+        subscriber.credit += size
+        state.delivered -= subscriber.counted(spans)
+        if subscriber.confirms:
+            state.fresh.add_all(subscriber.confirmed(IdSet(spans)))
+    elif held := state.seats.get(subscription):
+        held[0].unsent(IdSet(spans))
+        held[1].not_sent(size)
+        state.touch(held[0])
+    state.dirty = True
+
+
+def _withhold(state: ChannelState, command: Withhold) -> None:
+    if (subscriber := state.subscribers.get(command.subscription)) is not None:
+        state.followers.single_out((command.subscription,))
+        state.delivered -= subscriber.counted(command.spans)
+        subscriber.withheld(command.spans)
+        subscriber.is_full = command.is_full
+        subscriber.is_choosing = command.is_choosing
+    elif (held := state.seats.get(command.subscription)) is not None:
+        durable, seat = held
+        ids = IdSet(command.spans)
+        durable.withheld(ids)
+        seat.not_sent(len(ids))
+        if command.is_choosing:  # what is not stored waits with the others
+            for going_by in (state.relayed, state.leaving):
+                durable.ready.add_all(going_by.overlap(ids))
+        seat.is_full, seat.is_choosing = command.is_full, command.is_choosing
+        state.touch(durable)
+    state.dirty = True
+
+
+def _chosen(state: ChannelState, subscription: int) -> None:
+    if (subscriber := state.subscribers.get(subscription)) is not None:
+        subscriber.is_choosing = False
+    elif (held := state.seats.get(subscription)) is not None:
+        held[1].is_choosing = False
+        state.touch(held[0])
+    state.dirty = True
+
+
+def _settled(state: ChannelState, subscription: int, now_us: int) -> None:
+    if held := state.seats.get(subscription):
+        held[1].acknowledged(now_us)
+        held[0].read_us = now_us
+        state.touch(held[0])
+
+
+def _connection(
+    state: ChannelState, command: Disconnect | StallSession | AwaitSeats, now_us: int
+) -> None:
+    if isinstance(command, Disconnect):
+        disconnected_subscribers.lose(state, command, now_us)
+        return
+    if isinstance(command, AwaitSeats):
+        state.takes_nobody, state.awaited_from_us = False, None
+        return
+    own = [s for s in state.subscribers.values() if s.session == command.session]
+    state.followers.single_out([subscriber.subscription for subscriber in own])
+    for subscriber in own:
+        subscriber.stalled = command.stalled
+    for _, seat in state.seats.values():
+        if seat.session == command.session:
+            seat.stalled = command.stalled
+    state.touch_all()
+
+
+def leave(state: ChannelState, subscription: int) -> None:
+    """Offer nothing more to this subscription: its end is on the way here."""
+    subscriber = state.subscribers.get(subscription)
+    if subscriber is not None:
+        state.followers.single_out((subscription,))
+        subscriber.stalled = True
+    held = state.seats.get(subscription)
+    if held is not None:
+        held[1].stalled = True
+
+
+def offer(state: ChannelState, below: int | None = None, *, now_us: int = 0) -> Iterator[Effect]:
+    """Give what the shell must do now; at most one delivery for each plain subscriber. ``now_us``
+    is when clients that have to acknowledge in time get their events.
+
+    With ``below`` only events under that id: those that were stored before the facts that are
+    being written right now. The rest follows when it is asked without.
+
+    Ask again while :attr:`has_offers`: between two rounds the shell may mark sessions
+    that cannot take more (:meth:`stall`).
+    """
+    if not state.dirty or state.overdue:
+        return
+    state.dirty = below is not None and (
+        below < state.next_id
+        or bool(state.relayed or state.leaving or state.cancelled)
+        or any(each.asks for each in state.followers.apart.values())
+    )
+    end = state.next_id if below is None else below
+    there = state.readable
+    touched = state.touched.get()
+    if below is None:
+        state.touched.clear()
+    if below is None and state.followers.members:
+        yield from _offer_followers(state, there, end)
+    yield from _offer_subscribers(state, there, end, is_all=below is None)
+    for durable in touched:
+        yield from _offer_durable(state, durable, end, now_us)
+    if below is not None:
+        return
+    yield from _confirm_cancelled(state)
+    capacity_overflow.offered(state)
+
+
+def _offer_subscribers(
+    state: ChannelState, there: IdSet, end: int, *, is_all: bool
+) -> Iterator[Effect]:
+    """``is_all``: nothing is there from ``end`` on."""
+    for subscriber in list(state.followers.apart.values()):
+        if not subscriber.hungry and not subscriber.is_finished:
+            if is_all and subscriber.answers(end):
+                yield ReportEnd(subscriber.subscription)
+            continue
+        before = subscriber.cursor
+        seen = there if subscriber.stop_id is None else state.stored
+        spans = subscriber.advance(seen, end, state.chunk)
+        passed = state.stored if state.engine.needs_interest else state.acked
+        if passed and subscriber.cursor > before:
+            state.fresh.add_all(passed.within(Span(before, subscriber.cursor)))  # SEM D6, J2
+        if spans:
+            state.delivered += subscriber.counted(spans)
+            counts = _counts(state, subscriber.durable, spans)
+            yield Deliver(subscriber.subscription, spans, counts)
+            if not is_all or subscriber.cursor < end or subscriber.is_selective:
+                state.dirty = True  # there may be more, or it joins those who follow
+        if subscriber.is_finished:
+            state.remove_subscriber(subscriber.subscription)
+            yield ReportEnd(subscriber.subscription)
+        elif is_all and subscriber.answers(end):
+            yield ReportEnd(subscriber.subscription)
+        if is_all and not spans and may_follow(subscriber, state.engine, end):
+            state.followers.join(subscriber, end)
+
+
+def _offer_followers(state: ChannelState, there: IdSet, end: int) -> Iterator[Effect]:
+    """Single out those whom the next events may be for; the others have seen these."""
+    followers, before = state.followers, state.followers.through
+    if before >= end:
+        return
+    spans = followers.next_spans(there, end, state.chunk)
+    if spans:
+        yield FindInterested(spans)
+        if spans[-1].end < end:
+            state.dirty = True  # there may be more
+            end = spans[-1].end
+    followers.move_on(end)
+    if state.acked:
+        state.fresh.add_all(state.acked.within(Span(before, end)))  # SEM D6
+
+
+def _counts(state: ChannelState, name: str | None, spans: Spans) -> tuple[tuple[int, Spans], ...]:
+    """The redelivery counts that a browse of a durable shows (SEM E9)."""
+    durable = None if name is None else state.durables.get(name)
+    return () if durable is None else durable.redeliveries(spans)
+
+
+def _confirm_cancelled(state: ChannelState) -> Iterator[Effect]:
+    cancelled, state.cancelled = state.cancelled, []
+    for subscription in cancelled:
+        held = state.seats.get(subscription)
+        if held is None or not held[1].demand:
+            continue
+        if held[1].is_choosing:  # what is there already goes out first
+            state.cancelled.append(subscription)
+            continue
+        held[1].demand = 0
+        yield ReportEnd(subscription)
+
+
+def _assign(state: ChannelState, command: AssignLanes) -> None:
+    durable = state.durables[command.durable]
+    assert durable.lanes is not None, "it was asked for"
+    durable.lanes.assigned(command)
+
+
+def _offer_durable(
+    state: ChannelState, durable: Durable, end: int, now_us: int
+) -> Iterator[Effect]:
+    yield from _granted(state, durable, end, now_us)
+    if durable.lanes is not None:
+        yield from _look_ahead(state, durable, durable.lanes, end, now_us)
+
+
+def _look_ahead(
+    state: ChannelState, durable: Durable, lanes: Lanes, end: int, now_us: int
+) -> Iterator[Effect]:
+    """Find the lanes of the next events while somebody has room for more. A blocked lane does not
+    hide the events behind it (SEM D11)."""
+    for _ in range(LOOKS_MAX):
+        spans = durable.unlooked(state.stored, min(LOOK_EVENTS_MAX, state.chunk), end)
+        if not spans:
+            return
+        yield FindLanes(durable.name, durable.attributes.order_by, spans)
+        if lanes.through < spans[-1].end:
+            return  # the shell could not look, and ends the subscriptions that wait
+        yield from _granted(state, durable, end, now_us)
+    state.touch(durable)
+
+
+def _granted(state: ChannelState, durable: Durable, end: int, now_us: int) -> Iterator[Effect]:
+    served: dict[int, Seat] = {}
+    granted = durable.grants(state.stored, state.chunk, end)
+    for seat, spans in granted:
+        served[seat.subscription] = seat
+        if seat.ack_timeout_ms:
+            state.wake_by(durable.hand_until(seat, spans, now_us))
+    for seat, spans in granted:
+        yield Deliver(seat.subscription, spans, durable.redeliveries(spans))
+    for seat in served.values():  # a demand may be met by several deliveries
+        if seat.demand == 0:
+            yield ReportEnd(seat.subscription)

@@ -1,0 +1,275 @@
+"""What happens to an event when it is published, step by step.
+
+Every publish passes the functions that a step names, in this order; a test follows one and
+compares. What only some publishes pass comes after "Only some".
+
+1. Arrive. The connection reads a frame (``frontends.native.connection.Connection.buffer_updated``)
+   and decodes a request (``frontends.native.requests.Requests.take``) with its batches of events
+   (``frontends.native.schemas.SchemaTable.bodies``). The right is checked, and the request is begun
+   (``runtime.operations.door.begin``).
+2. Digest. What the rules need is derived from the columns (``runtime.store.bodies.digest_of``).
+   Only some: a batch of many events is examined column by column
+   (``columns.events.digest.digest``).
+3. Wait for the single writer (``runtime.writer.shard.Shard.submit``). Only some: a thread applies
+   many selectors to the events meanwhile (``runtime.writer.looking.Looking.holds``).
+4. Reserve. It is clear whether the publish writes more than its own events
+   (``runtime.writer.room_forecast.has_no_side_effects``), and the disk has space for them
+   (``storage.embedded.journal.FileJournal.reserve``). Only some: the bytes that follow are
+   estimated (``runtime.writer.room_forecast.side_effect_bytes``).
+5. Begin (``runtime.writer.group.Group.publish``). Due events leave the channel first
+   (``runtime.writer.group.Group.sweep_in_time``). Only some: selectors are applied, deltas are
+   merged (``runtime.store.merging.admitted``), and the replaced events of the same publish keys
+   are found (``columns.keys.keys.KeyIndex.superseded``).
+6. Decide (``core.channel.decide.decide``). A retry is answered with the ids of the first time
+   (``core.channel.producers.Remembered.stored_as``). The batch gets the next dense ids; an id is
+   never given twice. This is all for most publishes: they only add events. Only some: they are
+   refused when an event is too large, when memory is short, or when the channel is full and
+   honours its capacity (``core.channel.retention.refuse_when_full``). On the JMS engine, ids may
+   be all that is kept (``core.channel.engine.Engine.interest``). Over capacity the oldest events
+   are evicted (``core.channel.retention.make_room``); unconsumed ones go to the dead event store
+   (``core.channel.dead.unconsumed``).
+7. Check that the channel accepts the columns
+   (``columns.schema.property_names.PropertyNames.check``).
+8. Apply. The ids join the channel and the ledger of each durable
+   (``core.channel.channel.ChannelMachine.apply``), the columns its tail
+   (``runtime.store.channel_store.ChannelStore.add``). Only some: joins publish the events that
+   match on other channels (``runtime.writer.join_copies.copy``).
+9. Store. The facts and columns of everything in the group become one block
+   (``runtime.store.records.encode_block``), which is written at once
+   (``storage.embedded.journal.FileJournal.append``).
+10. Answer. Only now is the publisher told (``frontends.native.connection.Connection.send``).
+11. Offer. Events are granted to subscribers, if there are any
+   (``runtime.writer.shard.Shard._offer``). Only some: durables grant to seats with credit, plain
+   subscribers follow (``core.channel.channel.ChannelMachine.offer``), and the columns are sent as
+   they came, with their ids (``runtime.delivery.delivery.Dispatch.perform``). A transient event is
+   offered, and then gone.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from penstock_core.channel.dead import moved_at_once, not_acknowledged, not_received
+from penstock_core.channel.decided import Decided
+from penstock_core.channel.interest import awaited, wanted_of
+from penstock_core.channel.retention import make_room, refuse_when_full
+from penstock_core.channel.state import ChannelState
+from penstock_core.ids.id_lists import ids_in
+from penstock_core.ids.ids import IdSet, Span, Spans
+from penstock_core.messages.publishing import Appended, IdsReserved, Publish
+from penstock_core.messages.retention import Removed, Replaced
+from penstock_core.messages.unions import StoredFact
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.digest import Digest
+from penstock_core.vocabulary.errors import EventTooLarge, MemoryLimit
+from penstock_core.vocabulary.temporary import (
+    STORE_BYTES_MAX,
+    USER_PERCENT_MAX,
+    is_temporary_store,
+)
+
+RESERVE = 100_000
+"""Ids reserved at once for events kept in memory: one stored fact instead of one a publish."""
+
+
+def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decided:
+    """Facts of a publish, answered with its span. Raises ``Refused``."""
+    if command.producer:
+        known = state.producers.stored_as(command.producer, command.sequence)
+        if known is not None:
+            return Decided(answer=known, is_retry=True)
+    digest = command.digest
+    span = Span(state.next_id, state.next_id + digest.count)
+    is_special = digest.volatile or digest.transient or digest.ttls or digest.superseded
+    is_refused = digest.largest > state.rules.event_bytes_max
+    is_chosen = state.absent or digest.matched
+    if state.adds_only and not (is_special or is_refused or is_chosen):
+        producer, sequence = command.producer, command.sequence
+        added = Appended(span, now_us, digest.size, producer, sequence)
+        return Decided((added,), span, follows=False)
+    appended = _of_interest(state, digest, _appended(command, state, span, now_us))
+    if not command.forced:
+        _refuse(command, state, appended)
+    facts: list[StoredFact] = []
+    fleeting = appended.volatile or appended.passing
+    lost = fleeting or appended.relayed or appended.dropped  # a restart would not know these ids
+    if lost and state.type.ids_survive and span.end > state.reserved:
+        facts.append(IdsReserved(span.end + RESERVE))
+    facts.append(appended)
+    if digest.superseded:
+        facts.append(Replaced(digest.superseded))
+    if not (state.definition.storage.honour_capacity or command.evicts_later):
+        evicted = _evicted(state, appended, digest)
+        if evicted is not None:
+            facts.append(evicted)
+    return Decided(tuple(facts), span)
+
+
+def _refuse(command: Publish, state: ChannelState, appended: Appended) -> None:
+    digest = command.digest
+    _refuse_oversize(digest.largest, state.rules.event_bytes_max)
+    leaves = 0
+    if appended.relayed or appended.dropped:
+        leaves = sum([part.size for part in (*appended.relayed, *appended.dropped)])
+    elsewhere = state.type.home in ("off_heap", "pages") and leaves < digest.count
+    kept = elsewhere or appended.volatile or appended.passing
+    if kept and digest.size > command.memory_left:
+        left = max(command.memory_left, 0)
+        if is_temporary_store(state.name, state.definition):
+            raise MemoryLimit(
+                f"{state.name} has no room: {digest.size} bytes offered, {left} bytes are free; a "
+                f"temporary destination keeps {STORE_BYTES_MAX} bytes, and those of a user "
+                f"together {USER_PERCENT_MAX} % of limits.memory_bytes; wait until its session has "
+                f"read what is there"
+            )
+        raise MemoryLimit(
+            f"{state.name} has no room: {digest.size} bytes offered, {left} bytes of the realm's "
+            f"limit for {state.type.name} channels are free; consume, purge or raise the limit"
+        )
+    if not state.definition.capacity:
+        return
+    replaced = ids_in(digest.superseded).copy()
+    replaced.discard_all(IdSet(appended.dropped))
+    stored = len(state.stored) - state.overdue
+    stays = digest.count - leaves - len(replaced)
+    refuse_when_full(
+        state.name,
+        state.definition,
+        stored,
+        stays,
+        overshoot=command.overshoot,
+        evicts=command.evicts,
+    )
+
+
+def _of_interest(state: ChannelState, digest: Digest, appended: Appended) -> Appended:
+    """Events nobody waits for are dropped, and some only pass through (SEM J2, J4)."""
+    if state.type.relays or not state.engine.needs_interest:  # it is kept as the type says
+        return appended
+    span = appended.span
+    chosen = {text: _placed(digest.matched.get(text, ()), span.first) for text in state.chosen_by}
+    plain = state.subscribers.values()
+    pushed = awaited([each for each in plain if not each.pulls], span, chosen)
+    pulled = awaited([each for each in plain if each.pulls], span, chosen)
+    durables = state.durables.values()
+    found = state.engine.interest(durables, pushed, pulled, span, appended.matched)
+    if not (found.passing or found.dropped):
+        return appended
+    for relayed in appended.relayed:
+        found.passing.remove(relayed)
+        found.dropped.remove(relayed)
+    return replace(
+        appended,
+        passing=found.passing.spans,
+        dropped=found.dropped.spans,
+        volatile=_without(appended.volatile, found.dropped),
+        ttls=tuple(
+            (ttl_ms, left)
+            for ttl_ms, spans in appended.ttls
+            if (left := _without(spans, found.dropped))
+        ),
+    )
+
+
+def _without(spans: Spans, gone: IdSet) -> Spans:
+    if not (spans and gone):
+        return spans
+    left = IdSet(spans)
+    left.discard_all(gone)
+    return left.spans
+
+
+def _relayed(digest: Digest, state: ChannelState) -> Spans:
+    """Offsets of the events that are never stored (SEM C1e, E8)."""
+    if state.type.relays:
+        return (Span(0, digest.count),)
+    return digest.transient if state.definition.kind == "channel" else ()
+
+
+def _appended(command: Publish, state: ChannelState, span: Span, now_us: int) -> Appended:
+    digest = command.digest
+    first = span.first
+    relayed = _relayed(digest, state)
+    volatile = state.type.volatile(digest)
+    if relayed and volatile:
+        rest = IdSet(volatile)
+        rest.remove_all(IdSet(relayed))
+        volatile = rest.spans
+    by_event = state.type.event_ttl_counts or state.definition.event_ttl
+    return Appended(
+        span,
+        now_us,
+        digest.size,
+        command.producer,
+        command.sequence,
+        volatile=_placed(volatile, first),
+        ttls=_placed_ttls(digest.ttls, first) if by_event else (),
+        matched={
+            durable.name: _placed(digest.matched[selector], first)
+            for selector, durable in state.asked.durables(digest.matched)
+        },
+        relayed=_placed(relayed, first),
+    )
+
+
+def _evicted(state: ChannelState, appended: Appended, digest: Digest) -> Removed | None:
+    """The events to evict for the new ones (SEM T3); of a batch larger than the capacity, also its
+    own first events."""
+    capacity = state.definition.capacity
+    if not capacity:
+        return None
+    fresh = IdSet((appended.span,))
+    for span in (*appended.relayed, *appended.dropped):
+        fresh.remove(span)
+    stored = state.stored
+    if digest.superseded:
+        replaced = ids_in(digest.superseded)
+        fresh.discard_all(replaced)
+        stored = stored.copy()
+        stored.discard_all(replaced)
+    evicted = make_room(capacity, stored, fresh)
+    if not evicted:
+        return None
+    if not state.moves_dead:
+        return Removed(evicted, Cause.EVICTED)
+    going = IdSet(evicted).lowest_part(max(moved_at_once(state), len(fresh)))
+    return Removed(going.spans, Cause.EVICTED, _dead(state, going, appended, fresh, digest))
+
+
+def _dead(
+    state: ChannelState, evicted: IdSet, appended: Appended, fresh: IdSet, digest: Digest
+) -> Spans:
+    if not (state.durables or state.engine.needs_interest):
+        return evicted.spans
+    first = appended.span.first
+    dead = not_acknowledged(state, evicted.within(Span(0, first)))
+    dead.add_all(_wanted(state, evicted.within(appended.span), appended))
+    if state.engine.needs_interest:
+        chosen = {text: _placed(digest.matched.get(text, ()), first) for text in state.chosen_by}
+        dead.add_all(not_received(state, evicted, Cause.EVICTED, fresh, chosen))
+    return dead.spans
+
+
+def _wanted(state: ChannelState, own: IdSet, appended: Appended) -> IdSet:
+    """The part of the published events that some durable will want."""
+    wanted = IdSet()
+    for durable in state.durables.values():
+        matched = appended.matched.get(durable.name, ())
+        wanted.add_all(own.overlap(wanted_of(durable, appended.span, matched)))
+    return wanted
+
+
+def _placed(offsets: Spans, first: int) -> Spans:
+    return tuple([Span(start + first, end + first) for start, end in offsets])
+
+
+def _placed_ttls(ttls: tuple[tuple[int, Spans], ...], first: int) -> tuple[tuple[int, Spans], ...]:
+    return tuple((ttl_ms, _placed(offsets, first)) for ttl_ms, offsets in ttls)
+
+
+def _refuse_oversize(largest: int, event_bytes_max: int) -> None:
+    if largest > event_bytes_max:
+        raise EventTooLarge(
+            f"the largest event has {largest} bytes; this realm takes {event_bytes_max} at most "
+            "(setting max_event_bytes)"
+        )

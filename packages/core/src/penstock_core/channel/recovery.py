@@ -1,0 +1,310 @@
+"""State that outlives a restart: the recorded form of a fact, snapshots, the end of recovery."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from penstock_core.channel import awaited_seats, kept_interest
+from penstock_core.channel.removal_causes import as_kept
+from penstock_core.channel.state import ChannelState
+from penstock_core.durable.durable_state import state_of
+from penstock_core.ids.id_lists import ids_in
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.messages.definitions import Edited
+from penstock_core.messages.durables import DurableCreated, DurableDeleted
+from penstock_core.messages.packing import packed
+from penstock_core.messages.publishing import Appended, IdsReserved
+from penstock_core.messages.retention import PersistedLate, Removed, Replaced
+from penstock_core.messages.seats import Left, Seated
+from penstock_core.messages.seeking import Sought
+from penstock_core.messages.settlements import Acked, Buried, Postponed, RolledBack, TimedOut
+from penstock_core.messages.snapshots import Restored
+from penstock_core.messages.unions import StoredFact
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.counters import Counters
+from penstock_core.vocabulary.stored_ids import written
+
+T = TypeVar("T")
+
+PIECES_AT_ONCE = 500
+"""Ranges, or bitmaps of ids, that are written out in a millisecond or two."""
+SHORT_MAX = 16
+"""Ranges, or bitmaps of ids, of a channel that is written into a snapshot at once."""
+
+
+def recorded(state: ChannelState, fact: StoredFact) -> StoredFact | None:
+    """The form in which ``fact`` survives a restart; None if it does not. Ask before apply."""
+    if not state.type.ids_survive:
+        return _without_ids(fact)
+    lasting = _lasting_part(state, fact)
+    return None if lasting is None else packed(lasting)
+
+
+def _lasting_part(state: ChannelState, fact: StoredFact) -> StoredFact | None:
+    match fact:
+        case Appended():
+            return _lasting(fact)
+        case PersistedLate(spans):
+            kept = state.unwritten.overlap(IdSet(spans))  # the rest is in memory in any case
+            return replace(fact, spans=kept.spans) if kept else None
+        case Removed(cause=Cause.RELAYED):
+            return None
+        case Removed(spans):
+            if not state.volatile or any(
+                len(state.stored.within(span)) != len(state.volatile.within(span)) for span in spans
+            ):
+                return fact
+            return None
+        case Replaced(ids):
+            return fact if _any_lasts(state, ids_in(ids)) else None
+        case DurableCreated():
+            return fact if fact.persistent else None
+        case Acked(name) | RolledBack(name) | TimedOut(name) | Postponed(name):
+            # where events end with the realm, nothing is left that this would be about
+            return fact if state.type.survives_restart and _is_kept(state, name) else None
+        case Buried(name) | DurableDeleted(name) | Sought(name) | Seated(name) | Left(name):
+            return fact if _is_kept(state, name) else None
+        case _:
+            return fact
+
+
+def _is_kept(state: ChannelState, name: str) -> bool:
+    """Whether the durable survives a restart."""
+    durable = state.durables.get(name)
+    return durable is not None and durable.persistent
+
+
+def _any_lasts(state: ChannelState, ids: IdSet) -> bool:
+    """Whether some of them survive a restart."""
+    if not state.volatile:
+        return True
+    stored = state.stored.overlap(ids)
+    return len(state.volatile.overlap(stored)) != len(stored)
+
+
+def _lasting(fact: Appended) -> Appended | None:
+    absent = (*fact.volatile, *fact.relayed, *fact.dropped)
+    if fact.passing:  # some of these may be volatile as well
+        absent = IdSet((*absent, *fact.passing)).spans
+    if not absent:
+        return fact
+    if sum(part.size for part in absent) == fact.span.size:
+        return None
+    return replace(fact, volatile=(), relayed=(), passing=(), dropped=(), absent=absent)
+
+
+def _without_ids(fact: StoredFact) -> StoredFact | None:
+    """A fact without ids, for types whose ids start again: only the durables are kept (SEM C1d)."""
+    match fact:
+        case DurableCreated():
+            return replace(fact, matched=()) if fact.persistent else None
+        case DurableDeleted() | Edited():
+            return fact
+        case _:
+            return None
+
+
+def recovered(state: ChannelState) -> None:
+    """All facts are applied and the realm was not closed cleanly, or was: ids that may have
+    been given to events in memory are skipped (SEM E4)."""
+    state.delivered = state.acknowledged = 0
+    awaited_seats.recovered(state)
+    for durable in state.durables.values():
+        durable.acknowledged = 0  # facts from before this start have counted
+    if not state.type.ids_survive:
+        for durable in state.durables.values():
+            durable.head = state.next_id
+        return
+    state.departures.passed_over((state.next_id, state.reserved))
+    state.next_id = max(state.next_id, state.reserved)
+    kept_interest.recovered(state)
+    state.looked_at_from(0)  # for durables that did not survive
+    for durable in state.durables.values():
+        durable.forget_all_but(state.stored)
+        if durable.selector or not state.type.survives_restart:
+            durable.head = max(durable.head, state.next_id)
+
+
+def clock_set_back(state: ChannelState, last_us: int, now_us: int) -> None:
+    """An earlier start of the realm had a clock that was ahead, and showed ``last_us`` when it
+    stored something last: what it published counts as published now, and what waited after a
+    rollback waits for as long as it still had to then. ``deliver_at`` stays (SEM X4)."""
+    state.ages.lower(now_us)
+    state.lower_producers(now_us)
+    for durable in state.durables.values():
+        if durable.waiting:
+            durable.waiting.come_earlier(last_us - now_us)
+    state.set_alarm()
+
+
+def given(state: ChannelState, end: int) -> None:
+    """Ids below ``end`` were given, and are not again (SEM E4): something is stored under them,
+    though the block that gave them may be damaged (SEM S1)."""
+    lost = end - state.next_id
+    if lost > 0:
+        passed_over = Span(state.next_id, end)
+        state.next_id = end
+        if state.reserved:
+            state.departures.passed_over(passed_over)  # ids of events that were in memory
+        else:
+            state.departures.left(IdSet([passed_over]), Cause.QUARANTINED)
+            state.counters.published += lost
+            state.counters.quarantined += lost
+            state.lost += lost
+
+
+def closing(state: ChannelState) -> tuple[StoredFact, ...]:
+    """The facts to store when the realm is closed in order: then no id needs to be skipped."""
+    if not state.type.ids_survive or state.reserved <= state.next_id:
+        return ()
+    return (IdsReserved(state.next_id),)
+
+
+def snapshot(state: ChannelState) -> Restored:
+    """The snapshot of this channel, as a restart would find it now."""
+    written_out = frozen(state)
+    return written_out if isinstance(written_out, Restored) else at_once(written_out)
+
+
+def at_once(pieces: Generator[None, None, T]) -> T:
+    """What is made of all the pieces."""
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            made: T = end.value
+            return made
+
+
+def frozen(state: ChannelState) -> Restored | Generator[None, None, Restored]:
+    """Freeze the channel for a snapshot that is built later, in any thread: sets are copied now,
+    and turned into spans then, which takes a second where a million ids are scattered, so it is
+    done piece by piece. Where all sets are short, as on most channels of a realm with many, they
+    are turned into spans now."""
+    if not state.type.ids_survive:
+        return _reset(state)
+    if _is_short(state):
+        return _short(state)
+    entries, own = state.ages.state()
+    stored, acked, departures = state.stored.copy(), state.acked.copy(), state.departures.copy()
+    lost, in_memory = state.volatile.copy(), state.volatile.copy()
+    if lost:
+        stored.discard_all(state.volatile)
+        acked.discard_all(state.volatile)
+        lost.discard_all(state.unwritten)  # a later fact may say that they are kept (SEM J7)
+    counters = replace(state.counters)
+    counters.published -= len(state.volatile)
+    counters.relayed += len(state.relayed)  # they pass in this turn
+    durables = tuple(
+        state_of(d, state.next_id, lost) for d in state.durables.values() if d.persistent
+    )
+    definition, next_id, reserved = state.definition, state.next_id, state.reserved
+    producers = state.kept_producers
+    died, topics_since = died_of(state), state.topics_since
+
+    def written_out() -> Generator[None, None, Restored]:
+        there = stored
+        if in_memory:
+            there = stored.copy()
+            there.add_all(in_memory)
+        yield
+        own_expiry, pieces = [], 0
+        for ends_us, ids in own:
+            own_expiry.append((ends_us, written(ids)))
+            pieces += ids.pieces
+            if pieces >= PIECES_AT_ONCE:
+                pieces = 0
+                yield
+        return Restored(
+            definition,
+            next_id,
+            reserved,
+            stored=written(stored),
+            ages=entries,
+            own_expiry=tuple(own_expiry),
+            durables=durables,
+            producers=producers,
+            consumed=written(acked),
+            counters=counters,
+            departed=as_kept(departures.kept(next_id, there)),
+            departed_from=departures.known_from,
+            died=died,
+            topics_since=topics_since,
+        )
+
+    return written_out()
+
+
+def _is_short(state: ChannelState) -> bool:
+    """Whether a copy of the sets would cost as much as writing them, and none is to be changed."""
+    if state.volatile:
+        return False
+    kept = state.stored.pieces + state.acked.pieces + state.departures.pieces
+    return kept + state.ages.own_pieces <= SHORT_MAX
+
+
+def _short(state: ChannelState) -> Restored:
+    """The snapshot of a channel whose sets are short: nothing is copied that is empty, for there
+    may be a hundred thousand of them."""
+    entries, own = state.ages.state()
+    counters, next_id, durables = replace(state.counters), state.next_id, state.durables
+    counters.relayed += len(state.relayed)  # they pass in this turn
+    departures = state.departures.kept(next_id, state.stored)
+    return Restored(
+        state.definition,
+        next_id,
+        state.reserved,
+        stored=written(state.stored),
+        ages=entries,
+        own_expiry=tuple([(ends_us, written(ids)) for ends_us, ids in own]) if own else (),
+        durables=tuple([state_of(d, next_id) for d in durables.values() if d.persistent])
+        if durables
+        else (),
+        producers=state.kept_producers,
+        consumed=written(state.acked) if state.acked else (),
+        counters=counters,
+        departed=as_kept(departures) if departures else (),
+        departed_from=state.departures.known_from,
+        died=died_of(state) if state.died else (),
+        topics_since=state.topics_since,
+    )
+
+
+def died_of(state: ChannelState) -> tuple[tuple[str, str, int], ...]:
+    """The copies in dead event stores, as a snapshot keeps them."""
+    return tuple((durable, cause, count) for (durable, cause), count in sorted(state.died.items()))
+
+
+def _reset(state: ChannelState) -> Restored:
+    """Such a channel after a restart: empty, with its durables at the beginning (SEM C1d)."""
+    first = state.definition.start_event_id
+    durables = tuple(
+        replace(
+            state_of(durable, first),
+            head=first,
+            outstanding=(),
+            redelivered=(),
+            rolled_back=(),
+            waiting=(),
+            last_seek=None,
+        )
+        for durable in state.durables.values()
+        if durable.persistent
+    )
+    return Restored(
+        definition=state.definition,
+        next_id=first,
+        reserved=0,
+        stored=(),
+        ages=(),
+        own_expiry=(),
+        durables=durables,
+        producers=(),
+        consumed=(),
+        counters=Counters(),
+        departed=(),
+        departed_from=first,
+    )

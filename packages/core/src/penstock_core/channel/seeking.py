@@ -1,0 +1,206 @@
+"""A durable goes back or forward without being deleted (SEM D20).
+
+It is then as if it had just been made at that place, except that its clients stay: what they have
+in hand is taken back, no redelivery is counted any more and nothing waits. Without a selector this
+costs the same however many events lie between; with one it costs their ranges.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from penstock_core.channel.awaited_seats import claimed
+from penstock_core.channel.decided import Decided
+from penstock_core.channel.holding import what_to_do
+from penstock_core.channel.recall import take_all_back
+from penstock_core.channel.removal_causes import FORGOTTEN, NEVER
+from penstock_core.channel.state import ChannelState
+from penstock_core.durable.durable import Durable
+from penstock_core.durable.lanes import Lanes
+from penstock_core.durable.redelivery_counts import RedeliveryCounts
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.messages.retention import PersistedLate
+from penstock_core.messages.seeking import Seek, Sought
+from penstock_core.vocabulary.errors import DurableInUse, IllegalState, InvalidArgument
+from penstock_core.vocabulary.seeks import LastSeek
+from penstock_core.vocabulary.stored_ids import id_set, written
+
+_BEYOND = 1 << 62
+
+
+class SeekPreview(Struct, frozen=True):
+    """What a seek would change."""
+
+    again: int
+    """Events that would be outstanding and are not now."""
+    skipped: int
+    """Events that are outstanding now and would not be."""
+    taken_back: int
+    """Events that are in clients' hands now."""
+    outstanding: int
+    """Events that would be outstanding."""
+
+
+def check_seek(state: ChannelState, command: Seek) -> Durable:
+    """Give the durable. Raises what speaks against the seek: ``NameDoesNotExist``;
+    ``IllegalState`` for a queue, and for an event that is gone; ``InvalidArgument`` for an id that
+    was not given yet; ``DurableInUse`` while the durable is held as a whole."""
+    if state.definition.kind != "channel":
+        raise IllegalState(
+            f"{state.name} is a {state.definition.kind}, and its consumed events are gone: only "
+            "durables of channels can seek"
+        )
+    durable = state.durable(command.durable)
+    others = claimed(durable, "")
+    if others and others[0].sole:
+        raise DurableInUse(
+            f"durable {durable.name} of {state.name} is held as a whole by session "
+            f"{others[0].session}, which keeps a place of its own and acknowledges up to an id; "
+            f"{what_to_do(state, others[0])}"
+        )
+    if command.is_exact:
+        _check_id(state, command.start_id)
+    return durable
+
+
+def preview(state: ChannelState, command: Seek) -> SeekPreview:
+    """What ``command`` would change. Raises what :func:`check_seek` does; changes nothing."""
+    durable = check_seek(state, command)
+    before = durable.wanting(state.stored)
+    after = _outstanding_after(state, durable, command.start_id, matched=IdSet(command.matched))
+    again = after.copy()
+    again.discard_all(before)
+    skipped = before.copy()
+    skipped.discard_all(after)
+    return SeekPreview(len(again), len(skipped), durable.in_flight_count, outstanding=len(after))
+
+
+def gone_since(state: ChannelState, event_id: int) -> dict[str, int]:
+    """How many events with this id or a higher one have left, by cause."""
+    found = state.departures.missing(Span(event_id, state.next_id), _given(state), state.stored)
+    return {cause: len(ids) for cause, ids in sorted(found.items()) if cause != NEVER}
+
+
+def decide_seek(state: ChannelState, command: Seek, now_us: int) -> Decided:
+    """Decide a seek. One that was done under its ``key`` is not done again."""
+    if state.durable(command.durable).last_seek.under(command.key) is not None:
+        return Decided()
+    found = preview(state, command)
+    durable = state.durable(command.durable)
+    fact = Sought(
+        durable.name,
+        command.start_id,
+        written(IdSet(command.matched)) if durable.selector else (),
+        key=command.key,
+        again=found.again,
+        skipped=found.skipped,
+        taken_back=found.taken_back,
+    )
+    return Decided((*_kept_first(state, durable, command, now_us=now_us), fact))
+
+
+def _kept_first(
+    state: ChannelState, durable: Durable, command: Seek, now_us: int
+) -> list[PersistedLate]:
+    """What only passes and is now the durable's is stored before it is. After a restart, what a
+    selector has matched counts only as far as it is there."""
+    if not durable.selector or not state.passing:
+        return []
+    after = _outstanding_after(state, durable, command.start_id, matched=IdSet(command.matched))
+    return [
+        PersistedLate((span,), state.ages.oldest_us(span.first) or now_us)
+        for span in after.overlap(state.passing).spans
+    ]
+
+
+def sought(state: ChannelState, fact: Sought) -> None:
+    """Make it true (``apply``)."""
+    durable = state.durables.get(fact.durable)
+    if durable is None:
+        return
+    after = _outstanding_after(state, durable, fact.start_id, matched=id_set(fact.matched))
+    skipped = durable.wanting(state.stored)
+    skipped.discard_all(after)
+    passing = durable.ready.overlap(state.relayed)  # never stored: they come in this turn, or never
+    passing.add_all(durable.ready.overlap(state.leaving))
+    state.recalls += take_all_back(durable)
+    _begin_anew(durable)
+    if durable.selector:
+        durable.head = state.next_id
+        durable.outstanding, durable.ready = after, after.copy()
+    else:
+        durable.head = fact.start_id
+        durable.outstanding, durable.ready = IdSet(), IdSet()
+    if passing:
+        durable.passing(passing, state.next_id, state.stored)
+    durable.last_seek = durable.last_seek.followed_by(
+        LastSeek(
+            fact.key, fact.start_id, fact.again, skipped=fact.skipped, taken_back=fact.taken_back
+        )
+    )
+    durable.acknowledged += len(skipped)
+    state.acked.add_all(skipped)
+    state.fresh.add_all(skipped)
+
+
+def _begin_anew(durable: Durable) -> None:
+    """Forget what was delivered, counted and put off; clients keep their seats."""
+    durable.levels = RedeliveryCounts()
+    durable.rolled_back, durable.parked = IdSet(), IdSet()
+    durable.waiting = None
+    if durable.lanes is not None:
+        durable.lanes = Lanes()
+    for seat in durable.seats:
+        seat.reach = 0
+        seat.refused = IdSet()
+
+
+def _outstanding_after(
+    state: ChannelState, durable: Durable, start_id: int, matched: IdSet
+) -> IdSet:
+    """What is outstanding once the durable goes on from ``start_id``. What a selector has matched
+    before and is outstanding stays so: a selector may look at the time."""
+    stored = state.stored.within(Span(start_id, _BEYOND))
+    if not durable.selector:
+        return stored
+    after = matched.overlap(stored)
+    after.add_all(durable.outstanding.overlap(stored))
+    return after
+
+
+def _given(state: ChannelState) -> Span:
+    return Span(min(state.definition.start_event_id, state.next_id), state.next_id)
+
+
+def _check_id(state: ChannelState, event_id: int) -> None:
+    """Raise the reason why nobody can go on from this id."""
+    given = _given(state)
+    if event_id == given.end or event_id in state.stored:
+        return
+    if event_id > given.end:
+        raise InvalidArgument(
+            f"event {event_id} of {state.name} does not exist yet: the next id is {given.end}; "
+            'seek to that, or to "latest"'
+        )
+    if event_id < given.first:
+        raise InvalidArgument(
+            f"event {event_id} of {state.name} cannot exist: ids begin at {given.first}; seek to "
+            '"earliest"'
+        )
+    span = Span(event_id, event_id + 1)
+    (cause,) = state.departures.missing(span, given, state.stored)
+    following = state.stored.next_span(event_id, 1)
+    where = (
+        'nothing is stored after it: seek to "latest"'
+        if following is None
+        else f'the next event that is stored is {following.first}: seek to that, or to "earliest"'
+    )
+    raise IllegalState(f"event {event_id} of {state.name} is gone ({_in_words(cause)}); {where}")
+
+
+def _in_words(cause: str) -> str:
+    if cause == NEVER:
+        return "nothing was stored under its id, or a restart has lost it"
+    if cause == FORGOTTEN:
+        return "it left too long ago for the cause to be known"
+    return str(cause)

@@ -1,0 +1,24 @@
+"""Simple: events in memory; after a restart they are gone and ids start again (SEM C1d)."""
+
+from __future__ import annotations
+
+from penstock_core.channel.channel_type import ChannelType, Home
+from penstock_core.ids.ids import Span, Spans
+from penstock_core.vocabulary.digest import Digest
+
+
+class Simple:
+    name = "simple"
+    home: Home = "heap"
+    survives_restart = False
+    ids_survive = False
+    event_ttl_counts = False
+    relays = False
+    clusterable = False
+    scheduled_on = "simple"
+
+    def volatile(self, digest: Digest) -> Spans:
+        return (Span(0, digest.count),)
+
+
+TYPE: ChannelType = Simple()

@@ -1,0 +1,24 @@
+"""Transient: a relay to those who can take the event now; nothing is kept (SEM C1e)."""
+
+from __future__ import annotations
+
+from penstock_core.channel.channel_type import ChannelType, Home
+from penstock_core.ids.ids import Spans
+from penstock_core.vocabulary.digest import Digest
+
+
+class Transient:
+    name = "transient"
+    home: Home = "nowhere"
+    survives_restart = False
+    ids_survive = False
+    event_ttl_counts = False
+    relays = True
+    clusterable = False
+    scheduled_on = "simple"
+
+    def volatile(self, digest: Digest) -> Spans:
+        return ()
+
+
+TYPE: ChannelType = Transient()

@@ -1,0 +1,56 @@
+"""Events that wait for their time (SEM X4), a whole batch or table at once: the column
+``deliver_at``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_core.columns.events.batch import Int64s
+from penstock_core.columns.events.digest import grouped
+from penstock_core.columns.schema.layout import DELIVERY_TIME
+from penstock_core.ids.ids import Spans
+
+
+def waiting_rows(rows: pa.RecordBatch | pa.Table) -> int:
+    """How many of the events wait."""
+    index = rows.schema.get_field_index(DELIVERY_TIME)
+    return rows.num_rows - rows.column(index).null_count if index >= 0 else 0
+
+
+def all_wait(parts: Iterable[pa.RecordBatch | pa.Table]) -> bool:
+    """Whether no event is to be published at once."""
+    return all(waiting_rows(part) == part.num_rows for part in parts)
+
+
+def split_by_waiting(table: pa.Table) -> list[pa.Table]:
+    """The events that wait and the others, each in a table of its own; a publish takes only one of
+    the two kinds."""
+    waiting = waiting_rows(table)
+    if DELIVERY_TIME not in table.column_names or waiting == table.num_rows:
+        return [table]
+    times = table.column(DELIVERY_TIME)
+    rest = table.filter(times.is_null()).drop_columns([DELIVERY_TIME])
+    return [table.filter(times.is_valid()), rest] if waiting else [rest]
+
+
+def due_times_us(batch: pa.RecordBatch) -> Int64s:
+    """When each event is due; all of them wait."""
+    times: Int64s = batch.column(DELIVERY_TIME).view(pa.int64()).to_numpy()
+    return times
+
+
+def waiting_times_ms(batch: pa.RecordBatch, now_us: int) -> tuple[tuple[int, Spans], ...]:
+    """How long each event still waits, in whole milliseconds rounded up, at least 1.
+
+    Each time comes with the offsets of its events in the batch, shortest time first. An event that
+    does not wait gets 1 ms.
+    """
+    index = batch.schema.get_field_index(DELIVERY_TIME)
+    if index < 0:
+        return grouped(np.ones(batch.num_rows, dtype=np.int64))
+    due = batch.column(index).view(pa.int64())
+    due = np.asarray((due.fill_null(now_us) if due.null_count else due).to_numpy())
+    return grouped(np.maximum(-((now_us - due) // 1_000), 1))

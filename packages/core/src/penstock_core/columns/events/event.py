@@ -1,0 +1,343 @@
+"""The event, as publishers make it and consumers receive it (SEM E1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple, Self, SupportsIndex
+
+from msgspec import Struct
+
+from penstock_core.bounds import TTL_MS_MAX
+from penstock_core.columns.events.durations import whole_ms
+from penstock_core.columns.schema.layout import PRIORITY_DEFAULT, PRIORITY_MAX, cause_and_reason
+from penstock_core.columns.schema.rows import Publishers, Rows
+from penstock_core.vocabulary.errors import InvalidEvent
+
+Moment = datetime | float
+"""A time to publish at: a datetime with a time zone, or seconds since 1970."""
+
+
+class Origin(Struct, frozen=True):
+    """Where a dead event, or a copy made by a join, was stored before (SEM E3)."""
+
+    store: str
+    """Name of the channel or queue that it came from."""
+    event_id: int
+    """Its id there."""
+    published: datetime
+    """When the realm stored it there, in UTC."""
+    cause: str
+    """Why it left: the cause of its removal, or ``join`` for a copy made by a join."""
+    at: datetime
+    """When it left, in UTC."""
+    durables: tuple[str, ...] = ()
+    """The durables that had not acknowledged it."""
+    redeliveries: int = 0
+    """Number of redeliveries it had there."""
+    ttl: int = 0
+    """The event's own TTL there, in milliseconds; 0 if it had none."""
+    path: tuple[str, ...] = ()
+    """All stores it has been on, oldest first."""
+    reason: str = ""
+    """The reason that the client gave for rejecting it (cause ``rejected``)."""
+
+    def __repr__(self) -> str:
+        shown = (
+            f"{self.cause} from {self.store!r}, id {self.event_id}, at {self.at:%Y-%m-%d %X} UTC"
+        )
+        if self.durables:
+            shown += f", missed by {', '.join(self.durables)}"
+        if self.redeliveries:
+            shown += f", {self.redeliveries} redeliveries"
+        if len(self.path) > 1:
+            shown += f", path {' > '.join(self.path)}"
+        return f"Origin({shown})"
+
+
+class EventOptions(NamedTuple):
+    """What few events that are made say of themselves; a received one has it in its batch."""
+
+    headers: dict[str, Any] | None = None
+    ttl: int = 0
+    persistent: bool | None = None
+    priority: int | None = None
+    transient: bool = False
+    deliver_at: datetime | None = None
+    is_delta: bool = False
+
+
+NO_OPTIONS: Final = EventOptions()
+
+
+class Event:
+    """One event: made by you to publish it, or received, and then read lazily from its batch.
+
+    ``ttl`` is in milliseconds, a text such as ``"1h"``, or a ``timedelta``; 0 means that the event
+    has no TTL of its own. ``priority`` is 0 to 9 and defaults to 4. ``persistent`` matters on Mixed
+    channels only. A ``transient`` event is never stored (SEM E8). ``deliver_at``, a datetime with a
+    time zone or seconds since 1970, holds the event back until that time. An event with
+    ``is_delta`` carries the key of a merge channel and only the properties to change (SEM K2).
+    Raises :class:`InvalidEvent` when an argument cannot be part of an event.
+    """
+
+    __slots__ = (
+        "_data",
+        "_options",
+        "_properties",
+        "_row",
+        "_rows",
+        "_tag",
+        "redelivery_count",
+    )
+
+    _row: int
+    """Its row in the batch that it was received in."""
+    redelivery_count: int
+    """Number of earlier deliveries to this durable (SEM E9)."""
+
+    def __init__(
+        self,
+        data: bytes | bytearray | memoryview = b"",
+        *,
+        tag: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+        ttl: int | str | timedelta = 0,
+        persistent: bool | None = None,
+        priority: int | None = None,
+        transient: bool = False,
+        deliver_at: Moment | None = None,
+        is_delta: bool = False,
+    ) -> None:
+        self._rows: Rows | None = None
+        self.redelivery_count = 0
+        self._data: bytes | None = data if type(data) is bytes else event_data(data)
+        self._tag = tag
+        self._properties: dict[str, Any] | None = (
+            properties if type(properties) is dict else _mapping("properties", properties)
+        )
+        if tag is not None and not isinstance(tag, str):
+            raise InvalidEvent(f"tag {tag!r} is {type(tag).__name__}; a tag is a string or None")
+        self._options = NO_OPTIONS
+        if (
+            headers
+            or ttl
+            or transient
+            or is_delta
+            or persistent is not None
+            or priority is not None
+            or deliver_at is not None
+        ):
+            ttl = ttl_ms(ttl)
+            check_priority(priority)
+            self._options = EventOptions(
+                _mapping("headers", headers) if headers else None,
+                ttl,
+                persistent,
+                priority,
+                transient,
+                None if deliver_at is None else moment(deliver_at),
+                is_delta,
+            )
+
+    @classmethod
+    def received(cls, rows: Rows, row: int, redelivery_count: int = 0) -> Self:
+        """The event in a row of a batch. Values are read on first access."""
+        event = cls.__new__(cls)
+        event._rows = rows
+        event._row = row
+        event._data = event._properties = None
+        event.redelivery_count = redelivery_count
+        return event
+
+    @property
+    def event_id(self) -> int | None:
+        """The id, assigned by the realm (SEM E4); None for an event not yet published."""
+        return None if self._rows is None else self._rows.value("event_id", self._row)
+
+    @property
+    def published(self) -> datetime | None:
+        """When the realm stored it, in UTC; None for an event not yet published."""
+        return None if self._rows is None else self._rows.published(self._row)
+
+    @property
+    def tag(self) -> str | None:
+        """A short label of the event; None if it has none."""
+        return self._tag if self._rows is None else self._rows.value("tag", self._row)
+
+    @property
+    def data(self) -> bytes:
+        """The payload; may be empty."""
+        found = self._data
+        if found is None:
+            rows = self._rows
+            found = self._data = b"" if rows is None else rows.data(self._row)
+        return found
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """The properties: typed values by name, exactly as published (SEM E2)."""
+        found = self._properties
+        if found is None:
+            rows = self._rows
+            found = self._properties = {} if rows is None else rows.properties(self._row)
+        return found
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The headers that are set (SEM E3)."""
+        if self._rows is None:
+            return self._options.headers or {}
+        return self._rows.headers(self._row)
+
+    @property
+    def ttl(self) -> int:
+        """The event's own time to live in milliseconds; 0 if it has none."""
+        return self._options.ttl if self._rows is None else self._rows.ttl(self._row)
+
+    @property
+    def persistent(self) -> bool:
+        """False only where the publisher said so."""
+        if self._rows is None:
+            return self._options.persistent is not False
+        return self._rows.persistent(self._row)
+
+    @property
+    def priority(self) -> int:
+        """The priority, 0 to 9."""
+        if self._rows is None:
+            own = self._options.priority
+            return PRIORITY_DEFAULT if own is None else own
+        return self._rows.priority(self._row)
+
+    @property
+    def transient(self) -> bool:
+        """True if the event is never stored (SEM E8)."""
+        return self._options.transient if self._rows is None else self._rows.transient(self._row)
+
+    @property
+    def redelivered(self) -> bool:
+        """True if it was delivered to this durable before (SEM E9)."""
+        return self.redelivery_count > 0
+
+    @property
+    def is_delta(self) -> bool:
+        """True if it carries only the changed properties of a registered event (SEM K3)."""
+        if self._rows is None:
+            return self._options.is_delta
+        return self._rows.value("delta", self._row) is True
+
+    @property
+    def deliver_at(self) -> datetime | None:
+        """The earliest time of delivery; None for immediate delivery, and on received events."""
+        if self._rows is None:
+            return self._options.deliver_at
+        return _in_utc(self._rows.value("deliver_at", self._row))
+
+    @property
+    def origin(self) -> Origin | None:
+        """Where a dead or joined event came from; None for other events."""
+        found = None if self._rows is None else self._rows.value("origin", self._row)
+        return None if found is None else _origin(found)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """Pickle a received event as a plain :class:`Event`: another process has no session to
+        settle it in, or to reply with."""
+        if self._rows is None:
+            return super().__reduce_ex__(protocol)
+        return _restored, (*self._rows.alone(self._row), self.redelivery_count)
+
+    def __repr__(self) -> str:
+        shown = [f"event_id={self.event_id}"] if self._rows is not None else []
+        if self.tag is not None:
+            shown.append(f"tag={self.tag!r}")
+        data = self.data
+        shown.append(f"data={data!r}" if len(data) <= 32 else f"data={data[:32]!r}... {len(data)}")
+        if self.properties:
+            shown.append(f"properties={self.properties!r}")
+        if self.redelivery_count:
+            shown.append(f"redelivery_count={self.redelivery_count}")
+        return f"Event({', '.join(shown)})"
+
+
+def _restored(schema: bytes, values: bytes, publishers: Publishers, count: int) -> Event:
+    return Event.received(Rows.restored(schema, values, publishers), 0, count)
+
+
+def event_data(data: object) -> bytes:
+    """``data`` as bytes. Raises :class:`InvalidEvent` if it is not bytes-like."""
+    if isinstance(data, str):
+        raise InvalidEvent("data is a str; events carry bytes: pass data.encode()")
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise InvalidEvent(f"data is {type(data).__name__}; pass bytes, a bytearray or a memoryview")
+
+
+def ttl_ms(ttl: int | str | timedelta) -> int:
+    """A TTL in milliseconds: a number of them, a text such as ``"1h"``, or a ``timedelta``. Raises
+    :class:`InvalidEvent`."""
+    ttl = whole_ms(ttl)  # type: ignore[assignment]  # checked next
+    check_ttl(ttl)
+    return ttl  # type: ignore[return-value]  # a number
+
+
+def check_ttl(ttl: object) -> None:
+    """Raise :class:`InvalidEvent` unless ``ttl`` is a whole number of milliseconds in bounds."""
+    if type(ttl) is not int or not 0 <= ttl <= TTL_MS_MAX:
+        raise InvalidEvent(
+            f"ttl {ttl!r} is not a whole number of milliseconds from 0 to {TTL_MS_MAX}; give "
+            f"{TTL_MS_MAX} for an event that never expires"
+        )
+
+
+def check_priority(priority: object) -> None:
+    """Raise :class:`InvalidEvent` unless ``priority`` is None or a whole number from 0 to 9."""
+    if priority is not None and (type(priority) is not int or not 0 <= priority <= PRIORITY_MAX):
+        raise InvalidEvent(f"priority {priority!r} is not a whole number from 0 to {PRIORITY_MAX}")
+
+
+def moment(given: object) -> datetime:
+    """The time to publish at, as a datetime.
+
+    Raises :class:`InvalidEvent` unless ``given`` is a datetime with a time zone, or seconds
+    since 1970.
+    """
+    if isinstance(given, datetime) and given.utcoffset() is not None:
+        return given
+    try:
+        if isinstance(given, int | float) and not isinstance(given, bool):
+            return datetime.fromtimestamp(given, UTC)
+    except (OverflowError, ValueError, OSError) as error:
+        raise InvalidEvent(f"deliver_at {given!r} is not a time: {error}") from error
+    raise InvalidEvent(
+        f"deliver_at {given!r} is not a datetime with a time zone or a number of seconds since 1970"
+    )
+
+
+def _in_utc(time: datetime | None) -> datetime | None:
+    return None if time is None else time.astimezone(UTC)
+
+
+def _origin(found: Mapping[str, Any]) -> Origin:
+    cause, reason = cause_and_reason(found["cause"])
+    return Origin(
+        store=found["store"],
+        event_id=found["event_id"],
+        published=found["published"].astimezone(UTC),
+        cause=cause,
+        at=found["at"].astimezone(UTC),
+        durables=tuple(found["durables"] or ()),
+        redeliveries=found["redeliveries"] or 0,
+        ttl=found["ttl"] or 0,
+        path=tuple(found["path"] or ()),
+        reason=reason,
+    )
+
+
+def _mapping(name: str, value: object) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise InvalidEvent(f"{name} is {type(value).__name__}; pass a dictionary")

@@ -1,0 +1,115 @@
+"""Values that a realm writes into bodies because of a channel's storage properties (SEM S)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_core.columns.schema import compute as pc
+from penstock_core.columns.schema import overflow
+from penstock_core.columns.schema.layout import (
+    BODY,
+    DICTIONARY,
+    FIELDS,
+    PRIORITY_DEFAULT,
+    UTC_MICROSECONDS,
+)
+from penstock_core.columns.schema.shapes import struct_shape
+from penstock_core.columns.schema.struct_fields import fields_of
+
+_DICTIONARY_FIELDS = [
+    pa.field("publisher", pa.string()),
+    pa.field("host", pa.string()),
+    pa.field("time", UTC_MICROSECONDS),
+    pa.field("id", pa.int64()),
+]
+
+
+def with_priority(batch: pa.RecordBatch, default: int) -> pa.RecordBatch:
+    """The body with ``default`` as the priority of events that have none."""
+    if default == PRIORITY_DEFAULT:  # a null priority means this default already
+        return batch
+    index = batch.schema.get_field_index("priority")
+    if index < 0:
+        priority = pa.repeat(pa.scalar(default, pa.int8()), batch.num_rows)
+    else:
+        priority = batch.column(index)
+        if not priority.null_count:
+            return batch
+        priority = priority.fill_null(pa.scalar(default, pa.int8()))
+    return _with_columns(batch, {"priority": (FIELDS["priority"], priority)})
+
+
+def with_dictionary(
+    batch: pa.RecordBatch, first_id: int, at_us: int, publisher: str, host: str
+) -> pa.RecordBatch:
+    """The body with the property :data:`.layout.DICTIONARY`: publisher, host, time and id.
+
+    Ids are consecutive from ``first_id``. A dictionary stamped by another channel is replaced.
+    All other properties keep their values, explicit nulls and absent keys (SEM E2).
+    """
+    fields: list[pa.Field] = []
+    arrays: list[pa.Array] = []
+    changed: dict[str, tuple[pa.Field, pa.Array]] = {}
+    index = batch.schema.get_field_index("properties")
+    if index >= 0:
+        struct = batch.column(index)
+        if struct.null_count:
+            changed["sparse"] = FIELDS["sparse"], _sparse(batch, struct)
+        for slot, field, array in zip(
+            struct_shape(struct.type).slots, struct.type, fields_of(struct), strict=True
+        ):
+            if slot.logical != DICTIONARY:
+                fields.append(field)
+                arrays.append(array)
+    dictionary = _dictionary(batch.num_rows, first_id, at_us, publisher=publisher, host=host)
+    properties = pa.StructArray.from_arrays(
+        [*arrays, dictionary], fields=[*fields, pa.field(DICTIONARY, dictionary.type)]
+    )
+    changed["properties"] = pa.field("properties", properties.type), properties
+    if "more" in batch.schema.names:
+        changed["more"] = FIELDS["more"], _without_dictionary(batch.column("more"))
+    return _with_columns(batch, changed)
+
+
+def _dictionary(count: int, first_id: int, at_us: int, publisher: str, host: str) -> pa.StructArray:
+    arrays = [
+        pa.repeat(pa.scalar(publisher), count),
+        pa.repeat(pa.scalar(host), count),
+        pa.repeat(pa.scalar(at_us, pa.int64()), count).view(UTC_MICROSECONDS),
+        pa.array(np.arange(first_id, first_id + count, dtype=np.int64)),
+    ]
+    return pa.StructArray.from_arrays(arrays, fields=_DICTIONARY_FIELDS)
+
+
+def _sparse(batch: pa.RecordBatch, struct: pa.StructArray) -> pa.BooleanArray:
+    """The column ``sparse``. Rows that had no properties become sparse: their nulls mean absent."""
+    index = batch.schema.get_field_index("sparse")
+    empty = struct.is_null()
+    return empty if index < 0 else pc.or_(batch.column(index).fill_null(fill_value=False), empty)
+
+
+def _without_dictionary(cells: pa.BinaryArray) -> pa.BinaryArray:
+    """``more`` without the stamped dictionary.
+
+    A channel without free columns keeps the dictionary in ``more``, where it would hide the new
+    one, because ``more`` wins over columns.
+    """
+    stamped = pc.fill_null(pc.match_substring(cells, DICTIONARY), fill_value=False)
+    if not pc.any(stamped).as_py():
+        return cells
+    rows = [overflow.without(cell, DICTIONARY) for cell in cells.filter(stamped).to_pylist()]
+    return pc.replace_with_mask(cells, stamped, pa.array(rows, pa.binary()))
+
+
+def _with_columns(
+    batch: pa.RecordBatch, changed: dict[str, tuple[pa.Field, pa.Array]]
+) -> pa.RecordBatch:
+    """The body with some columns added or replaced, in the order of the layout."""
+    columns = {
+        field.name: (field, array) for field, array in zip(batch.schema, batch.columns, strict=True)
+    } | changed
+    ordered = [columns[name] for name in BODY if name in columns]
+    return pa.RecordBatch.from_arrays(
+        [array for _, array in ordered], schema=pa.schema([field for field, _ in ordered])
+    )

@@ -1,0 +1,471 @@
+"""Events as rows of an archive table: a column for each part of an event, in plain types.
+
+============================  ================================================================
+column                        what it has
+============================  ================================================================
+event_id, published           given by the realm
+tag, data                     as they were published
+ttl, priority, persistent     as they were published; null where the publisher said nothing
+headers                       struct of all headers, publisher and host among them
+one for each property         named as in the channel's own columns
+``$penstock_…``               for programs only: ``origin``, ``nulls``, ``more``
+============================  ================================================================
+
+Whole numbers are stored with 64 bits and floats as doubles, so that a column never changes type.
+A null in a property's column means "key absent", unless ``$penstock_nulls`` names its path.
+Properties that no table column can hold (times without a zone, lists of only nulls) are in
+``$penstock_more``. If the name of a property is taken, ignoring case, its column is called
+``properties.<name>``, and so is a field of a struct. The metadata of a field says which property
+its column holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_core.columns.events.lifted_columns import in_columns
+from penstock_core.columns.events.publishers import with_publishers
+from penstock_core.columns.schema import compute as pc
+from penstock_core.columns.schema.free_names import PREFIX, free_name, free_names
+from penstock_core.columns.schema.layout import (
+    BODY,
+    FIELDS,
+    HEADERS,
+    LOGICAL_NAME,
+    RESERVED_PREFIX,
+    STAMPED,
+    key_path,
+)
+from penstock_core.columns.schema.number_columns import (
+    NotExact,
+    ShownColumn,
+    shown_columns,
+    typed_columns,
+)
+from penstock_core.columns.schema.rows import Publishers
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.columns.schema.schema_fit import explicit_nulls, fitted, spilled
+from penstock_core.columns.schema.shapes import (
+    NAIVE,
+    NULL,
+    ListShape,
+    Shape,
+    Slot,
+    StructShape,
+    arrow_type,
+    struct_shape,
+)
+from penstock_core.columns.schema.struct_fields import field_of
+from penstock_core.vocabulary.errors import InvalidArgument
+
+PROPERTY: Final = b"penstock.property"
+"""Field metadata: the name of the property field that the column holds."""
+CHANNEL: Final = b"penstock.channel"
+"""Metadata of ``event_id``: the channel's name."""
+EPOCH: Final = b"penstock.epoch"
+"""Metadata of ``event_id``: tells channels apart that had this name one after the other."""
+DAY: Final = "published_day"
+"""Column with the day of ``published``; archives are partitioned by it."""
+
+_HEADERS: Final = pa.struct(list(HEADERS.items()))
+_PLAIN: Final[dict[str, pa.DataType]] = {
+    **STAMPED,
+    **{name: FIELDS[name].type for name in ("tag", "data", "ttl", "priority", "persistent")},
+    "headers": _HEADERS,
+}
+_MACHINE: Final = ("origin", "nulls", "more", "delta")
+_TAKEN: Final = frozenset(name.casefold() for name in (*_PLAIN, DAY))
+_LOGICAL: Final = LOGICAL_NAME
+
+
+class ArchiveLayout:
+    """Converts the events of one channel to rows of its archive.
+
+    ``stored`` is the channel's schema, at least as new as the events. ``table`` has the columns
+    that the archive has so far.
+    """
+
+    def __init__(
+        self,
+        stored: pa.Schema,
+        table: pa.Schema | None = None,
+        *,
+        channel: str = "",
+        epoch: str = "",
+    ) -> None:
+        self._channel = ChannelSchema.empty().grown(stored)
+        index = self._channel.arrow.get_field_index("properties")
+        kind = self._channel.arrow.field(index).type if index >= 0 else pa.struct([])
+        self._shape = struct_shape(kind)
+        self._origin = {CHANNEL: channel.encode(), EPOCH: epoch.encode()}
+        self._leaving = [slot for slot in self._shape.slots if not _has_column(slot.shape)]
+        self._nulls = [slot for slot in self._shape.slots if slot.shape == NULL]
+        names = _names(self._shape, table)
+        self._columns = [
+            (number, slot, wide, _field(names[slot.name], slot, wide))
+            for number, slot in enumerate(self._shape.slots)
+            if slot.name in names
+            for wide in [_wide(slot.shape, _type_in(table, names[slot.name]))]
+        ]
+
+    def of(self, batch: pa.RecordBatch, publishers: Publishers = ()) -> pa.RecordBatch:
+        """The archive rows of stored events."""
+        batch = in_columns(batch, self._channel)
+        count = batch.num_rows
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns |= self._beside(batch)
+        fields, arrays = [], []
+        for name, kind in _PLAIN.items():
+            array = columns.get(name)
+            if name == "headers":
+                array = _headers(batch, publishers)
+            elif array is None:
+                array = (
+                    pa.nulls(count, kind) if name != "data" else pa.repeat(pa.scalar(b""), count)
+                )
+            metadata = self._origin if name == "event_id" else None
+            fields.append(pa.field(name, kind, metadata=metadata))
+            arrays.append(array)
+        properties = columns.get("properties")
+        for number, slot, wide, field in self._columns:
+            assert properties is not None, "there are slots"
+            child = field_of(properties, number)
+            arrays.append(fitted(child, slot.shape, wide))
+            fields.append(field)
+        for name in _MACHINE:
+            array = columns.get(name)
+            if array is not None and array.null_count < count:
+                fields.append(pa.field(_machine(name), array.type))
+                arrays.append(array)
+        fields.append(pa.field(DAY, pa.date32()))
+        arrays.append(columns["published"].cast(pa.timestamp("us")).cast(pa.date32()))
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+    def _beside(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        """The columns ``nulls`` and ``more``: what the property columns cannot express."""
+        if not self._shape.slots:
+            return {}
+        found: dict[str, pa.Array] = {}
+        properties, names = batch.column("properties"), batch.schema.names
+        dense = np.ones(batch.num_rows, dtype=np.bool_)
+        if "sparse" in names:
+            flags = batch.column("sparse").fill_null(fill_value=False)
+            dense = ~np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
+        if dense.any() and (paths := explicit_nulls(properties, self._shape, dense)):
+            nulls = batch.column("nulls").to_pylist() if "nulls" in names else [None] * len(dense)
+            listed = [paths.get(row, nulls[row]) for row in range(len(dense))]
+            found["nulls"] = pa.array(listed, pa.list_(pa.string()))
+        if self._leaving:
+            found["more"] = spilled(batch, self._shape, self._leaving)
+        return found
+
+
+def _names(shape: StructShape, table: pa.Schema | None) -> dict[str, str]:
+    """The column name of each property: the one in the table, or a new name that is free."""
+    known = {} if table is None else _properties_of(table)
+    names = {field: column for column, field in known.items()}
+    taken = {*_TAKEN, *(name.casefold() for name in names.values())}
+    for slot in shape.slots:
+        if slot.name in names or slot.shape == NULL or not _has_column(slot.shape):
+            continue
+        if slot.name.startswith(_machine("")):
+            taken.add(slot.name.casefold())
+        name = names[slot.name] = free_name(slot.name, taken)
+        taken.add(name.casefold())
+    slots = {slot.name for slot in shape.slots if slot.shape != NULL and _has_column(slot.shape)}
+    return {field: name for field, name in names.items() if field in slots}
+
+
+def _properties_of(table: pa.Schema) -> dict[str, str]:
+    """By column that holds a property, the name of its field in the channel's schema."""
+    return {
+        field.name: field.metadata[PROPERTY].decode()
+        for field in table
+        if field.metadata and PROPERTY in field.metadata
+    }
+
+
+def _type_in(table: pa.Schema | None, name: str) -> pa.DataType | None:
+    index = -1 if table is None else table.get_field_index(name)
+    return None if table is None or index < 0 else table.field(index).type
+
+
+def _field(name: str, slot: Slot, wide: Shape) -> pa.Field:
+    metadata = {PROPERTY: slot.name.encode()}
+    if slot.logical != slot.name:
+        metadata[_LOGICAL] = slot.logical.encode()
+    return pa.field(name, arrow_type(wide), metadata=metadata)
+
+
+def _machine(name: str) -> str:
+    return f"{RESERVED_PREFIX}_{name}"
+
+
+def _has_column(shape: Shape) -> bool:
+    """True if a table can hold the shape. A property that is always null needs only ``nulls``."""
+    return shape == NULL or _is_whole(shape)
+
+
+def _is_whole(shape: Shape) -> bool:
+    if isinstance(shape, ListShape):
+        return _is_whole(shape.element)
+    if isinstance(shape, StructShape):
+        return bool(shape.slots) and all(_is_whole(slot.shape) for slot in shape.slots)
+    return shape not in (NULL, NAIVE)
+
+
+def _wide(shape: Shape, table: pa.DataType | None = None) -> Shape:
+    """The shape with the widest numbers, and fields that programs tell apart which ignore case;
+    ``table`` is its type in the table, whose fields keep their names."""
+    if isinstance(shape, ListShape):
+        inner = table.value_type if table is not None and pa.types.is_list(table) else None
+        return ListShape(_wide(shape.element, inner))
+    if isinstance(shape, StructShape):
+        fields = list(table) if table is not None and pa.types.is_struct(table) else []
+        known = {_own_name(field): field for field in fields}
+        new = [slot.name for slot in shape.slots if slot.name not in known]
+        names = free_names(new, [field.name for field in fields])
+        names |= {name: field.name for name, field in known.items()}
+        return StructShape(
+            tuple(
+                Slot(
+                    names[slot.name],
+                    slot.logical,
+                    _wide(slot.shape, known[slot.name].type if slot.name in known else None),
+                )
+                for slot in shape.slots
+            )
+        )
+    if shape.startswith("int"):
+        return "int64"
+    return "double" if shape == "float" else shape
+
+
+def _own_name(field: pa.Field) -> str:
+    """The name in the channel of a field of a struct, without the prefix that sets it apart."""
+    logical, name = (field.metadata or {}).get(_LOGICAL, b"").decode(), str(field.name)
+    if logical and name.startswith(PREFIX):
+        own = name.removeprefix(PREFIX)
+        for candidate in (own, own.rpartition(".")[0]):
+            if candidate == logical or candidate.startswith(f"{logical}::"):
+                return candidate
+    return name
+
+
+def _headers(batch: pa.RecordBatch, publishers: Publishers) -> pa.Array:
+    """All headers. Publisher and host as the realm knows them replace those set by clients."""
+    count = batch.num_rows
+    index = batch.schema.get_field_index("headers")
+    given: Any = batch.column(index) if index >= 0 else None
+    if given is None:
+        headers = pa.nulls(count, _HEADERS)
+    else:
+        there = {field.name: n for n, field in enumerate(given.type)}
+        arrays = [
+            field_of(given, there[name]).cast(kind) if name in there else pa.nulls(count, kind)
+            for name, kind in HEADERS.items()
+        ]
+        headers = pa.StructArray.from_arrays(arrays, fields=list(_HEADERS), mask=given.is_null())
+    return with_publishers(headers, batch.column("event_id"), publishers)
+
+
+# --- archive rows to events ---------------------------------------------------------------
+
+
+def identity_of(table: pa.Schema) -> tuple[str, str]:
+    """The name and the epoch of the channel that an archive was made from.
+
+    Raises ``InvalidArgument`` if the table is not an archive.
+    """
+    index = table.get_field_index("event_id")
+    metadata = (table.field(index).metadata or {}) if index >= 0 else {}
+    if CHANNEL not in metadata:
+        raise InvalidArgument(
+            "this table is not an archive of a channel: no archive step of a pipeline wrote it"
+        )
+    return metadata[CHANNEL].decode(), metadata[EPOCH].decode()
+
+
+def is_archive(table: pa.Schema) -> bool:
+    """Whether a table is the archive of a channel."""
+    index = table.get_field_index("event_id")
+    return index >= 0 and CHANNEL in (table.field(index).metadata or {})
+
+
+def shown_rows(
+    rows: pa.Table, columns: Sequence[str] | None = None, *, told: Callable[[Sequence[str]], None]
+) -> pa.Table:
+    """The rows of an archive as readers see them: the integers and floats of a property are one
+    column of doubles (SEM E10), where each integer is exact as one; else they are in columns by
+    the names of their types, and ``told`` is called with the properties. Of ``columns``, the names
+    with a type are those of the exact columns. Raises ``InvalidArgument`` for unknown ones."""
+    held = _properties_of(rows.schema)
+    slots = [_slot_of(field) for field in rows.schema if field.name in held]
+    exact = typed_columns(StructShape(tuple(slots)))
+    shown, inexact = _numbers_shown(rows, slots, exact)
+    every = {name: rows.column(slots[index].name) for name, index in exact.items()} | shown
+    if columns is None and inexact:
+        told(inexact)
+    chosen = list(shown if columns is None else columns)
+    if unknown := [name for name in chosen if name not in every]:
+        raise InvalidArgument(f"no column {', '.join(unknown)}; there are {', '.join(every)}")
+    return _table_of(rows, {name: every[name] for name in chosen}, {slot.name for slot in slots})
+
+
+def _numbers_shown(
+    rows: pa.Table, slots: Sequence[Slot], exact: Mapping[str, int]
+) -> tuple[dict[str, pa.ChunkedArray], list[str]]:
+    """The columns that readers see, in the order of those that are stored, and the properties whose
+    numbers cannot be one column. ``exact`` has the slots of typed columns by name."""
+    name_of = {slots[index].name: name for name, index in exact.items()}
+    instead: dict[str, tuple[str, pa.ChunkedArray] | None] = {}
+    """By stored column: what is shown in its place; None: nothing."""
+    inexact = []
+    for column in shown_columns(StructShape(tuple(slots))):
+        parts = [slots[index] for index in column.sources]
+        if len(parts) == 1:
+            continue
+        joined = _joined(rows, parts, column)
+        if joined is None:
+            inexact.append(column.logical)
+            instead |= {each.name: (name_of[each.name], rows.column(each.name)) for each in parts}
+        else:
+            instead |= {each.name: None for each in parts}
+            instead[parts[0].name] = column.name, joined
+    seen = (instead.get(name, (name, rows.column(name))) for name in rows.schema.names)
+    return dict(each for each in seen if each is not None), inexact
+
+
+def _slot_of(field: pa.Field) -> Slot:
+    logical = field.metadata.get(_LOGICAL, field.metadata[PROPERTY]).decode()
+    return Slot(field.name, logical, _shape_of(field.type))
+
+
+def _joined(rows: pa.Table, parts: Sequence[Slot], column: ShownColumn) -> pa.ChunkedArray | None:
+    """The numbers of some columns in one; None: an integer has no exact double."""
+    names, shapes = [part.name for part in parts], [part.shape for part in parts]
+    try:
+        chunks = [column.of(batch.columns, shapes) for batch in rows.select(names).to_batches()]
+    except NotExact:
+        return None
+    return pa.chunked_array(chunks, type=column.field.type)
+
+
+def _table_of(
+    rows: pa.Table, columns: Mapping[str, pa.ChunkedArray], stored: Collection[str]
+) -> pa.Table:
+    """A table of these columns, with the metadata of those that are not of properties."""
+    fields = [
+        rows.schema.field(name)
+        if name in rows.schema.names and name not in stored
+        else pa.field(name, array.type)
+        for name, array in columns.items()
+    ]
+    return pa.Table.from_arrays(list(columns.values()), schema=pa.schema(fields))
+
+
+def from_archive(rows: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
+    """Archive rows converted back to stored events; ``table`` is the schema of the archive."""
+    count = rows.num_rows
+    columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+    arrays: dict[str, pa.Array] = {}
+    for name in BODY:
+        stored = _machine(name) if name in _MACHINE else name
+        array = columns.get(stored)
+        if name == "properties":
+            array = _properties(columns, table, count)
+        elif name == "sparse":
+            array = None  # below
+        elif name not in _PLAIN and name not in _MACHINE:
+            array = None
+        if array is not None and (name == "data" or array.null_count < count):
+            arrays[name] = array
+    if "properties" in arrays and not _says_it_all(arrays):
+        arrays["sparse"] = pa.repeat(pa.scalar(True), count)
+    fields = [*(pa.field(name, kind, nullable=False) for name, kind in STAMPED.items())]
+    stamped = [columns[name].cast(kind) for name, kind in STAMPED.items()]
+    body = [name for name in BODY if name in arrays]
+    typed = []
+    for name in body:
+        wanted = BODY[name]
+        typed.append(arrays[name] if wanted is None else arrays[name].cast(wanted))
+        fields.append(pa.field(name, typed[-1].type))
+    return pa.RecordBatch.from_arrays([*stamped, *typed], schema=pa.schema(fields))
+
+
+def _properties(
+    columns: dict[str, pa.Array], table: pa.Schema, count: int
+) -> pa.StructArray | None:
+    fields, arrays = [], []
+    for column, name in _properties_of(table).items():
+        if column not in columns:
+            continue
+        array, field = columns[column], table.field(column)
+        if array.null_count == count:
+            continue
+        logical = field.metadata.get(_LOGICAL)
+        metadata = None if logical is None else {_LOGICAL: logical}
+        kind = arrow_type(_shape_of(field.type))
+        fields.append(pa.field(name, kind, metadata=metadata))
+        as_field = array if array.type.equals(field.type) else array.cast(field.type)
+        # A cast takes fields by name, and these may get names of their own: a view renames them.
+        arrays.append(as_field if field.type.equals(kind) else as_field.view(kind))
+    known = {field.name for field in fields}
+    for name in _null_names(columns.get(_machine("nulls"))):
+        if name not in known:
+            fields.append(pa.field(name, pa.null()))
+            arrays.append(pa.nulls(count))
+    if not fields:
+        return None
+    return pa.StructArray.from_arrays(arrays, fields=fields)
+
+
+def _shape_of(kind: pa.DataType) -> Shape:
+    wrapped = struct_shape(pa.struct([pa.field("it", _listed(kind))]))
+    return wrapped.slots[0].shape
+
+
+def _listed(kind: pa.DataType) -> pa.DataType:
+    """``kind`` with list elements and fields named as in channel schemas."""
+    if pa.types.is_list(kind):
+        return pa.list_(_listed(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct(
+            [pa.field(_own_name(f), _listed(f.type), metadata=_logical_of(f)) for f in kind]
+        )
+    return kind
+
+
+def _logical_of(field: pa.Field) -> dict[bytes, bytes] | None:
+    """The metadata of a field whose name is not that of its property."""
+    logical = (field.metadata or {}).get(_LOGICAL)
+    own = logical is None or logical.decode() == _own_name(field)
+    return None if logical is None or own else {_LOGICAL: logical}
+
+
+def _null_names(nulls: pa.Array | None) -> list[str]:
+    """Names of top-level properties that are an explicit null in some row."""
+    if nulls is None:
+        return []
+    paths = pc.unique(pc.list_flatten(nulls)).to_pylist()
+    return [name for path in paths if (name := _plain_name(path)) is not None]
+
+
+def _plain_name(path: str) -> str | None:
+    name = path.replace("\\.", ".").replace("\\[", "[").replace("\\]", "]").replace("\\\\", "\\")
+    return name if key_path("", name) == path else None
+
+
+def _says_it_all(arrays: dict[str, pa.Array]) -> bool:
+    """True if every event has every property, so no absent key can be mistaken for a null."""
+    properties = arrays["properties"]
+    if "nulls" in arrays:
+        return False
+    return all(
+        not properties.field(number).null_count and not pa.types.is_nested(field.type)
+        for number, field in enumerate(properties.type)
+    )

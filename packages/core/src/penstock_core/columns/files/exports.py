@@ -1,0 +1,318 @@
+"""The files of an exported channel, and the checks that an export is complete (SEM C7).
+
+::
+
+    manifest.json               the channel, and size and checksum of all other files
+    state.msgpack               durables, producers, counters, ages
+    events/<first>-<last>.arrow plain Arrow files, one row per event, with ``event_id``
+
+The manifest is written last: a folder without one is an unfinished export. The importing client
+checks a folder with this code before it sends anything, and the realm checks again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
+from xxhash import xxh3_64_hexdigest
+
+from penstock_core.columns.events.batch import runs_of
+from penstock_core.columns.files.segments import (
+    SegmentBatch,
+    SegmentImage,
+    SegmentIndex,
+    SegmentReader,
+    ids_of_column,
+)
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.columns.selectors import Selector
+from penstock_core.ids.ids import IdSet, Span, Spans
+from penstock_core.realm.exported_file import ExportedFile
+from penstock_core.realm.exports import ExportedState
+from penstock_core.vocabulary import stored_ids
+from penstock_core.vocabulary.argument_errors import explain
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import DamagedExport, InvalidSelector, PenstockError
+
+FORMAT: Final = 1
+"""Format version of the folder. A larger number was written by a newer version of Penstock."""
+
+MANIFEST: Final = "manifest.json"
+STATE: Final = "state.msgpack"
+EVENTS: Final = "events"
+
+FILE_BYTES_MAX: Final = 256 << 20
+"""Bytes of the largest file in an export: a file is held in memory while it is checked."""
+
+_EVENTS_NAME: Final = re.compile(rf"{EVENTS}/\d{{20}}-\d{{20}}\.arrow")
+
+T = TypeVar("T")
+
+
+class Manifest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The description of an export, stored as ``manifest.json`` exactly as :meth:`encoded`."""
+
+    format: int
+    name: str
+    kind: str
+    """``channel`` or ``queue``."""
+    definition: Definition
+    realm: str
+    """Identity of the exporting realm."""
+    exported: str
+    """Time of the export: ISO, UTC. It holds every event and settlement before, and none after."""
+    events: int
+    state: ExportedFile
+    files: tuple[ExportedFile, ...]
+    checksum: str = ""
+    """xxh3_64 of this manifest, computed with an empty checksum."""
+
+    def encoded(self) -> bytes:
+        """The bytes of ``manifest.json``."""
+        checksum = xxh3_64_hexdigest(_json(replace(self, checksum="")))
+        return _json(replace(self, checksum=checksum))
+
+
+class _Versioned(Struct):
+    format: int
+
+
+class FileFacts(Struct, frozen=True, array_like=True):
+    """Facts about a file of events that the file itself does not contain."""
+
+    index: SegmentIndex
+    publishers: tuple[tuple[str, Spans], ...]
+    """Each publisher with the ids of its events (SEM E3)."""
+
+
+class StateFile(Struct, frozen=True, array_like=True):
+    """The content of ``state.msgpack``."""
+
+    channel: ExportedState
+    files: tuple[FileFacts, ...]
+    """Facts about each file of events, in the order of the manifest."""
+
+
+_state_decoder = msgspec.msgpack.Decoder(StateFile)
+
+
+def state_bytes(state: StateFile) -> bytes:
+    """The bytes of ``state.msgpack``."""
+    return msgspec.msgpack.encode(state)
+
+
+def events_name(index: SegmentIndex) -> str:
+    """The path of a file of events inside the folder."""
+    return f"{EVENTS}/{index.first_id:020d}-{index.end_id - 1:020d}.arrow"
+
+
+def described(image: SegmentImage, *, in_memory: bool) -> ExportedFile:
+    """The entry in the manifest for a file of events."""
+    index = image.index
+    return ExportedFile(
+        name=events_name(index),
+        size=index.size,
+        checksum=f"{index.checksum:016x}",
+        rows=index.rows,
+        first_id=index.first_id,
+        last_id=index.end_id - 1,
+        in_memory=in_memory,
+    )
+
+
+def described_state(content: bytes) -> ExportedFile:
+    """The entry in the manifest for ``state.msgpack``."""
+    return ExportedFile(name=STATE, size=len(content), checksum=xxh3_64_hexdigest(content))
+
+
+# --- checking -----------------------------------------------------------------------------
+
+
+def manifest_from(content: bytes) -> Manifest:
+    """Decode a manifest. Raises ``DamagedExport`` if it is damaged or incomplete."""
+    version = _decoded(content, _Versioned, MANIFEST).format
+    if version != FORMAT:
+        raise DamagedExport(
+            f"{MANIFEST}: format {version}; this version reads format {FORMAT}"
+            + (": import it with a newer one" if version > FORMAT else "")
+        )
+    manifest = _decoded(content, Manifest, MANIFEST)
+    if manifest.encoded() != content:
+        raise DamagedExport(f"{MANIFEST} fails its checksum: it was changed")
+    _check_lines(manifest)
+    return manifest
+
+
+def _check_lines(manifest: Manifest) -> None:
+    if manifest.kind not in ("channel", "queue") or manifest.definition.kind != manifest.kind:
+        raise DamagedExport(f"{MANIFEST}: kind must be channel or queue, not {manifest.kind}")
+    names = [file.name for file in manifest.files]
+    wrong = [name for name in names if not _EVENTS_NAME.fullmatch(name)]
+    if manifest.state.name != STATE or wrong or len(set(names)) < len(names):
+        raise DamagedExport(
+            f"{MANIFEST} names files that cannot be part of an export: {', '.join(names[:3])}"
+        )
+    for file in (manifest.state, *manifest.files):
+        if not 0 < file.size <= FILE_BYTES_MAX:
+            raise DamagedExport(
+                f"{file.name} has {file.size} bytes; a file may have 1 to {FILE_BYTES_MAX}"
+            )
+    if manifest.events != sum(file.rows for file in manifest.files):
+        raise DamagedExport(f"{MANIFEST}: its files do not have {manifest.events} events")
+
+
+def check_file(file: ExportedFile, *, is_state: bool) -> None:
+    """Raise ``DamagedExport`` for a manifest entry that no valid export contains."""
+    known = file.name == STATE if is_state else _EVENTS_NAME.fullmatch(file.name) is not None
+    if not known or not 0 < file.size <= FILE_BYTES_MAX:
+        raise DamagedExport(
+            f"the realm sent a file {file.name[:200]!r} of {file.size} bytes, which cannot be "
+            f"part of an export; the file was not written"
+        )
+
+
+def check_bytes(file: ExportedFile, content: bytes | memoryview) -> None:
+    """Raise ``DamagedExport`` unless ``content`` has the size and checksum of ``file``."""
+    if len(content) != file.size:
+        raise DamagedExport(f"{file.name} has {len(content)} bytes, not the {file.size} it had")
+    if xxh3_64_hexdigest(content) != file.checksum:
+        raise DamagedExport(f"{file.name} fails its checksum: it was changed")
+
+
+def state_from(manifest: Manifest, content: bytes | memoryview) -> StateFile:
+    """Decode ``state.msgpack``. Raises ``DamagedExport`` if it does not match the manifest."""
+    check_bytes(manifest.state, content)
+    try:
+        state = _state_decoder.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        why = explain(error, whole="the state")
+        raise DamagedExport(f"{STATE} cannot be read: {why}") from error
+    if state.channel.restored.definition != manifest.definition:
+        raise DamagedExport(f"{STATE} and {MANIFEST} define the channel differently")
+    for durable in state.channel.restored.durables:
+        try:
+            if durable.selector:
+                Selector(durable.selector)
+        except InvalidSelector as error:
+            raise DamagedExport(f"{STATE}: durable {durable.name}: {error}") from error
+    if len(state.files) != len(manifest.files):
+        raise DamagedExport(f"{STATE} knows {len(state.files)} files, {MANIFEST} others")
+    return state
+
+
+class CheckedEvents(Struct, frozen=True):
+    """A file of events that passed all checks."""
+
+    ids: IdSet
+    batches: tuple[pa.RecordBatch, ...]
+
+
+def events_from(file: ExportedFile, facts: FileFacts, content: bytes | memoryview) -> CheckedEvents:
+    """Read and check a file of events. Raises ``DamagedExport`` if it is damaged."""
+    check_bytes(file, content)
+    index = facts.index
+    declared = (file.size, file.checksum, file.rows, file.first_id, file.last_id)
+    known = (index.size, f"{index.checksum:016x}", index.rows, index.first_id, index.end_id - 1)
+    if declared != known or events_name(index) != file.name:
+        raise DamagedExport(f"{file.name}: {STATE} and {MANIFEST} describe it differently")
+    try:
+        return _checked(file, index, content)
+    except DamagedExport:
+        raise
+    except (PenstockError, pa.ArrowException, ValueError, OSError) as error:
+        raise DamagedExport(f"{file.name} is not a file of events: {error}") from error
+
+
+def _checked(file: ExportedFile, index: SegmentIndex, content: bytes | memoryview) -> CheckedEvents:
+    buffer = pa.py_buffer(content)
+    schema = pa.ipc.read_schema(pa.py_buffer(index.schema))
+    columns = ChannelSchema.from_bytes(index.schema).arrow
+    ChannelSchema.of_file(index.schema)
+    if not columns.equals(schema.remove_metadata(), check_metadata=True):
+        raise DamagedExport(f"{file.name}: its columns are not those of stored events")
+    plain = pa.ipc.open_file(buffer)
+    if not plain.schema.equals(schema) or plain.num_record_batches != len(index.batches):
+        raise DamagedExport(f"{file.name}: {STATE} describes another file")
+    if any(place.offset < 0 or place.length <= 0 for place in index.batches):
+        raise DamagedExport(f"{file.name}: a batch has no position in the file")
+    reader = SegmentReader(buffer, index, name=file.name)
+    numbers = range(len(index.batches))
+    unpacked = sum(map(reader.unpacked_size, numbers))
+    if unpacked > FILE_BYTES_MAX:
+        raise DamagedExport(
+            f"{file.name} has {unpacked} bytes unpacked; a file may have up to {FILE_BYTES_MAX}"
+        )
+    batches = [reader.batch(number) for number in numbers]
+    for place, batch in zip(index.batches, batches, strict=True):
+        batch.validate(full=True)
+        _check_ids(file, place, batch)
+    ids = np.concatenate([ids_of_column(batch.column(0)) for batch in batches])
+    if len(ids) != file.rows or ids[0] != file.first_id or ids[-1] != file.last_id:
+        raise DamagedExport(f"{file.name} has other events than it should")
+    if ids[0] < 0 or not bool(np.all(np.diff(ids) > 0)):
+        raise DamagedExport(f"{file.name}: its ids do not ascend")
+    return CheckedEvents(id_set(ids), tuple(batches))
+
+
+def _check_ids(file: ExportedFile, place: SegmentBatch, batch: pa.RecordBatch) -> None:
+    if batch.num_rows == 0 or any(batch.column(i).null_count for i in (0, 1)):
+        raise DamagedExport(f"{file.name}: an event without an id or a time")
+    ids = ids_of_column(batch.column(0))
+    found = (int(ids[0]), int(ids[-1]) + 1, batch.num_rows)
+    if found != (place.first_id, place.end_id, place.rows):
+        raise DamagedExport(f"{file.name}: a batch has other events than it should")
+
+
+def id_set(ids: npt.NDArray[np.int64]) -> IdSet:
+    """Ascending ids as an id set."""
+    firsts, ends = runs_of(ids)
+    return IdSet(map(Span, firsts.tolist(), ends.tolist()))
+
+
+def check_whole(state: StateFile, manifest: Manifest, ids: Sequence[IdSet]) -> None:
+    """Raise ``DamagedExport`` unless the files together have each stored event exactly once.
+
+    ``ids`` are the ids in each file, in the order of the manifest.
+    """
+    stored = stored_ids.id_set(state.channel.restored.stored)
+    volatile = IdSet(state.channel.volatile)
+    for in_memory, wanted in ((True, volatile), (False, _without(stored, volatile))):
+        found = IdSet()
+        count = 0
+        for file, own in zip(manifest.files, ids, strict=True):
+            if file.in_memory == in_memory:
+                found.add_all(own)
+                count += len(own)
+        if found != wanted or count != len(wanted):
+            where = "in memory" if in_memory else "in files"
+            raise DamagedExport(f"{STATE} counts {len(wanted)} events {where}; there are {count}")
+    lasting = [file for file in manifest.files if not file.in_memory]
+    if any(left.last_id >= right.first_id for left, right in pairwise(lasting)):
+        raise DamagedExport("the files of events overlap, or are not in the order of their ids")
+
+
+def _without(ids: IdSet, others: IdSet) -> IdSet:
+    left = ids.copy()
+    left.discard_all(others)
+    return left
+
+
+def _json(manifest: Manifest) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+
+
+def _decoded(content: bytes, kind: type[T], name: str) -> T:
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        why = explain(error, whole="the document")
+        raise DamagedExport(f"{name} cannot be read: {why}") from error

@@ -1,0 +1,233 @@
+"""A segment that grows: new batches are appended, starting where its old footer was.
+
+After each finished write it is a plain Arrow IPC file. Bytes before the old footer are never
+changed, so the old index of the file stays valid even if writing the new bytes fails.
+The checksum in the index of such a file covers its tail (end mark and footer) only, because each
+batch has its own.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
+from xxhash import xxh3_64_intdigest
+
+from penstock_core.columns.files.segments import (
+    ROWS_PER_BATCH,
+    SegmentBatch,
+    SegmentIndex,
+    checked_table,
+    ids_of_column,
+)
+from penstock_core.columns.schema.ipc import file_message
+from penstock_core.columns.selectors.summaries import summary_of
+from penstock_core.vocabulary.compression import Compression
+from penstock_core.vocabulary.errors import Damaged, InvalidArgument
+
+_MAGIC = b"ARROW1"
+_START = _MAGIC + b"\0\0"
+_END_OF_BATCHES = b"\xff\xff\xff\xff\0\0\0\0"
+_BLOCK = struct.Struct("<qi4xq")
+"""Footer entry of a batch: offset, size of its metadata and size of its body, in bytes."""
+_BATCHES_FIELD = 10
+"""Position, in the footer's flatbuffer vtable, of the list of batches (Arrow format)."""
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Growth(Struct, frozen=True):
+    """The bytes to write to a file, and the index of the file after that."""
+
+    at: int
+    """Offset in bytes; everything from here on is replaced."""
+    chunks: tuple[Buffer, ...]
+    index: SegmentIndex
+    added: tuple[SegmentBatch, ...]
+
+
+def growing_name(folder: str, number: int) -> str:
+    """The blob name of the ``number``-th file of a channel whose events are in a single file."""
+    return f"segments/{folder}/events.{number:08d}.arrow"
+
+
+def number_in(name: str) -> int:
+    """The number in a name made by :func:`growing_name`; 0 for other names."""
+    parts = name.rpartition("/")[2].split(".")
+    return int(parts[1]) if parts[0] == "events" and len(parts) == 3 else 0
+
+
+def started(
+    batches: Sequence[pa.RecordBatch],
+    *,
+    rows_per_batch: int = ROWS_PER_BATCH,
+    note: Mapping[bytes, bytes] | None = None,
+    compression: Compression = "none",
+) -> Growth:
+    """A new file with all rows of ``batches``; ``note`` goes into the metadata of its schema.
+
+    Raises the errors of :func:`.segments.encode_segment`.
+    """
+    table = checked_table(batches).replace_schema_metadata(note)
+    schema = table.schema.serialize().to_pybytes()
+    head = _START + schema
+    messages, places = _encoded(table, rows_per_batch, compression, at=len(head))
+    tail = tail_of(table.schema, _blocks_of(messages, places))
+    index = SegmentIndex(
+        first_id=places[0].first_id,
+        end_id=places[-1].end_id,
+        rows=table.num_rows,
+        size=end_of_batches(places) + len(tail),
+        checksum=xxh3_64_intdigest(tail),
+        schema=schema,
+        batches=places,
+    )
+    return Growth(0, (head, *messages, tail), index, added=places)
+
+
+def extended(
+    index: SegmentIndex,
+    tail: Buffer,
+    batches: Sequence[pa.RecordBatch],
+    *,
+    rows_per_batch: int = ROWS_PER_BATCH,
+    compression: Compression = "none",
+) -> Growth:
+    """The write that appends ``batches`` to the file of ``index``, whose last bytes are ``tail``.
+
+    Raises ``InvalidArgument`` unless the batches have the schema of the file and ids above all
+    ids in it, and ``Damaged`` if ``tail`` does not match the index.
+    """
+    noted = pa.ipc.read_schema(pa.py_buffer(index.schema)).metadata
+    table = checked_table(batches).replace_schema_metadata(noted)
+    if table.schema.serialize().to_pybytes() != index.schema:
+        raise InvalidArgument("events of another schema cannot be added to a file")
+    at = end_of_batches(index.batches)
+    if len(tail) != index.size - at or xxh3_64_intdigest(tail) != index.checksum:
+        raise Damaged(f"the footer at byte {at} is not the one that was written")
+    messages, places = _encoded(table, rows_per_batch, compression, at=at)
+    if places[0].first_id < index.end_id:
+        raise InvalidArgument(
+            f"event {places[0].first_id} cannot be added behind event {index.end_id - 1}"
+        )
+    fresh = tail_of(table.schema, _blocks_in(tail) + _blocks_of(messages, places))
+    size = end_of_batches(places) + len(fresh)
+    grown = grown_index(index, places, size, checksum=xxh3_64_intdigest(fresh))
+    return Growth(at, (*messages, fresh), grown, added=places)
+
+
+def grown_index(
+    index: SegmentIndex, added: tuple[SegmentBatch, ...], size: int, checksum: int
+) -> SegmentIndex:
+    """The index of a file after ``added`` batches were appended; it has ``size`` bytes then."""
+    return replace(
+        index,
+        end_id=added[-1].end_id,
+        rows=index.rows + sum(place.rows for place in added),
+        size=size,
+        checksum=checksum,
+        batches=index.batches + added,
+    )
+
+
+def end_of_batches(batches: Sequence[SegmentBatch]) -> int:
+    """Offset of the tail: the end of the last batch, in bytes."""
+    return batches[-1].offset + batches[-1].length
+
+
+def has_its_tail(file: memoryview, index: SegmentIndex) -> bool:
+    """True if the file ends as its index says, so that plain Arrow readers can open it."""
+    at = end_of_batches(index.batches)
+    return len(file) == index.size and xxh3_64_intdigest(file[at:]) == index.checksum
+
+
+def mended_tail(file: memoryview, index: SegmentIndex) -> bytes:
+    """The tail that belongs after the batches of ``index``, rebuilt from the batches.
+
+    A batch whose header is damaged is left out, so plain readers do not see it.
+    """
+    blocks = []
+    for place in index.batches:
+        head = bytes(file[place.offset : place.offset + 8])
+        marker, length = struct.unpack("<ii", head) if len(head) == 8 else (0, 0)
+        if marker == -1 and 0 < length < place.length:
+            blocks.append(_BLOCK.pack(place.offset, 8 + length, place.length - 8 - length))
+    return tail_of(pa.ipc.read_schema(pa.py_buffer(index.schema)), b"".join(blocks))
+
+
+def tail_of(schema: pa.Schema, blocks: bytes) -> bytes:
+    """End mark and footer of an Arrow file whose batches lie where ``blocks`` say.
+
+    Arrow itself writes the footer of a file without batches. The list of batches is appended
+    and the footer patched to refer to it: parts of a flatbuffer may lie in any order.
+    """
+    sink = pa.BufferOutputStream()
+    pa.ipc.new_file(sink, schema).close()
+    empty = sink.getvalue().to_pybytes()
+    footer = bytearray(_footer(empty))
+    reference = _batches_reference(footer)
+    footer += bytes((4 - len(footer)) % 8)  # entries are aligned to 8, their count precedes them
+    struct.pack_into("<I", footer, reference, len(footer) - reference)
+    footer += struct.pack("<I", len(blocks) // _BLOCK.size) + blocks
+    return _END_OF_BATCHES + footer + struct.pack("<i", len(footer)) + _MAGIC
+
+
+def _encoded(
+    table: pa.Table, rows_per_batch: int, compression: Compression, *, at: int
+) -> tuple[list[memoryview], tuple[SegmentBatch, ...]]:
+    messages: list[memoryview] = []
+    places = []
+    for batch in table.combine_chunks().to_batches(max_chunksize=rows_per_batch):
+        ids = ids_of_column(batch.column(0))
+        message = file_message(batch, compression)
+        checksum = xxh3_64_intdigest(message)
+        first, end = int(ids[0]), int(ids[-1]) + 1
+        summary = summary_of(batch)
+        places.append(
+            SegmentBatch(
+                first,
+                end,
+                batch.num_rows,
+                offset=at,
+                length=message.size,
+                checksum=checksum,
+                summary=summary,
+            )
+        )
+        messages.append(memoryview(message))
+        at += message.size
+    return messages, tuple(places)
+
+
+def _blocks_of(messages: Sequence[memoryview], places: Sequence[SegmentBatch]) -> bytes:
+    blocks = []
+    for message, place in zip(messages, places, strict=True):
+        metadata = 8 + struct.unpack_from("<i", message, 4)[0]
+        blocks.append(_BLOCK.pack(place.offset, metadata, place.length - metadata))
+    return b"".join(blocks)
+
+
+def _blocks_in(tail: Buffer) -> bytes:
+    """The bytes of the footer's list of batches."""
+    footer = _footer(bytes(tail))
+    reference = _batches_reference(footer)
+    start = reference + struct.unpack_from("<I", footer, reference)[0]
+    (count,) = struct.unpack_from("<I", footer, start)
+    return footer[start + 4 : start + 4 + count * _BLOCK.size]
+
+
+def _footer(file: bytes) -> bytes:
+    (length,) = struct.unpack("<i", file[-10:-6])
+    return file[-10 - length : -10]
+
+
+def _batches_reference(footer: Buffer) -> int:
+    """Offset, inside the footer, of the field that points to its list of batches."""
+    (table,) = struct.unpack_from("<I", footer, 0)
+    (back,) = struct.unpack_from("<i", footer, table)
+    (field,) = struct.unpack_from("<H", footer, table - back + _BATCHES_FIELD)
+    assert field, "Arrow writes the list even when it is empty"
+    return int(table + field)

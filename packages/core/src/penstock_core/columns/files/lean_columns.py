@@ -1,0 +1,498 @@
+"""Writes batches with only the columns they need, so rare properties do not cost every row.
+
+A column takes space in every row of a file. Properties that few events have move to ``more`` in
+the rows that have them, if the empty cells of their columns together would take more space than
+all values in the file. Columns without any value are left out. No value is lost:
+:mod:`penstock_core.columns.events.lifted_columns` moves the properties back into columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_core.columns.files.segments import SegmentImage, encode_segment
+from penstock_core.columns.schema import overflow
+from penstock_core.columns.schema.layout import BODY
+from penstock_core.columns.schema.rows import Rows
+from penstock_core.columns.schema.schema import ChannelSchema, Parts
+from penstock_core.columns.schema.schema_fit import place_of, typed_properties
+from penstock_core.columns.schema.shapes import (
+    LEAVES,
+    NO_SLOTS,
+    ListShape,
+    Shape,
+    Slot,
+    StructShape,
+    arrow_type,
+    grown,
+)
+from penstock_core.columns.schema.values import is_struct
+from penstock_core.vocabulary.compression import Compression
+
+FREE_BYTES: Final = 64 << 10
+"""Bytes that empty cells of a file may take, however little its events hold."""
+
+_BESIDE: Final = frozenset({"more", "sparse", "nulls"})
+"""The columns that carry properties without a column of their own."""
+_STAMPS_BYTES: Final = 16
+_OFFSET_BYTES: Final = 4
+_VALIDITY_BYTES: Final = 1 / 8
+
+Path = tuple[str, ...]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+Indices = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class _Column(NamedTuple):
+    """A leaf column of the properties: single values, or lists of them."""
+
+    path: Path
+    values: int
+    """Number of values in it."""
+    empty_bytes: float
+    """Bytes that its cells without a value take."""
+
+
+class Needs:
+    """Collects which columns of a channel its events need, and how often."""
+
+    def __init__(self, channel: ChannelSchema) -> None:
+        self._channel = channel
+        self._full = channel.properties
+        self._names: frozenset[str] = frozenset()
+        self._headers = NO_SLOTS
+        self._counts: dict[Path, int] = {}
+        self._lengths: dict[Path, int] = {}
+        """Number of list elements at each path, summed over all events."""
+        self._rows = 0
+        self._said = 0.0
+        """Bytes of all values in the events."""
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Count stored events, or a body, whose columns the channel's schema already has."""
+        self._rows += batch.num_rows
+        self._said += _STAMPS_BYTES * batch.num_rows
+        parts = Parts.of(batch.schema)
+        self._names |= parts.names - {"properties"}
+        self._headers = grown(self._headers, parts.headers.slots)
+        for name in parts.names - {"properties"}:
+            self._said += batch.column(name).nbytes
+        if not parts.properties.slots:
+            return
+        struct = batch.column("properties")
+        dense = 1.0
+        if "sparse" in parts.names:
+            dense -= (batch.column("sparse").true_count or 0) / max(1, batch.num_rows)
+        self._tally((), struct, parts.properties, full=self._full, dense=dense)
+        if "nulls" in parts.names:
+            for name in _null_names(batch.column("nulls")):
+                self._count((name,), 1)
+
+    def add_all(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Call :meth:`add` for each batch."""
+        for batch in batches:
+            self.add(batch)
+
+    def _tally(
+        self,
+        path: Path,
+        struct: pa.StructArray,
+        source: StructShape,
+        full: StructShape,
+        dense: float,
+    ) -> None:
+        """Count the values of a struct; ``dense`` is the share of rows whose nulls are values."""
+        for index, slot in enumerate(source.slots):
+            place = place_of(slot, full)
+            if place is None:
+                continue
+            below = (*path, place.name)
+            array: Any = struct.field(index)
+            count = len(array) - int((1 - dense) * array.null_count)
+            self._count(below, count)
+            source_shape, full_shape = slot.shape, place.shape
+            while isinstance(source_shape, ListShape) and isinstance(full_shape, ListShape):
+                array = array.flatten()
+                source_shape, full_shape = source_shape.element, full_shape.element
+                self._lengths[below] = self._lengths.get(below, 0) + len(array)
+            if isinstance(source_shape, StructShape) and isinstance(full_shape, StructShape):
+                self._tally(below, array, source_shape, full=full_shape, dense=dense)
+            elif count:
+                self._said += array.nbytes * count / max(1, len(array), count)
+
+    def _count(self, path: Path, count: int) -> None:
+        if count:
+            self._counts[path] = self._counts.get(path, 0) + count
+
+    def shape(
+        self,
+        free_bytes: int = FREE_BYTES,
+        also: StructShape = NO_SLOTS,
+        maybe: StructShape = NO_SLOTS,
+    ) -> StructShape:
+        """The properties that get a column: those frequent enough to be worth it.
+
+        ``also`` are columns to keep in any case. ``maybe`` are columns without a value so far
+        that are kept if the budget of empty cells has room for them.
+        """
+        columns = sorted(
+            self._columns((), self._full, self._rows, maybe=_paths((), maybe)),
+            key=lambda own: -own.values,
+        )
+        kept = _paths((), also)
+        budget = max(self._said, free_bytes)
+        at = 0
+        while at < len(columns):
+            end = at
+            while end < len(columns) and columns[end].values == columns[at].values:
+                end += 1
+            budget -= sum(column.empty_bytes for column in columns[at:end])
+            if budget < 0:
+                break
+            kept.update(column.path for column in columns[at:end])
+            at = end
+        return _restricted((), self._full, kept)
+
+    def _columns(
+        self, path: Path, full: StructShape, rows: int, maybe: Collection[Path]
+    ) -> Iterator[_Column]:
+        for slot in full.slots:
+            below = (*path, slot.name)
+            count = self._counts.get(below, 0)
+            if not count and below not in maybe:
+                continue
+            shape, lists = slot.shape, 0
+            while isinstance(shape, ListShape):
+                shape, lists = shape.element, lists + 1
+            if isinstance(shape, StructShape):
+                yield from self._columns(below, shape, self._lengths.get(below, rows), maybe=maybe)
+            else:
+                width = _OFFSET_BYTES if lists else _width(shape)
+                yield _Column(below, count, max(0, rows - count) * (width + _VALIDITY_BYTES))
+
+    def schema(self, free_bytes: int = FREE_BYTES) -> ChannelSchema:
+        """The schema for these events; rare properties go to ``more``."""
+        shape = self.shape(free_bytes)
+        names = self._names | ({"properties"} if shape.slots else set())
+        if self._leaves_out(shape):
+            names |= _BESIDE
+        return ChannelSchema(Parts(names, shape, self._headers))
+
+    def open_schema(
+        self, also: StructShape = NO_SLOTS, maybe: StructShape = NO_SLOTS
+    ) -> ChannelSchema:
+        """The schema of a file to which any events of the channel can be added later.
+
+        Its property columns are those of :meth:`shape`. It has the columns beside them that the
+        counted events have: a file may keep in ``more`` what has become frequent since.
+        """
+        shape = self.shape(also=also, maybe=maybe)
+        names = (self._channel.names | self._names) - {"properties"}
+        if shape.slots:
+            names |= {"properties"}
+        if shape != self._full:
+            names |= _BESIDE
+        return ChannelSchema(Parts(names, shape, self._channel.headers))
+
+    def _leaves_out(self, shape: StructShape) -> bool:
+        return any(path not in _paths((), shape) for path in self._counts)
+
+
+def lean(
+    batches: Sequence[pa.RecordBatch], channel: ChannelSchema, free_bytes: int = FREE_BYTES
+) -> list[pa.RecordBatch]:
+    """The events of ``batches`` in one schema that has only the columns they need."""
+    first = batches[0].schema
+    if "sparse" not in first.names and all(
+        batch.schema.equals(channel.arrow, check_metadata=True) for batch in batches
+    ):
+        return list(batches)
+    needs = Needs(channel)
+    for batch in batches:
+        needs.add(batch)
+    return fitted_in(batches, needs.schema(free_bytes), channel)
+
+
+def lean_image(
+    batches: Sequence[pa.RecordBatch], channel: ChannelSchema, compression: Compression
+) -> SegmentImage:
+    """A segment with the events of ``batches``, in the columns they need."""
+    kept = lean(batches, channel)
+    return encode_segment(kept, note=channel.note(kept[0].schema), compression=compression)
+
+
+def fitted_in(
+    batches: Iterable[pa.RecordBatch], schema: ChannelSchema, channel: ChannelSchema
+) -> list[pa.RecordBatch]:
+    """The batches in ``schema``, which may have fewer property columns than ``channel``.
+
+    Properties without a column go to ``more``. If that needs further columns (``more``,
+    ``sparse``, ``nulls``), all batches get them, so they keep one schema.
+    """
+    kept = [_without(batch, schema.properties, channel.properties) for batch in batches]
+    for batch in kept:
+        schema = schema.grown(batch.schema)
+    return [schema.conform(batch) for batch in kept]
+
+
+def has_room(physical: ChannelSchema, wanted: StructShape) -> bool:
+    """True if a file with the columns ``physical`` has all columns of ``wanted``."""
+    return _paths((), wanted) <= _paths((), physical.properties)
+
+
+# --- leaving columns out ------------------------------------------------------------------
+
+
+def _without(batch: pa.RecordBatch, kept: StructShape, full: StructShape) -> pa.RecordBatch:
+    parts = Parts.of(batch.schema)
+    source = parts.properties
+    leaving = [i for i, slot in enumerate(source.slots) if _loses(slot, kept, full)]
+    if not leaving:
+        return batch
+    struct = batch.column("properties")
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    hits = _Hits(batch, struct, source, names=parts.names)
+    spilled: dict[int, list[Slot]] = {}
+    for index in leaving:
+        slot = source.slots[index]
+        rows = hits.of(index, kept, full)
+        for row in rows.tolist():
+            spilled.setdefault(row, []).append(slot)
+    if spilled:
+        columns["more"] = _more(batch, struct, source, spilled=spilled)
+    narrow, shape = _narrowed(struct, source, kept, full=full)
+    if shape.slots:
+        columns["properties"] = narrow
+    else:
+        del columns["properties"]
+    order = [*(n for n in batch.schema.names if n not in BODY), *(n for n in BODY if n in columns)]
+    fields = [
+        batch.schema.field(name)
+        if name not in ("properties", "more")
+        else pa.field(name, columns[name].type)
+        for name in order
+    ]
+    return pa.RecordBatch.from_arrays([columns[name] for name in order], schema=pa.schema(fields))
+
+
+def _kept_place(slot: Slot, kept: StructShape, full: StructShape) -> tuple[Slot, Slot] | None:
+    """The slot of ``full`` that a slot belongs to, and the part of it that is kept.
+
+    None if nothing of it is kept, also when only other fields of the same dictionary are.
+    """
+    place = place_of(slot, full)
+    if place is None:
+        return None
+    found = next((own for own in kept.slots if own.name == place.name), None)
+    if found is None:
+        return None
+    if is_struct(slot.shape):
+        left, whole = _inner(found.shape), _inner(place.shape)
+        if all(_kept_place(own, left, whole) is None for own in _inner(slot.shape).slots):
+            return None
+    return place, found
+
+
+def _loses(slot: Slot, kept: StructShape, full: StructShape) -> bool:
+    places = _kept_place(slot, kept, full)
+    if places is None:
+        return True
+    source, whole, left = slot.shape, places[0].shape, places[1].shape
+    if not is_struct(source):
+        return False
+    return any(_loses(own, _inner(left), _inner(whole)) for own in _inner(source).slots)
+
+
+def _inner(shape: Shape) -> StructShape:
+    while isinstance(shape, ListShape):
+        shape = shape.element
+    assert isinstance(shape, StructShape), "a struct lies below"
+    return shape
+
+
+class _Hits:
+    """Finds the rows of a batch that have values in columns which are left out."""
+
+    def __init__(
+        self,
+        batch: pa.RecordBatch,
+        struct: pa.StructArray,
+        source: StructShape,
+        names: frozenset[str],
+    ) -> None:
+        self._struct = struct
+        self._source = source
+        count = batch.num_rows
+        dense = np.ones(count, dtype=np.bool_)
+        if "sparse" in names:
+            flags = batch.column("sparse").fill_null(fill_value=False)
+            dense = ~np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
+        self._dense = dense & _valid(struct)
+        self._nulls: dict[str, list[int]] = {}
+        if "nulls" in names:
+            column = batch.column("nulls")
+            for row in np.flatnonzero(_valid(column)).tolist():
+                for name in {_top(path) for path in column[row].as_py()}:
+                    self._nulls.setdefault(name, []).append(row)
+
+    def of(self, index: int, kept: StructShape, full: StructShape) -> Indices:
+        """The rows that have a value in slot ``index``, or below it, that is left out."""
+        slot = self._source.slots[index]
+        found = self._dense.copy()
+        found[self._nulls.get(slot.logical, [])] = True
+        owners = np.where(_valid(self._struct), np.arange(len(found)), -1)
+        _mark(self._struct.field(index), slot, owners, kept=kept, full=full, found=found)
+        return np.flatnonzero(found)
+
+
+def _mark(
+    array: Any, slot: Slot, owners: Indices, kept: StructShape, full: StructShape, found: Bools
+) -> None:
+    """Set ``found`` for the rows in which ``array`` has a value that is left out."""
+    owners = np.where(_valid(array), owners, -1)
+    places = _kept_place(slot, kept, full)
+    if places is None:
+        found[owners[owners >= 0]] = True
+        return
+    shape, whole, left = slot.shape, places[0].shape, places[1].shape
+    if not is_struct(shape):
+        return
+    while isinstance(shape, ListShape):
+        offsets = np.asarray(array.offsets.to_numpy(), dtype=np.int64)
+        parents = np.repeat(np.arange(len(array)), np.diff(offsets))
+        array = array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+        owners = np.where(_valid(array), owners[parents], -1)
+        shape = shape.element
+    assert isinstance(shape, StructShape), "a struct lies below"
+    for index, own in enumerate(shape.slots):
+        if _loses(own, _inner(left), _inner(whole)):
+            _mark(
+                array.field(index), own, owners, kept=_inner(left), full=_inner(whole), found=found
+            )
+
+
+def _narrowed(
+    array: Any, source: StructShape, kept: StructShape, full: StructShape
+) -> tuple[pa.StructArray, StructShape]:
+    """A struct, and its shape, without the fields that are left out, at any depth."""
+    slots, children = [], []
+    for index, slot in enumerate(source.slots):
+        places = _kept_place(slot, kept, full)
+        if places is None:
+            continue
+        child, shape = _narrow(
+            array.field(index), slot.shape, places[1].shape, full=places[0].shape
+        )
+        slots.append(Slot(slot.name, slot.logical, shape))
+        children.append(child)
+    found = StructShape(tuple(slots))
+    mask = array.is_null() if array.null_count else None
+    fields = list(arrow_type(found))
+    return pa.StructArray.from_arrays(children, fields=fields, mask=mask), found
+
+
+def _narrow(array: Any, source: Shape, kept: Shape, full: Shape) -> tuple[pa.Array, Shape]:
+    if isinstance(source, StructShape):
+        assert isinstance(kept, StructShape), "as in the channel"
+        assert isinstance(full, StructShape), "as in the channel"
+        return _narrowed(array, source, kept, full=full)
+    if isinstance(source, ListShape) and is_struct(source):
+        assert isinstance(kept, ListShape), "as in the channel"
+        assert isinstance(full, ListShape), "as in the channel"
+        inner, shape = _narrow(array.values, source.element, kept.element, full=full.element)
+        found = ListShape(shape)
+        own = array.buffers()[:2]
+        kind = arrow_type(found)
+        made = pa.Array.from_buffers(kind, len(array), own, array.null_count, array.offset, [inner])
+        return made, found
+    return array, source
+
+
+def _more(
+    batch: pa.RecordBatch,
+    struct: pa.StructArray,
+    source: StructShape,
+    spilled: dict[int, list[Slot]],
+) -> pa.BinaryArray:
+    rows = Rows(batch)
+    known = "more" in batch.schema.names
+    cells: list[bytes | None] = (
+        batch.column("more").to_pylist() if known else [None] * batch.num_rows
+    )
+    fields = {slot.name: struct.field(i) for i, slot in enumerate(source.slots)}
+    for row, slots in spilled.items():
+        leaving = {slot.name for slot in slots}
+        staying = {
+            slot.logical
+            for slot in source.slots
+            if slot.name not in leaving and fields[slot.name][row].is_valid
+        }
+        moved = typed_properties(rows.properties(row), row, slots, columns=fields, staying=staying)
+        cells[row] = overflow.extended(cells[row], moved)
+    return pa.array(cells, pa.binary())
+
+
+def _restricted(path: Path, shape: StructShape, kept: set[Path]) -> StructShape:
+    """``shape`` with only the columns at the paths ``kept``, without structs that become empty."""
+    slots = []
+    for slot in shape.slots:
+        below = (*path, slot.name)
+        if is_struct(slot.shape):
+            inner = _restricted(below, _inner(slot.shape), kept)
+            if inner.slots:
+                slots.append(Slot(slot.name, slot.logical, _around(slot.shape, inner)))
+        elif below in kept:
+            slots.append(slot)
+    return StructShape(tuple(slots))
+
+
+def _around(shape: Shape, inner: StructShape) -> Shape:
+    return ListShape(_around(shape.element, inner)) if isinstance(shape, ListShape) else inner
+
+
+def _paths(path: Path, shape: StructShape) -> set[Path]:
+    found: set[Path] = set()
+    for slot in shape.slots:
+        below = (*path, slot.name)
+        found.add(below)
+        if is_struct(slot.shape):
+            found |= _paths(below, _inner(slot.shape))
+    return found
+
+
+def _width(shape: Shape) -> float:
+    assert isinstance(shape, str), "a single value"
+    kind = LEAVES[shape]
+    if pa.types.is_null(kind):
+        return -_VALIDITY_BYTES  # a column of nulls takes no bytes
+    return _OFFSET_BYTES if shape in ("string", "binary") else kind.bit_width / 8
+
+
+def _valid(array: Any) -> Bools:
+    if array.null_count == 0:
+        return np.ones(len(array), dtype=np.bool_)
+    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _null_names(column: Any) -> list[str]:
+    if column.null_count == len(column):
+        return []
+    return [_top(path) for paths in column.drop_null().to_pylist() for path in paths]
+
+
+def _top(path: str) -> str:
+    """The top-level property of a path."""
+    name, escaped = [], False
+    for character in path:
+        if not escaped and character == "\\":
+            escaped = True
+            continue
+        if not escaped and character in ".[":
+            break
+        name.append(character)
+        escaped = False
+    return "".join(name)

@@ -1,0 +1,319 @@
+"""Keeps the newest event ids of each value of a publish key, by slot (SEM K1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock_core.columns.events.batch import Int64s
+from penstock_core.ids.id_lists import WIDE, gap_bytes, head, remember, short
+from penstock_core.ids.ids import IdSet, Span
+
+Bools = npt.NDArray[np.bool_]
+
+_SLOTS_MIN: Final = 64
+_SCATTERED: Final = 64
+"""Number of gaps above which an id set is built from bitmaps instead of ranges."""
+_BLOCK_SHIFT: Final = 10
+"""Low bits of an id inside a bitmap of :meth:`IdSet.of_bitmaps`; ids equal above share one."""
+_BLOCK: Final = 1 << _BLOCK_SHIFT
+
+
+def is_first(slots: Int64s) -> Bools:
+    """A mask of the rows whose slot does not occur in an earlier row."""
+    rows = np.arange(len(slots))
+    first = np.empty(int(slots.max(initial=-1)) + 2, dtype=np.int64)
+    first[slots[::-1]] = rows[::-1]  # the last one written stays
+    found: Bools = first[slots] == rows
+    return found
+
+
+class NewestByKey:
+    """Retention of depth 1: one id per value, computed by columns."""
+
+    __slots__ = ("_end", "_last", "_newest", "_sure")
+
+    def __init__(self) -> None:
+        self._newest: Int64s = np.full(_SLOTS_MIN, -1, dtype=np.int64)
+        self._last: Int64s = np.empty(_SLOTS_MIN, dtype=np.int64)
+        self._end = 0
+        """One more than the newest appended id."""
+        self._sure = 0
+        """From this id on, the newest id of a slot is known to be stored, without a lookup."""
+
+    def grow(self, slots: int) -> None:
+        """Make room for slots below ``slots``."""
+        have = len(self._newest)
+        if slots > have:
+            added = np.full(max(slots - have, have), -1, dtype=np.int64)
+            self._newest = np.concatenate((self._newest, added))
+            self._last = np.empty(len(self._newest), dtype=np.int64)
+
+    def doubt(self) -> None:
+        """Note that events may have been removed: ids appended so far must be looked up again."""
+        self._sure = self._end
+
+    def reset(self) -> None:
+        """Forget an unfinished :meth:`superseded`; at this depth nothing was kept."""
+
+    def superseded(self, slots: Int64s, ids: Int64s, stored: IdSet) -> IdSet:
+        """Ids to remove when events with these slots and ascending ids are appended."""
+        self._last[slots] = ids  # the last one written stays
+        is_last = self._last[slots] == ids
+        older = self._newest.take(slots[is_last])
+        older.sort()
+        unsure, sure = np.searchsorted(older, (0, self._sure)).tolist()
+        found = _of_ascending(np.concatenate((older[sure:], ids[~is_last])))
+        if unsure < sure:
+            found.add_all(stored.overlap(IdSet.of(older[unsure:sure].tolist())))
+        return found
+
+    def superseded_by_one(self, slot: int, stored: IdSet) -> IdSet:
+        """The id to remove when one event with this slot is appended."""
+        older = int(self._newest[slot])
+        if older < 0 or (older < self._sure and older not in stored):
+            return IdSet()
+        return IdSet((Span(older, older + 1),))
+
+    def append_one(self, slot: int, event_id: int) -> None:
+        """Record that an event with this slot is stored."""
+        self._newest[slot] = event_id
+        self._end = event_id + 1
+
+    def newest_of(self, slot: int, stored: IdSet) -> int | None:
+        """The id of the newest event with this slot; None: none is stored."""
+        found = int(self._newest[slot])
+        return found if found >= 0 and found in stored else None
+
+    def lives(self, slots: Int64s, stored: IdSet) -> Bools:
+        """A mask of the slots whose newest event is stored on the channel."""
+        ids = self._newest[slots]
+        found: Bools = ids >= 0
+        unsure = np.flatnonzero(found & (ids < self._sure))
+        if len(unsure):
+            found[unsure] = [event_id in stored for event_id in ids[unsure].tolist()]
+        return found
+
+    def append(self, slots: Int64s, ids: Int64s) -> None:
+        """Record that events with these slots and ids are stored."""
+        self._newest[slots] = ids
+        if len(ids):
+            self._end = int(ids[-1]) + 1
+
+    def prune(self, slots: int, stored: IdSet) -> Bools:
+        """Drop slots without a stored event, renumber the rest; return the mask of those kept."""
+        newest = self._newest[:slots]
+        alive = np.fromiter((event_id in stored for event_id in newest.tolist()), np.bool_, slots)
+        self.keep(alive)
+        return alive
+
+    def keep(self, alive: Bools) -> None:
+        """Drop all slots that are not ``alive`` and renumber the rest in their order."""
+        self.grow(len(alive))
+        kept = self._newest[: len(alive)][alive]
+        self._newest = np.full(max(len(kept), _SLOTS_MIN), -1, dtype=np.int64)
+        self._newest[: len(kept)] = kept
+        self._last = np.empty(len(self._newest), dtype=np.int64)
+
+
+def _of_ascending(ids: Int64s) -> IdSet:
+    if not len(ids):
+        return IdSet()
+    gaps = ids[1:] - ids[:-1]
+    breaks = np.flatnonzero(gaps != 1)
+    if len(breaks) > _SCATTERED:
+        found = _of_scattered(ids)
+        remember(_written(ids, gaps), found)
+        return found
+    firsts = np.concatenate((ids[:1], ids[breaks + 1]))
+    ends = np.concatenate((ids[breaks], ids[-1:])) + 1
+    return IdSet.of_runs(firsts.tolist(), ends.tolist())
+
+
+def _written(ids: Int64s, gaps: Int64s) -> bytes:
+    """The bytes that :func:`penstock_core.ids.id_lists.listed` makes, computed by columns."""
+    wide = np.flatnonzero(gaps >= WIDE)
+    widest = int(gaps[wide].max()) if len(wide) else 0
+    size = gap_bytes(widest, len(gaps), len(wide))
+    first = int(ids[0])
+    if not size:
+        return ids.astype("<i8", copy=False).tobytes()
+    if size > 1:
+        return head(size, first) + gaps.astype(f"<u{size}").tobytes()
+    return short(first, len(gaps), _narrow(gaps, wide))
+
+
+def _narrow(gaps: Int64s, wide: Int64s) -> bytes:
+    """The gaps as bytes: one byte each, three for those in ``wide``."""
+    narrow = gaps.astype(np.uint8)
+    if not len(wide):
+        return narrow.tobytes()
+    narrow[wide] = WIDE
+    steps = np.ones(len(gaps), dtype=np.int64)
+    steps[wide] = 3
+    places = np.cumsum(steps) - steps
+    found = np.empty(len(gaps) + 2 * len(wide), dtype=np.uint8)
+    found[places] = narrow
+    found[places[wide] + 1] = gaps[wide] & 0xFF
+    found[places[wide] + 2] = gaps[wide] >> 8
+    return found.tobytes()
+
+
+def _of_scattered(ids: Int64s) -> IdSet:
+    """An id set of scattered ascending ids, built from one bitmap per block."""
+    blocks = ids >> _BLOCK_SHIFT
+    begins = np.empty(len(ids), dtype=np.bool_)
+    begins[0] = True
+    np.not_equal(blocks[1:], blocks[:-1], out=begins[1:])
+    starts = np.flatnonzero(begins)
+    if len(ids) >= _BLOCK and (np.diff(starts, append=len(ids)) == _BLOCK).any():  # a full block
+        return IdSet.of(ids.tolist())
+    bits = np.zeros(len(starts) << _BLOCK_SHIFT, dtype=np.bool_)
+    rows = np.cumsum(begins) - 1
+    bits[(rows << _BLOCK_SHIFT) + (ids & (_BLOCK - 1))] = True
+    packed = np.packbits(bits, bitorder="little").tobytes()
+    size = _BLOCK // 8
+    bitmaps = [
+        int.from_bytes(packed[at : at + size], "little") for at in range(0, len(packed), size)
+    ]
+    return IdSet.of_bitmaps(blocks[starts].tolist(), bitmaps)
+
+
+class _Cut(NamedTuple):
+    """What a publish removes from a slot: its stored ids, how many of them and of the new ids."""
+
+    live: list[int]
+    older: int
+    own: int
+
+
+class NewestFew:
+    """Retention of any depth: a list of the newest ids of each value, without spare memory.
+
+    While only this class removes events, all ids in a slot are known to be stored. After
+    :meth:`doubt`, a slot is checked against the stored ids once, when it next exceeds its depth.
+    """
+
+    __slots__ = ("_checked", "_cuts", "_depth", "_epoch", "_ids", "_sizes")
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._ids: list[list[int]] = []
+        self._sizes: Int64s = np.zeros(_SLOTS_MIN, dtype=np.int64)
+        self._epoch = 0
+        self._checked: list[int] = []
+        """By slot, the last epoch in which all its ids were known to be stored."""
+        self._cuts: dict[int, _Cut] = {}
+
+    def grow(self, slots: int) -> None:
+        """Make room for slots below ``slots``."""
+        have = len(self._sizes)
+        if slots > have:
+            added = np.zeros(max(slots - have, have), dtype=np.int64)
+            self._sizes = np.concatenate((self._sizes, added))
+        missing = slots - len(self._ids)
+        self._ids.extend([] for _ in range(missing))
+        self._checked.extend([self._epoch] * missing)
+
+    def doubt(self) -> None:
+        """Note that events may have been removed: no id is known to be stored any more."""
+        self._epoch += 1
+
+    def reset(self) -> None:
+        """Forget the result of an unfinished :meth:`superseded`."""
+        self._cuts = {}
+
+    def superseded(self, slots: Int64s, ids: Int64s, stored: IdSet) -> IdSet:
+        """Ids to remove when events with these slots and ascending ids are appended."""
+        self._cuts = {}
+        groups = _Groups(slots)
+        full = self._sizes[groups.slots] + groups.counts > self._depth
+        found: list[int] = []
+        for slot, start, count in groups.each(full):
+            cut = self._cut(slot, count, stored)
+            found += cut.live[: cut.older]
+            if cut.own:
+                found += ids[groups.order[start : start + cut.own]].tolist()
+        return IdSet.of(found)
+
+    def superseded_by_one(self, slot: int, stored: IdSet) -> IdSet:
+        """Ids to remove when one event with this slot is appended."""
+        if len(self._ids[slot]) < self._depth:
+            return IdSet()
+        cut = self._cut(slot, 1, stored)
+        return IdSet.of(cut.live[: cut.older])
+
+    def append_one(self, slot: int, event_id: int) -> None:
+        """Record that an event with this slot is stored, and drop the ids that
+        :meth:`superseded_by_one` returned for it."""
+        known = self._ids[slot]
+        cut = self._cuts.get(slot)
+        if cut is not None:
+            if cut.live is not known:
+                known = self._ids[slot] = cut.live
+                self._checked[slot] = self._epoch
+            del known[: cut.older]
+        known.append(event_id)
+        self._sizes[slot] = len(known)
+        self._cuts = {}
+
+    def _cut(self, slot: int, count: int, stored: IdSet) -> _Cut:
+        live = self._ids[slot]
+        if self._checked[slot] != self._epoch:
+            live = [event_id for event_id in live if event_id in stored]
+        over = max(len(live) + count - self._depth, 0)
+        older = min(over, len(live))
+        cut = self._cuts[slot] = _Cut(live, older, over - older)
+        return cut
+
+    def append(self, slots: Int64s, ids: Int64s) -> None:
+        """Record stored events and drop the ids that :meth:`superseded` returned for them."""
+        groups = _Groups(slots)
+        own = ids[groups.order].tolist()
+        for slot, start, count in groups.each():
+            known = self._ids[slot]
+            cut = self._cuts.get(slot)
+            skipped = 0
+            if cut is not None:
+                if cut.live is not known:
+                    known = self._ids[slot] = cut.live
+                    self._checked[slot] = self._epoch
+                del known[: cut.older]
+                skipped = cut.own
+            known += own[start + skipped : start + count]
+            self._sizes[slot] = len(known)
+        self._cuts = {}
+
+    def prune(self, slots: int, stored: IdSet) -> Bools:
+        """Drop slots without a stored event, renumber the rest; return the mask of those kept."""
+        found = [[event_id for event_id in ids if event_id in stored] for ids in self._ids[:slots]]
+        self._ids = [ids for ids in found if ids]
+        self._checked = [self._epoch] * len(self._ids)
+        self._sizes = np.zeros(max(len(self._ids), _SLOTS_MIN), dtype=np.int64)
+        self._sizes[: len(self._ids)] = [len(ids) for ids in self._ids]
+        self._cuts = {}
+        return np.array([bool(ids) for ids in found], dtype=np.bool_)
+
+
+class _Groups:
+    """Events grouped by slot: ``order`` sorts rows by slot, then by id."""
+
+    __slots__ = ("counts", "order", "slots", "starts")
+
+    def __init__(self, slots: Int64s) -> None:
+        self.order: Int64s = np.argsort(slots, kind="stable")
+        self.slots, self.starts, self.counts = np.unique(
+            slots[self.order], return_index=True, return_counts=True
+        )
+
+    def each(self, picked: Bools | slice = slice(None)) -> Iterator[tuple[int, int, int]]:
+        """For each slot: its number, the start of its events in ``order``, and their count."""
+        return zip(
+            self.slots[picked].tolist(),
+            self.starts[picked].tolist(),
+            self.counts[picked].tolist(),
+            strict=True,
+        )

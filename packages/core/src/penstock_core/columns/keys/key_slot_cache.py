@@ -1,0 +1,143 @@
+"""A cache of the slots of publish key values, looked up by the bytes of the values (SEM K1).
+
+:class:`~penstock_core.columns.keys.key_values.Values` assigns slots by a dictionary. A thousand
+lookups in it take longer than all other work on keys in a publish. So slots of short values
+(whole numbers, and strings such as ``sku-000123``) are cached here in arrays and looked up by
+columns; only values not found here are looked up in the dictionary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock_core.columns.events.batch import Int64s
+from penstock_core.columns.schema import compute as pc
+
+Bools = npt.NDArray[np.bool_]
+Words = npt.NDArray[np.uint64]
+
+_WORD_BYTES: Final = 8
+_BYTES_MAX: Final = 24
+"""Bytes of the longest value that is cached."""
+_CELLS_MIN: Final = 1 << 10
+_CELLS_MAX: Final = 1 << 20
+_CELLS_EACH: Final = 8
+"""Cells per value. Each value has two possible cells, so few find both of them taken."""
+_MIX: Final = np.array(
+    [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93],
+    dtype=np.uint64,
+)
+"""Random odd multipliers of the hash, one per word."""
+
+_HALF: Final = np.uint64(32)
+
+
+def words_of(column: pa.Array) -> Words | None:
+    """The bytes of each value of a column as one to four 64-bit words.
+
+    None if the column has nulls or long values. Two columns with as many words per value can be
+    compared: equal words are equal values.
+    """
+    if column.null_count or not len(column):
+        return None
+    if pa.types.is_int64(column.type):
+        numbers: Words = column.to_numpy().view(np.uint64).reshape(-1, 1)
+        return numbers
+    if not pa.types.is_string(column.type):
+        return None
+    offsets = _offsets(column)
+    lengths = offsets[1:] - offsets[:-1]
+    longest = int(lengths.max())
+    if not 0 < longest <= _BYTES_MAX:
+        return None
+    if int(lengths.min()) != longest:
+        column = pc.utf8_rpad(column, longest, "\0")
+        offsets = _offsets(column)
+        if (offsets[1:] - offsets[:-1] != longest).any():  # rpad counts characters, not bytes
+            return None
+    values = np.frombuffer(column.buffers()[2], np.uint8, longest * len(column), int(offsets[0]))
+    width = -(-longest // _WORD_BYTES)
+    words = np.zeros((len(column), 1 + width), dtype=np.uint64)
+    words[:, 0] = lengths  # tells a NUL at the end of a value from padding
+    words.view(np.uint8)[:, _WORD_BYTES : _WORD_BYTES + longest] = values.reshape(-1, longest)
+    return words
+
+
+def _offsets(column: pa.Array) -> npt.NDArray[np.int32]:
+    places = column.buffers()[1]
+    return np.frombuffer(places, np.int32)[column.offset : column.offset + len(column) + 1]
+
+
+class WordSlots:
+    """The cache for values of one number of words."""
+
+    __slots__ = ("_cells", "_shift", "_words")
+
+    def __init__(self, width: int) -> None:
+        self._words: Words = np.zeros((1, width), dtype=np.uint64)
+        """The words of the value of each slot."""
+        self._resize(_CELLS_MIN)
+
+    def _resize(self, cells: int) -> None:
+        self._cells = np.zeros(cells, dtype=np.int64)
+        """By cell, one more than the slot of the last value put there; 0 for empty."""
+        self._shift = np.uint64(64 - (cells.bit_length() - 1))
+
+    def slots_of(self, words: Words, ask: Callable[[Int64s], Int64s]) -> Int64s:
+        """The slot of each row; ``ask`` returns the slots of rows that are not cached."""
+        mixed = _mixed(words)
+        slots, known = self._in_cells(words, mixed >> self._shift)
+        if not known.all():
+            rows = np.flatnonzero(~known)
+            other, known = self._in_cells(words[rows], _second(mixed[rows]) >> self._shift)
+            slots[rows] = other
+            if not known.all():
+                rows = rows[~known]
+                slots[rows] = ask(rows)
+                self._remember(words[rows], mixed[rows], slots[rows])
+        return slots
+
+    def _in_cells(self, words: Words, places: Words) -> tuple[Int64s, Bools]:
+        """The cached slot of each row, and a mask of the rows for which it is right."""
+        slots = self._cells.take(places.view(np.int64)) - 1
+        same = self._words.take(slots, axis=0, mode="clip") == words
+        known: Bools = slots >= 0
+        for column in same.T:
+            known &= column
+        return slots, known
+
+    def _remember(self, words: Words, mixed: Words, slots: Int64s) -> None:
+        top = int(slots.max()) + 1
+        if top > len(self._words):
+            grown = np.zeros((max(top, 2 * len(self._words)), words.shape[1]), dtype=np.uint64)
+            grown[: len(self._words)] = self._words
+            self._words = grown
+        self._words[slots] = words
+        wanted = min(_CELLS_EACH * top, _CELLS_MAX)
+        if wanted > len(self._cells):
+            self._resize(1 << (wanted - 1).bit_length())  # evicted values are looked up again
+        places = (mixed >> self._shift).view(np.int64)
+        taken = self._cells[places] > 0
+        places[taken] = (_second(mixed[taken]) >> self._shift).view(np.int64)
+        self._cells[places] = slots + 1
+
+
+def _mixed(words: Words) -> Words:
+    mixed: Words = words[:, 0] * _MIX[0]
+    for index in range(1, words.shape[1]):
+        mixed ^= words[:, index]
+        mixed *= _MIX[index]
+    mixed ^= mixed >> _HALF
+    mixed *= _MIX[1]
+    return mixed
+
+
+def _second(mixed: Words) -> Words:
+    """The second possible cell of each value."""
+    other: Words = (mixed ^ (mixed >> _HALF)) * _MIX[2]
+    return other

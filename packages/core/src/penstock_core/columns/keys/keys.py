@@ -1,0 +1,228 @@
+"""Publish keys: finds the events that newer events with the same key value replace (SEM K1).
+
+The index is derived: it can be rebuilt from the stored events at any time. It holds only ids of
+events, and looks up in the set of stored ids whether an event still exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_core.columns.events.batch import Int64s
+from penstock_core.columns.keys.key_retention import Bools, NewestByKey, NewestFew, is_first
+from penstock_core.columns.keys.key_values import NO_SLOT, Values
+from penstock_core.ids.ids import IdSet
+
+PRUNE_MIN: Final = 1024
+"""Automatic pruning starts at twice this number of values."""
+
+
+class _Key(NamedTuple):
+    """One publish key: its values, and the newest ids of each."""
+
+    values: Values
+    newest: NewestByKey | NewestFew
+
+
+class _Publish(NamedTuple):
+    """The prepared keys of bodies: for each key the rows that have a value, and their slots."""
+
+    bodies: tuple[pa.RecordBatch, ...]
+    rows: tuple[tuple[Int64s, Int64s], ...]
+
+
+class SingleEvent(NamedTuple):
+    """A publish of one event, with the slot of its value for each key, if it has one."""
+
+    slots: tuple[int, ...]
+
+
+class KeyMasks(NamedTuple):
+    """Masks over the events of a publish: those with the key, and those with a known value."""
+
+    keyed: Bools
+    follows: Bools
+
+
+class KeyIndex:
+    """An index of the newest events of each value of a channel's publish keys.
+
+    Every stored event goes through :meth:`append`, in the order of ids. Values are equal if they
+    are of one family (bool, number, string, bytes or timestamp) and compare equal: 1 and 1.0 are
+    one value, 1 and ``true`` are two. Events without the property, or with null, NaN, a list or
+    a dictionary, are neither replaced nor replace others.
+    """
+
+    __slots__ = ("_expected", "_keys", "_last", "_promised", "_pruned", "_shares")
+
+    def __init__(self, keys: Mapping[str, int], values: Values | None = None) -> None:
+        """``values``, for an index of one key, are numbered elsewhere (:meth:`renumbered`)."""
+        assert all(depth >= 1 for depth in keys.values()), "a depth is at least 1"
+        self._keys = [
+            _Key(
+                Values(name) if values is None else values,
+                NewestByKey() if depth == 1 else NewestFew(depth),
+            )
+            for name, depth in keys.items()
+        ]
+        self._shares = values is not None
+        self._last: _Publish | None = None
+        self._expected = -1
+        """Number of stored events, if none was removed without this index being told."""
+        self._promised = -1
+        """The expected number once the bodies of the last :meth:`superseded` are appended."""
+        self._pruned = PRUNE_MIN
+
+    def __len__(self) -> int:
+        """Number of values of all keys, including values without a stored event."""
+        return sum(len(key.values) for key in self._keys)
+
+    def superseded(self, bodies: Sequence[pa.RecordBatch], first_id: int, stored: IdSet) -> IdSet:
+        """The ids to remove when ``bodies`` are appended with consecutive ids from ``first_id``.
+
+        The newest *depth* events of each value stay, including those in ``bodies``. Keys are
+        independent: an event that another key replaces in this publish still counts as newer.
+        ``stored`` are the ids on the channel, including all appended before. The index does not
+        change until :meth:`append`, which must be called before the next :meth:`superseded` if
+        the ids were removed.
+        """
+        if len(self) > 2 * self._pruned and not self._shares:
+            self.prune(stored)
+        self._doubt(stored)
+        publish = self._worked_out(bodies)
+        removed = IdSet()
+        for key, (rows, slots) in zip(self._keys, publish.rows, strict=True):
+            found = key.newest.superseded(slots, rows + first_id, stored)
+            if removed:
+                removed.add_all(found)
+            else:
+                removed = found
+        total = sum(body.num_rows for body in bodies)
+        # With several keys, a key is not told which ids another key replaced.
+        certain = len(self._keys) == 1 or not removed
+        self._promised = len(stored) + total - len(removed) if certain else -1
+        return removed
+
+    def superseded_by_one(
+        self, value_of: Callable[[str], Any], stored: IdSet
+    ) -> tuple[IdSet, SingleEvent] | None:
+        """Like :meth:`superseded`, with what :meth:`append_one` takes: by columns one event takes
+        longer than all the rest of its publish. ``value_of`` gives the value of a property, None
+        if the event has none, and ``NotImplemented`` where it takes a batch to tell: then this is
+        None, and nothing has changed."""
+        values = [value_of(key.values.name) for key in self._keys]
+        if any(value is NotImplemented for value in values):
+            return None
+        if len(self) > 2 * self._pruned and not self._shares:
+            self.prune(stored)
+        self._doubt(stored)
+        self._last = None
+        slots: list[int] = []
+        removed = IdSet()
+        for key, value in zip(self._keys, values, strict=True):
+            slot = key.values.take_slot(value)
+            slots.append(slot)
+            key.newest.reset()
+            if slot != NO_SLOT:
+                key.newest.grow(len(key.values))
+                removed.add_all(key.newest.superseded_by_one(slot, stored))
+        certain = len(self._keys) == 1 or not removed
+        self._promised = len(stored) + 1 - len(removed) if certain else -1
+        return removed, SingleEvent(tuple(slots))
+
+    def append_one(self, event: SingleEvent, event_id: int) -> None:
+        """Add the stored event that :meth:`superseded_by_one` was asked about just now."""
+        for key, slot in zip(self._keys, event.slots, strict=True):
+            if slot != NO_SLOT:
+                key.newest.append_one(slot, event_id)
+        self._expected, self._promised = self._promised, -1
+
+    def _doubt(self, stored: IdSet) -> None:
+        if len(stored) != self._expected:
+            for key in self._keys:
+                key.newest.doubt()
+
+    def known(self, bodies: Sequence[pa.RecordBatch], stored: IdSet) -> KeyMasks:
+        """Masks of the events in ``bodies`` that have the key, and of those with a known value.
+
+        A value is known if an event with it is stored or comes earlier in ``bodies``. Only for
+        an index of one key of depth 1.
+        """
+        self._doubt(stored)
+        (key,), ((rows, slots),) = self._keys, self._worked_out(bodies).rows
+        assert isinstance(key.newest, NewestByKey), "one event a value"
+        total = sum(body.num_rows for body in bodies)
+        keyed, follows = np.zeros(total, dtype=np.bool_), np.zeros(total, dtype=np.bool_)
+        keyed[rows] = True
+        follows[rows] = ~is_first(slots) | key.newest.lives(slots, stored)
+        return KeyMasks(keyed, follows)
+
+    def newest_of(self, value: object, stored: IdSet) -> int | None:
+        """The id of the stored event with this value; None: there is none. Only for an index of one
+        key of depth 1."""
+        (key,) = self._keys
+        assert isinstance(key.newest, NewestByKey), "one event a value"
+        slot = key.values.slot_of(value)
+        return None if slot == NO_SLOT else key.newest.newest_of(slot, stored)
+
+    @property
+    def renumberings(self) -> int:
+        """How often values without an event were dropped. Only for an index of one key."""
+        (key,) = self._keys
+        return key.values.renumberings
+
+    def texts(self, known_count: int = 0) -> list[str]:
+        """The values that are texts, with and without a stored event, in the order in which they
+        occurred first; without as many of the oldest as are known since the last renumbering. Only
+        for an index of one key."""
+        (key,) = self._keys
+        return key.values.texts(known_count)
+
+    def append(self, bodies: Sequence[pa.RecordBatch], ids: int | Int64s) -> None:
+        """Add stored events; ``ids`` are ascending, or the first of consecutive ids."""
+        looked_at = self._last is not None and _same(self._last.bodies, bodies)
+        publish = self._worked_out(bodies)
+        for key, (rows, slots) in zip(self._keys, publish.rows, strict=True):
+            own = rows + ids if isinstance(ids, int) else ids[rows]
+            key.newest.append(slots, own)
+        self._expected = self._promised if looked_at else -1
+        self._last, self._promised = None, -1
+
+    def prune(self, stored: IdSet) -> None:
+        """Drop values without a stored event. Runs by itself when the number of values doubles."""
+        for values, newest in self._keys:
+            alive = newest.prune(len(values), stored)
+            values.keep(alive)
+        self._last = None
+        self._pruned = max(len(self), PRUNE_MIN)
+
+    def renumbered(self, alive: Bools) -> None:
+        """Follow a renumbering of the shared values: only those ``alive`` are left, in order."""
+        (key,) = self._keys
+        assert isinstance(key.newest, NewestByKey), "one event a value"
+        key.newest.keep(alive)
+        self._last = None
+
+    def _worked_out(self, bodies: Sequence[pa.RecordBatch]) -> _Publish:
+        if self._last is None or not _same(self._last.bodies, bodies):
+            rows = tuple(_rows_and_slots(key, bodies) for key in self._keys)
+            self._last = _Publish(tuple(bodies), rows)
+            for key in self._keys:
+                key.newest.reset()
+        return self._last
+
+
+def _same(one: Sequence[pa.RecordBatch], other: Sequence[pa.RecordBatch]) -> bool:
+    return len(one) == len(other) and all(map(lambda a, b: a is b, one, other))
+
+
+def _rows_and_slots(key: _Key, bodies: Sequence[pa.RecordBatch]) -> tuple[Int64s, Int64s]:
+    found = [key.values.slots_of(body) for body in bodies]
+    slots = found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.int64), *found])
+    key.newest.grow(len(key.values))
+    rows = np.flatnonzero(slots != NO_SLOT)
+    return rows, slots if len(rows) == len(slots) else slots[rows]

@@ -1,0 +1,36 @@
+"""Assigns events to lanes by the value of one of their properties (SEM D11)."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_core.columns.events.batch import ids_of
+from penstock_core.columns.keys.key_values import NO_SLOT, Values
+
+Lanes = tuple[list[Hashable], list[int], "array[int]"]
+"""The key of each lane, the end of each in the ids, and the ids: lane by lane, ascending."""
+
+
+def lanes_of(batches: Sequence[pa.RecordBatch], name: str) -> Lanes:
+    """The lanes of stored batches by the property ``name``.
+
+    Values are equal as they are for publish keys (``columns.keys.keys``). All events without a
+    value that counts share one lane, whose key is None.
+    """
+    ids = array("q")
+    if not batches:
+        return [], [], ids
+    values = Values(name)
+    slots = np.concatenate([values.slots_of(batch) for batch in batches])
+    order = np.argsort(slots, kind="stable")
+    ranked = slots[order]
+    starts = np.flatnonzero(np.diff(ranked, prepend=NO_SLOT - 1))
+    keys = values.known()
+    lanes = [None if slot == NO_SLOT else keys[slot] for slot in ranked[starts].tolist()]
+    own = np.concatenate([ids_of(batch) for batch in batches])[order]
+    ids.frombytes(own.astype("=i8", copy=False).tobytes())
+    return lanes, [*starts[1:].tolist(), len(ranked)], ids

@@ -1,0 +1,123 @@
+"""Message fields as columns for selectors (SEM P1, P2).
+
+Messages are decoded a batch at a time, without an object per message. A row without a message,
+with an unknown type, or with bytes that do not match its type, has nulls: "unknown" in selectors.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_core.columns.protobuf.descriptors import Descriptors, descriptors_of
+from penstock_core.columns.schema import compute as pc
+from penstock_core.vocabulary.errors import InvalidEvent
+
+TYPE_HEADER = "message_type"
+"""The header that names the type of the message in an event's data."""
+_PARTS: Final = 16
+"""Number of parts into which data with a broken message is split to find it."""
+
+
+class MessageFields:
+    """Reads fields of a channel's messages, for one set of descriptors."""
+
+    def __init__(self, descriptors: Descriptors) -> None:
+        self._descriptors = descriptors
+        self._last: tuple[pa.RecordBatch, dict[str, tuple[pa.Array, pa.RecordBatch]]] | None = None
+        """The last decoded batch: selectors and joins read one batch in turn."""
+
+    def roots(self, batch: pa.RecordBatch, name: str) -> tuple[list[Any], Any]:
+        """The columns of the field ``name``, one for each message type that has it.
+
+        Also the mask of rows with a message of such a type; None if there is no such row.
+        """
+        found: list[Any] = []
+        owned: Any = None
+        for kind, rows in self._rows_of_types(batch).items():
+            if not self._descriptors.has_field(kind, name):
+                continue
+            where, decoded = self._decoded(batch, kind, rows)
+            column = decoded.column(decoded.schema.get_field_index(name))
+            found.append(column.take(where))
+            owned = rows if owned is None else pc.or_(owned, rows)
+        return found, owned
+
+    def _rows_of_types(self, batch: pa.RecordBatch) -> dict[str, Any]:
+        """For each known message type, the mask of rows that hold one."""
+        index = batch.schema.get_field_index("headers")
+        if index < 0:
+            return {}
+        headers = batch.column(index)
+        place = headers.type.get_field_index(TYPE_HEADER)
+        if place < 0:
+            return {}
+        names = pc.struct_field(headers, [place])
+        return {
+            kind: pc.equal(names, kind).fill_null(fill_value=False)
+            for kind in pc.unique(names).to_pylist()
+            if kind in self._descriptors and not self._descriptors.is_too_wide(kind)
+        }
+
+    def _decoded(self, batch: pa.RecordBatch, kind: str, rows: Any) -> Any:
+        """The position of each row's message among the decoded messages, and the messages."""
+        if self._last is None or self._last[0] is not batch:
+            self._last = (batch, {})
+        known = self._last[1]
+        if kind not in known:
+            data = _data(batch).filter(rows)
+            places = np.cumsum(rows.to_numpy(zero_copy_only=False)) - 1
+            messages, broken = self._messages(kind, data)
+            where = pc.if_else(rows, pa.array(places, pa.int64()), None)
+            if broken:
+                where = pc.if_else(pc.is_in(where, pa.array(broken, pa.int64())), None, where)
+            known[kind] = (where, messages)
+        return known[kind]
+
+    def _messages(self, kind: str, data: Any) -> tuple[pa.RecordBatch, list[int]]:
+        """The messages as columns, and the positions of those that cannot be decoded."""
+        try:
+            return self._descriptors.table(kind, data), []
+        except InvalidEvent:
+            broken = self._broken(kind, data, 0)
+        places = np.zeros(len(data), dtype=np.bool_)
+        places[broken] = True
+        whole = pc.if_else(pa.array(places), pa.scalar(b"", pa.binary()), data)
+        return self._descriptors.table(kind, whole), broken
+
+    def _broken(self, kind: str, data: Any, first: int) -> list[int]:
+        """The positions, counted from ``first``, of messages in ``data`` that cannot be decoded.
+
+        Decoding messages one by one is slow, so only parts with an error are split further.
+        """
+        if len(data) == 1:
+            return [first]
+        found: list[int] = []
+        step = -(-len(data) // _PARTS)
+        for at in range(0, len(data), step):
+            part = data.slice(at, step)
+            try:
+                self._descriptors.table(kind, part)
+            except InvalidEvent:
+                found += self._broken(kind, part, first + at)
+        return found
+
+
+def _data(batch: pa.RecordBatch) -> Any:
+    index = batch.schema.get_field_index("data")
+    if index >= 0:
+        return batch.column(index)
+    return pa.repeat(pa.scalar(b"", pa.binary()), batch.num_rows)
+
+
+@lru_cache(maxsize=64)
+def _fields_of(serialized: bytes) -> MessageFields:
+    return MessageFields(descriptors_of(serialized))
+
+
+def fields_of(serialized: bytes) -> MessageFields | None:
+    """The field reader of a channel's messages; None for a channel without descriptors."""
+    return _fields_of(serialized) if serialized else None

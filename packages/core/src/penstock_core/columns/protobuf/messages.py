@@ -1,0 +1,141 @@
+"""Messages for clients: encode and decode them, and read them as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.protobuf.descriptors import Descriptors, descriptors_of, require_protobuf
+from penstock_core.columns.protobuf.fields import TYPE_HEADER
+from penstock_core.vocabulary.errors import InvalidEvent
+
+
+class Messages:
+    """The message types of a channel or queue, by its current descriptors (SEM P)."""
+
+    def __init__(self, store: str, descriptors: bytes) -> None:
+        self._store = store
+        self._descriptors = descriptors_of(descriptors) if descriptors else None
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Full names of the message types, sorted; empty without descriptors."""
+        return self._descriptors.types if self._descriptors is not None else ()
+
+    def event(self, message_type: str, message: object, **parts: Any) -> Event:
+        """An event that carries a message.
+
+        ``message`` is a dictionary in the JSON mapping of Protocol Buffers, JSON text, or a
+        message object. ``parts`` are the arguments of :class:`Event` except ``data``.
+
+        Raises ``InvalidEvent`` if the type is unknown, or the message does not match it
+        (SEM P3).
+        """
+        data = self._known(message_type).encoded(message_type, message)
+        headers = {**(parts.pop("headers", None) or {}), TYPE_HEADER: message_type}
+        return Event(data, headers=headers, **parts)
+
+    def has(self, event: Event) -> bool:
+        """True if the event carries a message of a known type."""
+        kind = self.type_of(event)
+        return kind is not None and kind in self.types
+
+    def type_of(self, event: Event) -> str | None:
+        """The message type named in the event's header ``message_type``; None if there is none."""
+        kind = event.headers.get(TYPE_HEADER)
+        return str(kind) if kind is not None else None
+
+    def decode(self, event: Event) -> dict[str, Any]:
+        """The event's message as a dictionary in the JSON mapping.
+
+        Raises ``InvalidEvent`` if the event names no type or an unknown one, or if its data does
+        not match the type.
+        """
+        kind = self.type_of(event)
+        if kind is None:
+            raise InvalidEvent(
+                f"event {event.event_id} names no message type (header {TYPE_HEADER})"
+            )
+        return self._known(kind).decoded(kind, event.data)
+
+    def table(self, message_type: str, events: Iterable[Event] | pa.Array) -> pa.RecordBatch:
+        """Messages of one type as columns, one row each, from events or from a column of data.
+
+        Raises ``InvalidEvent`` if the type is unknown, or some data does not match it.
+        """
+        descriptors = self._known(message_type)
+        if isinstance(events, pa.ChunkedArray):
+            events = events.combine_chunks()
+        if not isinstance(events, pa.Array):
+            events = pa.array([event.data for event in events], pa.binary())
+        return descriptors.table(message_type, events)
+
+    def seen_in(self, stored: pa.Schema) -> pa.Schema:
+        """The columns of the store, with message fields added to the properties.
+
+        These are all names that a selector can use (SEM P1).
+        """
+        if self._descriptors is None:
+            return stored
+        none = pa.array([], pa.binary())
+        fields = [
+            field
+            for kind in self.types
+            if not self._descriptors.is_too_wide(kind)
+            for field in self._descriptors.table(kind, none).schema
+        ]
+        index = stored.get_field_index("properties")
+        if index < 0:
+            return stored.append(pa.field("properties", pa.struct(fields)))
+        properties = pa.field("properties", pa.struct([*stored.field(index).type, *fields]))
+        return stored.set(index, properties)
+
+    def _known(self, message_type: str) -> Descriptors:
+        if self._descriptors is None:
+            raise InvalidEvent(
+                f"{self._store} has no descriptors, so no message type {message_type!r}; "
+                "set them first: edit(descriptors=...)"
+            )
+        return self._descriptors
+
+
+def descriptor_set(given: object) -> bytes:
+    """A serialized ``FileDescriptorSet``, including all imports.
+
+    ``given`` is a serialized set, a message class, a module made by ``protoc``, or a list of
+    these. Raises :class:`TypeError` for anything else, and :class:`Unavailable` without the
+    extra ``protobuf``.
+    """
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)
+    require_protobuf()
+    from google.protobuf import descriptor_pb2
+
+    files: dict[str, Any] = {}
+
+    def add(file: Any) -> None:
+        if file.name in files:
+            return
+        for imported in file.dependencies:
+            add(imported)
+        found = descriptor_pb2.FileDescriptorProto()
+        file.CopyToProto(found)
+        files[file.name] = found
+
+    for each in given if isinstance(given, list | tuple) else [given]:
+        if isinstance(each, bytes):
+            for found in descriptor_pb2.FileDescriptorSet.FromString(each).file:
+                files.setdefault(found.name, found)
+            continue
+        descriptor = getattr(each, "DESCRIPTOR", None)
+        if descriptor is None:
+            raise TypeError(
+                f"{type(each).__name__} is not a descriptor set; give its bytes, a message class "
+                f"or "
+                "a module made by protoc"
+            )
+        add(getattr(descriptor, "file", descriptor))
+    return bytes(descriptor_pb2.FileDescriptorSet(file=files.values()).SerializeToString())

@@ -1,0 +1,162 @@
+"""One column for the numbers of a property (SEM E10).
+
+A channel stores the integers and the floats of one property in two fields, so that each event
+keeps its type. Wherever columns are shown, the two are one column of doubles, if each integer is
+exact as a double; else they stay two, under the names of their types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_core.columns.schema import compute as pc
+from penstock_core.columns.schema.layout import LOGICAL_NAME
+from penstock_core.columns.schema.shapes import (
+    ListShape,
+    Shape,
+    Slot,
+    StructShape,
+    arrow_type,
+    label,
+    struct_shape,
+)
+from penstock_core.columns.schema.struct_fields import fields_of
+
+EXACT_MAX: Final = 1 << 53
+"""Integers up to this one, and down to its negative, are exact as doubles."""
+
+_DOUBLE: Final = "double"
+_NUMBERS: Final = frozenset(("int8", "int16", "int32", "int64", "float", _DOUBLE))
+
+
+class NotExact(Exception):
+    """Raised where an integer has no double of the same value."""
+
+
+class ShownColumn(NamedTuple):
+    """One column that readers see: a field of a struct, or the two of one property's numbers."""
+
+    name: str
+    logical: str
+    """Name of the property in it."""
+    shape: Shape
+    sources: tuple[int, ...]
+    """Indexes of its fields in the struct."""
+    is_joined: bool
+    """True if it has to be computed: from two fields, or because a field inside it has to."""
+
+    @property
+    def field(self) -> pa.Field:
+        """The Arrow field, with the property's name in its metadata if it differs."""
+        return _field(self.name, self.logical, arrow_type(self.shape))
+
+    def of(self, arrays: Sequence[pa.Array], shapes: Sequence[Shape]) -> pa.Array:
+        """The column, from its sources and their shapes. Raises :class:`NotExact`."""
+        columns = [_shown(*pair, self.shape) for pair in zip(arrays, shapes, strict=True)]
+        return columns[0] if len(columns) == 1 else pc.coalesce(*columns)
+
+
+def shown_columns(shape: StructShape) -> tuple[ShownColumn, ...]:
+    """The columns in which readers see the fields of a struct, in the order of the fields."""
+    groups: list[tuple[Slot, Shape, list[int]]] = []
+    for index, slot in enumerate(shape.slots):
+        for at, (first, known, sources) in enumerate(groups):
+            both = joined_shape(known, slot.shape) if first.logical == slot.logical else None
+            if both is not None:
+                groups[at] = (first, both, [*sources, index])
+                break
+        else:
+            groups.append((slot, slot.shape, [index]))
+    taken = {slot.name for slot in shape.slots}
+    found = []
+    for first, stored, sources in groups:
+        shown = _shown_shape(stored)
+        names = [shape.slots[index].name for index in sources]
+        name = first.logical if first.logical in names or len(names) == 1 else ""
+        if not name:
+            name = f"{first.logical}::{label(shown).replace('float', 'number')}"
+        if len(names) == 1 or (name in taken and name not in names):
+            name = names[0]
+        is_joined = len(names) > 1 or shown != stored
+        found.append(
+            ShownColumn(name, first.logical, shown, sources=tuple(sources), is_joined=is_joined)
+        )
+    return tuple(found)
+
+
+def typed_columns(shape: StructShape) -> dict[str, int]:
+    """The fields of a struct by the names under which readers can have them as they are stored:
+    for each that is shown joined to another one, the name of the property with its type."""
+    found: dict[str, int] = {}
+    taken = {slot.name for slot in shape.slots}
+    for column in shown_columns(shape):
+        if len(column.sources) == 1:
+            continue
+        for index in column.sources:
+            slot = shape.slots[index]
+            name = f"{slot.logical}::{label(slot.shape)}"
+            found[slot.name if name in taken else name] = index
+    return found
+
+
+def typed_field(name: str, slot: Slot) -> pa.Field:
+    """The Arrow field of a column under a name of :func:`typed_columns`."""
+    return _field(name, slot.logical, arrow_type(slot.shape))
+
+
+def has_joined(kind: pa.StructType) -> bool:
+    """True if a struct of properties has numbers of one property in two fields, at any depth."""
+    return any(column.is_joined for column in shown_columns(struct_shape(kind)))
+
+
+def _field(name: str, logical: str, kind: pa.DataType) -> pa.Field:
+    metadata = {LOGICAL_NAME: logical.encode()} if name != logical else None
+    return pa.field(name, kind, metadata=metadata)
+
+
+def joined_shape(one: Shape, other: Shape) -> Shape | None:
+    """The shape that holds the numbers of both as doubles; None if one is of something else."""
+    if isinstance(one, ListShape) and isinstance(other, ListShape):
+        element = joined_shape(one.element, other.element)
+        return None if element is None else ListShape(element)
+    return _DOUBLE if one in _NUMBERS and other in _NUMBERS else None
+
+
+def _shown_shape(shape: Shape) -> Shape:
+    if isinstance(shape, ListShape):
+        return ListShape(_shown_shape(shape.element))
+    if isinstance(shape, StructShape):
+        return StructShape(
+            tuple(Slot(each.name, each.logical, each.shape) for each in shown_columns(shape))
+        )
+    return shape
+
+
+def _shown(array: pa.Array, stored: Shape, shown: Shape) -> pa.Array:
+    if stored == shown:
+        return array
+    if isinstance(stored, StructShape):
+        children = fields_of(array)
+        arrays, fields = [], []
+        for column in shown_columns(stored):
+            sources = [children[index] for index in column.sources]
+            arrays.append(column.of(sources, [stored.slots[i].shape for i in column.sources]))
+            fields.append(column.field)
+        return pa.StructArray.from_arrays(arrays, fields=fields, mask=_mask(array))
+    if isinstance(stored, ListShape) and isinstance(shown, ListShape):
+        values = _shown(array.flatten(), stored.element, shown.element)
+        lengths = np.asarray(pc.list_value_length(array).fill_null(0).to_numpy(), np.int64)
+        offsets = pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32())
+        return pa.ListArray.from_arrays(offsets, values, type=arrow_type(shown), mask=_mask(array))
+    try:
+        return array.cast(pa.float64())
+    except pa.ArrowInvalid as error:
+        raise NotExact(str(error)) from None
+
+
+def _mask(array: pa.Array) -> Any:
+    return array.is_null() if array.null_count else None

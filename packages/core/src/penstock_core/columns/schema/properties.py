@@ -1,0 +1,309 @@
+"""Converts dictionaries to property columns (SEM E2). :mod:`.rows` converts them back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from operator import itemgetter
+from types import NoneType
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from penstock_core.columns.schema import overflow
+from penstock_core.columns.schema.arrays import array_of
+from penstock_core.columns.schema.layout import (
+    PROPERTY_COLUMNS_MAX,
+    UTC_MICROSECONDS,
+    check_property_name,
+    key_path,
+)
+from penstock_core.columns.schema.nested_columns import Column, Level
+from penstock_core.columns.schema.shapes import (
+    LEAVES,
+    Shape,
+    ShapeBuilder,
+    StructShape,
+    arrow_type,
+    fits,
+    holds_empty_struct,
+    nesting,
+    united,
+)
+from penstock_core.columns.schema.values import NATIVE, NotAProperty, levels_of, refusal, survey
+from penstock_core.vocabulary.errors import InvalidEvent
+from penstock_core.vocabulary.nesting import NESTING_MAX
+
+Properties = Mapping[str, Any]
+
+
+class PropertyColumns(NamedTuple):
+    """The columns that carry the properties of a batch; None where not needed."""
+
+    properties: pa.StructArray | None = None
+    sparse: pa.BooleanArray | None = None
+    nulls: pa.ListArray | None = None
+    more: pa.BinaryArray | None = None
+    plan: pa.StructType | None = None
+    """The type of ``properties`` if it is common: one cached object for equal types."""
+
+
+NO_PROPERTIES: Final = PropertyColumns()
+
+COLUMN_NESTING_MAX: Final = 24
+"""Deepest nesting of lists and dictionaries in columns: Arrow's readers stop at 64 levels.
+
+Values nested deeper are kept in ``more``.
+"""
+
+_FAST: Final[dict[type, pa.DataType]] = {
+    **{kind: LEAVES[leaf] for kind, leaf in NATIVE.items()},
+    NoneType: LEAVES["null"],
+}
+
+_PLANS_MAX: Final = 1024
+_Plan = tuple[pa.StructType, list[pa.DataType]]
+_plans: dict[tuple[Any, ...], _Plan] = {}
+
+
+def property_columns(rows: Sequence[Properties | None]) -> PropertyColumns:
+    """The columns for a list of property dictionaries, one a row.
+
+    Raises :class:`InvalidEvent` with the event, the property and the types that are allowed.
+    """
+    if not any(rows):
+        return NO_PROPERTIES
+    uniform = _uniform(rows)
+    return uniform if uniform is not None else _general(rows)
+
+
+def _uniform(rows: Sequence[Properties | None]) -> PropertyColumns | None:
+    """Fast path: all rows have the same keys, and each key one type. None if not."""
+    first = rows[0]
+    if not first:
+        return None
+    try:
+        columns: Any
+        if len(rows) == 1:
+            columns = [(value,) for value in first.values()]
+            kinds = [_FAST.get(type(value)) for value in first.values()]
+        else:
+            if set(map(len, rows)) != {len(first)}:  # type: ignore[arg-type]  # None: caught
+                return None
+            columns = _columns(tuple(first), rows)
+            kinds = [_kind(column) for column in columns]
+        if None in kinds:
+            kinds = [
+                kind if kind is not None else _timestamp_kind(column)
+                for kind, column in zip(kinds, columns, strict=True)
+            ]
+        plan = _plan(tuple(first), kinds)
+        if plan is None:
+            return None
+        struct_type, types = plan
+        arrays = list(map(array_of, columns, types))
+    except (KeyError, TypeError, ValueError, OverflowError, pa.ArrowException):
+        return None  # the general path reports any error, with its place
+    struct = pa.Array.from_buffers(struct_type, len(rows), [None], 0, 0, arrays)
+    return PropertyColumns(struct, plan=struct_type)
+
+
+def _columns(names: tuple[str, ...], rows: Sequence[Any]) -> list[Sequence[Any]]:
+    # Name by name: a getter of all names would make a tuple of each row.
+    return [list(map(itemgetter(name), rows)) for name in names]
+
+
+def _kind(column: Sequence[Any]) -> pa.DataType | None:
+    kinds = set(map(type, column))
+    if len(kinds) > 1:
+        kinds.discard(NoneType)
+    return _FAST.get(kinds.pop()) if len(kinds) == 1 else None
+
+
+def _timestamp_kind(column: Sequence[Any]) -> pa.DataType | None:
+    aware = all(type(value) is datetime and value.tzinfo is UTC for value in column)
+    return UTC_MICROSECONDS if aware else None
+
+
+def _plan(names: tuple[str, ...], kinds: list[pa.DataType | None]) -> _Plan | None:
+    key = (names, *map(id, kinds))
+    plan = _plans.get(key)
+    if plan is not None:
+        return plan
+    if None in kinds or len(names) > PROPERTY_COLUMNS_MAX:
+        return None
+    for name in names:
+        check_property_name(name)
+    if len(_plans) >= _PLANS_MAX:
+        _plans.clear()
+    types = [kind for kind in kinds if kind is not None]
+    plan = _plans[key] = (pa.struct(list(zip(names, types, strict=True))), types)
+    return plan
+
+
+class _Cell(NamedTuple):
+    """One property value of one row that is to be placed in a slot."""
+
+    name: str
+    slot: int | None
+    plain: Any
+    value: Any
+
+
+def _general(rows: Sequence[Properties | None]) -> PropertyColumns:
+    """General path: types may differ, keys may be missing, values may be nested."""
+    growth = ShapeBuilder(limit=PROPERTY_COLUMNS_MAX)
+    places: dict[tuple[str, Shape | None], int | None] = {}
+    cells = [_cells(index, row, growth, places) for index, row in enumerate(rows)]
+    slots = growth.shape.slots
+    kept = {i: slot for i, slot in enumerate(slots) if not holds_empty_struct(slot.shape)}
+    shape = StructShape(tuple(kept.values()))
+    names = {index: slot.name for index, slot in kept.items()}
+    level = Level(shape)
+    written = [_written(level, names, row) for row in cells]
+    return PropertyColumns(
+        _struct([row.fields for row in written], shape) if shape.slots else None,
+        pa.array([row.sparse for row in written]) if any(row.sparse for row in written) else None,
+        pa.array([row.nulls or None for row in written], pa.list_(pa.string()))
+        if any(row.nulls for row in written)
+        else None,
+        pa.array([row.more for row in written], pa.binary())
+        if any(row.more for row in written)
+        else None,
+    )
+
+
+def _struct(rows: list[dict[str, Any] | None], shape: StructShape) -> pa.StructArray:
+    # Wrapped in a list, because Arrow converts a list of dictionaries much faster that way.
+    return pa.array([rows], pa.list_(arrow_type(shape))).values
+
+
+def _cells(
+    index: int,
+    row: Properties | None,
+    growth: ShapeBuilder,
+    places: dict[tuple[str, Shape | None], int | None],
+) -> list[_Cell]:
+    cells = []
+    for name, value in (row or {}).items():
+        try:
+            shape, plain = survey(value)
+        except NotAProperty as error:
+            raise refusal(error, index, name) from None
+        except RecursionError:
+            raise _too_deep(index, name) from None
+        if shape is None and levels_of(value) > NESTING_MAX:
+            raise _too_deep(index, name)
+        key = (name, shape)
+        if key not in places:
+            try:
+                check_property_name(name)
+            except InvalidEvent as error:
+                raise InvalidEvent(f"event {index}: {error}") from None
+            levels = 0 if shape is None else nesting(shape)
+            if levels > NESTING_MAX:
+                raise _too_deep(index, name)
+            if shape is None or levels > COLUMN_NESTING_MAX:
+                places[key] = None
+            else:
+                places[key] = growth.place(name, shape)
+        cells.append(_Cell(name, places[key], plain, value))
+    return cells
+
+
+def _too_deep(index: int, name: str) -> InvalidEvent:
+    return InvalidEvent(f"event {index}, {overflow.too_deep(name)}")
+
+
+class _Written(NamedTuple):
+    """One row in the form that Arrow converts."""
+
+    fields: dict[str, Any] | None = None
+    sparse: bool = False
+    nulls: list[str] = []  # noqa: RUF012 - a default that is never changed
+    more: bytes | None = None
+
+
+def _written(level: Level, names: dict[int, str], cells: list[_Cell]) -> _Written:
+    if not cells:
+        return _Written()
+    left_over = {cell.name: cell.value for cell in cells if cell.slot not in names}
+    inside = {cell.name: cell.plain for cell in cells if cell.slot in names}
+    nulls: list[str] = []
+    sparse = _gaps(level, {**left_over, **inside}, "", nulls, skip=left_over)
+    if not level.is_renamed:
+        fields = inside
+    else:
+        fields = {
+            names[cell.slot]: _arrow_named(
+                _column(level.columns[cell.name], cell.plain), cell.plain
+            )
+            for cell in cells
+            if cell.slot in names and cell.plain is not None
+        }
+    return _Written(
+        fields, sparse, nulls if sparse else [], overflow.encoded(left_over) if left_over else None
+    )
+
+
+def _gaps(
+    level: Level,
+    value: Mapping[str, Any],
+    path: str,
+    nulls: list[str],
+    skip: Mapping[str, Any] | None = None,
+) -> bool:
+    """True if a dictionary lacks a key of its level, at any depth. Collects paths of nulls."""
+    lacks = False
+    for logical, columns in level.columns.items():
+        if skip and logical in skip:
+            continue
+        if logical not in value:
+            lacks = True
+            continue
+        inner = value[logical]
+        if inner is None:
+            nulls.append(key_path(path, logical))
+        elif isinstance(inner, dict | list):
+            below = _column(columns, inner).level
+            if below is not None and _gaps_inside(below, inner, key_path(path, logical), nulls):
+                lacks = True
+    return lacks
+
+
+def _gaps_inside(level: Level, value: Any, path: str, nulls: list[str]) -> bool:
+    if isinstance(value, dict):
+        return _gaps(level, value, path, nulls)
+    lacks = False
+    for index, element in enumerate(value):
+        if element is not None and _gaps_inside(level, element, f"{path}[{index}]", nulls):
+            lacks = True
+    return lacks
+
+
+def _column(columns: list[Column], plain: Any) -> Column:
+    """The column that can hold a value, out of the columns of one name."""
+    if len(columns) == 1:
+        return columns[0]
+    shape, _ = survey(plain)
+    assert shape is not None, "a value columns cannot hold went to `more`"
+    for column in columns:
+        if fits(column.shape, shape):
+            return column
+    # A plain Python number no longer shows how narrow the published one was.
+    return next(column for column in columns if united(column.shape, shape) is not None)
+
+
+def _arrow_named(column: Column, plain: Any) -> Any:
+    """A plain value in which keys of dictionaries are replaced by names of Arrow fields."""
+    level = column.level
+    if level is None or not level.is_renamed:
+        return plain
+    if isinstance(plain, dict):
+        chosen = {
+            key: _column(level.columns[key], inner)
+            for key, inner in plain.items()
+            if inner is not None
+        }
+        return {item.name: _arrow_named(item, plain[key]) for key, item in chosen.items()}
+    return [None if element is None else _arrow_named(column, element) for element in plain]

@@ -1,0 +1,141 @@
+"""Counts and limits the property names of a channel, including names inside dictionaries.
+
+Every name may become a column for all readers of the channel. Publishers that generate names,
+from ids or times for example, get an error before their events are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock_core.columns.schema import overflow
+from penstock_core.columns.schema.layout import DICTIONARY, key_path
+from penstock_core.columns.schema.schema import Parts
+from penstock_core.columns.schema.schema_cache import SchemaMemo
+from penstock_core.columns.schema.shapes import ListShape, StructShape
+from penstock_core.vocabulary.errors import LimitReached
+
+_SCHEMAS_MAX: Final = 4_096
+_SHOWN_MAX: Final = 60
+
+NAMES_MAX: Final = 1_000
+"""Default limit of names per channel; 0 means no limit."""
+
+
+class PropertyNames:
+    """The property names of one channel."""
+
+    __slots__ = ("_first", "_known", "_others", "_schemas")
+
+    def __init__(self) -> None:
+        self._known: frozenset[str] = frozenset()
+        """Channels with the names of one schema share its set."""
+        self._first: int | None = None
+        """Number of the first schema whose names were added: most channels have no other."""
+        self._others: set[int] | None = None
+        """Numbers of the others, once there are any."""
+        self._schemas: set[bytes] | None = None
+        """Serialized schemas whose names are all known: cheaper to look up than an Arrow schema."""
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def add(self, schema: pa.Schema, number: int | None = None) -> None:
+        """Add the names of stored events with this schema, which has the number ``number``."""
+        if number is not None and not self._is_new(number):
+            return
+        names = _names.of(schema)
+        if not names <= self._known:
+            self._known = self._known | names if self._known else names
+
+    def _is_new(self, number: int) -> bool:
+        """Note the number of a schema; gives whether it was not known yet."""
+        if number == self._first:
+            return False
+        if self._first is None:
+            self._first = number
+            return True
+        if self._others is None:
+            self._others = set()
+        elif number in self._others:
+            return False
+        elif len(self._others) >= _SCHEMAS_MAX:
+            self._others.clear()
+        self._others.add(number)
+        return True
+
+    def add_more(self, batch: pa.RecordBatch) -> None:
+        """Add the names that a stored batch has in ``more``."""
+        self._known |= names_beside(batch)
+
+    def check(self, channel: str, batches: Iterable[Any], limit: int) -> None:
+        """Raise ``LimitReached`` if the new names in ``batches`` would exceed ``limit``.
+
+        ``batches`` are bodies with ``schema_bytes``, ``schema``, ``names`` and ``batch``.
+        """
+        if not limit:
+            return
+        new: dict[str, None] = {}
+        for body in batches:
+            if self._schemas is None or body.schema_bytes not in self._schemas:
+                new |= self._new_in(body)
+            if "more" in body.names:
+                new |= dict.fromkeys(sorted(names_beside(body.batch) - self._known))
+        if not new:
+            return
+        count = len(self._known) + len(new)
+        if count > limit:
+            name = next(iter(new))
+            shown = name if len(name) <= _SHOWN_MAX else f"{name[:_SHOWN_MAX]}..."
+            others = f" and {len(new) - 1} others" if len(new) > 1 else ""
+            raise LimitReached(
+                f"{channel} has {len(self._known)} property names, and {shown!r}{others} would "
+                f"make it {count}; the limit is {limit} (limits.property_names_max). Publish the "
+                f"varying part of the names as values, for example as a list of keys and values"
+            )
+
+    def _new_in(self, body: Any) -> dict[str, None]:
+        new = names_in(body.schema) - self._known
+        if not new:
+            if self._schemas is None:
+                self._schemas = set()
+            elif len(self._schemas) >= _SCHEMAS_MAX:
+                self._schemas.clear()
+            self._schemas.add(body.schema_bytes)
+        return dict.fromkeys(sorted(new))
+
+
+def names_in(schema: pa.Schema) -> frozenset[str]:
+    """The paths of all properties in a schema, including those inside dictionaries.
+
+    Elements of a list have the path of the list.
+    """
+    return frozenset(_paths("", Parts.of(schema).properties))
+
+
+_names = SchemaMemo(names_in)
+
+
+def _paths(path: str, shape: StructShape) -> Iterator[str]:
+    for slot in shape.slots:
+        if slot.logical == DICTIONARY:
+            continue
+        below = key_path(path, slot.logical)
+        yield below
+        inner = slot.shape
+        while isinstance(inner, ListShape):
+            inner = inner.element
+        if isinstance(inner, StructShape):
+            yield from _paths(below, inner)
+
+
+def names_beside(batch: pa.RecordBatch) -> set[str]:
+    """The names of the properties that a batch has in ``more``.
+
+    Names inside their values are not counted, because they never become columns.
+    """
+    cells = batch.column("more").drop_null().to_pylist()
+    return {key_path("", name) for cell in cells for name in overflow.nodes(cell)}

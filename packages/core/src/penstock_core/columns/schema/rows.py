@@ -1,0 +1,194 @@
+"""Reads rows of a stored batch or body one at a time, on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock_core.columns.schema import overflow
+from penstock_core.columns.schema.ipc import batch_bytes, batch_from, schema_bytes, schema_from
+from penstock_core.columns.schema.layout import PRIORITY_DEFAULT
+from penstock_core.columns.schema.nested_columns import Level
+from penstock_core.columns.schema.shapes import struct_shape
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+Publishers = Sequence[tuple[str, Sequence[tuple[int, int]]]]
+"""Pairs of a publisher (``user@host``) and the ids it published; no ids means all events."""
+
+
+BLOCK_ROWS: Final = 256
+"""Number of rows converted at once when a batch is read in order."""
+
+_NO_BLOCK: Final[tuple[int, list[Any]]] = (-BLOCK_ROWS, [])
+
+
+class Rows:
+    """Access to the values of a batch by row, without loss. Columns are looked up once.
+
+    With ``in_order``, values are converted a block at a time, which is many times faster for
+    reading from the first to the last row. Reading a row of an earlier block then costs as much
+    as without ``in_order``.
+    """
+
+    __slots__ = ("_blocks", "_columns", "_is_plain", "_level", "batch", "publishers")
+
+    def __init__(
+        self, batch: pa.RecordBatch, publishers: Publishers = (), *, in_order: bool = False
+    ) -> None:
+        self._blocks: dict[str, tuple[int, list[Any]]] | None = {} if in_order else None
+        self.batch = batch
+        self.publishers = publishers
+        self._columns: dict[str, pa.Array | None] = {}
+        self._level: Level | None = None
+        self._is_plain: bool | None = None
+
+    def value(self, name: str, row: int) -> Any:
+        """The value of a column in a row; None if it is null or the column is absent."""
+        blocks = self._blocks
+        if blocks is not None:
+            first, values = blocks.get(name, _NO_BLOCK)
+            place = row - first
+            if 0 <= place < len(values):
+                return values[place]
+            if 0 < place < 2 * BLOCK_ROWS:
+                return self._next_block(name, row)
+        return self._value(name, row)
+
+    def _next_block(self, name: str, row: int) -> Any:
+        assert self._blocks is not None, "read in order"
+        column = self._column(name)
+        first = row - row % BLOCK_ROWS
+        values: list[Any] = (
+            [None] * BLOCK_ROWS if column is None else column.slice(first, BLOCK_ROWS).to_pylist()
+        )
+        self._blocks[name] = first, values
+        return values[row - first]
+
+    def _value(self, name: str, row: int) -> Any:
+        column = self._column(name)
+        return None if column is None else column[row].as_py()
+
+    def _column(self, name: str) -> pa.Array | None:
+        try:
+            return self._columns[name]
+        except KeyError:
+            index = self.batch.schema.get_field_index(name)
+            column = self._columns[name] = self.batch.column(index) if index >= 0 else None
+            return column
+
+    def published(self, row: int) -> datetime | None:
+        """When the realm stored the event, in UTC; None in a body."""
+        index = self.batch.schema.get_field_index("published")
+        if index < 0:
+            return None
+        return _EPOCH + timedelta(microseconds=self.batch.column(index)[row].value)
+
+    def data(self, row: int) -> bytes:
+        """The payload of the event; empty if the batch has no column ``data``."""
+        if self._blocks is not None:  # inlines value(): saves a call per event
+            first, values = self._blocks.get("data", _NO_BLOCK)
+            if 0 <= row - first < len(values):
+                return values[row - first] or b""
+        return self.value("data", row) or b""
+
+    def wanted(self, first: int, end: int) -> tuple[Sequence[Any] | None, Sequence[Any] | None]:
+        """The data and the properties of rows that are read in order.
+
+        Each is None unless it was read for an earlier row: a consumer that reads the data of one
+        event mostly reads that of the next. Where it is None, each row is converted on demand.
+        """
+        blocks = self._blocks or {}
+        datas = self._list("data", first, end) if "data" in blocks else None
+        has_properties = self._is_plain and "properties" in blocks
+        return datas, self._list("properties", first, end) if has_properties else None
+
+    def _list(self, name: str, first: int, end: int) -> list[Any] | None:
+        column = self._column(name)
+        values: list[Any] | None = column and column.slice(first, end - first).to_pylist()
+        return values
+
+    def alone(self, row: int) -> tuple[bytes, bytes, Publishers]:
+        """One row as bytes, without the rest of the batch: its schema, its values, and its
+        publisher."""
+        batch, event_id = self.batch.slice(row, 1), self.value("event_id", row)
+        publishers = [
+            (publisher, spans)
+            for publisher, spans in self.publishers
+            if not spans or any(first <= event_id < end for first, end in spans)
+        ]
+        return schema_bytes(batch.schema), batch_bytes(batch).to_pybytes(), publishers
+
+    @classmethod
+    def restored(cls, schema: bytes, values: bytes, publishers: Publishers) -> Rows:
+        """A row that :meth:`alone` has given."""
+        return Rows(batch_from(values, schema_from(schema)), publishers)
+
+    def ttl(self, row: int) -> int:
+        """The event's own TTL in milliseconds; 0 if it has none."""
+        return self.value("ttl", row) or 0
+
+    def persistent(self, row: int) -> bool:
+        """False only where the publisher said so."""
+        return self.value("persistent", row) is not False
+
+    def transient(self, row: int) -> bool:
+        """True only where the publisher said so (SEM E8)."""
+        return self.value("transient", row) is True
+
+    def priority(self, row: int) -> int:
+        """The priority, 0 to 9."""
+        priority: int | None = self.value("priority", row)
+        return PRIORITY_DEFAULT if priority is None else priority
+
+    def headers(self, row: int) -> dict[str, Any]:
+        """The headers that are set."""
+        found: dict[str, Any] = self.value("headers", row) or {}
+        headers = {name: value for name, value in found.items() if value is not None}
+        if self.publishers:
+            headers |= self._stamped(self.value("event_id", row))
+        return headers
+
+    def _stamped(self, event_id: int) -> dict[str, str]:
+        """The headers publisher and host as the realm knows them (SEM E3)."""
+        for publisher, spans in self.publishers:
+            if not spans or any(first <= event_id < end for first, end in spans):
+                user, _, host = publisher.rpartition("@")
+                return {"publisher": user, "host": host} if user else {"host": host}
+        return {}
+
+    def properties(self, row: int) -> dict[str, Any]:
+        """The properties as published, with exact values, nulls and absent keys (SEM E2)."""
+        if self._is_plain and self._blocks is not None:
+            first, values = self._blocks.get("properties", _NO_BLOCK)
+            if 0 <= row - first < len(values):
+                return values[row - first] or {}
+        found: dict[str, Any] = self.value("properties", row) or {}
+        if self._is_plain:
+            return found
+        if self._is_plain is None:
+            self._is_plain = self._says_it_all()
+        if found:
+            level = self._properties_level()
+            sparse = self.value("sparse", row)
+            if sparse or level.is_renamed:
+                nulls = frozenset(self.value("nulls", row) or ()) if sparse else None
+                found = level.read(found, nulls)
+        left_over = self.value("more", row)
+        return {**found, **overflow.decoded(left_over)} if left_over else found
+
+    def _says_it_all(self) -> bool:
+        """True if the column alone gives the properties: no sparse rows, nothing in ``more``."""
+        if self._column("properties") is None or self._column("sparse") is not None:
+            return False
+        return self._column("more") is None and not self._properties_level().is_renamed
+
+    def _properties_level(self) -> Level:
+        if self._level is None:
+            field = self.batch.schema.field("properties")
+            self._level = Level(struct_shape(field.type))
+        return self._level

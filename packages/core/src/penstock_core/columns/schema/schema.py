@@ -1,0 +1,237 @@
+"""The schema of a channel. It only grows, and every batch can be converted to it."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_core.columns.schema.ipc import schema_bytes, schema_from
+from penstock_core.columns.schema.layout import BODY, FIELDS, STAMPED_FIELDS
+from penstock_core.columns.schema.schema_cache import SchemaMemo
+from penstock_core.columns.schema.schema_fit import explicit_nulls, fitted, lacks, spilled, unplaced
+from penstock_core.columns.schema.shapes import (
+    NO_SLOTS,
+    Slot,
+    StructShape,
+    Unsupported,
+    arrow_type,
+    grown,
+    struct_shape,
+)
+from penstock_core.vocabulary.errors import InvalidEvent
+
+CHANNEL_SCHEMA: Final = b"penstock.channel"
+"""Metadata key in a file's schema: the channel's schema, packed, if the file's differs."""
+SCHEMA_BYTES_MAX: Final = 16 << 20
+
+
+class Parts(NamedTuple):
+    """The parts of the schema of a body or stored batch."""
+
+    names: frozenset[str]
+    properties: StructShape
+    headers: StructShape
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> Parts:
+        """The parts of an Arrow schema. Raises ``InvalidEvent`` for columns that no event has."""
+        return _parts.of(schema)
+
+    @classmethod
+    def _of(cls, schema: pa.Schema) -> Parts:
+        names = frozenset(schema.names) & BODY.keys()
+        structs = {}
+        for name in ("properties", "headers"):
+            kind = schema.field(name).type if name in names else pa.struct([])
+            try:
+                structs[name] = struct_shape(kind)
+            except Unsupported as error:
+                raise InvalidEvent(
+                    f"{name}.{error.path} has the unsupported type {error.kind}"
+                ) from None
+        return cls(names, structs["properties"], structs["headers"])
+
+
+_parts = SchemaMemo(Parts._of)
+
+
+class _Plan(NamedTuple):
+    """The conversion of batches from one schema to that of the channel."""
+
+    parts: Parts
+    leaving: list[Slot]
+    makes_sparse: bool
+
+
+class ChannelSchema:
+    """The schema of a channel's stored events: grows with new properties, never shrinks."""
+
+    __slots__ = ("_grown", "_parts", "_plans", "arrow")
+
+    arrow: pa.Schema
+    """The Arrow schema of stored batches, including ``event_id`` and ``published``."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self.arrow = pa.schema([*STAMPED_FIELDS, *_fields(parts)])
+        self._grown = SchemaMemo(self._grow)
+        self._plans = SchemaMemo(self._plan)
+
+    @staticmethod
+    def empty() -> ChannelSchema:
+        """The schema of a channel without events. Channels to which the same is published share
+        what it grows to."""
+        return _EMPTY
+
+    @classmethod
+    def from_bytes(cls, message: bytes) -> Self:
+        """Decode a schema from :meth:`to_bytes`. Raises :class:`InvalidEvent` for other bytes."""
+        return cls(Parts.of(schema_from(message)))
+
+    @classmethod
+    def of_file(cls, message: bytes) -> Self:
+        """The schema that the channel had when a file was written, from the schema of the file.
+
+        The file itself may have fewer columns (:mod:`penstock_core.columns.files.lean_columns`).
+        Raises :class:`InvalidEvent`.
+        """
+        schema = schema_from(message)
+        packed = (schema.metadata or {}).get(CHANNEL_SCHEMA)
+        return cls.from_bytes(message if packed is None else _unpacked(packed))
+
+    def note(self, columns: pa.Schema) -> dict[bytes, bytes] | None:
+        """Metadata for a file with these ``columns``; None if they are the channel's schema."""
+        if columns.equals(self.arrow, check_metadata=True):
+            return None
+        packed = base64.b64encode(zlib.compress(self.to_bytes()))
+        return {CHANNEL_SCHEMA: packed}
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the columns, without those that the realm adds."""
+        return self._parts.names
+
+    @property
+    def properties(self) -> StructShape:
+        return self._parts.properties
+
+    @property
+    def headers(self) -> StructShape:
+        return self._parts.headers
+
+    def to_bytes(self) -> bytes:
+        """The schema as an Arrow IPC message."""
+        return schema_bytes(self.arrow)
+
+    def grown(self, body: pa.Schema) -> ChannelSchema:
+        """The schema that also fits batches of ``body``; this object itself if nothing is new."""
+        return self._grown.of(body)
+
+    def _grow(self, body: pa.Schema) -> ChannelSchema:
+        mine, theirs = self._parts, _parts.of(body)
+        properties = grown(mine.properties, theirs.properties.slots)
+        names = mine.names | theirs.names
+        if not properties.slots:
+            names -= {"properties"}
+        if (mine.properties.slots and lacks(mine.properties, properties)) or (
+            theirs.properties.slots and lacks(theirs.properties, properties)
+        ):
+            names |= {"sparse", "nulls"}
+        if unplaced(theirs.properties, properties):
+            names |= {"more"}
+        parts = Parts(names, properties, grown(mine.headers, theirs.headers.slots))
+        return self if parts == mine else ChannelSchema(parts)
+
+    def _plan(self, schema: pa.Schema) -> _Plan:
+        parts = _parts.of(schema)
+        mine = self._parts.properties
+        narrow = bool(parts.properties.slots) and lacks(parts.properties, mine)
+        return _Plan(parts, unplaced(parts.properties, mine), narrow)
+
+    def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Convert a stored batch to this schema without changing any event.
+
+        The schema must have :meth:`grown` by that of the batch before. A batch that has this
+        schema already is returned unchanged.
+        """
+        if batch.schema.equals(self.arrow, check_metadata=True):
+            return batch
+        plan = self._plans.of(batch.schema)
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        if plan.makes_sparse:
+            columns |= sparse_columns(batch, plan.parts.properties)
+        if plan.leaving:
+            columns["more"] = spilled(batch, plan.parts.properties, plan.leaving)
+        for name, shape, wanted in (
+            ("properties", plan.parts.properties, self._parts.properties),
+            ("headers", plan.parts.headers, self._parts.headers),
+        ):
+            if name in columns and wanted.slots:
+                columns[name] = fitted(columns[name], shape, wanted)
+        count = batch.num_rows
+        arrays = [
+            columns[field.name] if field.name in columns else _absent(field, count)
+            for field in self.arrow
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow)
+
+    def __repr__(self) -> str:
+        properties = ", ".join(slot.name for slot in self._parts.properties.slots)
+        return f"ChannelSchema({', '.join(self.arrow.names)}; properties: {properties or 'none'})"
+
+
+def _unpacked(packed: bytes) -> bytes:
+    try:
+        unpack = zlib.decompressobj()
+        message = unpack.decompress(base64.b64decode(packed, validate=True), SCHEMA_BYTES_MAX)
+    except (zlib.error, ValueError) as error:
+        raise InvalidEvent(
+            f"the description of the channel's columns in a file is damaged: {error}"
+        ) from error
+    if not unpack.eof:
+        raise InvalidEvent(
+            f"a file describes its channel's columns in more than {SCHEMA_BYTES_MAX} bytes"
+        )
+    return message
+
+
+def _fields(parts: Parts) -> list[pa.Field]:
+    shapes = {"properties": parts.properties, "headers": parts.headers}
+    return [
+        pa.field(name, arrow_type(shapes[name])) if name in shapes else FIELDS[name]
+        for name in BODY
+        if name in parts.names
+    ]
+
+
+def _absent(field: pa.Field, count: int) -> pa.Array:
+    if field.name == "data":
+        return pa.array([b""] * count, field.type)
+    return pa.nulls(count, field.type)
+
+
+def sparse_columns(batch: pa.RecordBatch, shape: StructShape) -> dict[str, pa.Array]:
+    """The columns ``sparse`` and ``nulls`` for a batch whose rows all become sparse.
+
+    Explicit nulls of rows that were not sparse are listed in ``nulls``.
+    """
+    count = batch.num_rows
+    names = batch.schema.names
+    dense = np.ones(count, dtype=np.bool_)
+    if "sparse" in names:
+        flags = batch.column("sparse").fill_null(fill_value=False)
+        dense = ~np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
+    columns: dict[str, pa.Array] = {"sparse": pa.array(np.ones(count, dtype=np.bool_))}
+    found = explicit_nulls(batch.column("properties"), shape, dense)
+    if found:
+        listed = batch.column("nulls").to_pylist() if "nulls" in names else [None] * count
+        merged = [found.get(row, listed[row]) for row in range(count)]
+        columns["nulls"] = pa.array(merged, pa.list_(pa.string()))
+    return columns
+
+
+_EMPTY: Final = ChannelSchema(Parts(frozenset(), NO_SLOTS, NO_SLOTS))

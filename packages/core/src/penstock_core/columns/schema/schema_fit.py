@@ -1,0 +1,237 @@
+"""Converts property columns from a narrow shape to a wider one, by columns, without loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock_core.columns.schema import overflow
+from penstock_core.columns.schema.layout import key_path
+from penstock_core.columns.schema.rows import Rows
+from penstock_core.columns.schema.shapes import (
+    NULL,
+    ListShape,
+    Shape,
+    Slot,
+    StructShape,
+    arrow_type,
+    fits,
+)
+from penstock_core.columns.schema.values import is_struct
+
+Indices = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Nulls = dict[int, list[str]]
+
+
+def place_of(source: Slot, target: StructShape) -> Slot | None:
+    """The slot of ``target`` that can hold the values of ``source`` without loss, or None."""
+    for slot in target.slots:
+        if slot.logical == source.logical and fits(slot.shape, source.shape):
+            return slot
+    return None
+
+
+def unplaced(source: StructShape, target: StructShape) -> list[Slot]:
+    """The slots of ``source`` without a place in ``target``; their values go to ``more``."""
+    return [slot for slot in source.slots if place_of(slot, target) is None]
+
+
+def lacks(source: Shape, target: Shape) -> bool:
+    """True if ``target`` has a property, at any depth, that ``source`` does not have.
+
+    Its null in a row from ``source`` means "absent", so such rows must become sparse.
+    """
+    if isinstance(source, ListShape) and isinstance(target, ListShape):
+        return lacks(source.element, target.element)
+    if not isinstance(source, StructShape) or not isinstance(target, StructShape):
+        return False
+    known = {slot.logical for slot in source.slots}
+    if any(slot.logical not in known for slot in target.slots):
+        return True
+    pairs = ((slot, place_of(slot, target)) for slot in source.slots)
+    return any(place is not None and lacks(slot.shape, place.shape) for slot, place in pairs)
+
+
+def fitted(array: pa.Array, source: Shape, target: Shape) -> pa.Array:
+    """``array`` in the Arrow type of ``target``. Values without a place in it are left out."""
+    kind = arrow_type(target)
+    if array.type.equals(kind, check_metadata=True):
+        return array
+    if source == NULL:
+        return pa.nulls(len(array), kind)
+    if isinstance(source, StructShape) and isinstance(target, StructShape):
+        return _fitted_struct(array, source, target, kind=kind)
+    if isinstance(source, ListShape) and isinstance(target, ListShape):
+        inner = fitted(array.values, source.element, target.element)
+        own = array.buffers()[:2]
+        return pa.Array.from_buffers(kind, len(array), own, array.null_count, array.offset, [inner])
+    return array.cast(kind)
+
+
+def _fitted_struct(
+    array: pa.StructArray, source: StructShape, target: StructShape, kind: pa.StructType
+) -> pa.StructArray:
+    children: dict[str, pa.Array] = {}
+    for index, slot in enumerate(source.slots):
+        place = place_of(slot, target)
+        if place is not None:
+            children[place.name] = fitted(array.field(index), slot.shape, place.shape)
+    arrays = [
+        children[slot.name] if slot.name in children else pa.nulls(len(array), field.type)
+        for slot, field in zip(target.slots, kind, strict=True)
+    ]
+    mask = array.is_null() if array.null_count else None
+    return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=mask)
+
+
+def explicit_nulls(array: pa.StructArray, shape: StructShape, rows: Bools) -> Nulls:
+    """The paths of all nulls, by row, in the rows picked by ``rows``; none of them is sparse."""
+    found: Nulls = {}
+    owners = np.where(rows & ~_is_null(array), np.arange(len(array)), -1)
+    _collect(array, shape, owners, path=lambda _: "", found=found)
+    return found
+
+
+def _is_null(array: pa.Array) -> Bools:
+    if array.null_count == 0:
+        return np.zeros(len(array), dtype=np.bool_)
+    return np.asarray(array.is_null().to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _collect(
+    array: pa.StructArray,
+    shape: StructShape,
+    owners: Indices,
+    path: Callable[[int], str],
+    found: Nulls,
+) -> None:
+    """Add the paths of nulls in a struct to ``found``.
+
+    ``owners`` has the row of each element, -1 to skip it; ``path`` gives the path of an element.
+    """
+    fields: dict[str, list[tuple[Shape, pa.Array]]] = {}
+    for index, slot in enumerate(shape.slots):
+        fields.setdefault(slot.logical, []).append((slot.shape, array.field(index)))
+    for logical, typed in fields.items():
+        empty = owners >= 0
+        for _, child in typed:
+            empty &= _is_null(child)
+        for element in np.flatnonzero(empty).tolist():
+            found.setdefault(int(owners[element]), []).append(key_path(path(element), logical))
+        for inner, child in typed:
+            if is_struct(inner):
+                _descend(child, inner, owners, path=_below(path, logical), found=found)
+
+
+def _below(path: Callable[[int], str], logical: str) -> Callable[[int], str]:
+    return lambda element: key_path(path(element), logical)
+
+
+def _descend(
+    array: pa.Array, shape: Shape, owners: Indices, path: Callable[[int], str], found: Nulls
+) -> None:
+    owners = np.where(_is_null(array), -1, owners)
+    if isinstance(shape, StructShape):
+        _collect(array, shape, owners, path=path, found=found)
+        return
+    assert isinstance(shape, ListShape), "a struct lies below"
+    offsets = np.asarray(array.offsets.to_numpy(), dtype=np.int64)
+    parents = np.repeat(np.arange(len(array)), np.diff(offsets))
+    first, end = int(offsets[0]), int(offsets[-1])
+    positions = np.arange(first, end) - offsets[parents]
+
+    def element_path(element: int) -> str:
+        return f"{path(int(parents[element]))}[{positions[element]}]"
+
+    values = array.values.slice(first, end - first)
+    _descend(values, shape.element, owners[parents], path=element_path, found=found)
+
+
+_WIDTH: Final[dict[str, type]] = {
+    "int8": np.int8,
+    "int16": np.int16,
+    "int32": np.int32,
+    "float": np.float32,
+}
+
+
+def spilled(batch: pa.RecordBatch, source: StructShape, slots: list[Slot]) -> pa.BinaryArray:
+    """The column ``more`` of a batch after ``slots`` of its properties moved there.
+
+    This is a Python loop over the rows.
+    """
+    rows = Rows(batch)
+    struct = batch.column("properties")
+    columns = {slot.name: struct.field(source.slots.index(slot)) for slot in slots}
+    leaving = {slot.name for slot in slots}
+    staying = {slot.logical for slot in source.slots if slot.name not in leaving}
+    return pa.array(
+        [
+            overflow.extended(
+                rows.value("more", row),
+                typed_properties(
+                    rows.properties(row), row, slots, columns=columns, staying=staying
+                ),
+            )
+            for row in range(batch.num_rows)
+        ],
+        pa.binary(),
+    )
+
+
+def typed_properties(
+    properties: dict[str, Any],
+    row: int,
+    slots: list[Slot],
+    columns: dict[str, pa.Array],
+    staying: set[str],
+) -> dict[str, Any]:
+    """The properties of a row that come from ``slots``, with numbers as wide as in the column.
+
+    A null is included only if no column of its name is ``staying``.
+    """
+    found: dict[str, Any] = {}
+    for slot in slots:
+        if slot.logical not in properties:
+            continue
+        if columns[slot.name][row].is_valid:
+            found[slot.logical] = _typed(slot.shape, properties[slot.logical])
+        elif slot.logical not in staying:
+            found.setdefault(slot.logical, None)
+    return found
+
+
+def _typed(shape: Shape, value: Any) -> Any:
+    """A value read from a column, with numbers as wide as in the column."""
+    if value is None:
+        return None
+    if isinstance(shape, ListShape):
+        return [_typed(shape.element, element) for element in value]
+    if isinstance(shape, StructShape):
+        return {key: _typed_inner(shape, key, inner) for key, inner in value.items()}
+    return _WIDTH[shape](value) if shape in _WIDTH else value
+
+
+def _typed_inner(shape: StructShape, key: str, value: Any) -> Any:
+    slots = [slot for slot in shape.slots if slot.logical == key]
+    for slot in slots:
+        if len(slots) == 1 or _suits(slot.shape, value):
+            return _typed(slot.shape, value)
+    return value
+
+
+def _suits(shape: Shape, value: Any) -> bool:
+    if isinstance(shape, ListShape):
+        return isinstance(value, list) and all(
+            element is None or _suits(shape.element, element) for element in value
+        )
+    if isinstance(shape, StructShape):
+        return isinstance(value, dict)
+    if shape.startswith("int"):
+        return type(value) is int
+    return shape in ("float", "double") and type(value) is float

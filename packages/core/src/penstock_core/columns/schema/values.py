@@ -1,0 +1,231 @@
+"""Python values of properties: the supported types, and their exact Arrow types (SEM E2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_core.columns.schema.layout import PROPERTY_TYPES, check_property_name, key_path
+from penstock_core.columns.schema.shapes import (
+    LEAVES,
+    NAIVE,
+    NULL,
+    ListShape,
+    Shape,
+    ShapeBuilder,
+    StructShape,
+    united,
+)
+from penstock_core.columns.schema.shapes import UTC as AWARE
+from penstock_core.vocabulary.errors import InvalidEvent
+from penstock_core.vocabulary.nesting import NESTING_MAX
+
+NATIVE: Final[dict[type, str]] = {
+    bool: "bool",
+    int: "int64",
+    float: "double",
+    str: "string",
+    bytes: "binary",
+}
+"""Python types whose values Arrow takes unchanged, each with its leaf type."""
+
+_NUMPY: Final[dict[type, str]] = {
+    np.bool_: "bool",
+    np.int8: "int8",
+    np.int16: "int16",
+    np.int32: "int32",
+    np.int64: "int64",
+    np.float32: "float",
+    np.float64: "double",
+    np.str_: "string",
+    np.bytes_: "binary",
+}
+
+_HINTS: Final = {
+    "date": "use a datetime",
+    "Decimal": "use a string, or a float if rounding is fine",
+    "tuple": "use a list",
+    "set": "use a list",
+    "frozenset": "use a list",
+    "ndarray": "use list(array)",
+    "timedelta": "use a number",
+    "UUID": "use str(value) or value.bytes",
+    "datetime64": "use value.astype(object), a datetime",
+}
+
+_INT64_MIN: Final = -(1 << 63)
+_INT64_MAX: Final = (1 << 63) - 1
+
+
+class NotAProperty(Exception):
+    """Raised for a value that no property can have. ``path`` grows while the error propagates."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.trail: list[str | int] = []
+
+    @property
+    def path(self) -> str:
+        """The path of the value inside the properties, as in the column ``nulls``."""
+        path = ""
+        for step in reversed(self.trail):
+            path = key_path(path, step) if isinstance(step, str) else f"{path}[{step}]"
+        return path
+
+
+def leaf_of(value: Any) -> tuple[str, Any]:
+    """The leaf type of a single value, and the plain Python value that Arrow stores for it."""
+    leaf = NATIVE.get(type(value))
+    if leaf is None:
+        return _foreign_leaf(value)
+    if leaf == "int64":
+        _check_int64(value)
+    elif leaf == "string":
+        _check_text(value)
+    return leaf, value
+
+
+def _check_int64(value: int) -> None:
+    if not _INT64_MIN <= value <= _INT64_MAX:
+        raise NotAProperty(f"{value} does not fit int64; send it as a string")
+
+
+def _check_text(value: str) -> None:
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise NotAProperty(f"{error}; send it as bytes") from None
+
+
+def _foreign_leaf(value: Any) -> tuple[str, Any]:
+    if value is None:
+        return NULL, None
+    leaf = _NUMPY.get(type(value))
+    if leaf is not None:
+        return leaf, value.item()
+    if isinstance(value, datetime):
+        return _timestamp_leaf(value)
+    if isinstance(value, pa.Scalar):
+        return _scalar_leaf(value)
+    for kind, convert in _SUBCLASSED.items():
+        if isinstance(value, kind):
+            return leaf_of(convert(value))
+    name = type(value).__name__
+    hint = _HINTS.get(name)
+    raise NotAProperty(f"{name} is not supported{'; ' + hint if hint else ''}")
+
+
+_SUBCLASSED: Final[dict[type, Callable[[Any], Any]]] = {
+    int: int,
+    float: float,
+    str: lambda value: str.__str__(value),
+    bytes: bytes,
+    bytearray: bytes,
+    memoryview: bytes,
+}
+"""Converters to the base type: a value of a subclass, such as IntEnum, is stored as that."""
+
+
+def _timestamp_leaf(value: datetime) -> tuple[str, datetime]:
+    if getattr(value, "nanosecond", 0):
+        raise NotAProperty("the timestamp has nanoseconds; round it to microseconds")
+    if value.utcoffset() is None:
+        return NAIVE, value.replace(tzinfo=None)
+    try:
+        return AWARE, value.astimezone(UTC)
+    except OverflowError:
+        raise NotAProperty(f"{value} is outside the years 1 to 9999 in UTC") from None
+
+
+def _scalar_leaf(value: pa.Scalar) -> tuple[str, Any]:
+    leaf = str(value.type)
+    if leaf not in LEAVES:
+        raise NotAProperty(f"Arrow {leaf} scalar is not supported; cast it")
+    return leaf, value.as_py()
+
+
+def survey(value: Any) -> tuple[Shape | None, Any]:
+    """The shape of a value, and its plain form.
+
+    The shape is None if columns cannot hold the value, such as a list of mixed types. Raises
+    :class:`NotAProperty` for a value that is not supported at all.
+    """
+    if isinstance(value, dict):
+        return _survey_dict(value)
+    if isinstance(value, list):
+        return _survey_list(value)
+    return leaf_of(value)
+
+
+def _survey_dict(value: dict[Any, Any]) -> tuple[Shape | None, dict[str, Any]]:
+    growth: ShapeBuilder | None = ShapeBuilder()
+    plain: dict[str, Any] = {}
+    for key, inner in value.items():
+        try:
+            check_property_name(key)
+            shape, plain[key] = survey(inner)
+        except NotAProperty as error:
+            error.trail.append(key)
+            raise
+        except InvalidEvent as error:
+            raise NotAProperty(str(error)) from None
+        if shape is None:
+            growth = None
+        elif growth is not None:
+            growth.place(key, shape)
+    return (None if growth is None else growth.shape), plain
+
+
+def _survey_list(value: list[Any]) -> tuple[Shape | None, list[Any]]:
+    union: Shape | None = NULL
+    plain: list[Any] = []
+    for index, inner in enumerate(value):
+        try:
+            shape, element = survey(inner)
+        except NotAProperty as error:
+            error.trail.append(index)
+            raise
+        plain.append(element)
+        if union is not None:
+            union = None if shape is None else united(union, shape)
+    return (None if union is None else ListShape(union)), plain
+
+
+def levels_of(value: Any) -> int:
+    """Return how many lists and dictionaries are inside one another; a larger number than
+    `NESTING_MAX` means only that there are more."""
+    levels = 0
+    inside = [value]
+    while inside and levels <= NESTING_MAX:
+        nested = [each for each in inside if isinstance(each, dict | list)]
+        if nested:
+            levels += 1
+        inside = [
+            inner
+            for each in nested
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+    return levels
+
+
+def is_struct(shape: Shape) -> bool:
+    """True if the shape holds dictionaries, directly or inside lists."""
+    while isinstance(shape, ListShape):
+        shape = shape.element
+    return isinstance(shape, StructShape)
+
+
+def refusal(error: NotAProperty, event: int, name: object) -> InvalidEvent:
+    """The publisher's error: event, property, what is wrong, and what is allowed."""
+    if isinstance(name, str):
+        error.trail.append(name)
+    return InvalidEvent(
+        f"event {event}, property {error.path or name!r}: {error.reason} "
+        f"(a property is {PROPERTY_TYPES})"
+    )

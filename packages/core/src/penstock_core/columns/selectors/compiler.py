@@ -1,0 +1,307 @@
+"""Compiles an expression to a function over frames, once per selector.
+
+Conditions return a nullable boolean column (null = unknown) and combine by Kleene's logic. Values
+return lanes. No step works on single events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_core.columns.schema import compute as pc
+from penstock_core.columns.selectors import functions
+from penstock_core.columns.selectors.arithmetic import calculated, negated
+from penstock_core.columns.selectors.comparison import compared
+from penstock_core.columns.selectors.expressions import (
+    CONDITIONS,
+    And,
+    Arithmetic,
+    Between,
+    Compare,
+    Comparison,
+    DataLength,
+    DataText,
+    Distance,
+    Each,
+    Expression,
+    Float,
+    In,
+    Integer,
+    IsNull,
+    Like,
+    Matches,
+    Negative,
+    Not,
+    Now,
+    Or,
+    Reference,
+    Step,
+    Text,
+    Truth,
+    each_references,
+)
+from penstock_core.columns.selectors.frames import (
+    ElementFrame,
+    Root,
+    RowFrame,
+    exploded,
+    is_list,
+    resolved,
+)
+from penstock_core.columns.selectors.lanes import (
+    UNKNOWN,
+    Column,
+    Lane,
+    LaneType,
+    Value,
+    both,
+    either,
+    first_known,
+    rows_of,
+    truth,
+)
+from penstock_core.columns.selectors.outcomes import key_text
+from penstock_core.columns.selectors.patterns import Check, search
+from penstock_core.columns.selectors.topic_search import topic_search
+from penstock_core.columns.selectors.wording import canonical
+
+Condition = Callable[[RowFrame], Column]
+Valued = Callable[[RowFrame], Value]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SETS: Final[dict[type[Expression], tuple[LaneType, pa.DataType]]] = {
+    Text: (LaneType.TEXT, pa.string()),
+    Integer: (LaneType.INTEGER, pa.int64()),
+}
+
+
+def condition(node: Expression) -> Condition:
+    """Compile ``node`` as a condition."""
+    match node:
+        case And(operands):
+            return _chained(both, [condition(operand) for operand in operands])
+        case Or(operands):
+            return _chained(either, [condition(operand) for operand in operands])
+        case Not(operand):
+            inner = condition(operand)
+            return lambda frame: pc.invert(inner(frame))
+        case _:
+            return _remembered(node, _searched(node, _predicate(node)))
+
+
+def _remembered(node: Expression, holds: Condition) -> Condition:
+    """``holds``, evaluated once per frame, or once per batch if it depends only on what was
+    published."""
+    key = key_text(node)
+    if key:
+        return lambda frame: frame.outcome(key, holds)
+    text = canonical(node)
+    return lambda frame: frame.stamped(text, holds)
+
+
+def _chained(combine: Callable[[Column, Column], Column], parts: list[Condition]) -> Condition:
+    first, *others = parts
+
+    def evaluate(frame: RowFrame) -> Column:
+        found = first(frame)
+        for other in others:
+            frame.check()
+            found = combine(found, other(frame))
+        return found
+
+    return evaluate
+
+
+def _predicate(node: Expression) -> Condition:
+    match node:
+        case Compare(operator, left, right):
+            one, other = value(left), value(right)
+            return lambda frame: compared(operator, one(frame), other(frame))
+        case Between():
+            return _turned(node.negated, _between(node))
+        case In():
+            return _turned(node.negated, _in(node))
+        case Like(operand, pattern, escape):
+            return _turned(node.negated, _like(value(operand), search(pattern, escape)))
+        case Matches(operand, text):
+            return _turned(node.negated, _like(value(operand), topic_search(text)))
+        case IsNull(operand):
+            subject = value(operand)
+            return _turned(not node.negated, lambda frame: _present(subject(frame)))
+        case _:
+            subject = value(node)
+            return lambda frame: truth(subject(frame))
+
+
+def _turned(is_negated: bool, inner: Condition) -> Condition:
+    return (lambda frame: pc.invert(inner(frame))) if is_negated else inner
+
+
+def _between(node: Between) -> Condition:
+    subject, low, high = value(node.operand), value(node.low), value(node.high)
+
+    def evaluate(frame: RowFrame) -> Column:
+        found = subject(frame)
+        return both(
+            compared(Comparison.AT_LEAST, found, low(frame)),
+            compared(Comparison.AT_MOST, found, high(frame)),
+        )
+
+    return evaluate
+
+
+def _in(node: In) -> Condition:
+    """Compile ``IN``: a set lookup if all options and the column have one type, else one by one."""
+    subject = value(node.operand)
+    options: list[Valued] = []  # made when a column of another type needs them
+    kinds = {type(option) for option in node.options}
+    kind, stored = _SETS.get(kinds.pop(), (None, None)) if len(kinds) == 1 else (None, None)
+    wanted = None
+    if kind is not None:
+        wanted = pa.array([getattr(option, "value", None) for option in node.options], stored)
+
+    def evaluate(frame: RowFrame) -> Column:
+        lanes = subject(frame)
+        columns = [_member(lane.column, wanted) for lane in lanes if lane.kind is kind]
+        rest = tuple(lane for lane in lanes if lane.kind is not kind)
+        if rest:
+            options[:] = options or map(value, node.options)
+            outcomes = [compared(Comparison.EQUAL, rest, option(frame)) for option in options]
+            found = outcomes[0]
+            for outcome in outcomes[1:]:
+                found = either(found, outcome)
+            columns.append(found)
+        return first_known(columns)
+
+    return evaluate
+
+
+def _member(column: Column, wanted: Column) -> Column:
+    return pc.if_else(pc.is_valid(column), pc.is_in(column, value_set=wanted), UNKNOWN)
+
+
+def _like(subject: Valued, find: Callable[[Column, Check], Column]) -> Condition:
+    def evaluate(frame: RowFrame) -> Column:
+        frame.check()
+        texts = [column for kind, column in subject(frame) if kind is LaneType.TEXT]
+        return first_known([find(column, frame.check) for column in texts])
+
+    return evaluate
+
+
+def _present(lanes: Value) -> Column:
+    found: Column = pa.scalar(False)
+    for lane in lanes:
+        found = pc.or_(found, pc.is_valid(lane.column))
+    return found
+
+
+def value(node: Expression) -> Valued:
+    """Compile ``node`` as a value."""
+    match node:
+        case Text() | Integer() | Float() | Truth():
+            constant = _constant(node)
+            return lambda frame: constant
+        case Reference(steps):
+            return lambda frame: frame.lookup(steps)
+        case Arithmetic(operator, left, right):
+            one, other = value(left), value(right)
+            return lambda frame: calculated(operator, one(frame), other(frame))
+        case Negative(operand):
+            inner = value(operand)
+            return lambda frame: negated(inner(frame))
+        case _ if isinstance(node, CONDITIONS):
+            holds = condition(node)
+            return lambda frame: (Lane(LaneType.TRUTH, holds(frame)),)
+        case _:
+            return _function(node)
+
+
+def _function(node: Expression) -> Valued:
+    match node:
+        case Now():
+            return functions.now
+        case DataLength():
+            return functions.data_length
+        case DataText():
+            return partial(functions.data_text, node)
+        case Distance():
+            return partial(functions.distance, node)
+        case _:
+            raise AssertionError(f"no meaning for {type(node).__name__}")
+
+
+def _constant(node: Text | Integer | Float | Truth) -> Value:
+    match node:
+        case Text(text):
+            lane = Lane(LaneType.TEXT, pa.scalar(text, pa.string()))
+            moment = microseconds(text)
+            if moment is None:
+                return (lane,)
+            return (lane, Lane(LaneType.MOMENT, pa.scalar(moment, pa.int64())))
+        case Integer(number):
+            return (Lane(LaneType.INTEGER, pa.scalar(number, pa.int64())),)
+        case Float(number):
+            return (Lane(LaneType.FLOAT, pa.scalar(number, pa.float64())),)
+        case Truth(answer):
+            return (Lane(LaneType.TRUTH, pa.scalar(answer)),)
+
+
+def microseconds(text: str) -> int | None:
+    """ISO 8601 text as microseconds since the epoch, by default in UTC; None for other text."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return since_epoch(moment)
+
+
+def since_epoch(moment: datetime) -> int:
+    """A time as microseconds since the epoch."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _searched(node: Expression, holds: Condition) -> Condition:
+    """``holds``; for a predicate on array elements, whether it holds for any of them (SEM F2)."""
+    found = each_references(node)
+    if not found:
+        return holds
+    steps = found[0].steps
+
+    def evaluate(frame: RowFrame) -> Column:
+        return _any(frame, steps, frame.roots(steps), holds)
+
+    return evaluate
+
+
+def _any(
+    frame: RowFrame, steps: tuple[Step, ...], roots: Sequence[Root], holds: Condition
+) -> Column:
+    outcomes = []
+    for column, inside in roots:
+        cut = inside.index(Each())
+        tail = inside[cut + 1 :]
+        for found in filter(is_list, resolved(column, inside[:cut])):
+            elements, rows, present = exploded(found)
+            inner = ElementFrame(frame, pa.array(rows), steps=steps, elements=elements, tail=tail)
+            deeper = Each() in tail
+            outcome = _any(inner, steps, [Root(elements, tail)], holds) if deeper else holds(inner)
+            outcomes.append(_gathered(rows_of(outcome, inner.rows), rows, present))
+    return first_known(outcomes)
+
+
+def _gathered(outcome: Column, rows: Any, present: Any) -> Column:
+    """By row with a list: true if any element is, else unknown if any is, else false."""
+    yes = np.zeros(len(present), dtype=bool)
+    yes[rows[outcome.fill_null(fill_value=False).to_numpy(zero_copy_only=False)]] = True
+    unsure = np.zeros(len(present), dtype=bool)
+    unsure[rows[outcome.is_null().to_numpy(zero_copy_only=False)]] = True
+    return pa.array(yes, mask=~present | (unsure & ~yes))

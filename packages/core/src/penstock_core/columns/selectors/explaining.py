@@ -1,0 +1,95 @@
+"""Explains a selector in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from penstock_core.columns.selectors.expressions import (
+    And,
+    Between,
+    Compare,
+    Comparison,
+    Expression,
+    In,
+    IsNull,
+    Like,
+    Matches,
+    Not,
+    Or,
+    each_references,
+)
+from penstock_core.columns.selectors.patterns import parts
+from penstock_core.columns.selectors.wording import canonical, path, quoted
+
+_INDENT: Final = "  "
+_WORDS: Final[dict[Comparison, str]] = {
+    Comparison.EQUAL: "is",
+    Comparison.UNEQUAL: "is there and is not",
+    Comparison.LESS: "is less than",
+    Comparison.GREATER: "is greater than",
+    Comparison.AT_MOST: "is at most",
+    Comparison.AT_LEAST: "is at least",
+}
+
+
+def explained(expression: Expression) -> list[str]:
+    """The conditions an event must meet, one per line, with nested ones indented."""
+    return list(_lines(expression, 0))
+
+
+def _lines(node: Expression, depth: int) -> Iterator[str]:
+    indent = _INDENT * depth
+    match node:
+        case And(operands) | Or(operands):
+            all_of = isinstance(node, And)
+            yield indent + ("all of these hold:" if all_of else "at least one of these holds:")
+            for operand in operands:
+                yield from _lines(operand, depth + 1)
+        case Not(operand):
+            yield f"{indent}this is false, not just unknown:"
+            yield from _lines(operand, depth + 1)
+        case _:
+            found = each_references(node)
+            some = f"for at least one element of {path(found[0].steps)}: " if found else ""
+            yield f"{indent}{some}{_condition(node)}"
+
+
+def _condition(node: Expression) -> str:
+    match node:
+        case Compare(operator, left, right):
+            return f"{canonical(left)} {_WORDS[operator]} {canonical(right)}"
+        case Between(operand, low, high, negated):
+            word = "is outside" if negated else "is in"
+            return f"{canonical(operand)} {word} the range {canonical(low)} to {canonical(high)}"
+        case In(operand, options, negated):
+            word = "is there and is none of" if negated else "is one of"
+            return f"{canonical(operand)} {word} {', '.join(map(canonical, options))}"
+        case Like():
+            return _like(node)
+        case Matches(operand, text, negated):
+            verb = "is text and not a topic" if negated else "is a topic"
+            return f"{canonical(operand)} {verb} that the filter {quoted(text)} takes"
+        case IsNull(operand, negated):
+            return f"{canonical(operand)} {'is there' if negated else 'is missing or null'}"
+        case _:
+            return f"{canonical(node)} is TRUE"
+
+
+def _like(node: Like) -> str:
+    subject, pieces = canonical(node.operand), parts(node.pattern, node.escape)
+    if pieces == [""]:
+        return f"{subject} is {'never what this asks for' if node.negated else 'any text'}"
+    match pieces:
+        case [str(text), ""] if text:
+            verb, what = "begin", f"with {quoted(text)}"
+        case ["", str(text)] if text:
+            verb, what = "end", f"with {quoted(text)}"
+        case ["", str(text), ""] if text:
+            verb, what = "contain", quoted(text)
+        case _:
+            escape = f", where {quoted(node.escape)} makes the next character plain"
+            verb, what = "fit", f"the pattern {quoted(node.pattern)}{escape if node.escape else ''}"
+    if node.negated:
+        return f"{subject} is text and does not {verb} {what}"
+    return f"{subject} {verb}s {what}"

@@ -1,0 +1,84 @@
+"""The functions of selectors over columns (SEM F3)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_core.columns.schema import compute as pc
+from penstock_core.columns.selectors.expressions import DataText, Distance, DistanceUnit
+from penstock_core.columns.selectors.frames import RowFrame
+from penstock_core.columns.selectors.lanes import (
+    Column,
+    Lane,
+    LaneType,
+    Value,
+    first_known,
+    numbers_of,
+)
+
+EARTH_RADIUS: Final = {
+    DistanceUnit.KILOMETRES: 6_371.0088,
+    DistanceUnit.MILES: 6_371.0088 / 1.609344,
+    DistanceUnit.NAUTICAL_MILES: 6_371.0088 / 1.852,
+}
+"""Mean radius of the earth in each unit."""
+
+_UTF8: Final = (
+    r"\A(?:[\x00-\x7F]|[\xC2-\xDF][\x80-\xBF]|\xE0[\xA0-\xBF][\x80-\xBF]"
+    r"|[\xE1-\xEC\xEE\xEF][\x80-\xBF]{2}|\xED[\x80-\x9F][\x80-\xBF]"
+    r"|\xF0[\x90-\xBF][\x80-\xBF]{2}|[\xF1-\xF3][\x80-\xBF]{3}|\xF4[\x80-\x8F][\x80-\xBF]{2})*\z"
+)
+
+
+def now(frame: RowFrame) -> Value:
+    """``NOW()``: milliseconds since the epoch."""
+    return (Lane(LaneType.INTEGER, pa.scalar(frame.now_us // 1_000, pa.int64())),)
+
+
+def data_length(frame: RowFrame) -> Value:
+    """``EVENTDATA.LENGTH()``: bytes of the event's data; 0 if the batch has no data."""
+    return (Lane(LaneType.INTEGER, pc.binary_length(frame.data()).cast(pa.int64())),)
+
+
+def data_text(node: DataText, frame: RowFrame) -> Value:
+    """``EVENTDATA.AS_STRING()``: a part of the data as text; unknown if it is not UTF-8."""
+    piece = pc.binary_slice(frame.data().cast(pa.binary()), node.offset, node.offset + node.length)
+    try:
+        return (Lane(LaneType.TEXT, piece.cast(pa.string())),)
+    except pa.ArrowInvalid:  # some rows are not UTF-8: they become unknown
+        valid = pc.match_substring_regex(piece, _UTF8)
+        piece = pc.if_else(valid, piece, pa.scalar(None, pa.binary()))
+        return (Lane(LaneType.TEXT, piece.cast(pa.string())),)
+
+
+def distance(node: Distance, frame: RowFrame) -> Value:
+    """``DISTANCE()`` by the haversine formula; unknown if coordinates are missing or invalid."""
+    latitude, no_latitude = _degrees(frame, "latitude", 90)
+    longitude, no_longitude = _degrees(frame, "longitude", 180)
+    from_latitude, from_longitude = math.radians(node.latitude), math.radians(node.longitude)
+    to_latitude, to_longitude = np.radians(latitude), np.radians(longitude)
+    half = (
+        np.sin((to_latitude - from_latitude) / 2) ** 2
+        + math.cos(from_latitude)
+        * np.cos(to_latitude)
+        * np.sin((to_longitude - from_longitude) / 2) ** 2
+    )
+    arc = 2 * EARTH_RADIUS[node.unit] * np.arcsin(np.sqrt(np.minimum(half, 1.0)))
+    return (Lane(LaneType.FLOAT, pa.array(arc, mask=no_latitude | no_longitude)),)
+
+
+def _degrees(frame: RowFrame, name: str, most: int) -> tuple[Any, Any]:
+    columns: list[Column] = [
+        pc.cast(lane.column, pa.float64(), safe=False)
+        for lane in frame.lookup((name,))
+        if lane.kind in (LaneType.INTEGER, LaneType.FLOAT)
+    ]
+    if not columns:
+        return np.zeros(frame.rows), np.ones(frame.rows, dtype=bool)
+    numbers, absent = numbers_of(first_known(columns))
+    outside = ~(np.abs(numbers) <= most)
+    return np.where(outside, 0.0, numbers), absent | outside

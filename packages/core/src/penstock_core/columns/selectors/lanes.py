@@ -1,0 +1,161 @@
+"""The values of a name, split into lanes by type.
+
+A property may hold numbers in some events and text in others. It is stored as one column per type
+and read as one *value* with several lanes. In every row at most one lane is set, so an operation
+works lane by lane and merges the results.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_core.columns.schema import compute as pc
+
+Column = Any
+"""A pyarrow array, or a scalar for one value in every row. pyarrow has no type hints."""
+
+_MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_INT64_MAX: Final = (1 << 63) - 1
+
+
+class LaneType(Enum):
+    """The type of the values in a lane, and how they are stored."""
+
+    TRUTH = "bool"
+    TEXT = "string"
+    INTEGER = "int64"
+    FLOAT = "float64"
+    TIME = "int64 microseconds since the epoch"
+    MOMENT = "a time written as text; compares with times only"
+    OTHER = "anything; present or not is all that counts"
+
+
+class Lane(NamedTuple):
+    kind: LaneType
+    column: Column
+
+
+Value = tuple[Lane, ...]
+
+UNKNOWN: Final[Column] = pa.nulls(1, pa.bool_())[0]
+"""Not made by ``pa.scalar``, because its first call imports pandas if that is installed."""
+
+
+def value_of(columns: list[Column]) -> Value:
+    """The value of a name that is stored in ``columns``."""
+    lanes = (lane_of(column) for column in columns)
+    return tuple(lane for lane in lanes if lane is not None)
+
+
+def lane_of(column: Column) -> Lane | None:
+    """The lane of a stored column; None for a type that only holds nulls."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.dictionary_decode()
+        kind = column.type
+    if pa.types.is_null(kind):
+        return None
+    if pa.types.is_boolean(kind):
+        return Lane(LaneType.TRUTH, column)
+    if pa.types.is_timestamp(kind):
+        return Lane(LaneType.TIME, _microseconds(column))
+    if pa.types.is_uint64(kind):
+        return _unsigned(column)
+    if pa.types.is_decimal(kind):
+        return Lane(LaneType.OTHER, column)
+    for found, test, stored in _STORED:
+        if test(kind):
+            return Lane(found, column if kind == stored else column.cast(stored))
+    return Lane(LaneType.OTHER, column)
+
+
+_STORED: Final = (
+    (LaneType.TEXT, pa.types.is_string, pa.string()),
+    (LaneType.TEXT, pa.types.is_large_string, pa.string()),
+    (LaneType.INTEGER, pa.types.is_integer, pa.int64()),
+    (LaneType.FLOAT, pa.types.is_floating, pa.float64()),
+)
+
+
+def _unsigned(column: Column) -> Lane:
+    """The lane of unsigned numbers; they become the nearest doubles if one exceeds int64."""
+    most = pc.max(column).as_py()
+    if most is None or most <= _INT64_MAX:
+        return Lane(LaneType.INTEGER, column.cast(pa.int64()))
+    return Lane(LaneType.FLOAT, column.cast(pa.float64(), safe=False))
+
+
+def _microseconds(column: Column) -> Column:
+    unit = column.type.unit
+    ticks = column.view(pa.int64())
+    if unit == "us":
+        return ticks
+    if unit == "ns":
+        return floor_divided(ticks, 1_000)
+    factor = _MICROSECONDS[unit]
+    reach = _INT64_MAX // factor
+    fits = pc.and_(pc.greater_equal(ticks, -reach), pc.less_equal(ticks, reach))
+    return pc.multiply(pc.if_else(fits, ticks, pa.scalar(None, pa.int64())), factor)
+
+
+def floor_divided(column: Column, divisor: int) -> Column:
+    """An int64 column divided, rounded down."""
+    if isinstance(column, pa.Scalar):
+        return pa.scalar(None if column.as_py() is None else column.as_py() // divisor, pa.int64())
+    numbers, absent = numbers_of(column)
+    return pa.array(np.floor_divide(numbers, divisor), mask=absent)
+
+
+def numbers_of(column: Column) -> tuple[Any, Any]:
+    """A numeric column as a NumPy array, and the mask of its nulls."""
+    absent = column.is_null().to_numpy(zero_copy_only=False)
+    filled = column.fill_null(0) if column.null_count else column
+    return filled.to_numpy(zero_copy_only=False), absent
+
+
+def merged(lanes: Value) -> Value:
+    """A value with at most one lane per kind, merged from ``lanes``."""
+    by_kind: dict[LaneType, Column] = {}
+    for kind, column in lanes:
+        by_kind[kind] = pc.coalesce(by_kind[kind], column) if kind in by_kind else column
+    return tuple(Lane(kind, column) for kind, column in by_kind.items())
+
+
+def truth(value: Value) -> Column:
+    """A value as a condition: unknown where it is neither true nor false."""
+    columns = [column for kind, column in value if kind is LaneType.TRUTH]
+    return first_known(columns)
+
+
+def first_known(columns: list[Column]) -> Column:
+    """By row the first value that is not null; unknown if there is none."""
+    if not columns:
+        return UNKNOWN
+    return columns[0] if len(columns) == 1 else pc.coalesce(*columns)
+
+
+def both(one: Column, other: Column) -> Column:
+    """AND in three-valued logic."""
+    return (pc.and_kleene if _may_be_unknown(one, other) else pc.and_)(one, other)
+
+
+def either(one: Column, other: Column) -> Column:
+    """OR in three-valued logic."""
+    return (pc.or_kleene if _may_be_unknown(one, other) else pc.or_)(one, other)
+
+
+def _may_be_unknown(*columns: Column) -> bool:
+    """True if any column has nulls; without nulls, two-valued logic is many times faster."""
+    return any(
+        not column.is_valid if isinstance(column, pa.Scalar) else column.null_count > 0
+        for column in columns
+    )
+
+
+def rows_of(column: Column, rows: int) -> Column:
+    """``column`` as an array of ``rows`` rows, also when it is a scalar."""
+    return pa.repeat(column, rows) if isinstance(column, pa.Scalar) else column

@@ -1,0 +1,129 @@
+"""Reads properties in the overflow column ``more`` as columns for selectors.
+
+Few events have any: lists of mixed types, and properties beyond the columns of a channel. Cells
+are decoded one by one, and only names used by a selector become columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_core.columns.schema import overflow
+from penstock_core.columns.schema.layout import LOGICAL_NAME
+from penstock_core.columns.selectors.expressions import Step
+from penstock_core.columns.selectors.lanes import Column
+from penstock_core.vocabulary.errors import InvalidEvent
+
+_ELEMENT: Final = ""
+"""Name of the field that wraps each list element in a struct, as types may differ."""
+
+_TIME: Final = pa.timestamp("us", tz="UTC")
+
+
+class Overflow:
+    """The overflow column of a batch."""
+
+    __slots__ = ("_cells", "_rows")
+
+    def __init__(self, column: Column) -> None:
+        self._rows = len(column)
+        self._cells: dict[int, dict[str, Any]] = {
+            int(row): _readable(column[int(row)].as_py())
+            for row in np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+        }
+
+    def columns(self, name: str) -> list[Column]:
+        """The values of a property, one column per type."""
+        values: list[Any] = [None] * self._rows
+        for row, cell in self._cells.items():
+            values[row] = cell.get(name)
+        return _columns(values)
+
+    def uncovered(self, name: str, column: Column) -> Column:
+        """The column of a property, null in rows that have it in the overflow: that one wins."""
+        rows = [row for row, cell in self._cells.items() if name in cell]
+        if not rows:
+            return column
+        covered = np.zeros(self._rows, dtype=bool)
+        covered[rows] = True
+        return column.take(pa.array(np.arange(self._rows), mask=covered))
+
+
+def _readable(cell: bytes) -> dict[str, Any]:
+    """The properties of a stored cell. Those with more levels than events may have today, which
+    older realms took, are unknown to selectors: one such event must not fail those around it."""
+    try:
+        overflow.check_nesting(cell)
+        return overflow.decoded(cell)
+    except InvalidEvent:
+        nodes = overflow.nodes(cell)
+    shallow = {name: node for name, node in nodes.items() if not overflow.is_too_deep(node)}
+    return dict.fromkeys(nodes) | overflow.decoded(overflow.of_nodes(shallow))
+
+
+def steps_inside(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """``steps`` adapted to the columns made here."""
+    found: list[Step] = []
+    for step in steps:
+        found.append(step)
+        if not isinstance(step, str):
+            found.append(_ELEMENT)
+    return tuple(found)
+
+
+def _columns(values: list[Any]) -> list[Column]:
+    by_type: dict[type, list[Any]] = {}
+    for row, value in enumerate(values):
+        if value is not None:
+            by_type.setdefault(type(value), [None] * len(values))[row] = value
+    return [_MAKERS[kind](chosen) for kind, chosen in by_type.items()]
+
+
+def _structs(values: list[Any]) -> Column:
+    names = dict.fromkeys(name for value in values if value is not None for name in value)
+    fields: list[pa.Field] = []
+    columns = []
+    for name in names:
+        below = [None if value is None else value.get(name) for value in values]
+        for column in _columns(below):
+            metadata = {LOGICAL_NAME: name.encode()}
+            fields.append(pa.field(str(len(fields)), column.type, metadata=metadata))
+            columns.append(column)
+    if not fields:
+        return pa.array(values, pa.struct([]))
+    mask = pa.array([value is None for value in values])
+    return pa.StructArray.from_arrays(columns, fields=fields, mask=mask)
+
+
+def _lists(values: list[Any]) -> Column:
+    elements = [{_ELEMENT: element} for value in values for element in value or ()]
+    ends = np.cumsum([0, *(len(value or ()) for value in values)])
+    mask = pa.array([value is None for value in values])
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), _structs(elements), mask=mask)
+
+
+def _times(values: Iterable[datetime | None]) -> Column:
+    """A column of times; those without a zone are taken as UTC."""
+    zoned = [v.replace(tzinfo=UTC) if v is not None and v.tzinfo is None else v for v in values]
+    return pa.array(zoned, _TIME)
+
+
+def _plain(kind: pa.DataType) -> Callable[[list[Any]], Column]:
+    return lambda values: pa.array(values, kind)
+
+
+_MAKERS: Final[dict[type, Callable[[list[Any]], Column]]] = {
+    bool: _plain(pa.bool_()),
+    int: _plain(pa.int64()),
+    float: _plain(pa.float64()),
+    str: _plain(pa.string()),
+    bytes: _plain(pa.binary()),
+    datetime: _times,
+    dict: _structs,
+    list: _lists,
+}

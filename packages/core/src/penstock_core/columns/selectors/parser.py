@@ -1,0 +1,315 @@
+"""Parses selector text to an expression, by precedence climbing (SEM F1, F4).
+
+From the loosest to the tightest operator: OR, AND, NOT, predicates, ``+ -``, ``* /``, signs.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock_core.columns.selectors.expressions import (
+    CONDITIONS,
+    And,
+    Arithmetic,
+    ArithmeticOperator,
+    Between,
+    Compare,
+    Comparison,
+    Expression,
+    Float,
+    In,
+    Integer,
+    IsNull,
+    Like,
+    Literal,
+    Matches,
+    Negative,
+    Not,
+    Or,
+    Reference,
+    Text,
+    Truth,
+    each_references,
+)
+from penstock_core.columns.selectors.patterns import WILDCARDS_MAX, wildcards
+from penstock_core.columns.selectors.reader import TokenReader
+from penstock_core.columns.selectors.references import read_name
+from penstock_core.columns.selectors.tokens import Token, TokenKind
+from penstock_core.vocabulary.topics import filter_fault
+
+DEPTH_MAX: Final = 100
+"""Most levels of nesting, in parentheses or in the tree."""
+PATTERN_MAX: Final = 4_096
+"""Most characters of a LIKE pattern."""
+
+_OR, _AND, _NOT, _PREDICATE, _SUM, _PRODUCT, _SIGNED = range(1, 8)
+
+_POWERS: Final = {
+    "OR": _OR,
+    "AND": _AND,
+    **dict.fromkeys((*Comparison, "BETWEEN", "IN", "LIKE", "IS", "NOT"), _PREDICATE),
+    "+": _SUM,
+    "-": _SUM,
+    "*": _PRODUCT,
+    "/": _PRODUCT,
+}
+_INTEGER_END: Final = 1 << 63
+
+
+def parse(text: str, *, is_stored: bool = False) -> Expression:
+    """Parse ``text``.
+
+    Raises ``InvalidSelector`` with line, column and what was expected (SEM F4), also for text
+    longer than 65,536 characters, nested deeper than 100 levels, or with more than 100 wildcards
+    in a pattern. The last limit does not apply if ``is_stored``, because a stored selector may be
+    older than the limit.
+    """
+    return _Parser(text, is_stored=is_stored).selector()
+
+
+class _Parser:
+    __slots__ = ("_depth", "_height", "_is_stored", "_reader")
+
+    def __init__(self, text: str, *, is_stored: bool) -> None:
+        self._is_stored = is_stored
+        self._reader = TokenReader(text)
+        self._depth = 0
+        self._height = 0
+        """Height of the last parsed expression."""
+
+    def selector(self) -> Expression:
+        found = self._condition(_OR)
+        if self._reader.token.kind is not TokenKind.END:
+            expected = "AND, OR or the end" if isinstance(found, CONDITIONS) else "an operator"
+            raise self._reader.fault(f"{expected} after {self._reader.previous.shown}")
+        return found
+
+    def _condition(self, minimum: int) -> Expression:
+        start = self._reader.token
+        found = self._expression(minimum)
+        self._check_condition(found, start)
+        return found
+
+    def _expression(self, minimum: int) -> Expression:
+        start = self._reader.token
+        self._depth += 1
+        self._check_height(self._depth)
+        left = self._prefix(minimum)
+        loosest = _SIGNED
+        while True:
+            power = self._infix_power()
+            if not minimum <= power <= loosest:
+                break
+            left = self._infix(left, power, start)
+            # Predicates do not chain: `a = b = c` is an error.
+            loosest = _AND if power <= _PREDICATE else loosest
+        self._depth -= 1
+        return left
+
+    def _infix_power(self) -> int:
+        token = self._reader.token
+        if _is_matches(token):
+            return _PREDICATE
+        if token.kind not in (TokenKind.SIGN, TokenKind.KEYWORD):
+            return 0
+        return _POWERS.get(token.text, 0)
+
+    def _prefix(self, minimum: int) -> Expression:
+        token = self._reader.token
+        if token.text == "NOT" and token.kind is TokenKind.KEYWORD and minimum <= _NOT:
+            self._reader.advance()
+            return self._grown(Not(self._condition(_NOT)))
+        if token.kind is TokenKind.SIGN and token.text in ("+", "-"):
+            return self._signed()
+        if self._reader.accept("("):
+            found = self._expression(_OR)
+            self._reader.expect(")")
+            return found
+        return self._operand()
+
+    def _signed(self) -> Expression:
+        sign = self._reader.advance().text
+        number = self._reader.token
+        if sign == "-" and number.kind is TokenKind.INTEGER:
+            self._reader.advance()
+            return self._leaf(Integer(-int(number.value)))
+        operand = self._expression(_SIGNED)
+        if sign == "+":
+            return operand
+        match operand:
+            case Integer(whole) if whole >= 0:
+                return self._leaf(Integer(-whole))
+            case Float(floating) if not str(floating).startswith("-"):
+                return self._leaf(Float(-floating))
+            case _:
+                return self._grown(Negative(operand))
+
+    def _operand(self) -> Expression:
+        token = self._reader.token
+        if token.kind is TokenKind.NAME:
+            return self._leaf(read_name(self._reader))
+        if token.kind is TokenKind.KEYWORD and token.text == "NULL":
+            raise self._reader.fault("a value (a missing one is found by IS NULL)")
+        return self._leaf(self._literal("a value"))
+
+    def _literal(self, expected: str) -> Literal:
+        token = self._reader.token
+        match token.kind:
+            case TokenKind.TEXT:
+                found: Literal = Text(str(token.value))
+            case TokenKind.INTEGER:
+                found = Integer(self._within_64_bits(token))
+            case TokenKind.FLOAT:
+                found = Float(float(token.value))
+            case TokenKind.KEYWORD if token.text in ("TRUE", "FALSE"):
+                found = Truth(token.text == "TRUE")
+            case _:
+                raise self._reader.fault(f"{expected} {self._reader.place}")
+        self._reader.advance()
+        return found
+
+    def _within_64_bits(self, token: Token) -> int:
+        value = int(token.value)
+        if value == _INTEGER_END:
+            raise self._reader.fault("a whole number of 64 bits (or one with '.0')", token)
+        return value
+
+    def _infix(self, left: Expression, power: int, start: Token) -> Expression:
+        if power in (_OR, _AND):
+            return self._chain(left, power, start)
+        height = self._height
+        if power == _PREDICATE:
+            found = self._predicate(left, start)
+        else:
+            operator = ArithmeticOperator(self._reader.advance().text)
+            found = Arithmetic(operator, left, self._expression(power + 1))
+        self._height = max(height, self._height)
+        return self._grown(found)
+
+    def _chain(self, left: Expression, power: int, start: Token) -> Expression:
+        word, kind = ("OR", Or) if power == _OR else ("AND", And)
+        self._check_condition(left, start)
+        operands = list(left.operands if isinstance(left, kind) else (left,))
+        height = self._height
+        while self._reader.accept(word):
+            right = self._condition(power + 1)
+            operands += right.operands if isinstance(right, kind) else (right,)
+            height = max(height, self._height)
+        self._height = height
+        return self._grown(kind(tuple(operands)))
+
+    def _predicate(self, left: Expression, start: Token) -> Expression:
+        token = self._reader.advance()
+        negated = token.text == "NOT"
+        if negated:
+            token = self._reader.token
+            if _is_matches(token):
+                self._reader.advance()
+            else:
+                self._reader.expect("BETWEEN", "IN", "LIKE")
+        height = self._height
+        match token.text:
+            case _ if _is_matches(token):
+                found: Expression = Matches(left, self._filter(), negated)
+            case "BETWEEN":
+                low = self._expression(_SUM)
+                height = max(height, self._height)
+                self._reader.expect("AND")
+                found = Between(left, low, self._expression(_SUM), negated=negated)
+            case "IN":
+                found = In(left, self._options(), negated)
+            case "LIKE":
+                found = Like(left, *self._pattern(), negated)
+            case "IS":
+                negated = self._reader.accept("NOT")
+                self._reader.expect("NULL")
+                found = IsNull(left, negated)
+            case operator:
+                found = Compare(Comparison(operator), left, self._expression(_SUM))
+        self._height = max(height, self._height)
+        self._check_each(found, start)
+        return found
+
+    def _options(self) -> tuple[Literal, ...]:
+        self._reader.expect("(")
+        options = [self._option()]
+        while self._reader.accept(","):
+            options.append(self._option())
+        self._reader.expect(")", ",")
+        return tuple(options)
+
+    def _option(self) -> Literal:
+        token = self._reader.token
+        if token.kind is not TokenKind.SIGN or token.text not in ("+", "-"):
+            return self._literal("a literal value")
+        signed = self._signed()
+        if not isinstance(signed, Integer | Float):
+            raise self._reader.fault("a number after the sign", self._reader.previous)
+        return signed
+
+    def _pattern(self) -> tuple[str, str]:
+        token = self._reader.token
+        pattern = self._reader.text_literal("a pattern in single quotes")
+        escape = ""
+        if self._reader.accept("ESCAPE"):
+            mark = self._reader.token
+            escape = self._reader.text_literal("one character in single quotes")
+            if len(escape) != 1:
+                raise self._reader.fault("one character in single quotes", mark)
+        if len(pattern) > PATTERN_MAX:
+            raise self._reader.fault(f"a pattern of at most {PATTERN_MAX} characters", token)
+        if not self._is_stored and (found := wildcards(pattern, escape)) > WILDCARDS_MAX:
+            expected = f"a pattern of at most {WILDCARDS_MAX} wildcards"
+            raise self._reader.fault(expected, token, f"one of {found}")
+        if escape and _ends_in_escape(pattern, escape):
+            raise self._reader.fault(f"a character after the last {escape!r} in it", token)
+        return pattern, escape
+
+    def _filter(self) -> str:
+        token = self._reader.token
+        text = self._reader.text_literal("a topic filter in single quotes")
+        if len(text) > PATTERN_MAX:
+            raise self._reader.fault(f"a topic filter of at most {PATTERN_MAX} characters", token)
+        if text.count("+") > WILDCARDS_MAX:
+            raise self._reader.fault(f"a topic filter of at most {WILDCARDS_MAX} '+'", token)
+        if wrong := filter_fault(text):
+            raise self._reader.fault(f"a topic filter ({wrong})", token)
+        return text
+
+    def _check_condition(self, found: Expression, start: Token) -> None:
+        if not isinstance(found, (*CONDITIONS, Truth, Reference)):
+            raise self._reader.fault(
+                "a condition (a comparison, or a boolean property)", start, "a plain value"
+            )
+        if isinstance(found, Reference):
+            self._check_each(found, start)
+
+    def _check_each(self, predicate: Expression, start: Token) -> None:
+        if len(each_references(predicate)) > 1:
+            raise self._reader.fault("at most one '[]' in one comparison", start, "several")
+
+    def _leaf(self, found: Expression) -> Expression:
+        self._height = 1
+        return found
+
+    def _grown(self, found: Expression) -> Expression:
+        self._height += 1
+        self._check_height(self._height)
+        return found
+
+    def _check_height(self, height: int) -> None:
+        if height > DEPTH_MAX:
+            raise self._reader.fault(
+                f"at most {DEPTH_MAX} levels of nesting", self._reader.token, "a deeper one"
+            )
+
+
+def _is_matches(token: Token) -> bool:
+    """Whether the word behind a value is the operator MATCHES. It is no keyword, so that a property
+    may have this name: behind a value no name can stand."""
+    return token.kind is TokenKind.NAME and token.text.isascii() and token.text.upper() == "MATCHES"
+
+
+def _ends_in_escape(pattern: str, escape: str) -> bool:
+    trailing = len(pattern) - len(pattern.rstrip(escape))
+    return trailing % 2 == 1

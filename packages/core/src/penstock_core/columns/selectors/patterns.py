@@ -1,0 +1,259 @@
+"""LIKE patterns, compiled to the cheapest equivalent search (SEM F1).
+
+A pattern consists of pieces with ``%`` between them. It is enough to find each piece at its
+leftmost place after the piece before, so one pass over a text decides, however many wildcards
+there are. A regular expression can take as many passes as the pattern is long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+
+from penstock_core.columns.schema import compute as pc
+from penstock_core.columns.selectors.lanes import Column
+
+_ANY: Final = "%"
+_ONE: Final = "_"
+WILDCARDS_MAX: Final = 100
+"""Most wildcards in a pattern of a new selector."""
+_LOOKED_AT: Final = 1 << 20
+"""Characters searched between two calls of ``check``."""
+_TRIES: Final = 32
+"""Places of a piece that are tried one by one; after so many that fail, all are tried at once."""
+_STRETCH: Final = 1 << 16
+"""Places that are tried at once."""
+_CHARACTERS: Final = 64
+"""Characters compared at all places of a stretch between two calls of ``check``."""
+
+Part = str | None
+"""A piece of fixed text, or a wildcard: ``""`` for any text, None for any one character."""
+Check = Callable[[], None]
+"""Called during a search; raises to stop it."""
+
+
+def unlimited() -> None:
+    """A check that never stops the search."""
+
+
+def search(pattern: str, escape: str = "") -> Callable[[Column, Check], Column]:
+    """A function that returns which texts match ``pattern``; null stays null."""
+    match parts(pattern, escape):
+        case []:
+            return lambda texts, _: pc.equal(texts, pa.scalar(""))
+        case [str(text)] if text:
+            exact = pa.scalar(text)
+            return lambda texts, _: pc.equal(texts, exact)
+        case [""]:
+            return lambda texts, _: pc.greater_equal(texts, pa.scalar(""))
+        case [str(text), ""] if text:
+            return lambda texts, _: pc.starts_with(texts, text)
+        case ["", str(text)] if text:
+            return lambda texts, _: pc.ends_with(texts, text)
+        case ["", str(text), ""] if text:
+            return lambda texts, _: pc.match_substring(texts, text)
+        case [str(first), "", str(last)] if first and last:
+            return _between(first, last)
+        case found:
+            return _Walk(found).of
+
+
+def wildcards(pattern: str, escape: str = "") -> int:
+    """Number of wildcards in a pattern; adjacent ``%`` count as one."""
+    return sum(not part for part in parts(pattern, escape))
+
+
+def search_work(pattern: str, escape: str = "") -> int:
+    """Approximate cost of a search relative to that of one comparison: one for each wildcard, and
+    more for long text around ``_`` between two ``%``, which is compared at every place."""
+    searched = sum(len(run) for piece in _broken(pattern, escape) for run in piece)
+    return 1 + wildcards(pattern, escape) + searched // _CHEAP
+
+
+def search_row_bytes(pattern: str, escape: str = "") -> int:
+    """Approximate cost of a search that comes with each text, however short, in bytes that a
+    comparison reads in that time: texts are looked at one by one, unless Arrow does it all."""
+    if not isinstance(getattr(search(pattern, escape), "__self__", None), _Walk):
+        return 0
+    return _ROW_BYTES + len(_broken(pattern, escape)) * _BROKEN_ROW_BYTES
+
+
+_CHEAP: Final = 4
+"""Characters that are compared at every place at the cost of one comparison."""
+_ROW_BYTES: Final = 1 << 10
+_BROKEN_ROW_BYTES: Final = 16 << 10
+"""Cost of one text for each piece that single-character wildcards break into runs: it may lead
+astray at each of its places."""
+
+
+def _broken(pattern: str, escape: str) -> list[list[str]]:
+    """The runs of each piece between two ``%`` that ``_`` breaks into several."""
+    found = [[r for r in piece if r] for piece in _pieces(parts(pattern, escape))[1:-1]]
+    return [runs for runs in found if len(runs) > 1]
+
+
+def _pieces(found: Sequence[Part]) -> list[list[Part]]:
+    """The parts between the ``%``."""
+    pieces: list[list[Part]] = [[]]
+    for part in found:
+        if part == "":
+            pieces.append([])
+        else:
+            pieces[-1].append(part)
+    return pieces
+
+
+def parts(pattern: str, escape: str = "") -> list[Part]:
+    """The fixed text and wildcards of ``pattern``, with adjacent ones merged."""
+    found: list[Any] = []
+    escaped = False
+    for character in pattern:
+        if escape and character == escape and not escaped:
+            escaped = True
+            continue
+        if character == _ONE and not escaped:
+            found.append(None)
+        elif character == _ANY and not escaped:
+            if found[-1:] != [""]:
+                found.append("")
+        elif found and found[-1]:
+            found[-1] += character
+        else:
+            found.append(character)
+        escaped = False
+    return found
+
+
+def _between(first: str, last: str) -> Callable[[Column, Check], Column]:
+    least = len(first.encode()) + len(last.encode())
+
+    def find(texts: Column, check: Check) -> Column:
+        ends = pc.and_(pc.starts_with(texts, first), pc.ends_with(texts, last))
+        return pc.and_(ends, pc.greater_equal(pc.binary_length(texts), least))
+
+    return find
+
+
+class _Piece(Struct, frozen=True):
+    """The part between two ``%``: runs of fixed text, and single-character wildcards elsewhere."""
+
+    runs: tuple[tuple[int, str], ...]
+    """Offset and text of each run, longest first."""
+    size: int
+    """Length in characters."""
+
+    @classmethod
+    def of(cls, found: Sequence[Part]) -> _Piece:
+        runs, size = [], 0
+        for part in found:
+            if part is not None:
+                runs.append((size, part))
+            size += 1 if part is None else len(part)
+        runs.sort(key=lambda run: -len(run[1]))
+        return cls(tuple(runs), size)
+
+    def fits(self, text: str, at: int) -> bool:
+        return all(text.startswith(run, at + offset) for offset, run in self.runs)
+
+    def find(self, text: str, at: int, end: int, check: Check) -> int:
+        """The first index from ``at`` where the piece matches, ending by ``end``; -1 if none."""
+        last = end - self.size
+        if not self.runs:
+            return at if at <= last else -1
+        (offset, longest), *others = self.runs
+        tries = 0
+        while at <= last:
+            found = text.find(longest, at + offset, last + offset + len(longest))
+            if found < 0:
+                return -1
+            at = found - offset
+            if all(text.startswith(run, at + begin) for begin, run in others):
+                return at
+            at += 1
+            tries += 1
+            if tries == _TRIES:
+                return self._find_at_once(text, at, last, check)
+        return -1
+
+    def _find_at_once(self, text: str, at: int, last: int, check: Check) -> int:
+        """Like :meth:`find`, a character of the piece at many places at once: a text that leads
+        astray at each place would else take a call for each."""
+        for begin in range(at, last + 1, _STRETCH):
+            count = min(_STRETCH, last + 1 - begin)
+            near = text[begin : begin + count + self.size - 1]
+            codes = np.frombuffer(near.encode("utf-32-le"), dtype=np.uint32)
+            fits = np.ones(count, dtype=np.bool_)
+            for n, (offset, code) in enumerate(self.characters):
+                if not n % _CHARACTERS:
+                    check()
+                    if not fits.any():
+                        break
+                fits &= codes[offset : offset + count] == code
+            first = int(fits.argmax())
+            if fits[first]:
+                return begin + first
+        return -1
+
+    @property
+    def characters(self) -> Iterator[tuple[int, int]]:
+        """Offset and code of each character, those of the longest run first."""
+        for begin, run in self.runs:
+            for offset, character in enumerate(run, start=begin):
+                yield offset, ord(character)
+
+
+class _Walk:
+    """A search for several pieces, one after the other."""
+
+    def __init__(self, found: list[Part]) -> None:
+        pieces = _pieces(found)
+        first, *rest = map(_Piece.of, pieces)
+        self._first = first
+        self._last = rest.pop() if rest else None
+        """The last piece; None if the pattern has no ``%``, so that the first piece is all."""
+        self._middle = [piece for piece in rest if piece.size]
+        self._least = sum(piece.size for piece in (first, *rest, self._last or _Piece((), 0)))
+        texts = [run for part in pieces for run in part if run]
+        self._longest = max(texts, key=len, default="")
+
+    def of(self, texts: Column, check: Check) -> Column:
+        if isinstance(texts, pa.Scalar):
+            return self.of(pa.array([texts.as_py()], pa.string()), check)[0]
+        found = pc.greater_equal(pc.utf8_length(texts), self._least)
+        if self._longest:  # Arrow quickly excludes most texts
+            found = pc.and_(found, pc.match_substring(texts, self._longest))
+        hits = np.asarray(
+            found.fill_null(fill_value=False).to_numpy(zero_copy_only=False), dtype=np.bool_
+        )
+        rows = np.flatnonzero(hits)
+        fits = np.zeros(len(hits), dtype=np.bool_)
+        seen = 0
+        for row, text in zip(rows.tolist(), texts.take(pa.array(rows)).to_pylist(), strict=True):
+            fits[row] = self._fits(text, check)
+            seen += len(text)
+            if seen > _LOOKED_AT:
+                seen = 0
+                check()
+        absent = texts.is_null().to_numpy(zero_copy_only=False) if texts.null_count else None
+        return pa.array(fits, mask=absent)
+
+    def _fits(self, text: str, check: Check) -> bool:
+        size = len(text)
+        if not self._first.fits(text, 0):
+            return False
+        if self._last is None:
+            return size == self._first.size
+        end = size - self._last.size
+        if not self._last.fits(text, end):
+            return False
+
+        def behind(at: int, piece: _Piece) -> int:
+            found = -1 if at < 0 else piece.find(text, at, end, check)
+            return -1 if found < 0 else found + piece.size
+
+        return reduce(behind, self._middle, self._first.size) >= 0

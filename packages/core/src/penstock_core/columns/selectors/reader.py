@@ -1,0 +1,75 @@
+"""Reads the tokens of a selector one after the other, and makes errors about the current one."""
+
+from __future__ import annotations
+
+from penstock_core.columns.selectors.faults import MalformedSelector, fault
+from penstock_core.columns.selectors.tokens import Token, TokenKind, tokenize
+
+
+class TokenReader:
+    """A pass over the tokens of a text with one token of lookahead."""
+
+    __slots__ = ("_index", "_text", "_tokens")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = tokenize(text)
+        self._index = 0
+
+    @property
+    def token(self) -> Token:
+        """The next token, not consumed yet."""
+        return self._tokens[self._index]
+
+    @property
+    def previous(self) -> Token:
+        """The last consumed token; at the start, the next token."""
+        return self._tokens[max(self._index - 1, 0)]
+
+    @property
+    def place(self) -> str:
+        """The place of the next token, in words."""
+        return f"after {self.previous.shown}" if self._index else "at the beginning"
+
+    def advance(self) -> Token:
+        """Consume the next token and return it. The end token is never consumed."""
+        taken = self.token
+        if taken.kind is not TokenKind.END:
+            self._index += 1
+        return taken
+
+    def at(self, sign: str) -> bool:
+        """True if ``sign``, an operator or a keyword, comes next."""
+        token = self.token
+        return token.kind in (TokenKind.SIGN, TokenKind.KEYWORD) and token.text == sign
+
+    def accept(self, sign: str) -> bool:
+        """Consume ``sign`` if it comes next, and return whether it did."""
+        if not self.at(sign):
+            return False
+        self.advance()
+        return True
+
+    def expect(self, *signs: str) -> Token:
+        """Consume one of ``signs``. Raises ``InvalidSelector`` if something else comes next."""
+        if not any(self.at(sign) for sign in signs):
+            wanted = " or ".join(f"'{sign}'" for sign in signs)
+            raise self.fault(f"{wanted} {self.place}")
+        return self.advance()
+
+    def written(self, token: Token) -> str:
+        """The text of ``token`` as it was written, keywords too."""
+        return self._text[token.position : token.position + len(token.text)]
+
+    def text_literal(self, expected: str) -> str:
+        """Consume a text literal and return its value."""
+        if self.token.kind is not TokenKind.TEXT:
+            raise self.fault(f"{expected} {self.place}")
+        return str(self.advance().value)
+
+    def fault(
+        self, expected: str, at: Token | None = None, found: str | None = None
+    ) -> MalformedSelector:
+        """The error for the token ``at``, by default the next one."""
+        token = at or self.token
+        return fault(self._text, token.position, expected, found=found or token.shown)

@@ -1,0 +1,119 @@
+"""Parses expressions that begin with a name: references, header names, functions (SEM F1-F3)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock_core.columns.selectors.expressions import (
+    DataLength,
+    DataText,
+    Distance,
+    DistanceUnit,
+    Each,
+    Expression,
+    Now,
+    Reference,
+    Step,
+)
+from penstock_core.columns.selectors.headers import HEADERS
+from penstock_core.columns.selectors.reader import TokenReader
+from penstock_core.columns.selectors.tokens import Token, TokenKind
+
+_FUNCTIONS: Final = (
+    "NOW(), DISTANCE(), EVENTDATA.LENGTH(), EVENTDATA.AS_STRING() or EVENTDATA.TAG()"
+)
+_INDEX_MAX: Final = (1 << 31) - 1
+
+
+def read_name(reader: TokenReader) -> Expression:
+    """Parse the reference or function call that comes next."""
+    first = reader.advance()
+    steps: list[Step] = [first.text]
+    while True:
+        if reader.accept("."):
+            steps.append(_child(reader))
+        elif reader.accept("["):
+            steps.append(_element(reader))
+        elif reader.at("("):
+            return _call(reader, first, steps)
+        else:
+            _check_header(reader, first)
+            return Reference(tuple(steps))
+
+
+def _child(reader: TokenReader) -> str:
+    if reader.token.kind not in (TokenKind.NAME, TokenKind.KEYWORD):
+        raise reader.fault("a name after '.'")
+    return reader.written(reader.advance())
+
+
+def _element(reader: TokenReader) -> Step:
+    index = reader.token
+    if reader.accept("]"):
+        return Each()
+    if index.kind is not TokenKind.INTEGER:
+        raise reader.fault("an index from 0 on, or ']' for any element")
+    reader.advance()
+    reader.expect("]")
+    return min(int(index.value), _INDEX_MAX)
+
+
+def _check_header(reader: TokenReader, name: Token) -> None:
+    text = name.text
+    if text.startswith("JMS") and not text.startswith(("JMSX", "JMS_")) and text not in HEADERS:
+        known = ", ".join(header for header in HEADERS if header.startswith("JMS"))
+        raise reader.fault(f"a header selectors can see ({known})", name)
+
+
+def _call(reader: TokenReader, first: Token, steps: list[Step]) -> Expression:
+    name = ".".join(map(str, steps)).upper()
+    reader.advance()
+    match name:
+        case "NOW":
+            found: Expression = Now()
+        case "DISTANCE":
+            found = _distance(reader)
+        case "EVENTDATA.LENGTH":
+            found = DataLength()
+        case "EVENTDATA.AS_STRING":
+            offset = _size(reader, "the offset of the first byte")
+            reader.expect(",")
+            found = DataText(offset, _size(reader, "the number of bytes"))
+        case "EVENTDATA.TAG":
+            found = Reference(("tag",))
+        case _:
+            raise reader.fault(_FUNCTIONS, first, f"'{'.'.join(map(str, steps))}()'")
+    reader.expect(")")
+    return found
+
+
+def _size(reader: TokenReader, expected: str) -> int:
+    if reader.token.kind is not TokenKind.INTEGER:
+        raise reader.fault(f"{expected}, a whole number from 0 on")
+    return min(int(reader.advance().value), _INDEX_MAX)
+
+
+def _distance(reader: TokenReader) -> Distance:
+    latitude = _angle(reader, 90)
+    reader.expect(",")
+    longitude = _angle(reader, 180)
+    reader.expect(",")
+    unit = reader.token
+    if unit.kind is not TokenKind.NAME or unit.text.upper() not in tuple(DistanceUnit):
+        raise reader.fault("a unit: K (kilometres), M (miles) or N (nautical miles)")
+    reader.advance()
+    return Distance(latitude, longitude, DistanceUnit(unit.text.upper()))
+
+
+def _angle(reader: TokenReader, most: int) -> float:
+    sign = -1.0 if reader.accept("-") else 1.0
+    number = reader.token
+    degrees = number.value
+    if (
+        number.kind not in (TokenKind.INTEGER, TokenKind.FLOAT)
+        or isinstance(degrees, str)
+        or degrees > most
+    ):
+        raise reader.fault(f"degrees from -{most} to {most}")
+    reader.advance()
+    return sign * degrees

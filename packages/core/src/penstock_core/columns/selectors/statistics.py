@@ -1,0 +1,388 @@
+"""Decides from bounds of columns whether a part of the store can hold a match.
+
+For a whole part it is derived whether an expression *may hold* and whether it *may fail* in some
+event. Unknown is always possible, and is neither. An expression not handled here may do both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from enum import Enum
+from operator import add, mul, sub
+from typing import Any, Final, NamedTuple
+
+from penstock_core.columns.schema.layout import PRIORITY_DEFAULT
+from penstock_core.columns.selectors.comparison import MIRRORED
+from penstock_core.columns.selectors.compiler import microseconds, since_epoch
+from penstock_core.columns.selectors.expressions import (
+    And,
+    Arithmetic,
+    ArithmeticOperator,
+    Between,
+    Compare,
+    Comparison,
+    Expression,
+    Float,
+    In,
+    Integer,
+    IsNull,
+    Like,
+    Literal,
+    Matches,
+    Not,
+    Now,
+    Or,
+    Reference,
+    Text,
+    Truth,
+    each_references,
+)
+from penstock_core.columns.selectors.headers import column_path
+from penstock_core.columns.selectors.patterns import parts
+from penstock_core.vocabulary.topics import fixed_part, topic_matches
+
+
+class ColumnStatistics(NamedTuple):
+    """Bounds of one column in one part of the store; None for what is not known.
+
+    Values are Python objects: numbers, text, booleans, and times with a time zone.
+    """
+
+    minimum: Any = None
+    """A lower bound of all values but NaN; text is ordered by code point."""
+    maximum: Any = None
+    """An upper bound of all values but NaN."""
+    null_count: int | None = None
+    distinct: Sequence[Any] | None = None
+    """A superset of all values."""
+
+    @property
+    def has_no_value(self) -> bool:
+        """True if the column has only nulls, or does not exist."""
+        return self.distinct is not None and not self.distinct
+
+
+NOTHING_KNOWN: Final = ColumnStatistics()
+ONLY_NULLS: Final = ColumnStatistics(distinct=())
+
+
+class Outcomes(NamedTuple):
+    """The possible outcomes of an expression, besides unknown."""
+
+    may_hold: bool
+    may_fail: bool
+
+    def reversed(self) -> Outcomes:
+        return Outcomes(self.may_fail, self.may_hold)
+
+
+ANYTHING: Final = Outcomes(may_hold=True, may_fail=True)
+UNKNOWN: Final = Outcomes(may_hold=False, may_fail=False)
+
+_LEAST: Final = -(1 << 63)
+_FEW: Final = 64
+"""Length of a list of options above which they are compared with the bounds all at once.
+
+Comparing a longer list one by one would take more time than reading the events.
+"""
+
+
+class StoreStatistics(NamedTuple):
+    """The statistics of a part of the store, and the current time."""
+
+    columns: Mapping[str, ColumnStatistics]
+    """Statistics by column path."""
+    now_us: int | None = None
+    """The time of ``NOW()`` in microseconds; None if it differs between events."""
+
+
+def outcomes(node: Expression, statistics: StoreStatistics) -> Outcomes:
+    """The possible outcomes of ``node`` in a part of the store."""
+    match node:
+        case And(operands):
+            found = [outcomes(operand, statistics) for operand in operands]
+            return Outcomes(all([o.may_hold for o in found]), any([o.may_fail for o in found]))
+        case Or(operands):
+            found = [outcomes(operand, statistics) for operand in operands]
+            return Outcomes(any([o.may_hold for o in found]), all([o.may_fail for o in found]))
+        case Not(operand):
+            return outcomes(operand, statistics).reversed()
+        case Compare(operator, left, right):
+            return _compare(operator, left, right, statistics=statistics)
+        case Between(operand, low, high, negated):
+            ends = And(
+                (
+                    Compare(Comparison.AT_LEAST, operand, low),
+                    Compare(Comparison.AT_MOST, operand, high),
+                )
+            )
+            return _turned(outcomes(ends, statistics), is_turned=negated)
+        case In(operand, options, negated):
+            return _turned(_in(operand, options, statistics), is_turned=negated)
+        case Like() | Matches():
+            return _turned(_pattern(node, statistics), is_turned=node.negated)
+        case IsNull(Reference() as reference, negated):
+            return _turned(_is_null(reference, statistics), is_turned=negated)
+        case Reference() | Truth():
+            return _plain(node, statistics)
+        case _:
+            return ANYTHING
+
+
+def _in(operand: Expression, options: Sequence[Literal], statistics: StoreStatistics) -> Outcomes:
+    if len(options) > _FEW:
+        return _among(operand, options, statistics)
+    equals = [Compare(Comparison.EQUAL, operand, option) for option in options]
+    return outcomes(Or(tuple(equals)), statistics)
+
+
+def _among(
+    operand: Expression, options: Sequence[Literal], statistics: StoreStatistics
+) -> Outcomes:
+    """The outcomes of a long list of options: whether any of them lies within the bounds."""
+    known = _known(operand, statistics) if isinstance(operand, Reference) else None
+    if known is None:
+        return ANYTHING
+    if known.has_no_value:
+        return UNKNOWN
+    low, high, values = known.minimum, known.maximum, [option.value for option in options]
+    samples = (low, high, *(known.distinct or ()), *values)
+    types = {_BOUND_TYPES.get(type(sample)) for sample in samples}
+    if types not in ({_BoundType.NUMBER}, {_BoundType.TEXT}) or not low <= high:
+        return ANYTHING
+    within = (value for value in values if low <= value <= high)
+    if known.distinct is None:
+        return Outcomes(any(True for _ in within), may_fail=True)
+    return Outcomes(any(value in known.distinct for value in within), may_fail=True)
+
+
+def _plain(node: Reference | Truth, statistics: StoreStatistics) -> Outcomes:
+    if isinstance(node, Truth):
+        return Outcomes(may_hold=node.value, may_fail=not node.value)
+    return _compare(Comparison.EQUAL, node, Truth(value=True), statistics=statistics)
+
+
+def _turned(found: Outcomes, *, is_turned: bool) -> Outcomes:
+    return found.reversed() if is_turned else found
+
+
+def _known(reference: Reference, statistics: StoreStatistics) -> ColumnStatistics | None:
+    if reference.steps[0] == "JMSDeliveryMode":
+        return None  # from two columns
+    known = statistics.columns.get(column_path(reference.steps))
+    if reference.steps[0] == "JMSPriority":
+        return _priority(known)
+    if known is None or known.has_no_value:
+        return known  # nor has an array that is not there any element
+    return known if all(isinstance(step, str) for step in reference.steps) else None
+
+
+def _priority(known: ColumnStatistics | None) -> ColumnStatistics | None:
+    """Statistics of the priority, in which null stands for the default."""
+    if known is None or known.null_count == 0:
+        return known
+    if known.has_no_value:
+        return ColumnStatistics(PRIORITY_DEFAULT, PRIORITY_DEFAULT, 0, distinct=(PRIORITY_DEFAULT,))
+    if known.minimum is None or known.maximum is None:
+        return None
+    distinct = None if known.distinct is None else (*known.distinct, PRIORITY_DEFAULT)
+    bounds = min(known.minimum, PRIORITY_DEFAULT), max(known.maximum, PRIORITY_DEFAULT)
+    return ColumnStatistics(*bounds, 0, distinct)
+
+
+def _is_null(reference: Reference, statistics: StoreStatistics) -> Outcomes:
+    known = _known(reference, statistics)
+    if known is not None and known.has_no_value:
+        # If the array is absent, it is unknown whether an element is null.
+        return Outcomes(may_hold=True, may_fail=False)
+    return Outcomes(may_hold=known is None or known.null_count != 0, may_fail=True)
+
+
+def _compare(
+    operator: Comparison, left: Expression, right: Expression, statistics: StoreStatistics
+) -> Outcomes:
+    if isinstance(right, Reference) and not isinstance(left, Reference):
+        operator, left, right = MIRRORED[operator], right, left
+    if not isinstance(left, Reference):
+        return ANYTHING
+    known = _known(left, statistics)
+    if known is None:
+        return ANYTHING
+    if known.has_no_value:
+        # In an empty array no element is compared with the missing value, so the outcome is false.
+        return ANYTHING if each_references(right) else UNKNOWN
+    literal = _literal(right, statistics.now_us)
+    if literal is None:
+        return ANYTHING
+    if _is_of_another_type(literal, known):
+        return UNKNOWN
+    scale = _scale(left, literal, known)
+    return ANYTHING if scale is None else _bounded(operator, scale, known)
+
+
+def _literal(node: Expression, now_us: int | None) -> Text | Integer | Float | Truth | None:
+    """The value of ``node`` if it is one and known for all events; otherwise None."""
+    match node:
+        case Text() | Integer() | Float() | Truth():
+            return node
+        case Now() if now_us is not None:
+            return Integer(now_us // 1_000)
+        case Arithmetic(operator, left, right) if operator in _WHOLE:
+            one, other = _literal(left, now_us), _literal(right, now_us)
+            if isinstance(one, Integer) and isinstance(other, Integer):
+                result = _WHOLE[operator](one.value, other.value)
+                return Integer(result) if _LEAST <= result < -_LEAST else None
+            return None
+        case _:
+            return None
+
+
+_WHOLE: Final[dict[ArithmeticOperator, Callable[[int, int], int]]] = {
+    ArithmeticOperator.ADD: add,
+    ArithmeticOperator.SUBTRACT: sub,
+    ArithmeticOperator.MULTIPLY: mul,
+}
+
+
+def _is_of_another_type(literal: Text | Integer | Float | Truth, known: ColumnStatistics) -> bool:
+    """True if all values of the column have one type, which does not compare with the literal."""
+    others = _NOT_COMPARED[type(literal)]
+    return (
+        _BOUND_TYPES.get(type(known.minimum)) in others
+        and _BOUND_TYPES.get(type(known.maximum)) in others
+    )
+
+
+class _BoundType(Enum):
+    """What a bound of a column is."""
+
+    NUMBER = 1
+    TEXT = 2
+    TRUTH = 3
+    TIME = 4
+
+
+_BOUND_TYPES: Final[dict[type, _BoundType]] = {
+    int: _BoundType.NUMBER,
+    float: _BoundType.NUMBER,
+    str: _BoundType.TEXT,
+    bool: _BoundType.TRUTH,
+    datetime: _BoundType.TIME,
+}
+_COMPARED: Final[dict[type, _BoundType]] = {
+    Text: _BoundType.TEXT,
+    Integer: _BoundType.NUMBER,
+    Float: _BoundType.NUMBER,
+    Truth: _BoundType.TRUTH,
+}
+_NOT_COMPARED: Final[dict[type, tuple[_BoundType, ...]]] = {
+    Text: (_BoundType.TRUTH, _BoundType.NUMBER),
+    Integer: (_BoundType.TRUTH, _BoundType.TEXT),
+    Float: (_BoundType.TRUTH, _BoundType.TEXT),
+    Truth: (_BoundType.TEXT, _BoundType.TIME, _BoundType.NUMBER),
+}
+
+
+class _Scale(NamedTuple):
+    """The literal, and the conversion of bounds to what compares with it; None if they do."""
+
+    literal: Any
+    of_bound: Callable[[Any], Any] | None = None
+
+
+def _scale(
+    reference: Reference, literal: Text | Integer | Float | Truth, known: ColumnStatistics
+) -> _Scale | None:
+    found = _BOUND_TYPES.get(type(known.minimum))
+    samples = (known.maximum, *(known.distinct or ()))
+    if found is None or any([_BOUND_TYPES.get(type(sample)) is not found for sample in samples]):
+        return None
+    if found is _BoundType.TIME:
+        return _time_scale(reference, literal)
+    return _Scale(literal.value) if found is _COMPARED[type(literal)] else None
+
+
+def _time_scale(reference: Reference, literal: Text | Integer | Float | Truth) -> _Scale | None:
+    is_number = reference.steps == ("JMSTimestamp",)
+    match literal:
+        case Text(text) if not is_number and (moment := microseconds(text)) is not None:
+            return _Scale(moment, since_epoch)
+        case Integer(number) | Float(number):
+            return _Scale(number, lambda moment: since_epoch(moment) // 1_000)
+        case _:
+            return None
+
+
+def _bounded(operator: Comparison, scale: _Scale, known: ColumnStatistics) -> Outcomes:
+    literal, low, high = scale.literal, known.minimum, known.maximum
+    if scale.of_bound is not None:
+        low, high = scale.of_bound(low), scale.of_bound(high)
+    if not low <= high:  # a bound is NaN
+        return ANYTHING
+    may_hold, may_fail = _WITHIN[operator](low, high, literal)
+    if operator is Comparison.EQUAL and known.distinct is not None:
+        values = known.distinct
+        may_hold = literal in (values if scale.of_bound is None else map(scale.of_bound, values))
+    if type(low) is bool and operator not in (Comparison.EQUAL, Comparison.UNEQUAL):
+        return UNKNOWN
+    if type(low) is float or type(high) is float:
+        # NaN fails all comparisons but `<>`, and the bounds do not show whether there is one.
+        return Outcomes(may_hold or operator is Comparison.UNEQUAL, may_fail=True)
+    return Outcomes(may_hold, may_fail)
+
+
+_WITHIN: Final[dict[Comparison, Callable[[Any, Any, Any], tuple[bool, bool]]]] = {
+    Comparison.EQUAL: lambda low, high, value: (low <= value <= high, not low == value == high),
+    Comparison.UNEQUAL: lambda low, high, value: (not low == value == high, low <= value <= high),
+    Comparison.LESS: lambda low, high, value: (low < value, high >= value),
+    Comparison.GREATER: lambda low, high, value: (high > value, low <= value),
+    Comparison.AT_MOST: lambda low, high, value: (low <= value, high > value),
+    Comparison.AT_LEAST: lambda low, high, value: (high >= value, low < value),
+}
+"""Whether a comparison with a value may hold, and may fail, between two bounds."""
+
+
+def _pattern(node: Like | Matches, statistics: StoreStatistics) -> Outcomes:
+    if not isinstance(node.operand, Reference):
+        return ANYTHING
+    if isinstance(node, Like):
+        return _like(node.operand, node.pattern, node.escape, statistics=statistics)
+    return _matches(node.operand, node.filter, statistics)
+
+
+def _like(
+    reference: Reference,
+    pattern: str,
+    escape: str,
+    statistics: StoreStatistics,
+) -> Outcomes:
+    known = _known(reference, statistics)
+    pieces = parts(pattern, escape)
+    if known is not None and known.has_no_value:
+        return UNKNOWN
+    if known is None or not pieces or not pieces[0]:
+        return ANYTHING
+    low, high, start = known.minimum, known.maximum, pieces[0]
+    if not (isinstance(low, str) and isinstance(high, str)):
+        return ANYTHING
+    size = len(start)
+    return Outcomes(may_hold=low[:size] <= start <= high[:size], may_fail=True)
+
+
+def _matches(reference: Reference, text: str, statistics: StoreStatistics) -> Outcomes:
+    """The outcomes of a topic filter: by all values where they are known, else by what each topic
+    begins with that it takes."""
+    known = _known(reference, statistics)
+    if known is None:
+        return ANYTHING
+    if known.has_no_value:
+        return UNKNOWN
+    low, high = known.minimum, known.maximum
+    if not (isinstance(low, str) and isinstance(high, str)):
+        return ANYTHING
+    if known.distinct is not None and all(isinstance(value, str) for value in known.distinct):
+        return Outcomes(any(topic_matches(text, value) for value in known.distinct), may_fail=True)
+    start = fixed_part(text)
+    size = len(start)
+    return Outcomes(may_hold=low[:size] <= start <= high[:size], may_fail=True)

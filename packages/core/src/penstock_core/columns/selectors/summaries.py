@@ -1,0 +1,192 @@
+"""Summaries: statistics of each column of a record batch, kept in the index of its segment.
+
+A *summary* lets a selector skip events without reading them (SEM F5). It has bounds, nulls, and
+all values of a column that has few. It is small, because the indexes of all segments are in
+memory; columns beyond its size limit are left out, and count as unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from penstock_core.columns.schema import compute as pc
+from penstock_core.columns.schema.layout import LOGICAL_NAME, UNSELECTED
+from penstock_core.columns.selectors.statistics import NOTHING_KNOWN, ONLY_NULLS, ColumnStatistics
+
+BYTES_MAX: Final = 2_048
+"""Most bytes of one summary."""
+DISTINCT_MAX: Final = 16
+"""Most distinct values that are listed; a column with more has bounds only."""
+TEXT_MAX: Final = 32
+"""Most characters of a bound; longer text is shortened such that it is still a bound."""
+_SAMPLE: Final = 512
+_DEPTH_MAX: Final = 8
+
+_OVERFLOW: Final = "more"
+_PROPERTIES: Final = "properties"
+_LAST: Final = 0x10FFFF
+_SURROGATES: Final = range(0xD800, 0xE000)
+
+Found = ColumnStatistics | None
+"""Statistics of a column; None if nothing is known of it and of the columns inside it."""
+
+_Packed = tuple[bool, dict[str, tuple[Any, ...] | None]]
+_decoder = msgspec.msgpack.Decoder(_Packed)
+
+
+def summary_of(batch: pa.RecordBatch) -> bytes:
+    """The summary of a stored batch."""
+    overflows = _overflows(batch)
+    found: dict[str, Found] = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if name in UNSELECTED or name == _OVERFLOW:
+            continue
+        if name == _PROPERTIES and overflows:
+            found[name] = None  # the overflow wins over the column
+        else:
+            found.update(_described(name, [column], 0))
+    return _packed(found)
+
+
+def known_of(summary: bytes, paths: Collection[str]) -> Mapping[str, ColumnStatistics]:
+    """The statistics that a summary has for ``paths``; an empty summary has none."""
+    if not summary:
+        return {}
+    is_complete, packed = _decoder.decode(summary)
+    known = {}
+    for path in paths:
+        if path in packed:
+            values = packed[path]
+            if values is not None:
+                known[path] = ColumnStatistics(*values)
+        elif is_complete and not _is_below(path, packed):
+            known[path] = ONLY_NULLS  # the column does not exist
+    return known
+
+
+def _is_below(path: str, packed: Mapping[str, tuple[Any, ...] | None]) -> bool:
+    """True if ``path`` is inside a column without statistics."""
+    above = path.rpartition(".")[0]
+    while above:
+        if above in packed:
+            return packed[above] is None
+        above = above.rpartition(".")[0]
+    return path.split(".")[0] in UNSELECTED
+
+
+def _overflows(batch: pa.RecordBatch) -> bool:
+    index = batch.schema.get_field_index(_OVERFLOW)
+    return index >= 0 and bool(batch.column(index).null_count < batch.num_rows)
+
+
+def _packed(found: dict[str, Found]) -> bytes:
+    """Pack as many columns as fit into :data:`BYTES_MAX`, in the given order."""
+    room = BYTES_MAX
+    kept: dict[str, tuple[Any, ...] | None] = {}
+    is_complete = True
+    for path, known in found.items():
+        value = None if known is None else _short(known)
+        size = len(msgspec.msgpack.encode((path, value)))
+        if size > room:
+            is_complete = False
+            continue
+        room -= size
+        kept[path] = value
+    return msgspec.msgpack.encode((is_complete, kept))
+
+
+def _short(known: ColumnStatistics) -> tuple[Any, ...]:
+    values = tuple(known)
+    while values and values[-1] is None:
+        values = values[:-1]
+    return values
+
+
+def _described(path: str, columns: list[Any], depth: int) -> Iterator[tuple[str, Found]]:
+    """Statistics of a name, and of the names inside it; it has one column per type."""
+    column, *others = columns
+    if others or depth > _DEPTH_MAX:
+        yield path, None
+    elif pa.types.is_struct(column.type):
+        yield path, NOTHING_KNOWN
+        for name, below in _children(column).items():
+            yield from _described(f"{path}.{name}", below, depth + 1)
+    else:
+        yield path, _statistics(column)
+
+
+def _children(column: Any) -> dict[str, list[Any]]:
+    """Struct fields by name, without names with a dot: selectors cannot refer to those."""
+    found: dict[str, list[Any]] = {}
+    for index in range(column.type.num_fields):
+        field = column.type.field(index)
+        known_as = field.metadata.get(LOGICAL_NAME) if field.metadata else None
+        name = field.name if known_as is None else known_as.decode()
+        if "." not in name:
+            found.setdefault(name, []).append(pc.struct_field(column, [index]))
+    return found
+
+
+def _statistics(column: Any) -> Found:
+    if column.null_count == len(column):
+        return ONLY_NULLS
+    kind = column.type
+    if not any(test(kind) for test in _ORDERED):
+        return None
+    try:
+        least, most = pc.min_max(column).as_py().values()
+        distinct = _distinct(column)
+    except (OverflowError, ValueError):  # a time that datetime cannot hold
+        return None
+    return _bounded(least, most, column.null_count, distinct=distinct)
+
+
+_ORDERED: Final = (
+    pa.types.is_boolean,
+    pa.types.is_signed_integer,
+    pa.types.is_floating,
+    pa.types.is_string,
+    lambda kind: pa.types.is_timestamp(kind) and kind.unit == "us",
+)
+
+
+def _bounded(least: Any, most: Any, nulls: int, distinct: tuple[Any, ...] | None) -> Found:
+    if isinstance(least, datetime):
+        if least.tzinfo is None:
+            return None
+    elif isinstance(least, str):
+        if distinct is not None and any(len(value) > TEXT_MAX for value in distinct):
+            distinct = None
+        least, most = least[:TEXT_MAX], _above(most)
+        if most is None:
+            return None
+    return ColumnStatistics(least, most, nulls, distinct=distinct)
+
+
+def _above(text: str) -> str | None:
+    """Text of at most ``TEXT_MAX`` characters that is not less than ``text``."""
+    if len(text) <= TEXT_MAX:
+        return text
+    following = ord(text[TEXT_MAX - 1]) + 1
+    if following > _LAST:
+        return None
+    if following in _SURROGATES:
+        following = _SURROGATES.stop
+    return text[: TEXT_MAX - 1] + chr(following)
+
+
+def _distinct(column: Any) -> tuple[Any, ...] | None:
+    """All values if they are few, else None. A sample of the first rows excludes most columns."""
+    if pa.types.is_floating(column.type):
+        return None
+    for part in (column.slice(0, _SAMPLE), column):
+        values = pc.unique(part)
+        if len(values) > DISTINCT_MAX + 1:
+            return None
+    values = values.drop_null()
+    return tuple(values.to_pylist()) if len(values) <= DISTINCT_MAX else None

@@ -1,0 +1,44 @@
+"""Topic filters on columns of texts: each is one search of Arrow's, none looks at single texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+import pyarrow as pa
+
+from penstock_core.columns.schema import compute as pc
+from penstock_core.columns.selectors.lanes import Column
+from penstock_core.columns.selectors.patterns import Check
+from penstock_core.vocabulary.topics import has_wildcards
+
+_LEVEL: Final = "[^/]*"
+_FIRST_LEVEL: Final = r"(?:[^/$][^/]*)?"
+"""What a wildcard takes at the beginning: a level that does not begin with ``$``."""
+
+
+def topic_search(text: str) -> Callable[[Column, Check], Column]:
+    """A function that returns which texts a topic filter takes; null stays null."""
+    if not has_wildcards(text):
+        exact = pa.scalar(text)
+        return lambda topics, _: pc.equal(topics, exact)
+    pattern = _pattern(text)
+    return lambda topics, _: pc.match_substring_regex(topics, pattern)
+
+
+def topic_search_work(text: str) -> int:
+    """Approximate cost of a search relative to that of one comparison."""
+    return 1 + 2 * text.count("+") + 2 * text.count("#")
+
+
+def _pattern(text: str) -> str:
+    """The filter as an expression of RE2, whose work grows with the length of a text alone."""
+    if text == "#":
+        return r"\A(?:[^$]|\z)"
+    levels = text.removesuffix("/#").split("/")
+    words = [_LEVEL if level == "+" else re.escape(level) for level in levels]
+    if levels[0] == "+":
+        words[0] = _FIRST_LEVEL
+    end = r"(?:/|\z)" if text.endswith("/#") else r"\z"
+    return rf"\A{'/'.join(words)}{end}"

@@ -1,0 +1,57 @@
+"""A durable as a snapshot keeps it: made of one, and made into one again (SEM D4)."""
+
+from __future__ import annotations
+
+from msgspec.structs import asdict
+
+from penstock_core.durable.durable import Durable
+from penstock_core.durable.seat import DurableKind
+from penstock_core.ids.ids import IdSet
+from penstock_core.vocabulary.durable_attributes import DurableState, durable_attributes
+from penstock_core.vocabulary.stored_ids import id_set, written
+
+
+def state_of(durable: Durable, next_id: int, lost: IdSet | None = None) -> DurableState:
+    """What a snapshot keeps of ``durable``, without ``lost``, which no restart finds; with the next
+    id of its channel."""
+    outstanding, rolled_back = durable.outstanding, durable.rolled_back
+    levels = sorted(durable.levels.items())
+    if lost:
+        outstanding, rolled_back = outstanding.copy(), rolled_back.copy()
+        levels = [(n, level.copy()) for n, level in levels]
+        for ids in (outstanding, rolled_back, *(level for _, level in levels)):
+            ids.discard_all(lost)
+    return DurableState(
+        durable.name,
+        durable.kind.name,
+        durable.selector,
+        persistent=durable.persistent,
+        head=durable.position(next_id),
+        outstanding=written(outstanding),
+        redelivered=tuple((n, written(level)) for n, level in levels if level),
+        rolled_back=written(rolled_back),
+        waiting=durable.waiting.state(lost) if durable.waiting else (),
+        last_seek=durable.last_seek if durable.last_seek.key or durable.last_seek.earlier else None,
+        **asdict(durable.attributes),
+    )
+
+
+def durable_of(state: DurableState, kind: DurableKind) -> Durable:
+    """The durable that :func:`state_of` has described; nobody holds anything."""
+    durable = Durable(
+        state.name,
+        kind,
+        state.head,
+        selector=state.selector,
+        persistent=state.persistent,
+        attributes=durable_attributes(state),
+    )
+    durable.outstanding = id_set(state.outstanding)
+    durable.ready = durable.outstanding.copy()
+    durable.rolled_back = id_set(state.rolled_back)
+    durable.last_seek = state.last_seek or durable.last_seek
+    for count, spans in state.redelivered:
+        durable.levels[count] = id_set(spans)
+    for until_us, ids in state.waiting:
+        durable.postpone(id_set(ids), until_us)
+    return durable

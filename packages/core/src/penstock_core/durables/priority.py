@@ -1,0 +1,41 @@
+"""Priority: of many clients the one that came first is served; the next takes over when it leaves.
+
+Acknowledgements are cumulative, as on exclusive durables. Deprecated: use exclusive with clients
+that retry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock_core.durable.seat import DurableKind, Seat
+
+
+class Priority:
+    name = "priority"
+    cumulative = True
+    redelivers_at_once = False
+    waits_in_order = True
+    stores_selector = False
+    window_default = 1_000
+    window_grows = True
+    takes_window = False
+    takes_transient = True
+    purgeable = False
+    orders_strictly = False
+    seats_wait = True
+
+    def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:
+        return all(seat.rank > min(absent) for seat in seats)
+
+    def may_attach(self, seats: Sequence[Seat]) -> bool:
+        return True
+
+    def servable(self, seats: Sequence[Seat]) -> Sequence[Seat]:
+        if not seats:
+            return ()
+        first = min(seats, key=lambda seat: seat.rank)
+        return [first] if first.credit > 0 else ()
+
+
+KIND: DurableKind = Priority()

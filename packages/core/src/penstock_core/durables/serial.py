@@ -1,0 +1,39 @@
+"""Serial: many sessions, one at a time; the turn passes when its holder has nothing outstanding
+(SEM D10-D12)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock_core.durable.seat import DurableKind, Seat
+
+
+class Serial:
+    name = "serial"
+    cumulative = False
+    redelivers_at_once = True
+    waits_in_order = True
+    stores_selector = True
+    window_default = 10
+    window_grows = False
+    takes_window = True
+    takes_transient = False
+    purgeable = True
+    orders_strictly = True
+    seats_wait = True
+
+    def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:
+        return True
+
+    def may_attach(self, seats: Sequence[Seat]) -> bool:
+        return True
+
+    def servable(self, seats: Sequence[Seat]) -> Sequence[Seat]:
+        """The seat that holds events may get more while its window has room (SEM D12); where none
+        does, it is the turn of the next."""
+        holders = [seat for seat in seats if seat.in_flight]
+        ready = [seat for seat in holders or seats if seat.credit > 0]
+        return ready[:1]
+
+
+KIND: DurableKind = Serial()

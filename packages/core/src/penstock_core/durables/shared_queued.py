@@ -1,0 +1,38 @@
+"""Shared-queued: many sessions, a window each in turn; the next window goes out when the last one
+is settled. Deprecated: use shared or serial."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock_core.durable.seat import DurableKind, Seat
+
+
+class SharedQueued:
+    name = "shared_queued"
+    cumulative = False
+    redelivers_at_once = True
+    waits_in_order = False
+    stores_selector = True
+    window_default = 10
+    window_grows = False
+    takes_window = True
+    takes_transient = True
+    purgeable = False
+    orders_strictly = False
+    seats_wait = False
+
+    def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:
+        return False
+
+    def may_attach(self, seats: Sequence[Seat]) -> bool:
+        return True
+
+    def servable(self, seats: Sequence[Seat]) -> Sequence[Seat]:
+        """The client whose turn it is; none of several clients while one works on a window."""
+        if len(seats) > 1 and any(seat.in_flight for seat in seats):
+            return ()
+        return [seat for seat in seats if seat.credit > 0][:1]
+
+
+KIND: DurableKind = SharedQueued()

@@ -1,0 +1,45 @@
+"""JMS: an event stays only while somebody waits for it; nothing is replayed (SEM J2-J4, J6).
+
+Events that only connected clients want, which take them without a request of their own, pass
+through memory: those of plain subscribers, and of clients of exclusive and priority durables that
+acknowledge automatically. For all others the channel's type decides where events are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from penstock_core.channel.engine import Engine
+from penstock_core.channel.interest import Interest, wanted_of
+from penstock_core.durable.durable import Durable
+from penstock_core.ids.ids import IdSet, Span, Spans
+
+
+class Jms:
+    name = "jms"
+    needs_interest = True
+    merges = False
+
+    def first_id(self, asked: int, next_id: int) -> int:
+        return next_id
+
+    def interest(
+        self,
+        durables: Iterable[Durable],
+        awaited: IdSet,
+        pulled: IdSet,
+        span: Span,
+        matched: Mapping[str, Spans],
+    ) -> Interest:
+        kept, passing = pulled.copy(), awaited.copy()
+        for durable in durables:
+            wanted = wanted_of(durable, span, matched.get(durable.name, ()))
+            (passing if durable.is_fed else kept).add_all(wanted)
+        passing.discard_all(kept)
+        dropped = IdSet((span,))
+        dropped.discard_all(kept)
+        dropped.discard_all(passing)
+        return Interest(passing, dropped)
+
+
+ENGINE: Engine = Jms()

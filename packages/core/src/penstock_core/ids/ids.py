@@ -1,0 +1,474 @@
+"""Event ids, and sets of them: ranges while they are few, bitmaps when they are scattered."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Annotated, Final, NamedTuple, cast
+
+from msgspec import Meta
+
+from penstock_core.bounds import SPANS_MAX, EndId, EventId
+from penstock_core.ids.bitmaps import LAST, SHIFT, Blocks, runs_of
+from penstock_core.ids.packing import pack, unpack
+from penstock_core.ids.ranges import Runs, cut, cut_all, merged, part, put, size
+
+_MANY = 64
+"""Number of runs above which a set changes to blocks of bitmaps."""
+
+_FEW = 16
+"""Number of runs below which it changes back; far enough apart that no set changes to and fro."""
+
+
+class Span(NamedTuple):
+    """A half-open range of event ids: ``first`` is in, ``end`` is not."""
+
+    first: EventId
+    end: EndId
+
+    @property
+    def size(self) -> int:
+        return self.end - self.first
+
+    def shifted(self, by: int) -> Span:
+        return Span(self.first + by, self.end + by)
+
+    def clipped(self, other: Span) -> Span:
+        """The part of this span inside ``other``; empty (first == end) when they do not meet."""
+        first = max(self.first, other.first)
+        return Span(first, max(first, min(self.end, other.end)))
+
+
+Spans = tuple[Span, ...]
+"""Ranges of event ids."""
+
+BoundedSpans = Annotated[tuple[Span, ...], Meta(max_length=SPANS_MAX)]
+"""Ranges of ids as a request names them."""
+
+_span: Callable[[tuple[int, int]], Span] = partial(tuple.__new__, Span)
+"""A span of a pair, without the detour of a named tuple."""
+
+
+class _LatestRanges:
+    """The ranges a scattered set was last seen as, and its blocks: who makes a fact of a set and
+    who makes it true are a moment apart. The newest only, and of realms in other threads too."""
+
+    newest: tuple[tuple[Span, ...], Blocks] = ((), Blocks())
+
+
+_REMEMBERED_MAX = 1 << 17
+"""Ranges."""
+
+
+_NO_RUNS: Final = cast("Runs", ((), ()))
+"""What every empty set has instead of lists of its own, for most sets of a channel are empty. It
+cannot be changed: who would fill it fails."""
+
+
+class IdSet:
+    """A set of event ids, seen as sorted, disjoint, non-touching spans.
+
+    A durable that is a million events behind costs one span, not a million entries; one that
+    has every second of them acknowledged costs a bit an event. Adding and removing cost a search
+    and a local edit, never a walk over the whole set, and two scattered sets meet block by block.
+    """
+
+    __slots__ = ("_blocks", "_ends", "_firsts", "_size")
+
+    def __init__(self, spans: Iterable[Span] = ()) -> None:
+        self._blocks: Blocks | None = None
+        self._firsts: list[int]
+        self._ends: list[int]
+        self._firsts, self._ends = _NO_RUNS
+        self._size = 0
+        if not spans:
+            return
+        if type(spans) is tuple and len(spans) == 1:  # most sets that are read back
+            ((first, end),) = spans
+            if first < end:
+                self._firsts, self._ends, self._size = [first], [end], end - first
+            return
+        remembered, blocks = _LatestRanges.newest
+        if spans is remembered:
+            self._blocks, self._size = blocks.copy(), blocks.size
+            return
+        self._firsts, self._ends = firsts, ends = merged(spans)
+        self._size = ends[0] - firsts[0] if len(ends) == 1 else sum(ends) - sum(firsts)
+        if len(firsts) > _MANY:
+            self._scatter()
+
+    @classmethod
+    def of(cls, ids: Iterable[int]) -> IdSet:
+        """The set of ``ids``, in any order, runs collapsed."""
+        ordered = sorted(ids)
+        runs = _few_runs(ordered)
+        return _of_blocks(Blocks.of_ids(ordered)) if runs is None else _of_runs(runs)
+
+    @classmethod
+    def of_runs(cls, firsts: list[int], ends: list[int]) -> IdSet:
+        """The set of these ranges, which are sorted and do not touch; it takes over the lists.
+
+        It keeps to ranges until it is changed: made to be read once.
+        """
+        made = cls()
+        made._firsts, made._ends, made._size = firsts, ends, sum(ends) - sum(firsts)
+        return made
+
+    @classmethod
+    def of_bitmaps(cls, blocks: list[int], bitmaps: list[int]) -> IdSet:
+        """The set whose ids of block ``blocks[i]`` (1,024 ids each, ascending) are the bits of
+        ``bitmaps[i]``, none of them empty or full."""
+        made = Blocks()
+        made.keys, made.bits = blocks, dict(zip(blocks, bitmaps, strict=True))
+        return _of_blocks(made)
+
+    @classmethod
+    def unpacked(cls, packed: bytes) -> IdSet:
+        """The set that ``packed()`` wrote. Raises ``ValueError`` for anything else."""
+        return _of_blocks(unpack(packed))
+
+    @classmethod
+    def union(cls, sets: Iterable[IdSet]) -> IdSet:
+        """The ids that are in any of them."""
+        sets = list(sets)
+        scattered = [each._blocks for each in sets if each._blocks is not None]
+        if len(scattered) > 1:
+            made = _of_blocks(Blocks.union(scattered))
+            sets = [each for each in sets if each._blocks is None]
+        else:
+            made = cls()
+        for each in sets:
+            made.add_all(each)
+        return made
+
+    def packed(self) -> bytes:
+        """A compact form to keep; equal sets have equal bytes, however they came to be.
+
+        It costs two to three bytes a span, and not more than a bit an id where ids are scattered.
+        """
+        return pack(self._scattered())
+
+    def copy(self) -> IdSet:
+        twin = IdSet.__new__(IdSet)
+        if not self._size:
+            (twin._firsts, twin._ends), twin._size, twin._blocks = _NO_RUNS, 0, None
+            return twin
+        twin._firsts, twin._ends, twin._size = self._firsts[:], self._ends[:], self._size
+        twin._blocks = None if self._blocks is None else self._blocks.copy()
+        return twin
+
+    # --- one span --------------------------------------------------------------------------
+
+    def add(self, span: Span) -> None:
+        first, end = span
+        if first >= end:
+            return
+        if (blocks := self._blocks) is not None:
+            partial = len(blocks.keys)
+            self._size += blocks.add(first, end)
+            if len(blocks.keys) < partial:
+                self._settle()
+            return
+        ends = self._ends
+        if not ends:
+            self._firsts, self._ends, self._size = [first], [end], end - first
+            return
+        if first > ends[-1]:  # the usual case: ids grow
+            self._firsts.append(first)
+            ends.append(end)
+            self._size += end - first
+        elif first == ends[-1]:
+            ends[-1] = end
+            self._size += end - first
+            return
+        else:
+            self._size += put(self._firsts, ends, first, end)
+        if len(ends) > _MANY:
+            self._scatter()
+
+    def remove(self, span: Span) -> IdSet:
+        """Remove ``span``; gives the part of it that was in the set."""
+        first, end = span
+        if first >= end:
+            return IdSet()
+        if (blocks := self._blocks) is None:
+            gone = _of_runs(cut(self._firsts, self._ends, first, end))
+            self._size -= gone._size
+            if len(self._firsts) > _MANY:
+                self._scatter()
+            return gone
+        partial = len(blocks.keys)
+        if first >> SHIFT == end >> SHIFT:
+            mask = ((1 << (end - first)) - 1) << (first & LAST)
+            hit = blocks.cleared(first >> SHIFT, mask)
+            if hit == mask:
+                gone = _of_runs(([first], [end]))
+            else:
+                gone = _of_runs(runs_of(hit, first >> SHIFT << SHIFT))
+        else:
+            gone = _of_blocks(blocks.within(first, end))
+            blocks.discard(first, end)
+        self._size -= gone._size
+        if len(blocks.keys) < partial:
+            self._settle()
+        return gone
+
+    def within(self, span: Span) -> IdSet:
+        """The ids of this set inside ``span``."""
+        first, end = span
+        if first >= end:
+            return IdSet()
+        if (blocks := self._blocks) is None:
+            return _of_runs(part(self._firsts, self._ends, first, end))
+        if first >> SHIFT == end >> SHIFT:
+            mask = ((1 << (end - first)) - 1) << (first & LAST)
+            hit = blocks.bits_at(first >> SHIFT) & mask
+            if hit == mask:
+                return _of_runs(([first], [end]))
+            return _of_runs(runs_of(hit, first >> SHIFT << SHIFT))
+        return _of_blocks(blocks.within(first, end))
+
+    def count(self, span: Span) -> int:
+        """The number of ids of this set in ``span``."""
+        first, end = span
+        if first >= end:
+            return 0
+        if (blocks := self._blocks) is not None:
+            if end - first >= self._size and first <= blocks.lowest and end > blocks.highest:
+                return self._size
+            return blocks.count(first, end)
+        return size(part(self._firsts, self._ends, first, end))
+
+    def lowest_part(self, limit: int) -> IdSet:
+        """The lowest ``limit`` ids; the set itself where it has no more."""
+        if self._size <= limit:
+            return self
+        if limit <= 0:
+            return IdSet()
+        if (blocks := self._blocks) is not None:
+            lowest = blocks.lowest
+            return _of_blocks(blocks.within(lowest, blocks.end_of(limit)))
+        left = limit
+        for first, end in zip(self._firsts, self._ends, strict=True):
+            if end - first >= left:
+                return self.within(Span(self._firsts[0], first + left))
+            left -= end - first
+        raise AssertionError("it has more than the limit")
+
+    def take(self, limit: int) -> Span | None:
+        """Remove and return the lowest contiguous span of at most ``limit`` ids."""
+        if limit <= 0 or not self._size:
+            return None
+        if (blocks := self._blocks) is not None:
+            run = blocks.next_run(blocks.lowest, limit)
+            assert run is not None, "there is a lowest id"
+            partial = len(blocks.keys)
+            self._size -= blocks.discard(*run)
+            if len(blocks.keys) < partial:
+                self._settle()
+            return Span(*run)
+        first, end = self._firsts[0], self._ends[0]
+        if end - first > limit:
+            end = first + limit
+            self._firsts[0] = end
+        else:
+            del self._firsts[0], self._ends[0]
+        self._size -= end - first
+        return Span(first, end)
+
+    def next_span(self, at_or_after: int, limit: int) -> Span | None:
+        """The lowest contiguous span at or after an id, at most ``limit`` long; not removed."""
+        if limit <= 0:
+            return None
+        if self._blocks is not None:
+            run = self._blocks.next_run(at_or_after, limit)
+            return None if run is None else Span(*run)
+        i = bisect_right(self._ends, at_or_after)
+        if i == len(self._firsts):
+            return None
+        first = max(self._firsts[i], at_or_after)
+        return Span(first, min(self._ends[i], first + limit))
+
+    # --- another set -----------------------------------------------------------------------
+
+    def add_all(self, other: IdSet) -> None:
+        if other._blocks is None:
+            if not self._size and 0 < len(other._firsts) <= _MANY:
+                self._firsts, self._ends = other._firsts[:], other._ends[:]
+                self._size, self._blocks = other._size, None
+                return
+            for first, end in zip(other._firsts, other._ends, strict=True):
+                self.add(Span(first, end))
+        elif not self._size:
+            self._blocks, self._size = other._blocks.copy(), other._size
+            self._firsts, self._ends = _NO_RUNS
+        elif other is not self:
+            blocks = self._scattered()
+            self._size += blocks.add_all(other._blocks)
+            self._take_up(blocks)
+
+    def remove_all(self, other: IdSet) -> IdSet:
+        """Take every id of ``other`` out; return the part that was in."""
+        removed = self.overlap(other)
+        self.discard_all(self if removed._size == self._size else removed)
+        return removed
+
+    def discard_all(self, other: IdSet) -> None:
+        """Remove every id of ``other``, without finding out which of them were in the set."""
+        if not self._size or not other._size:
+            return
+        if other is self:
+            (self._firsts, self._ends), self._size, self._blocks = _NO_RUNS, 0, None
+        elif other._blocks is None and self._blocks is None:
+            self._size -= cut_all(self._firsts, self._ends, (other._firsts, other._ends))
+            if len(self._firsts) > _MANY:
+                self._scatter()
+        else:
+            blocks = self._scattered()
+            self._size -= blocks.discard_all(other._scattered())
+            self._take_up(blocks)
+
+    def overlap(self, other: IdSet) -> IdSet:
+        """The ids in both sets."""
+        if not self._size or not other._size:
+            return IdSet()
+        if self._blocks is not None or other._blocks is not None:
+            return _of_blocks(self._scattered().overlap(other._scattered()))
+        firsts: list[int] = []
+        ends: list[int] = []
+        for first, end in zip(other._firsts, other._ends, strict=True):
+            more_firsts, more_ends = part(self._firsts, self._ends, first, end)
+            firsts += more_firsts
+            ends += more_ends
+        return _of_runs((firsts, ends))
+
+    # --- questions -------------------------------------------------------------------------
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        firsts, ends = self._runs()
+        found = tuple(map(_span, zip(firsts, ends, strict=True)))
+        if self._blocks is not None and _MANY < len(found) <= _REMEMBERED_MAX:
+            _LatestRanges.newest = (found, self._blocks.copy())
+        return found
+
+    @property
+    def lowest(self) -> int | None:
+        if self._blocks is not None:
+            return self._blocks.lowest
+        return self._firsts[0] if self._firsts else None
+
+    @property
+    def highest(self) -> int | None:
+        if self._blocks is not None:
+            return self._blocks.highest
+        return self._ends[-1] - 1 if self._ends else None
+
+    @property
+    def pieces(self) -> int:
+        """A measure of its memory: ranges, or bitmaps if it is scattered."""
+        return len(self._firsts) if self._blocks is None else len(self._blocks.keys)
+
+    @property
+    def is_scattered(self) -> bool:
+        """Whether it has many ranges."""
+        return self._blocks is not None or len(self._firsts) > _MANY
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __bool__(self) -> bool:
+        return self._size > 0
+
+    def __contains__(self, event_id: object) -> bool:
+        if not isinstance(event_id, int):
+            return False
+        if self._blocks is not None:
+            return bool(self._blocks.bits_at(event_id >> SHIFT) >> (event_id & LAST) & 1)
+        i = bisect_right(self._firsts, event_id) - 1
+        return i >= 0 and event_id < self._ends[i]
+
+    def __iter__(self) -> Iterator[int]:
+        for first, end in zip(*self._runs(), strict=True):
+            yield from range(first, end)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, IdSet) or self._size != other._size:
+            return False
+        if not self._size:
+            return True
+        if self._blocks is not None and other._blocks is not None:
+            return self._blocks == other._blocks
+        return self._runs() == other._runs()
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def __repr__(self) -> str:
+        return f"IdSet({', '.join(f'{s.first}..{s.end - 1}' for s in self.spans)})"
+
+    # --- two forms -------------------------------------------------------------------------
+
+    def _runs(self) -> Runs:
+        return (self._firsts, self._ends) if self._blocks is None else self._blocks.runs()
+
+    def _scatter(self) -> None:
+        self._blocks = self._scattered()
+        self._firsts, self._ends = _NO_RUNS
+
+    def _scattered(self) -> Blocks:
+        """The set as blocks: its own where it has them."""
+        if self._blocks is not None:
+            return self._blocks
+        return Blocks.of_runs((self._firsts, self._ends))
+
+    def _take_up(self, blocks: Blocks) -> None:
+        """Go on with these, whichever form the set had."""
+        self._blocks = blocks
+        self._firsts, self._ends = _NO_RUNS
+        self._settle()
+
+    def _settle(self) -> None:
+        """Back to ranges, when few are left."""
+        if self._blocks is not None and self._blocks.is_down_to(_FEW):
+            self._firsts, self._ends = self._blocks.runs()
+            self._blocks = None
+
+
+def _of_runs(runs: Runs) -> IdSet:
+    found = IdSet.__new__(IdSet)
+    found._blocks = None
+    found._firsts, found._ends = firsts, ends = runs
+    found._size = ends[0] - firsts[0] if len(ends) == 1 else sum(ends) - sum(firsts)
+    if len(firsts) > _MANY:
+        found._scatter()
+    return found
+
+
+def _of_blocks(blocks: Blocks) -> IdSet:
+    found = IdSet.__new__(IdSet)
+    (found._firsts, found._ends), found._size = _NO_RUNS, blocks.size
+    found._blocks = blocks
+    found._settle()
+    return found
+
+
+def _few_runs(ordered: list[int]) -> Runs | None:
+    """The runs of sorted ids; ``None`` as soon as they are seen to be many."""
+    firsts: list[int] = []
+    ends: list[int] = []
+    first = end = -1
+    for event_id in ordered:
+        if event_id == end:
+            end += 1
+        elif event_id > end:
+            if end > first:
+                firsts.append(first)
+                ends.append(end)
+                if len(ends) > _MANY:
+                    return None
+            first, end = event_id, event_id + 1
+    if end > first:
+        firsts.append(first)
+        ends.append(end)
+    return firsts, ends

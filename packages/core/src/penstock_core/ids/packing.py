@@ -1,0 +1,156 @@
+"""The bytes of a set of ids, as stored facts and snapshots hold it: format 1.
+
+One byte with the version, then pieces in the order of their ids, each led by a number that holds
+its kind in the lowest bit and the distance from the end of the piece before above it. Numbers are
+unsigned LEB128.
+
+- kind 0, a run: the distance in ids, then how many ids.
+- kind 1, bitmaps: the distance in blocks of 1,024 ids (from the first block that begins at or
+  after the end of the piece before), then how many blocks, then 128 bytes for each, little-endian.
+
+A block is a bitmap exactly when it has more than 48 runs, for then they would take more than its
+bytes. Runs are cut where such a block begins and nowhere else, so equal sets have equal bytes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from penstock_core.ids.bitmaps import BLOCK, SHIFT, Blocks, run_count
+
+_VERSION = 1
+_RUN, _BITMAPS = 0, 1
+_DENSE_RUNS = 48
+_BYTES = BLOCK // 8
+_END = 1 << 63
+"""Ids are what a signed 64-bit column holds."""
+
+
+def pack(blocks: Blocks) -> bytes:
+    """The bytes of a set. Raises ``ValueError`` when it has a negative id."""
+    dense = [key for key in blocks.keys if run_count(blocks.bits[key]) > _DENSE_RUNS]
+    sparse = blocks.without(dense) if dense else blocks
+    firsts, ends = sparse.runs()
+    out = bytearray((_VERSION,))
+    at = i = 0
+    for low, high in _neighbours(dense):
+        stop = bisect_left(firsts, low << SHIFT, i)
+        at = _write_runs(out, at, firsts[i:stop], ends[i:stop])
+        i = stop
+        _write(out, (low - (at + BLOCK - 1 >> SHIFT)) << 1 | _BITMAPS)
+        _write(out, high - low)
+        out += b"".join(blocks.bits[key].to_bytes(_BYTES, "little") for key in range(low, high))
+        at = high << SHIFT
+    _write_runs(out, at, firsts[i:], ends[i:])
+    return bytes(out)
+
+
+def _neighbours(keys: list[int]) -> list[tuple[int, int]]:
+    """Sorted numbers as ranges."""
+    found: list[tuple[int, int]] = []
+    low = high = -1
+    for key in keys:
+        if key != high:
+            if high > low:
+                found.append((low, high))
+            low = key
+        high = key + 1
+    return [*found, (low, high)] if high > low else found
+
+
+def _write_runs(out: bytearray, at: int, firsts: list[int], ends: list[int]) -> int:
+    append = out.append
+    for first, end in zip(firsts, ends, strict=True):
+        gap, size = (first - at) << 1, end - first  # kind 0
+        if 127 < gap < 16_384:
+            append(gap & 127 | 128)
+            append(gap >> 7)
+        else:
+            _write(out, gap)
+        if size < 128:
+            append(size)
+        else:
+            _write(out, size)
+        at = end
+    return at
+
+
+def _write(out: bytearray, number: int) -> None:
+    if number < 0:
+        raise ValueError("a set with negative ids has no packed form")
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+
+
+def unpack(packed: bytes) -> Blocks:
+    """The set that ``pack`` wrote. Raises ``ValueError``, with the reason, for other bytes."""
+    if not packed or packed[0] != _VERSION:
+        raise ValueError(f"not a packed set of ids of version {_VERSION}")
+    reading = _PackedReader(packed)
+    while reading.offset < len(packed):
+        reading.piece()
+    blocks = Blocks.of_runs((reading.firsts, reading.ends))
+    if any(run_count(bits) > _DENSE_RUNS for bits in blocks.bits.values()):
+        raise ValueError("a packed block of ids is in runs where a bitmap is shorter")
+    blocks.bits.update(reading.bitmaps)
+    blocks.keys = sorted(blocks.bits)
+    return blocks
+
+
+class _PackedReader:
+    """Where the reader stands: an offset in the bytes, and the end of the piece before."""
+
+    __slots__ = ("at", "bitmaps", "ends", "firsts", "kind", "offset", "packed")
+
+    def __init__(self, packed: bytes) -> None:
+        self.packed = packed
+        self.offset = 1
+        self.at = 0
+        self.kind: int | None = None
+        self.firsts: list[int] = []
+        self.ends: list[int] = []
+        self.bitmaps: dict[int, int] = {}
+
+    def piece(self) -> None:
+        head, amount = self._number(), self._number()
+        kind, distance = head & 1, head >> 1
+        if not amount:
+            raise ValueError("a piece of a packed set of ids is empty")
+        if not distance and kind == self.kind:
+            raise ValueError("two pieces of a packed set of ids should be one")
+        if kind == _RUN:
+            self.firsts.append(self.at + distance)
+            self.at += distance + amount
+            self.ends.append(self.at)
+        else:
+            low = (self.at + BLOCK - 1 >> SHIFT) + distance
+            self._bitmaps(low, amount)
+            self.at = (low + amount) << SHIFT
+        if self.at > _END:
+            raise ValueError("a packed set of ids goes beyond 64 bits")
+        self.kind = kind
+
+    def _bitmaps(self, low: int, amount: int) -> None:
+        if amount * _BYTES > len(self.packed) - self.offset:
+            raise ValueError("a packed set of ids is cut short")
+        for key in range(low, low + amount):
+            end = self.offset + _BYTES
+            bits = int.from_bytes(self.packed[self.offset : end], "little")
+            if run_count(bits) <= _DENSE_RUNS:
+                raise ValueError("a packed block of ids is a bitmap where runs are shorter")
+            self.bitmaps[key] = bits
+            self.offset = end
+
+    def _number(self) -> int:
+        number = shift = 0
+        for byte in self.packed[self.offset : self.offset + 10]:
+            self.offset += 1
+            number |= (byte & 127) << shift
+            if byte < 128:
+                if not byte and shift:
+                    raise ValueError("a number in a packed set of ids is written too long")
+                return number
+            shift += 7
+        raise ValueError("a packed set of ids is cut short")

@@ -1,0 +1,68 @@
+"""Where the columns of events are: in which file, blob or schema."""
+
+from __future__ import annotations
+
+from penstock_core.ids.ids import Spans
+from penstock_core.messages.kinds import RealmFact
+
+
+class SchemaSeen(RealmFact, frozen=True):
+    """An Arrow schema, in the record's body, that later bodies refer to by ``number``."""
+
+    number: int
+
+
+class BodiesApart(RealmFact, frozen=True):
+    """The bodies of this block are in a blob, for the block is too large for the engine's log."""
+
+    name: str
+    size: int
+    checksum: int
+    """xxh3_64 of its bytes: the bodies, each padded to 8."""
+
+
+class Sealed(RealmFact, frozen=True):
+    """Stored events of a channel below ``through`` are in segment files; this names the newest.
+
+    Without a name nothing of the range was left to seal.
+    """
+
+    through: int
+    name: str = ""
+    index: bytes = b""
+    publishers: tuple[tuple[str, Spans], ...] = ()
+    """Publishers, each with its events in the file."""
+    grows: bool = False
+    """Batches will be added to it: the channel keeps its events in a single file."""
+
+
+class Extended(RealmFact, frozen=True):
+    """Stored events of a channel below ``through`` have been added to the end of a file."""
+
+    through: int
+    name: str
+    size: int
+    """Bytes the file has now."""
+    checksum: int
+    """Checksum of the file's tail, from where it grew."""
+    batches: bytes
+    """The index of the added batches, as in the file's index."""
+    publishers: tuple[tuple[str, Spans], ...] = ()
+    """Publishers, each with its events among those added."""
+
+
+class Rewritten(RealmFact, frozen=True):
+    """The remaining events of the files ``names`` are now in the file ``name``. Without a name,
+    none remained."""
+
+    names: tuple[str, ...]
+    name: str = ""
+    index: bytes = b""
+    publishers: tuple[tuple[str, Spans], ...] = ()
+    grows: bool = True
+
+
+class SegmentDropped(RealmFact, frozen=True):
+    """A file without any remaining event is dropped."""
+
+    name: str

@@ -1,0 +1,35 @@
+"""Ends of transactions, and publishes to several stores in one step (SEM X)."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from penstock_core.ids.ids import Span
+from penstock_core.messages.kinds import RealmFact
+
+
+class Ended(Struct, frozen=True, array_like=True):
+    transaction: str
+    at_us: int
+    committed: bool
+    spans: tuple[tuple[int, Span], ...] = ()
+    """The ids that its events got, by number of the store."""
+
+
+class TransactionEnded(RealmFact, frozen=True):
+    """A transaction is over, and how (SEM X2)."""
+
+    ended: Ended
+
+
+StoreSpans = tuple[tuple[int, Span], ...]
+"""The ids that its events got, by number of the store."""
+
+
+class StagesCommitted(RealmFact, frozen=True):
+    """Stages of several stores have been published in one step (SEM X3)."""
+
+    producer: str
+    sequence: int
+    at_us: int
+    spans: StoreSpans

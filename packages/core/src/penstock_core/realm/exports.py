@@ -1,0 +1,274 @@
+"""The state of a channel without the contents of its events: taken out of one realm, checked, and
+taken over by another with every id, durable and count (SEM C7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock_core.bounds import (
+    EVENT_ID_MAX,
+    NAME_CHARACTERS_MAX,
+    NEXT_ID_MAX,
+    NUMBER_MAX,
+    TIME_US_MAX,
+)
+from penstock_core.channel.apply import apply
+from penstock_core.channel.state import ChannelState, RealmRules
+from penstock_core.durable.durable_state import state_of
+from penstock_core.durable.queue import KIND, READERS
+from penstock_core.ids.ids import IdSet, Spans
+from penstock_core.messages.snapshots import Restored
+from penstock_core.vocabulary.backoff import check_backoff
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.counters import Counters
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.durable_attributes import (
+    DURABLE_MAXIMA,
+    DurableAttributes,
+    DurableState,
+)
+from penstock_core.vocabulary.errors import (
+    DamagedExport,
+    InvalidArgument,
+    InvalidName,
+    LimitReached,
+)
+from penstock_core.vocabulary.names import durable_name
+from penstock_core.vocabulary.reach import is_everywhere
+from penstock_core.vocabulary.stored_ids import Ids, id_set, ranges
+
+_COUNT_MAX = 1 << 20
+"""Most redeliveries of one event that are credible."""
+
+
+class ExportedState(Struct, frozen=True, array_like=True):
+    """A channel or queue at one point in the order of its realm."""
+
+    restored: Restored
+    """The snapshot, with the events and durables that live in memory only."""
+    volatile: Spans
+    """Stored events that live in memory only."""
+
+
+def exported(state: ChannelState) -> ExportedState:
+    """The channel as it is now; events that clients hold are outstanding."""
+    ages, own_expiry = state.ages.state()
+    counters = replace(state.counters)
+    counters.relayed += len(state.relayed)  # they pass in this step
+    departed = state.departures.kept(state.next_id, state.stored)
+    restored = Restored(
+        definition=state.definition,
+        next_id=state.next_id,
+        reserved=state.reserved,
+        stored=state.stored.spans,
+        ages=ages,
+        own_expiry=tuple((ends_us, ids.spans) for ends_us, ids in own_expiry),
+        durables=tuple(
+            _in_ranges(state_of(durable, state.next_id)) for durable in state.durables.values()
+        ),
+        producers=state.kept_producers,
+        consumed=state.acked.spans,
+        counters=counters,
+        departed=tuple((cause, ids.spans) for cause, ids in departed.items()),
+        departed_from=state.departures.known_from,
+        topics_since=state.topics_since,
+    )
+    return ExportedState(restored, state.volatile.spans)
+
+
+def _in_ranges(durable: DurableState) -> DurableState:
+    redelivered = tuple((count, ranges(ids)) for count, ids in durable.redelivered)
+    return replace(
+        durable,
+        outstanding=ranges(durable.outstanding),
+        redelivered=redelivered,
+        rolled_back=ranges(durable.rolled_back),
+        waiting=tuple((until_us, ranges(ids)) for until_us, ids in durable.waiting),
+    )
+
+
+def take_over(state: ChannelState, taken: ExportedState) -> None:
+    """Make a channel just created what the exported one was."""
+    apply(state, replace(taken.restored, died=()))  # it has made no copies here
+    state.volatile = IdSet(taken.volatile)
+
+
+def check(taken: ExportedState, rules: RealmRules) -> None:
+    """Raises ``DamagedExport`` naming what such a channel cannot be, and ``LimitReached`` where
+    this realm allows no channel so much.
+
+    Type and engine of the definition are known to the realm; the directory refuses others.
+    """
+    restored = taken.restored
+    _check_bounds(restored)
+    for what, spans in _spans_of(taken):
+        _check_spans(what, spans)
+    stored = id_set(restored.stored)
+    for what, part in _parts_of_stored(taken):
+        ids = id_set(part)
+        if len(ids.overlap(stored)) != len(ids):
+            raise DamagedExport(f"{what} names events that are not stored")
+    highest = stored.highest
+    if restored.next_id < 0 or (highest is not None and restored.next_id <= highest):
+        raise DamagedExport(f"the next id is {restored.next_id}, the highest stored one {highest}")
+    live, counters = len(stored), restored.counters
+    if counters.published != live + counters.gone:
+        raise DamagedExport(
+            f"the counters do not add up: {counters.published} published, {live} live, "
+            f"{counters.gone} gone"
+        )
+    if strange := {cause for cause, _ in restored.departed}.difference(Cause):
+        raise DamagedExport(f"events left as {', '.join(sorted(strange))}: there is no such cause")
+    _check_memory(taken, rules)
+    _check_durables(restored.definition, restored.durables, rules)
+    if rules.durables_max and len(restored.durables) > rules.durables_max:
+        raise LimitReached(
+            f"the export has {len(restored.durables)} durables, and more than "
+            f"{rules.durables_max} are not allowed on a channel (limits.durables_per_channel_max); "
+            "raise the limit"
+        )
+    _check_producers(restored)
+
+
+def _check_bounds(restored: Restored) -> None:
+    """Refuse numbers no realm would have written, even in a signed export (``core.bounds``)."""
+    for what, value, least, most in _numbers_of(restored):
+        if not least <= value <= most:
+            raise DamagedExport(f"{what} is out of bounds: {value}; allowed are {least} to {most}")
+    for what, text in _names_of(restored):
+        if len(text) > NAME_CHARACTERS_MAX:
+            raise DamagedExport(
+                f"{what} {text[:40]!r}… has {len(text)} characters; at most {NAME_CHARACTERS_MAX} "
+                f"are allowed"
+            )
+
+
+def _numbers_of(restored: Restored) -> Iterator[tuple[str, int, int, int]]:
+    """Every number that is not a range of ids, with its bounds."""
+    yield "the next id", restored.next_id, 0, NEXT_ID_MAX
+    yield "what ids are reserved through", restored.reserved, 0, NEXT_ID_MAX
+    yield "what is known of what has left", restored.departed_from, -1, restored.next_id
+    yield "since when it has topics", restored.topics_since, 0, restored.next_id
+    for name in Counters.__struct_fields__:
+        yield f"the counter {name}", getattr(restored.counters, name), 0, NUMBER_MAX
+    for first, at_us in restored.ages:
+        yield "an age begins at an id that", first, 0, restored.next_id
+        yield "the time of a publish", at_us, 0, TIME_US_MAX
+    for ends_us, _ in restored.own_expiry:
+        yield "the end of an event's own TTL", ends_us, 0, TIME_US_MAX
+    for durable in restored.durables:
+        whose = f"durable {durable.name[:40]!r}"
+        yield f"{whose}: its position", durable.head, 0, EVENT_ID_MAX + 1
+        for name, most in DURABLE_MAXIMA.items():
+            yield f"{whose}: {name}", getattr(durable, name), 0, most
+        for count, _ in durable.redelivered:
+            yield f"{whose}: a count of redeliveries", count, 1, _COUNT_MAX
+        for until_us, _ in durable.waiting:
+            yield f"{whose}: the time an event waits for", until_us, 0, TIME_US_MAX
+    for producer in restored.producers:
+        whose = f"producer {producer.name[:40]!r}"
+        yield f"{whose}: what it has forgotten", producer.forgotten, -1, NUMBER_MAX
+        yield f"{whose}: the time of its last publish", producer.at_us, 0, TIME_US_MAX
+        for sequence, _ in producer.recent:
+            yield f"{whose}: a sequence", sequence, 0, NUMBER_MAX
+
+
+def _names_of(restored: Restored) -> Iterator[tuple[str, str]]:
+    yield from (("durable", durable.name) for durable in restored.durables)
+    for durable in restored.durables:
+        for name in DurableAttributes.__struct_fields__:
+            if isinstance(value := getattr(durable, name), str):
+                yield f"durable {durable.name[:40]!r}: {name}", value
+    yield from (("producer", producer.name) for producer in restored.producers)
+
+
+def _spans_of(taken: ExportedState) -> Iterator[tuple[str, Ids]]:
+    yield "what is stored", taken.restored.stored
+    for _, spans in taken.restored.own_expiry:
+        yield "what has a TTL of its own", spans
+    for producer in taken.restored.producers:
+        for _, span in producer.recent:
+            yield f"producer {producer.name}", (span,)
+    for cause, ids in taken.restored.departed:
+        yield f"what left as {cause}", ids
+    yield from _parts_of_stored(taken)
+
+
+def _parts_of_stored(taken: ExportedState) -> Iterator[tuple[str, Ids]]:
+    yield "what lives in memory", taken.volatile
+    yield "what was acknowledged", taken.restored.consumed
+    for durable in taken.restored.durables:
+        whose = f"durable {durable.name}" if durable.name else "the readers' group"
+        yield whose, durable.outstanding
+        for _, spans in durable.redelivered:
+            yield f"{whose}, redelivered", spans
+        yield f"{whose}, rolled back", durable.rolled_back
+        for _, spans in durable.waiting:
+            yield f"{whose}, waiting for a time", spans
+
+
+def _check_spans(what: str, ids: Ids) -> None:
+    try:
+        spans = ranges(ids)
+    except ValueError as error:
+        raise DamagedExport(f"{what}: {error}") from error
+    sound = all(0 <= first < end <= EVENT_ID_MAX + 1 for first, end in spans)
+    if not sound or any(left.end > right.first for left, right in pairwise(spans)):
+        raise DamagedExport(f"{what}: the ranges of ids are not in ascending order")
+
+
+def _check_memory(taken: ExportedState, rules: RealmRules) -> None:
+    """Refuse events in memory only, if the channel's type does not have these (SEM C1)."""
+    name = taken.restored.definition.type
+    kind = rules.type_of(taken.restored.definition)
+    memory, stored = len(IdSet(taken.volatile)), len(id_set(taken.restored.stored))
+    if kind.relays and stored:
+        raise DamagedExport(f"{stored} events are stored; a {name} channel keeps none")
+    keeps_all = kind.survives_restart or is_everywhere(taken.restored.definition)
+    if not keeps_all and memory != stored:
+        raise DamagedExport(f"{stored - memory} events are not in memory, on a {name} channel")
+
+
+def _check_durables(
+    definition: Definition, durables: tuple[DurableState, ...], rules: RealmRules
+) -> None:
+    names = [durable.name for durable in durables]
+    if len(set(names)) < len(names):
+        raise DamagedExport(f"two durables have one name: {', '.join(sorted(names))}")
+    if (READERS in names) != (definition.kind == "queue"):
+        raise DamagedExport(f"the readers' group is part of a queue; this is a {definition.kind}")
+    for durable in durables:
+        if durable.name == READERS:
+            known = durable.kind == KIND.name
+        else:
+            known = durable.kind in rules.kinds
+            try:
+                durable_name(durable.name)
+            except InvalidName as error:
+                raise DamagedExport(str(error)) from error
+        _check_backoff(durable)
+        if not known:
+            raise DamagedExport(
+                f"durable {durable.name} is of kind {durable.kind!r}; "
+                f"there are {', '.join(sorted(rules.kinds))}"
+            )
+
+
+def _check_backoff(durable: DurableState) -> None:
+    try:
+        check_backoff(durable.backoff)
+    except InvalidArgument as error:
+        raise DamagedExport(f"durable {durable.name}: {error}") from error
+
+
+def _check_producers(restored: Restored) -> None:
+    for producer in restored.producers:
+        sequences = [sequence for sequence, _ in producer.recent]
+        if sequences != sorted(set(sequences)):
+            raise DamagedExport(f"producer {producer.name}: its publishes are not in order")
+        if any(span.end > restored.next_id for _, span in producer.recent):
+            raise DamagedExport(f"producer {producer.name} got ids that were never given")

@@ -1,0 +1,117 @@
+"""Internal stores: channels with the realm's own state, which no right opens (SEM A6)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import IllegalState, InvalidName, NameAlreadyBound
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.topic_templates import TOPIC
+
+ENTRY: Final = "entry"
+"""The property that names what an event of the sessions' store is about."""
+
+
+class InternalStore(Struct, frozen=True):
+    """A channel that the realm makes for itself."""
+
+    name: str
+    key: str
+    """Its only publish key, of depth 1: of each value the newest event counts."""
+    purpose: str
+    """What is kept there, for people."""
+    instead: str
+    """Which commands do what users may do with its content."""
+
+    def fits(self, definition: Definition) -> bool:
+        """Whether a store of this definition can be it. Another one of the name is its user's."""
+        return definition.kind == "channel" and definition.keys == {self.key: 1}
+
+
+def retained_store(mqtt_channel: str) -> InternalStore:
+    """The newest retained message of each topic (SEM M5)."""
+    return InternalStore(
+        name=f"{mqtt_channel}-retained",
+        key=TOPIC,
+        purpose="retained messages of MQTT",
+        instead="`penstock topic retained` and `penstock topic forget`",
+    )
+
+
+def session_store(mqtt_channel: str) -> InternalStore:
+    """The newest entry of each session of MQTT (SEM M6)."""
+    return InternalStore(
+        name=f"{mqtt_channel}-sessions",
+        key=ENTRY,
+        purpose="sessions of MQTT",
+        instead="`penstock topic sessions` and `penstock topic end`",
+    )
+
+
+class InternalStores:
+    """The internal stores of a realm, and the names that are reserved for them."""
+
+    def __init__(self, mqtt_channel: str) -> None:
+        self.machines: dict[int, ChannelMachine] = {}
+        """The stores that were made, by number."""
+        self.numbers: dict[str, ChannelId] = {}
+        """Their ids by name; users do not find them."""
+        self.reserved: dict[str, InternalStore] = {}
+        """By name; no user may give one to another store."""
+        self.is_serving_mqtt = False
+        self.reserve(mqtt_channel)
+
+    def reserve(self, mqtt_channel: str) -> None:
+        """Reserve the names beside the channel of all topics."""
+        self.mqtt_channel = mqtt_channel
+        for store in (retained_store(mqtt_channel), session_store(mqtt_channel)):
+            self.reserved[store.name] = store
+
+    @property
+    def retained(self) -> ChannelId | None:
+        """The number of the store with retained messages, if it was made."""
+        return self.numbers.get(retained_store(self.mqtt_channel).name)
+
+    def refuse_as_chosen(self, name: str, definition: Definition) -> None:
+        """Raise ``NameAlreadyBound`` where a user would give a store the name of an internal one,
+        and ``InvalidName`` where it would become one as soon as MQTT is served beside another
+        channel (``listen.mqtt_channel``): the realm believes what is in them."""
+        if (internal := self.reserved.get(name)) is not None:
+            raise NameAlreadyBound(
+                f"the name {name} is reserved for an internal store ({internal.purpose}); choose "
+                f"another name"
+            )
+
+        for make in (retained_store, session_store):
+            ending = make("").name
+            if name.endswith(ending) and make(name.removesuffix(ending)).fits(definition):
+                raise InvalidName(
+                    f"{name} ends in {ending} and has the publish key {make('').key}, as the "
+                    f"{make('').purpose} have; choose another name, or another key"
+                )
+
+    def takes(self, name: str, definition: Definition) -> bool:
+        """Whether a store that was made is internal."""
+        internal = self.reserved.get(name)
+        return internal is not None and internal.fits(definition)
+
+    def add(self, channel_id: int, made: ChannelMachine) -> None:
+        """Take in a store that was made."""
+        self.machines[channel_id] = made
+        self.numbers[made.state.name] = ChannelId(channel_id)
+
+    def remove(self, channel_id: int) -> None:
+        """Forget a store that is gone."""
+        del self.numbers[self.machines.pop(channel_id).state.name]
+
+    def refuse_deletion(self, name: str) -> None:
+        """Raise ``IllegalState`` for the channel of all topics while it is served."""
+        if self.is_serving_mqtt and name == self.mqtt_channel:
+            raise IllegalState(
+                f"{name} is the channel of all topics of MQTT (listen.mqtt_channel), which the "
+                f"realm serves; purge it, or serve the realm without MQTT and delete it then"
+            )

@@ -1,0 +1,57 @@
+"""Checks requests in the client, so that those a realm could not decode are never sent."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any
+
+import msgspec
+
+from penstock_core.api.requests import Request
+from penstock_core.bounds import HEADER_BYTES_MAX
+from penstock_core.vocabulary.argument_errors import PYTHON, explain
+from penstock_core.vocabulary.errors import InvalidArgument, RemoteProtocolViolation
+from penstock_core.wire.native import messages as wire
+
+_UNREADABLE = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
+"""Errors of a request that cannot be encoded or decoded. Encoding raises one of the last three,
+for text with half a surrogate pair, for example."""
+_WANTED = {str: "text in Unicode", bool: "True or False", int: "an integer of at most 64 bits"}
+_SHOWN = 80
+"""Most characters of a value that an error message quotes."""
+
+
+def check_request(message: Request[Any]) -> None:
+    """Raise ``InvalidArgument``, with the field and what it must be, for an invalid request.
+
+    A realm would treat such a request as a protocol violation and close the connection, with
+    everything in progress on it.
+    """
+    try:
+        header = wire.encode(wire.Asked(0, message))
+        read = wire.decode_from_client(memoryview(header))
+    except (RemoteProtocolViolation, *_UNREADABLE) as error:
+        raise InvalidArgument(_what_is_wrong(message) or str(error)) from None
+    if isinstance(read, wire.Unreadable):
+        raise InvalidArgument(_what_is_wrong(message) or str(read.reason))
+    if len(header) > HEADER_BYTES_MAX:
+        raise InvalidArgument(
+            f"this {type(message).__name__} takes {len(header)} bytes; a request may have at most "
+            f"{HEADER_BYTES_MAX} without its events: ask for less at a time"
+        )
+
+
+def _what_is_wrong(message: Request[Any]) -> str:
+    kinds = typing.get_type_hints(type(message), include_extras=True)
+    for name in message.__struct_fields__:
+        given, said = getattr(message, name), wire.name_for_users(name)
+        try:
+            msgspec.msgpack.decode(msgspec.msgpack.encode(given), type=kinds[name])
+        except msgspec.ValidationError as error:
+            return explain(error, given, kind=kinds[name], whole=said, words=PYTHON)
+        except _UNREADABLE as error:
+            kind = typing.get_type_hints(type(message))[name]
+            if kind in _WANTED:
+                return f"{said} must be {_WANTED[kind]}, not {repr(given)[:_SHOWN]}"
+            return f"{said} cannot be sent: {error}"
+    return ""

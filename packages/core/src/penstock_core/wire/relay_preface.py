@@ -1,0 +1,187 @@
+"""What a node says to the owner before the bytes of a client that it relays: who the client is.
+
+It is a preface of the PROXY protocol, version 2, whose last field is a signature with the secret
+of the cluster. It names the process that it is for, so that it is worth nothing to any other, when
+it was made, and a number that is drawn for it alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from penstock_core.access.rights import Principal
+from penstock_core.vocabulary.errors import LimitReached, RemoteProtocolViolation
+
+SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
+"""The first bytes of every preface; no protocol of the realm begins like this."""
+HEAD_BYTES: Final = 16
+PREFACE_BYTES_MAX: Final = 8_192
+VALID_S: Final = 120
+"""Seconds for which a preface is accepted; clocks of nodes that serve are closer to each other."""
+
+_PROXY: Final = 0x21  # version 2, a connection on behalf of another
+_TCP4: Final = 0x11
+_TCP6: Final = 0x21
+_BY_NODE: Final = 0xE0
+_FOR_PROCESS: Final = 0xE1
+_MADE_AT: Final = 0xE2
+_DRAWN: Final = 0xE3
+_SIGNED: Final = 0xE4
+_SPEAKS_FOR: Final = 0xE5
+_DRAWN_BYTES: Final = 16
+_DIGEST_BYTES: Final = 32
+MARK_BYTES: Final = _DIGEST_BYTES
+"""The last bytes of a preface, which are those of no other."""
+_PURPOSE: Final = b"penstock relay 1"
+"""Signed with every preface, so that what the secret signs elsewhere is no preface."""
+_NAMING: Final = b"penstock relay secret 1"
+
+
+class Place(Struct, frozen=True):
+    """An address of the network and a port."""
+
+    host: str
+    port: int
+
+
+class RelayOrigin(Struct, frozen=True):
+    """Where a relayed connection comes from."""
+
+    client: Place
+    """The client's own address."""
+    reached: Place
+    """The address of the relaying node that the client has connected to."""
+    node: str
+    """The name of that node."""
+    speaks_for: Principal | None = None
+    """Set where there is no client: the node itself asks, with the rights of this principal."""
+
+
+def secret_name(secret: bytes) -> str:
+    """What a secret is called. The name tells nobody the secret."""
+    return hmac.digest(secret, _NAMING, hashlib.sha256)[:8].hex()
+
+
+def relay_preface(origin: RelayOrigin, secret: bytes, *, process: str, now_s: int) -> bytes:
+    """The preface of a connection to the owner. ``process`` is the nonce of the owner's start.
+    Raises ``LimitReached`` for a principal with too many groups."""
+    family, addresses = _addresses(origin.client, origin.reached)
+    fields = b"".join(
+        (
+            _field(_BY_NODE, origin.node.encode()),
+            _field(_FOR_PROCESS, process.encode()),
+            _field(_MADE_AT, now_s.to_bytes(8, "big")),
+            _field(_DRAWN, secrets.token_bytes(_DRAWN_BYTES)),
+            b"" if origin.speaks_for is None else _field(_SPEAKS_FOR, _said(origin.speaks_for)),
+        )
+    )
+    length = len(addresses) + len(fields) + 3 + _DIGEST_BYTES
+    if length + HEAD_BYTES > PREFACE_BYTES_MAX:
+        raise LimitReached(
+            f"the names of the user and their groups take {len(fields)} bytes; about "
+            f"{PREFACE_BYTES_MAX} can be told to the cluster: use fewer groups"
+        )
+    begun = b"".join(
+        (SIGNATURE, bytes((_PROXY, family)), length.to_bytes(2, "big"), addresses, fields)
+    )
+    return begun + _field(_SIGNED, _digest(begun, secret))
+
+
+def preface_bytes(begun: bytes) -> int:
+    """How long the preface is that begins with these bytes; 0: more of them are needed. Raises
+    ``RemoteProtocolViolation`` for one that is too long."""
+    if len(begun) < HEAD_BYTES:
+        return 0
+    length = HEAD_BYTES + int.from_bytes(begun[HEAD_BYTES - 2 : HEAD_BYTES], "big")
+    if length > PREFACE_BYTES_MAX:
+        raise RemoteProtocolViolation(
+            f"a preface of {length} bytes came; nodes send {PREFACE_BYTES_MAX} at most"
+        )
+    return length
+
+
+def may_be_preface(begun: bytes) -> bool:
+    """Whether these first bytes of a connection are those of a preface, or may become so."""
+    return begun[: len(SIGNATURE)] == SIGNATURE[: len(begun)]
+
+
+def read_preface(data: bytes, secret: bytes, *, process: str, now_s: int) -> RelayOrigin:
+    """Where a connection comes from that begins with the whole preface ``data``. Raises
+    ``RemoteProtocolViolation`` for one that no node of this cluster has just made for this
+    process."""
+    end = len(data) - 3 - _DIGEST_BYTES
+    if end < HEAD_BYTES or data[12] != _PROXY:
+        raise RemoteProtocolViolation("a preface came that no node has signed")
+    given = data[end:]
+    if not hmac.compare_digest(given, _field(_SIGNED, _digest(data[:end], secret))):
+        raise RemoteProtocolViolation("a preface came that no node of this cluster has signed")
+    size = 12 if data[13] == _TCP4 else 36
+    fields = _fields(data[HEAD_BYTES + size : end])
+    if fields.get(_FOR_PROCESS, b"").decode() != process:
+        raise RemoteProtocolViolation("a preface came that was made for another process")
+    if abs(now_s - int.from_bytes(fields.get(_MADE_AT, b""), "big")) > VALID_S:
+        raise RemoteProtocolViolation(
+            f"a preface came that was not made in the last {VALID_S} s: it was kept by somebody, "
+            f"or the clocks of the nodes differ"
+        )
+    client, reached = _places(data[HEAD_BYTES : HEAD_BYTES + size])
+    said = fields.get(_SPEAKS_FOR)
+    try:
+        principal = None if said is None else msgspec.json.decode(said, type=Principal)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RemoteProtocolViolation(f"a preface names no user: {error}") from error
+    return RelayOrigin(client, reached, fields.get(_BY_NODE, b"").decode(), speaks_for=principal)
+
+
+def _said(principal: Principal) -> bytes:
+    return msgspec.json.encode(principal)
+
+
+def _digest(begun: bytes, secret: bytes) -> bytes:
+    return hmac.digest(secret, _PURPOSE + begun, hashlib.sha256)
+
+
+def _field(kind: int, value: bytes) -> bytes:
+    return bytes((kind,)) + len(value).to_bytes(2, "big") + value
+
+
+def _fields(data: bytes) -> dict[int, bytes]:
+    """What was signed can be trusted to be whole."""
+    found: dict[int, bytes] = {}
+    while data:
+        length = int.from_bytes(data[1:3], "big")
+        found[data[0]] = data[3 : 3 + length]
+        data = data[3 + length :]
+    return found
+
+
+def _addresses(client: Place, reached: Place) -> tuple[int, bytes]:
+    hosts = [ip_address(place.host.partition("%")[0]) for place in (client, reached)]
+    ports = b"".join(place.port.to_bytes(2, "big") for place in (client, reached))
+    if all(isinstance(host, IPv4Address) for host in hosts):
+        return _TCP4, b"".join(host.packed for host in hosts) + ports
+    return _TCP6, b"".join(_as_ipv6(host.packed) for host in hosts) + ports
+
+
+def _as_ipv6(packed: bytes) -> bytes:
+    return packed if len(packed) == 16 else bytes(10) + b"\xff\xff" + packed
+
+
+def _places(data: bytes) -> tuple[Place, Place]:
+    size = (len(data) - 4) // 2
+    hosts = [_host(data[:size]), _host(data[size : 2 * size])]
+    ports = [int.from_bytes(data[at : at + 2], "big") for at in (2 * size, 2 * size + 2)]
+    return Place(hosts[0], ports[0]), Place(hosts[1], ports[1])
+
+
+def _host(packed: bytes) -> str:
+    found = ip_address(packed)
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return str(mapped or found)

@@ -1,0 +1,49 @@
+"""SASLprep (RFC 4013): makes equal passwords typed on different machines equal bytes."""
+
+from __future__ import annotations
+
+import stringprep
+import unicodedata
+
+from penstock_core.vocabulary.errors import InvalidArgument
+
+_PROHIBITED = (
+    stringprep.in_table_c12,
+    stringprep.in_table_c21_c22,
+    stringprep.in_table_c3,
+    stringprep.in_table_c4,
+    stringprep.in_table_c5,
+    stringprep.in_table_c6,
+    stringprep.in_table_c7,
+    stringprep.in_table_c8,
+    stringprep.in_table_c9,
+)
+
+
+def prepared(text: str) -> str:
+    """Normalize spaces and composed characters of ``text``.
+
+    Raises ``InvalidArgument`` for control characters and other prohibited ones, and for text
+    that mixes writing directions.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    kept = (each for each in text if not stringprep.in_table_b1(each))
+    mapped = "".join(" " if stringprep.in_table_c12(each) else each for each in kept)
+    normal = unicodedata.normalize("NFKC", mapped)
+    for at, each in enumerate(normal):
+        if any(is_in(each) for is_in in _PROHIBITED):
+            raise InvalidArgument(
+                f"character {at + 1} of a name or password is not allowed, because it cannot be "
+                f"typed on every keyboard"
+            )
+    if any(stringprep.in_table_d1(each) for each in normal):
+        _check_direction(normal)
+    return normal
+
+
+def _check_direction(text: str) -> None:
+    """Check that right-to-left text has no left-to-right characters (RFC 3454, section 6)."""
+    is_mixed = any(stringprep.in_table_d2(each) for each in text)
+    if is_mixed or not (stringprep.in_table_d1(text[0]) and stringprep.in_table_d1(text[-1])):
+        raise InvalidArgument("a name or password mixes left-to-right and right-to-left writing")

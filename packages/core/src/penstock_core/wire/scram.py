@@ -1,0 +1,231 @@
+"""SCRAM-SHA-256 for client and server, without I/O or channel binding (RFC 5802, RFC 7677).
+
+The server stores a :class:`Verifier`, which reveals neither the password nor a way to sign in.
+The record also serves to check a password that is sent in plain text.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Mapping
+
+from penstock_core.api.access import Verifier
+from penstock_core.vocabulary.errors import AuthenticationFailed, InvalidArgument
+from penstock_core.wire.saslprep import prepared
+
+MECHANISM = "SCRAM-SHA-256"
+ROUNDS_MIN = 4_096
+"""Fewest iterations; both sides refuse fewer (RFC 7677)."""
+ROUNDS_MAX = 5_000_000
+"""Most iterations that a client computes for a server that has not authenticated itself."""
+NONCE_BYTES = 18
+
+_NO_BINDING = "n,,"
+_WRONG = "the user is not known here, or the password is wrong"
+
+
+def check_rounds(rounds: int) -> None:
+    """Raise ``AuthenticationFailed`` unless the server's number of iterations is within bounds.
+
+    Fewer do not protect the password, and more would keep this process busy.
+    """
+    if not ROUNDS_MIN <= rounds <= ROUNDS_MAX:
+        raise AuthenticationFailed(
+            f"the realm asks for {rounds} rounds; this client accepts {ROUNDS_MIN} to {ROUNDS_MAX}"
+        )
+
+
+def salted(password: str, salt: bytes, rounds: int) -> bytes:
+    """Derive the salted password. Slow: call it off the event loop.
+
+    Raises ``InvalidArgument`` for a password with characters that are not allowed.
+    """
+    return hashlib.pbkdf2_hmac("sha256", prepared(password).encode(), salt, iterations=rounds)
+
+
+def verifier(password: str, salt: bytes, rounds: int) -> Verifier:
+    """Make the record of a password. Slow. Raises ``InvalidArgument``."""
+    if not password:
+        raise InvalidArgument("the password is empty; choose one")
+    key = salted(password, salt, rounds)
+    return Verifier(
+        salt, rounds, _digest(_hmac(key, b"Client Key")), server_key=_hmac(key, b"Server Key")
+    )
+
+
+def check_length(password: str, length_min: int) -> None:
+    """Raise ``InvalidArgument`` for a new password that is shorter than the realm allows."""
+    if len(password) < length_min:
+        raise InvalidArgument(
+            f"the password has {len(password)} characters; it must have at least {length_min} "
+            f"(access.password_length_min)"
+        )
+
+
+def is_right(password: str, known: Verifier) -> bool:
+    """True if this is the password of the record. Slow."""
+    try:
+        key = salted(password, known.salt, known.rounds)
+    except InvalidArgument:
+        return False
+    return hmac.compare_digest(_digest(_hmac(key, b"Client Key")), known.stored_key)
+
+
+def proof_of(password: str, salt: bytes, rounds: int, said: bytes) -> bytes:
+    """Prove to a server that has the verifier of a password that the sender of ``said`` knows it.
+    Slow. Raises ``InvalidArgument``."""
+    client_key = _hmac(salted(password, salt, rounds), b"Client Key")
+    return _xor(client_key, _hmac(_digest(client_key), said))
+
+
+def is_proven(proof: bytes, known: Verifier, said: bytes) -> bool:
+    """True if :func:`proof_of` made this proof with the password of the record."""
+    signature = _hmac(known.stored_key, said)
+    if len(proof) != len(signature):
+        return False
+    return hmac.compare_digest(_digest(_xor(proof, signature)), known.stored_key)
+
+
+class ScramClient:
+    """The client's side of one exchange: :meth:`first`, :meth:`final`, :meth:`check`."""
+
+    def __init__(self, user: str, password: str, nonce: str) -> None:
+        self._password = password
+        self._nonce = nonce
+        self._first_bare = f"n={_escaped(prepared(user))},r={nonce}"
+        self._expected = b""
+
+    def first(self) -> bytes:
+        return f"{_NO_BINDING}{self._first_bare}".encode()
+
+    def final(self, challenge: bytes) -> bytes:
+        """The client's proof. Slow. Raises ``AuthenticationFailed`` for an invalid challenge."""
+        fields = _fields(challenge)
+        nonce, rounds = fields.get("r", ""), _number(fields.get("i", ""))
+        salt = _decoded(fields.get("s", ""))
+        if "m" in fields or not nonce.startswith(self._nonce) or nonce == self._nonce or not salt:
+            raise AuthenticationFailed("the realm's challenge does not belong to this sign-in")
+        check_rounds(rounds)
+        key = salted(self._password, salt, rounds)
+        client_key = _hmac(key, b"Client Key")
+        without_proof = f"c={_encoded(_NO_BINDING.encode())},r={nonce}"
+        said = f"{self._first_bare},{challenge.decode()},{without_proof}".encode()
+        signature = _hmac(_digest(client_key), said)
+        self._expected = _hmac(_hmac(key, b"Server Key"), said)
+        return f"{without_proof},p={_encoded(_xor(client_key, signature))}".encode()
+
+    def check(self, outcome: bytes) -> None:
+        """Raise ``AuthenticationFailed`` unless the server proved that it has the user's record."""
+        given = _decoded(_fields(outcome).get("v", ""))
+        if not self._expected or not hmac.compare_digest(given, self._expected):
+            raise AuthenticationFailed(
+                "the realm could not prove that it knows the password: it may be an impostor"
+            )
+
+
+class ScramServer:
+    """The server's side of one exchange: :attr:`user`, :meth:`challenge`, :meth:`outcome`."""
+
+    def __init__(self, first: bytes, nonce: str) -> None:
+        """Parse the client's first message. Raises ``AuthenticationFailed`` if it is invalid."""
+        text = _text(first)
+        binding, comma, rest = text.partition(",")
+        authorization, comma, bare = rest.partition(",")
+        fields = _fields(bare.encode())
+        if not comma or binding not in ("n", "y") or authorization or "m" in fields:
+            raise AuthenticationFailed(
+                "the sign-in must be SCRAM-SHA-256 without channel binding and without another "
+                "identity"
+            )
+        if not fields.get("n") or not fields.get("r"):
+            raise AuthenticationFailed("a SCRAM-SHA-256 sign-in names a user and a nonce")
+        self.user = _unescaped(fields["n"])
+        """Name of the user who signs in, not verified yet."""
+        self._bound = f"{binding},,"
+        self._bare = bare
+        self._nonce = fields["r"] + nonce
+        self._challenge = ""
+        self._known: Verifier | None = None
+
+    def challenge(self, known: Verifier) -> bytes:
+        """The challenge to send, made from the user's record."""
+        self._known = known
+        self._challenge = f"r={self._nonce},s={_encoded(known.salt)},i={known.rounds}"
+        return self._challenge.encode()
+
+    def outcome(self, final: bytes) -> bytes:
+        """The answer to a right proof. Raises ``AuthenticationFailed`` for a wrong one."""
+        known = self._known
+        assert known is not None, "challenge() comes first"
+        text = _text(final)
+        without_proof, _, proof = text.rpartition(",p=")
+        fields = _fields(without_proof.encode())
+        said = f"{self._bare},{self._challenge},{without_proof}".encode()
+        signature = _hmac(known.stored_key, said)
+        given = _decoded(proof)
+        is_ours = _decoded(fields.get("c", "")) == self._bound.encode()
+        is_ours = is_ours and hmac.compare_digest(
+            fields.get("r", "").encode(), self._nonce.encode()
+        )
+        if not is_ours or len(given) != len(signature):
+            raise AuthenticationFailed(_WRONG)
+        client_key = _xor(given, signature)
+        if not hmac.compare_digest(_digest(client_key), known.stored_key):
+            raise AuthenticationFailed(_WRONG)
+        return f"v={_encoded(_hmac(known.server_key, said))}".encode()
+
+
+def _fields(message: bytes) -> Mapping[str, str]:
+    """Parse ``a=1,b=2``. The first value of a name counts."""
+    found: dict[str, str] = {}
+    for part in _text(message).split(","):
+        name, equals, value = part.partition("=")
+        if not equals or len(name) != 1:
+            raise AuthenticationFailed(f"{part[:40]!r} is not a part of a SCRAM message")
+        found.setdefault(name, value)
+    return found
+
+
+def _text(message: bytes) -> str:
+    try:
+        return message.decode()
+    except UnicodeDecodeError as error:
+        raise AuthenticationFailed("a SCRAM message must be UTF-8") from error
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+
+
+def _encoded(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _escaped(user: str) -> str:
+    return user.replace("=", "=3D").replace(",", "=2C")
+
+
+def _unescaped(user: str) -> str:
+    return user.replace("=2C", ",").replace("=3D", "=")
+
+
+def _hmac(key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, "sha256")
+
+
+def _digest(value: bytes) -> bytes:
+    return hashlib.sha256(value).digest()
+
+
+def _xor(one: bytes, other: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(one, other, strict=True))

@@ -1,0 +1,604 @@
+"""One MQTT connection: packets in and out, what it subscribes to, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final, ParamSpec
+
+from msgspec.structs import replace
+
+from penstock_core.access.rights import Principal
+from penstock_core.api.publishing import PublishEvents
+from penstock_core.loggers import logger
+from penstock_core.vocabulary.errors import ConnectionLost, PenstockError
+from penstock_core.vocabulary.topics import name_fault
+from penstock_mqtt.filters import Filter
+from penstock_mqtt.held_bytes import ReceivedBytes
+from penstock_mqtt.incoming import ALIASES_MAX, RECEIVE_MAXIMUM, Incoming
+from penstock_mqtt.reasons import (
+    connack_reason,
+    ending_reason,
+    explanation,
+    invalid_client_id,
+    reason_of,
+    reason_within,
+    return_code,
+    version_refusal,
+)
+from penstock_mqtt.retained_delivery import RetainedDelivery
+from penstock_mqtt.session import ClientKey, MqttSession
+from penstock_mqtt.signing_in import NOT_TAKEN, MqttSignIn
+from penstock_mqtt.subscribing import Subscribing
+from penstock_mqtt.wire import reasons
+from penstock_mqtt.wire.framing import PacketReader
+from penstock_mqtt.wire.packets import (
+    MQTT_3,
+    MQTT_5,
+    PACKET_BYTES_MAX,
+    AuthPacket,
+    ConnackPacket,
+    ConnectPacket,
+    DisconnectPacket,
+    Packet,
+    PingreqPacket,
+    PingrespPacket,
+    PubackPacket,
+    PubcompPacket,
+    PublishPacket,
+    PubrecPacket,
+    PubrelPacket,
+    SubackPacket,
+    SubscribePacket,
+    UnsubackPacket,
+    UnsubscribePacket,
+)
+from penstock_mqtt.wire.plain_messages import PlainMessage, plain_messages
+from penstock_mqtt.wire.properties import NO_PROPERTIES, PacketProperties, without_problem
+from penstock_mqtt.wire.reading import packet_of
+from penstock_mqtt.wire.reasons import MqttViolation, Reason, UnknownVersion, protocol_error
+from penstock_mqtt.wire.writing import packet_bytes_within
+from penstock_server.frontends.native.hosted_connection import HostedConnection
+from penstock_server.frontends.shared.backpressure import ReadThrottle
+from penstock_server.frontends.shared.transports import close
+from penstock_server.runtime.access.open_connections import ConnectionState
+
+if TYPE_CHECKING:
+    from penstock_mqtt.following import FollowedChannels
+    from penstock_mqtt.mqtt_realm import MqttRealm
+    from penstock_mqtt.sessions import MqttSessions
+
+CONNECT_BYTES_MAX: Final = 1 << 18
+"""Largest CONNECT packet in bytes."""
+HELD_BYTES_MAX: Final = 1 << 16
+"""Bytes that are received and wait for a sign-in or a subscription, above which a client is not
+read."""
+PACKETS_A_TURN: Final = 256
+_FEW_BYTES: Final = 4_096
+"""Bytes that are surely too few packets to keep others waiting."""
+_PUBACK: Final = bytes((0x40, 2))
+_PUBACK_BYTES: Final = 4
+
+_ASKED_FOR_PROBLEMS: Final = (
+    AuthPacket,
+    PubackPacket,
+    PubcompPacket,
+    PubrecPacket,
+    PubrelPacket,
+    SubackPacket,
+    UnsubackPacket,
+)
+"""Packets that explain nothing to a client that does not want it (3.1.2.11.7)."""
+
+P = ParamSpec("P")
+
+_log = logger("penstock.mqtt")
+
+
+class MqttConnection(HostedConnection):
+    protocol = "mqtt"
+
+    def __init__(
+        self, mqtt: MqttRealm, sessions: MqttSessions, following: FollowedChannels
+    ) -> None:
+        super().__init__(mqtt.listener)
+        self._mqtt = mqtt
+        self._sessions = sessions
+        self._following = following
+        self.client_id = ""
+        self.version = MQTT_5
+        self.is_ending = False
+        """Whether nothing more is heard of the client."""
+        self._connect: ConnectPacket | None = None
+        self._sign_in = MqttSignIn(self.realm, self)
+        self._tells_problems = True
+        self._reader = PacketReader(CONNECT_BYTES_MAX)
+        self._received = ReceivedBytes(mqtt.unknown, mqtt.incomplete)
+        self._out: list[bytes] = []
+        self.takes_more = True
+        self._reading = ReadThrottle(self._may_read, self._reads_again, self._take_and_count)
+        self._keep_alive_s = 0.0
+        self.packet_bytes_max = PACKET_BYTES_MAX
+        """Largest packet that the client takes, in bytes."""
+        self.rights = mqtt.rights_of(self.principal, "")
+        """What its user may."""
+        self.incoming = Incoming(mqtt, self)
+        self._subscriber = Subscribing(mqtt, sessions, following, connection=self)
+        self.client = MqttSession(mqtt, client_id="", principal=self.principal, place="")
+        """The session that it goes on with, once its client is let in."""
+        self._subscribing = 0
+
+    @property
+    def key(self) -> ClientKey:
+        """What its session is known by."""
+        return ClientKey(self.client_id, self.principal.user)
+
+    # --- asyncio -------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._received.begin(self.host)
+        if not self.listener.opened(self, is_told_later=True):
+            self.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_s = self._loop.time()
+        self._mqtt.traffic.received_bytes += len(data)
+        if self.is_open and not self._reader.held_bytes and len(data) <= _FEW_BYTES:
+            data = self._rest_behind(data)
+            if not data:
+                return
+        elif not self.is_open and not self._is_counted(len(data)):
+            return
+        self._reader.receive(data)
+        self._reading.came()
+
+    def _is_counted(self, size: int) -> bool:
+        """Count bytes of a client that is not signed in; False: there is no room for them, and its
+        connection ends."""
+        if self.is_ending:
+            return False
+        try:
+            self._received.add(size)
+        except PenstockError as error:
+            _log.warning("mqtt.refused", connection=self.number, host=self.host, reason=str(error))
+            self.end(error)
+            return False
+        return True
+
+    def _rest_behind(self, data: bytes) -> bytes:
+        """Receive the plain messages that ``data`` begins with, and give what is left of it: the
+        shortest way, which most messages take."""
+        if self.is_ending or self._subscribing:
+            return data
+        most = self._reader.packet_bytes_max
+        messages, end = plain_messages(data, self.version, PACKETS_A_TURN, most)
+        if messages:
+            self._receive_together(messages)
+        if end < len(data):
+            return data[end:]
+        if not self.takes_more or self._mqtt.publisher.is_held_up or self.pace.per_s:
+            self._reading.check()
+        return b""
+
+    def _receive_together(self, messages: Sequence[PlainMessage]) -> None:
+        if self.pace.per_s:
+            self.pace.came(len(messages))
+        try:
+            self.incoming.received_together(messages)
+        except MqttViolation as error:
+            self._refused(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._reading.end()
+        self._sign_in.lost()
+        self._received.end()
+        self._leave()
+        self.incoming.end()
+        self.listener.closed(self)
+
+    def pause_writing(self) -> None:
+        self.takes_more = False
+        self._reading.check()
+
+    def resume_writing(self) -> None:
+        self.takes_more = True
+        self.client.outbox.send_waiting()
+
+    def _may_read(self) -> bool:
+        listener = self.listener
+        waits = self.incoming.publishes and listener.is_congested
+        is_held_up = self.pace.is_ahead or waits or listener.is_draining
+        is_held = self._reader.held_bytes > HELD_BYTES_MAX and self._holds_packets
+        return self.takes_more and not is_held_up and not is_held
+
+    @property
+    def owes_answers(self) -> bool:
+        """Whether a message or a subscription waits to be acknowledged."""
+        return self.incoming.unanswered > 0 or self._subscribing > 0
+
+    def _reads_again(self, now_s: float) -> None:
+        self.heard_s = now_s
+
+    # --- in ------------------------------------------------------------------------------
+
+    def _take_and_count(self) -> bool:
+        has_more = self._take_in()
+        if self._received.is_incomplete or self._reader.held_bytes > HELD_BYTES_MAX:
+            self._count_incomplete(self._reader.held_bytes)
+        return has_more
+
+    def _count_incomplete(self, size: int) -> None:
+        """Count what is held of an incomplete packet with that of the other clients of its user.
+        Without room for it the connection ends."""
+        is_counted = size > HELD_BYTES_MAX and self.is_open and not self.is_ending
+        try:
+            self._received.hold(self.principal, size if is_counted else 0)
+        except MqttViolation as error:
+            self._refused(error)
+
+    def _take_in(self) -> bool:
+        """Receive some of the packets that are here; returns whether there may be more."""
+        taken = 0
+        try:
+            if self._holds_packets:
+                return False
+            if self.is_open:
+                taken = self._take_together()
+                if self._holds_packets:
+                    return False
+            if taken == PACKETS_A_TURN:
+                return True
+            for first, body in self._reader.packets():
+                self._receive(packet_of(first, body, self.version))
+                taken += 1
+                if self._holds_packets:
+                    return False
+                if taken == PACKETS_A_TURN:
+                    return True
+        except MqttViolation as error:
+            self._refused(error)
+        return False
+
+    def _take_together(self) -> int:
+        """Receive packets that are all alike, if such come next; returns how many of those that
+        count."""
+        if acknowledged := self._reader.pubacks():
+            self.client.outbox.acknowledged_together(acknowledged)
+            if self._holds_packets:
+                return 0
+        messages = self._reader.publishes(self.version, PACKETS_A_TURN)
+        if messages:
+            self._receive_together(messages)
+        return len(messages)
+
+    @property
+    def _holds_packets(self) -> bool:
+        """Whether what has come has to wait, or is not heard any more."""
+        return self.is_ending or self._subscribing > 0 or self._sign_in.holds_packets
+
+    def _refused(self, error: MqttViolation) -> None:
+        """End the connection of a client that has broken the protocol, with the packet that there
+        is for it: before the client is let in, that is a CONNACK."""
+        _log.warning("mqtt.refused", connection=self.number, host=self.host, reason=str(error))
+        if isinstance(error, UnknownVersion) and self._connect is None:
+            self.write(version_refusal(error))
+        if self._connect is None or self.is_open:
+            self.end(error)
+            return
+        self.realm.connections.refused(error)
+        self.refuse(reason_within(error, reasons.ALLOWED[reasons.CONNACK]), str(error))
+
+    def _receive(self, packet: Packet) -> None:
+        if self.is_open and isinstance(packet, PublishPacket):  # as most are
+            self.pace.came(1)
+            self.incoming.received(packet)
+            return
+        if self._connect is None:
+            if not isinstance(packet, ConnectPacket):
+                raise protocol_error("the first packet has to be a CONNECT")
+            self._greet(packet)
+            return
+        if not self.is_open and not isinstance(packet, AuthPacket | DisconnectPacket):
+            raise protocol_error("before its CONNACK a client sends nothing but AUTH")
+        match packet:
+            case AuthPacket():
+                self._sign_in.received(packet)
+            case SubscribePacket() | UnsubscribePacket():
+                self._subscribing += 1
+                self.run(self._subscribe, packet)
+            case PingreqPacket():
+                self.send(PingrespPacket())
+            case DisconnectPacket():
+                self._parted(packet)
+            case _:
+                self._deliver(packet)
+
+    def _deliver(self, packet: Packet) -> None:
+        """Receive what the client says to a message."""
+        match packet:
+            case PubackPacket(packet_id):
+                self.client.outbox.acknowledged(packet_id)
+            case PubrecPacket(packet_id, reason):
+                self.client.outbox.received(packet_id, reason)
+            case PubrelPacket(packet_id):
+                self.incoming.released(packet_id)
+            case PubcompPacket(packet_id):
+                self.client.outbox.completed(packet_id)
+            case _:
+                raise protocol_error(f"{type(packet).__name__} is not expected here")
+
+    def run(
+        self, work: Callable[P, Coroutine[Any, Any, None]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """Run something that has to wait for the realm. If it fails unexpectedly, only this
+        connection ends."""
+        self.listener.spawn(self._contained, work, *args, **kwargs)
+
+    async def _contained(
+        self, work: Callable[P, Coroutine[Any, Any, None]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        try:
+            await work(*args, **kwargs)
+        except Exception:  # noqa: BLE001  whatever it is, the others must live on
+            _log.exception("mqtt.failed", connection=self.number)
+            self.abort()
+
+    def _parted(self, packet: DisconnectPacket) -> None:
+        expiry_s = packet.properties.session_expiry_s
+        if expiry_s is not None:
+            if expiry_s and not self.client.expiry_s:
+                raise protocol_error("a session that ends with its connection is made to last")
+            self.client.expiry_s = expiry_s
+        if packet.reason == Reason.SUCCESS:
+            self.client.will = None
+        self._leave()
+        self.is_ending = True
+        self._close()
+
+    # --- CONNECT -------------------------------------------------------------------------
+
+    def _greet(self, packet: ConnectPacket) -> None:
+        self._connect, self.version = packet, packet.version
+        self.packet_bytes_max = packet.packet_bytes_max
+        if fault := invalid_client_id(packet):
+            self.refuse(Reason.CLIENT_IDENTIFIER_NOT_VALID, fault)
+            return
+        if (refusal := self.listener.suspended or self._mqtt.fault) is not None:
+            self.refuse(connack_reason(refusal), str(refusal))
+            return
+        self._sign_in.begin(packet)
+
+    def reads_on(self) -> None:
+        """Take in what the client has sent in the meantime."""
+        self._reading.came()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether there is nobody any more to be let in."""
+        return self._transport is None or self.is_ending
+
+    def about(self, name: str) -> Any:
+        """What the transport knows of its other end; None: nothing."""
+        return None if self._transport is None else self._transport.get_extra_info(name)
+
+    def opened(self, packet: ConnectPacket, packet_bytes_max: int) -> None:
+        """The client is let in."""
+        self._keep_alive_s = 1.5 * packet.keep_alive_s
+        self._tells_problems = packet.properties.request_problem_information != 0
+        self._reader.packet_bytes_max, self._reader.is_strict = packet_bytes_max, True
+        self._received.signed_in()
+        self.is_open = True
+
+    async def welcome(
+        self, packet: ConnectPacket, principal: Principal, proof: PacketProperties
+    ) -> None:
+        """Go on with the session of a client; ``proof`` is what its authentication ends with."""
+        self.principal, self.publisher = principal, principal.name
+        self.client_id = packet.client_id or f"auto-{secrets.token_hex(12)}"
+        self.rights = self._mqtt.rights_of(principal, self.client_id)
+        if packet.will is not None:  # what could never be published is not kept
+            self.rights.check_publish(packet.will.topic, PublishEvents)
+        self.listener.greeted(self, f"mqtt-{self.number}")
+        self.session = f"mqtt-{self.number}"
+        session, present = await self._sessions.enter(self, packet, principal)
+        self.client = session
+        own = packet.properties
+        session.outbox.in_flight_max = own.receive_maximum or 65_535
+        if self.is_gone:
+            self._sessions.forget(self)
+            self._sessions.leave(session)
+            return
+        most = min(self._mqtt.packet_bytes_max, PACKET_BYTES_MAX)
+        self.opened(packet, most)
+        offered = replace(
+            proof,
+            assigned_client_id=None if packet.client_id else self.client_id,
+            receive_maximum=RECEIVE_MAXIMUM,
+            topic_alias_maximum=ALIASES_MAX,
+            retain_available=1,
+            maximum_packet_bytes=most,
+            response_information=_answers_of(self.client_id, own),
+        )
+        if not self.send(ConnackPacket(0, present, offered)):
+            _log.warning("mqtt.sign_in_refused", host=self.host, reason=NOT_TAKEN)
+            self.abort()  # a DISCONNECT may not come before the CONNACK
+            return
+        owed = []
+        if present:
+            await self._following.begin()
+            owed = await self._sessions.resume(session, self)
+        if owed:
+            self.run(self._give_retained, owed)
+
+    def identified(self, principal: Principal) -> None:
+        """The client has shown anew who it is."""
+        self.principal = self.client.principal = principal
+        self.rights = self._mqtt.rights_of(principal, self.client_id)
+        self._mqtt.fan_out.forget()
+        if self.client.has_record:
+            self.client.store((self.client.entry,))
+        self.check_rights()
+
+    def refuse(self, reason: Reason, text: str) -> None:
+        """Answer a CONNECT with a refusal, and close."""
+        _log.warning("mqtt.refused", connection=self.number, host=self.host, reason=text)
+        code = int(reason) if self.version == MQTT_5 else return_code(reason)
+        self.send(ConnackPacket(code, properties=explanation(text)))
+        self.is_ending = True
+        self._sessions.forget(self)
+        self._close()
+
+    # --- subscribing ---------------------------------------------------------------------
+
+    async def _subscribe(self, packet: SubscribePacket | UnsubscribePacket) -> None:
+        made: list[Filter] = []
+        try:
+            if isinstance(packet, SubscribePacket):
+                made = await self._subscriber.subscribe(packet)
+            else:
+                await self._subscriber.unsubscribe(packet)
+        except PenstockError as error:
+            self.end(error)
+            return
+        finally:
+            self._subscribing -= 1
+        self._reading.came()
+        await self._give_retained(made)
+
+    async def _give_retained(self, filters: Sequence[Filter]) -> None:
+        """Give the client the retained messages of the topics that its filters take."""
+        if filters and self.is_open:
+            await RetainedDelivery(self._mqtt, self.client, self, filters=filters).run()
+
+    # --- out -----------------------------------------------------------------------------
+
+    def send(self, packet: Packet) -> bool:
+        """Send a packet; False: it is larger than the client takes."""
+        if not self._tells_problems and isinstance(packet, _ASKED_FOR_PROBLEMS):
+            packet = replace(packet, properties=without_problem(packet.properties))
+        written = packet_bytes_within(packet, self.version, self.packet_bytes_max)
+        if written is not None:
+            self.write(written)
+        return written is not None
+
+    def acknowledge(self, packet_ids: Sequence[int]) -> None:
+        """Send that messages of QoS 1 are stored: the packet that is sent most often."""
+        if self.packet_bytes_max < _PUBACK_BYTES:
+            return  # the client has said that it takes no such packet
+        if len(packet_ids) == 1:
+            self.write(_PUBACK + packet_ids[0].to_bytes(2))
+        else:
+            self.write(b"".join([_PUBACK + each.to_bytes(2) for each in packet_ids]))
+
+    def write(self, data: bytes) -> None:
+        if not (out := self._out):
+            self.listener.flush_soon(self)
+        out.append(data)
+
+    def flush(self) -> None:
+        """Send pending output now."""
+        out, self._out = self._out, []
+        data = out[0] if len(out) == 1 else b"".join(out)
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._mqtt.traffic.sent_bytes += len(data)
+            self._transport.write(data)
+
+    def _close(self) -> None:
+        self.flush()
+        close(self._transport)
+
+    # --- ends ----------------------------------------------------------------------------
+
+    def replaced(self) -> None:
+        """Close the connection, because its client has connected again."""
+        self._end(Reason.SESSION_TAKEN_OVER, "the client has connected again")
+
+    def end(self, reason: PenstockError | None) -> None:
+        """Close the connection with a reason."""
+        if reason is None:
+            self._end(Reason.SUCCESS, "")
+            return
+        self.realm.connections.refused(reason)
+        self._end(reason_of(reason), str(reason))
+
+    def _end(self, reason: Reason, text: str) -> None:
+        if self.is_ending:
+            return
+        if self.is_open and self.version == MQTT_5:
+            own = explanation(text) if text else NO_PROPERTIES
+            self.send(DisconnectPacket(ending_reason(reason), own))
+        elif self._connect is not None and not self.is_open:
+            self._refuse_late(reason, text)
+        self.is_ending = True
+        self._leave()
+        self._close()
+
+    def _refuse_late(self, reason: Reason, text: str) -> None:
+        """Answer a CONNECT that is still being looked at."""
+        code = reason if reason in reasons.ALLOWED[reasons.CONNACK] else Reason.SERVER_UNAVAILABLE
+        if self.version == MQTT_5:
+            self.send(ConnackPacket(code, properties=explanation(text)))
+        else:
+            self.send(ConnackPacket(return_code(code)))
+
+    def cut(self) -> None:
+        """Another node serves the realm now: say that and nothing else, not even what waits to be
+        sent."""
+        if self._transport is not None and self._transport.get_write_buffer_size():
+            self.abort()
+        self._out.clear()
+        self._end(Reason.USE_ANOTHER_SERVER, "another node of the cluster serves this realm now")
+
+    def _leave(self) -> None:
+        """Give up all subscriptions of a session that does not last, and have the will published
+        unless it was taken back."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._sessions.forget(self)
+        self._sessions.leave(self.client)
+
+    def check(self, now_s: float) -> None:
+        """End a connection that is silent for too long, or does not identify itself in time."""
+        if self._transport is None:
+            return
+        if self.is_open:
+            if self.principal.until_us:
+                self.check_rights()
+            is_silent = self._keep_alive_s and now_s - self.heard_s > self._keep_alive_s
+            if is_silent and not self._reading.is_paused:
+                self.end(MqttViolation(Reason.KEEP_ALIVE_TIMEOUT, "nothing came for too long"))
+        elif now_s - self._opened_s > self.listener.limits.hello_timeout_s:
+            self.end(ConnectionLost("no CONNECT came in time"))
+
+    def check_rights(self) -> None:
+        """Rights have changed: end the connection if it may no longer be here, or subscribe."""
+        access = self.realm.access
+        if not self.is_open or access.is_open:
+            return
+        try:
+            access.check_still(self.principal, self.realm.clock.now_us())
+            for each in self.client.filters.values():
+                self.rights.check_subscribe(each.text, makes_durable=False)
+        except PenstockError as error:
+            self.end(error)
+
+    def describe(self) -> ConnectionState:
+        """A description of the connection for administrators."""
+        version = "3.1.1" if self.version == MQTT_3 else "5"
+        return self._description(
+            f"MQTT {version} {self.client_id}",
+            subscriptions=len(self.client.filters),
+            requests=self.incoming.unanswered,
+            is_stalled=not self.takes_more,
+        )
+
+
+def _answers_of(client_id: str, own: PacketProperties) -> str | None:
+    """What the topics begin with to which a client may have answers sent; None: it has not asked,
+    or its client id cannot stand in a topic."""
+    found = f"reply/{client_id}/"
+    return None if not own.request_response_information or name_fault(found) else found

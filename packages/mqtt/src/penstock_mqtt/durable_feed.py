@@ -1,0 +1,323 @@
+"""The messages of one subscription of a lasting session: a seat at its durable."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock_core.columns.selectors import Selector
+from penstock_core.ids.ids import IdSet, Span, Spans
+from penstock_core.loggers import logger
+from penstock_core.vocabulary.errors import NameAlreadyBound, NameDoesNotExist, PenstockError
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.session_durables import DIGITS, PREFIX
+from penstock_core.vocabulary.start_positions import FromId, FromLatest
+from penstock_core.vocabulary.topic_templates import selector_of
+from penstock_core.vocabulary.topics import topic_matches
+from penstock_mqtt.filters import Filter
+from penstock_mqtt.in_flight import MessageSource
+from penstock_mqtt.messages import TopicMessage, messages_of
+from penstock_mqtt.wire.reading import SHARED, wanted_of
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
+
+if TYPE_CHECKING:
+    from penstock_mqtt.mqtt_realm import MqttRealm
+    from penstock_mqtt.session import MqttSession
+    from penstock_mqtt.topic_channels import TopicChannel, TopicChannels
+    from penstock_server.runtime.realm import RunningRealm
+
+WINDOW: Final = 100
+"""Most events of one subscription that are with its client, or wait in memory for it."""
+SHARED_WINDOW: Final = 50
+"""Most events of a shared subscription with one client, if the client does not say that it takes
+fewer: few, so that each of its group has some."""
+_LATEST: Final = FromLatest()
+_SHOWN: Final = 80
+"""Characters of a client id, and of a filter, in the name of a durable."""
+
+_log = logger("penstock.mqtt")
+
+
+def durable_of(place: str, text: str) -> str:
+    """The name of the durable of a subscription, by where its session is stored: for people, and
+    unique by a hash."""
+    whole = sha256(f"{place}\0{text}".encode()).hexdigest()[:DIGITS]
+    return f"{PREFIX}{_shown(place)}:{_shown(text)}:{whole}"
+
+
+def shared_durable_of(text: str) -> str:
+    """The name of the durable of a shared subscription, which all members of its group have."""
+    group, _, wanted = text.removeprefix(SHARED).partition("/")
+    whole = sha256(text.encode()).hexdigest()[:DIGITS]
+    return f"{PREFIX}{SHARED}{_shown(group)}:{_shown(wanted)}:{whole}"
+
+
+def is_shared_durable(name: str) -> bool:
+    """Whether a durable is one of a group, by its name."""
+    return name.startswith(PREFIX + SHARED)
+
+
+def _shown(text: str) -> str:
+    return "".join(each if each.isascii() and each.isprintable() else "?" for each in text[:_SHOWN])
+
+
+async def make_durable(
+    realm: RunningRealm,
+    channel: ChannelId,
+    name: str,
+    text: str,
+    topics: TopicChannel | None,
+    start: FromId | FromLatest = _LATEST,
+) -> None:
+    """Make the durable of a filter, unless it is there."""
+    shown = wanted_of(text)
+    with contextlib.suppress(NameAlreadyBound):
+        await realm.subscriptions.create_durable(
+            channel,
+            name,
+            "shared" if text.startswith(SHARED) else "serial",
+            start=start,
+            selector=selector_of(shown, () if topics is None else topics.templates),
+            persistent=None,
+        )
+
+
+async def retire_durable(realm: RunningRealm, topics: TopicChannels, name: str, text: str) -> None:
+    """Delete the durable of a filter on channels that have no topics any more which the filter
+    takes, once nothing waits there (SEM M12)."""
+    subscriptions = realm.subscriptions
+    for channel in topics.left_with(name, text):
+        with contextlib.suppress(NameDoesNotExist):
+            every = Span(0, 1 << 62)
+            if not (await subscriptions.holding.outstanding(channel.number, name, every)).ids:
+                await subscriptions.delete_durable(channel.number, name)
+
+
+class DurableFeed:
+    """A seat at the durable of a filter, while its client is connected."""
+
+    selector: Selector | None = None
+    writable = True
+
+    def __init__(
+        self,
+        mqtt: MqttRealm,
+        session: MqttSession,
+        wanted: Filter,
+        topics: TopicChannel | None = None,
+    ) -> None:
+        """``topics``: the channel, if it is not the one of all topics."""
+        self._mqtt = mqtt
+        self._topics = topics
+        self.channel = "" if topics is None else topics.name
+        self._client = session
+        self._filter = wanted
+        self._connection = wanted.connection
+        self._realm = mqtt.realm
+        self.session = wanted.connection.session
+        self._subscription = 0
+        self._looked, self._was_left = -1, False
+        self._held: dict[int, int] = {}
+        """Events that were given to the client and are not settled, each with its share of the
+        bytes that they came in."""
+        self._settled: dict[int, Callable[[], None] | None] = {}
+        """What the client is done with, told to the durable once in a turn of the loop."""
+
+    @property
+    def _is_left(self) -> bool:
+        """Whether the channel is gone, or has no topics any more that the filter takes."""
+        if self._topics is None:
+            return False
+        topics = self._mqtt.topics
+        if self._looked != topics.version:  # asked with every acknowledgement
+            self._looked = topics.version
+            met = topics.met_by(self._filter.text)
+            self._was_left = all(each.number != self._topics.number for each in met)
+        return self._was_left
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether the connection has ended, or the client has given the filter up: each connection
+        makes filters of its own."""
+        return not self._client.has(self._filter)
+
+    async def pass_over(self, event_ids: Sequence[int]) -> None:
+        """Have the durable know, before the seat is taken, what the client has already."""
+        channel, name = self._number, self._filter.durable
+        with contextlib.suppress(NameDoesNotExist):
+            for each in event_ids:
+                await self._realm.subscriptions.purge_durable(
+                    channel, name, first=each, last=each, selector=""
+                )
+
+    @property
+    def _number(self) -> ChannelId:
+        return self._mqtt.topics.channel_id() if self._topics is None else self._topics.number
+
+    async def open(self) -> None:
+        """Make the durable if it is missing, and take the seat. A seat that comes when nobody is
+        there any more is left at once. Raises what these raise."""
+        channel = self._number
+        subscriptions, name = self._realm.subscriptions, self._filter.durable
+        window = WINDOW
+        if self._filter.is_shared:  # what one has no room for is for others
+            window = min(SHARED_WINDOW, self._client.outbox.in_flight_max)
+        try:
+            opened = await subscriptions.attach(
+                channel, name, self, window=window, pull=False, room=self._client.room
+            )
+        except NameDoesNotExist:
+            await make_durable(
+                self._realm, channel, name, text=self._filter.text, topics=self._topics
+            )
+            opened = await subscriptions.attach(
+                channel, name, self, window=window, pull=False, room=self._client.room
+            )
+        self._subscription = opened.number
+        if self._has_ended:
+            self.close()
+            return
+        self._settle()
+        await self.let_go()
+
+    async def let_go(self) -> None:
+        """Have the client let go of what is in flight to it and is not given to it again: it has
+        left the channel, or the durable was moved on."""
+        text, outbox = self._filter.text, self._client.outbox
+        event_ids = outbox.unacknowledged(text, self.channel)
+        if not event_ids:
+            return
+        span = Span(min(event_ids), max(event_ids) + 1)
+        with contextlib.suppress(NameDoesNotExist):
+            found = await self._realm.subscriptions.holding.outstanding(
+                self._number, self._filter.durable, span
+            )
+            there = found.id_set
+            outbox.settled(text, [each for each in event_ids if each not in there], self.channel)
+
+    def close(self) -> None:
+        """Leave the seat: what the client has not acknowledged goes back."""
+        self._settle()
+        if self._subscription:
+            self._realm.subscriptions.detach(self._subscription)
+        self._client.taken(sum(self._held.values()))
+        self._held.clear()
+
+    def has_room(self, size: int) -> None:
+        """Tell the realm that so many bytes are taken."""
+        if self._subscription:
+            self._realm.subscriptions.credit(self._subscription, 0, taken=size)
+        else:
+            self._client.room.taken(size)
+
+    # --- the realm's side ----------------------------------------------------------------
+
+    def deliver(self, rows: OutgoingBatch, redeliveries: object) -> None:
+        """Give events to the client. Never raises: its caller serves others, too."""
+        if self._has_ended:
+            # The seat was still being taken when the connection ended. The client may have come
+            # back meanwhile, and gets them from the seat of its new connection: this one is left.
+            return
+        try:
+            self._give(rows)
+        except Exception:  # noqa: BLE001  whatever it is, the others must live on
+            _log.exception("mqtt.failed")
+            self._connection.abort()
+
+    def _give(self, rows: OutgoingBatch) -> None:
+        event_ids = rows.batch.column("event_id").to_pylist()
+        messages = self._messages_of(rows)
+        # A frame of several events counts evenly: what matters is the sum.
+        share, rest = divmod(self._client.room.size_of(rows), len(event_ids))
+        self._held.update(dict.fromkeys(event_ids, share))
+        self._held[event_ids[0]] += rest
+        if self._client.outbox.give_together(messages, self._filter, event_ids, self.channel):
+            return
+        for event_id, message in zip(event_ids, messages, strict=True):
+            if message is None or not self._filter.takes(message):
+                self.acknowledge(event_id)
+                continue
+            source = MessageSource(self._filter.text, event_id, channel=self.channel)
+            self._client.outbox.give(message, (self._filter,), source=source)
+
+    def _messages_of(self, rows: OutgoingBatch) -> list[TopicMessage | None]:
+        counts = self._mqtt.counts
+        if self._topics is None:
+            return messages_of(rows.batch, counts=counts)
+        wanted = wanted_of(self._filter.text)
+        return [
+            each if each is not None and topic_matches(wanted, each.topic) else None
+            for each in messages_of(rows.batch, self._topics.reading, counts)
+        ]
+
+    def recall(self, spans: Spans) -> None:
+        """Somebody has sought the durable: what waits comes again."""
+        ids = frozenset(IdSet(spans))
+        self._client.taken(sum([self._held.pop(each, 0) for each in ids]))
+        self._client.outbox.recall(self._filter.text, ids, self.channel)
+        self._realm.subscriptions.recall_seen(self._subscription)
+        self._mqtt.listener.spawn(self.let_go)
+
+    def finished(self) -> None:
+        """A seat has no end."""
+
+    def closed(self, reason: PenstockError) -> None:
+        """End the connection, if the durable is gone and neither its channel nor its topics are."""
+        self._subscription = 0
+        if not self._is_left:
+            self._connection.end(reason)
+        else:
+            self._filter.feeds.pop(self.channel, None)
+            self._client.let_go_of_gone(self._filter)
+
+    # --- settling ------------------------------------------------------------------------
+
+    def acknowledge(self, event_id: int, then: Callable[[], None] | None = None) -> None:
+        """The client is done with an event; ``then`` is called once that is on disk. Of one that
+        was not given to it there is nothing to say yet."""
+        if event_id not in self._held:
+            return
+        self._client.taken(self._held.pop(event_id))
+        if not self._settled:
+            self._mqtt.loop.call_soon(self._settle)
+        self._settled[event_id] = then
+
+    def acknowledge_all(self, event_ids: Sequence[int]) -> None:
+        """As :meth:`acknowledge`, of many at once."""
+        known = [each for each in event_ids if each in self._held]
+        self._client.taken(sum([self._held.pop(each) for each in known]))
+        if known and not self._settled:
+            self._mqtt.loop.call_soon(self._settle)
+        self._settled.update(dict.fromkeys(known))
+
+    def _settle(self) -> None:
+        if self._subscription and self._settled:
+            settled, self._settled = self._settled, {}
+            self._submit(settled)
+
+    def _submit(self, settled: dict[int, Callable[[], None] | None]) -> None:
+        def reply(_: Any, error: BaseException | None) -> None:
+            if error is None:
+                for each in settled.values():
+                    if each is not None:
+                        each()
+                if not self._held and self._is_left:
+                    mqtt, wanted = self._mqtt, self._filter
+                    mqtt.listener.spawn(
+                        retire_durable,
+                        mqtt.realm,
+                        mqtt.topics,
+                        name=wanted.durable,
+                        text=wanted.text,
+                    )
+            elif len(settled) > 1:  # one of them went back, which is no reason to refuse the others
+                for event_id, then in settled.items():
+                    self._submit({event_id: then})
+            else:
+                _log.debug("mqtt.not_settled", reason=str(error))
+
+        self._realm.subscriptions.settle(
+            self._subscription, IdSet.of(settled).spans, reply, roll_back=False, previous=False
+        )

@@ -1,0 +1,148 @@
+"""The topic filters of clients, and what they are made for: a connection, its messages, and the
+seats at durables that the messages come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_mqtt.messages import TopicMessage
+from penstock_mqtt.wire.packets import Packet, TopicSubscription
+from penstock_mqtt.wire.reading import SHARED
+
+if TYPE_CHECKING:
+    from penstock_mqtt.topic_channels import TopicChannel
+    from penstock_mqtt.topic_rights import ClientRights
+
+
+class ClientConnection(Protocol):
+    """The connection of a client, as the parts use it that send it messages. The connection makes
+    these parts, or the session that it goes on with, so they do not import it."""
+
+    client_id: str
+    version: int
+    number: int
+    """Number of the connection in the realm."""
+    session: str
+    """Name of the connection's session in the realm, which takes seats at durables."""
+    rights: ClientRights
+    packet_bytes_max: int
+    """Largest packet that the client takes, in bytes."""
+    is_open: bool
+    takes_more: bool
+    """Whether the client reads what it is sent."""
+
+    def send(self, packet: Packet) -> bool:
+        """Send a packet; False: it is larger than the client takes."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Send packets that are written already."""
+        ...
+
+    def end(self, reason: PenstockError | None) -> None:
+        """Close the connection with a reason."""
+        ...
+
+    def abort(self) -> None:
+        """Drop the connection without a reason."""
+        ...
+
+
+class MessageTaker(Protocol):
+    """The messages on their way to a client."""
+
+    def give(self, message: TopicMessage, filters: Sequence[Filter]) -> None:
+        """Send a message that these filters of the client take."""
+        ...
+
+
+class Feed(Protocol):
+    """A seat at the durable of a filter."""
+
+    def close(self) -> None:
+        """Leave the seat: what the client has not acknowledged goes back."""
+        ...
+
+    def has_room(self, size: int) -> None:
+        """Tell the realm that so many bytes are taken."""
+        ...
+
+    def acknowledge(self, event_id: int, then: Callable[[], None] | None = None) -> None:
+        """The client is done with an event; ``then`` is called once that is on disk."""
+        ...
+
+    def acknowledge_all(self, event_ids: Sequence[int]) -> None:
+        """As :meth:`acknowledge`, of many at once."""
+        ...
+
+
+class Filter:
+    """What a client has subscribed to."""
+
+    __slots__ = (
+        "connection",
+        "durable",
+        "feed",
+        "feeds",
+        "is_live",
+        "no_local",
+        "number",
+        "open_retained",
+        "outbox",
+        "owes_retained",
+        "qos",
+        "retain_as_published",
+        "text",
+    )
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        outbox: MessageTaker,
+        wanted: TopicSubscription,
+        number: int | None,
+    ) -> None:
+        self.connection = connection
+        self.outbox = outbox
+        self.text = wanted.filter
+        self.qos = wanted.qos
+        self.no_local = wanted.no_local
+        self.retain_as_published = wanted.retain_as_published
+        self.number = number
+        self.durable = ""
+        """The durable that has its messages; empty: they come as they are published."""
+        self.feed: Feed | None = None
+        """What gives the messages of the channel of all topics."""
+        self.feeds: dict[str, Feed] = {}
+        """What gives messages of channels with topics, by their names."""
+        self.is_live = False
+        """Whether it is among the filters that what is published is given out by."""
+        self.owes_retained = False
+        """Whether the client of a lasting session may not have all retained messages yet."""
+        self.open_retained = 0
+        """Retained messages in flight, and one while they are searched."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether a group of clients has it, each message one of them (SEM M9)."""
+        return self.text.startswith(SHARED)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether messages come by it."""
+        return self.feed is not None or bool(self.feeds) or self.is_live
+
+    def feed_of(self, channel: str) -> Feed | None:
+        """What gives the messages of a channel; an empty name is that of all topics."""
+        return self.feeds.get(channel) if channel else self.feed
+
+    def may_have(self, channel: TopicChannel | None) -> bool:
+        """Whether its client may have messages of a channel, that of all topics if it is None."""
+        rights = self.connection.rights
+        return rights.may_have(self.text, channel, makes_durable=bool(self.durable))
+
+    def takes(self, message: TopicMessage) -> bool:
+        """Whether it takes a message of a topic that it matches."""
+        return not (self.no_local and self.connection.client_id == message.client_id)

@@ -1,0 +1,246 @@
+"""The messages that one client publishes: their topics, their limits, and the answers to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from penstock_core.api.publishing import PublishEvents
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_mqtt.filters import ClientConnection
+from penstock_mqtt.messages import (
+    Gathered,
+    GatheredTogether,
+    Received,
+    plain_packet,
+)
+from penstock_mqtt.reasons import explanation, reason_within
+from penstock_mqtt.session_store import Entry, received_entry
+from penstock_mqtt.wire import reasons
+from penstock_mqtt.wire.packets import (
+    MQTT_5,
+    PubackPacket,
+    PubcompPacket,
+    PublishPacket,
+    PubrecPacket,
+)
+from penstock_mqtt.wire.plain_messages import PlainMessage
+from penstock_mqtt.wire.properties import NO_PROPERTIES
+from penstock_mqtt.wire.reasons import MqttViolation, Reason, protocol_error
+from penstock_server.frontends.shared.parts import ConnectionPart
+
+if TYPE_CHECKING:
+    from penstock_mqtt.mqtt_realm import MqttRealm
+    from penstock_mqtt.session import MqttSession
+
+RECEIVE_MAXIMUM: Final = 1_000
+"""Messages of QoS 1 and 2 that a client may send before the first is acknowledged to the end."""
+ALIASES_MAX: Final = 100
+
+
+class PublishingConnection(ClientConnection, Protocol):
+    """The connection of a client that publishes, which is answered by it."""
+
+    publisher: str
+    """The client's principal, as events name who has published them."""
+    client: MqttSession
+    is_ending: bool
+    """Whether nothing more is heard of the client."""
+
+    def acknowledge(self, packet_ids: Sequence[int]) -> None:
+        """Send that messages of QoS 1 are stored."""
+        ...
+
+
+class Incoming(ConnectionPart[PublishingConnection]):
+    """What comes by one connection."""
+
+    def __init__(self, mqtt: MqttRealm, connection: PublishingConnection) -> None:
+        super().__init__(connection)
+        self._mqtt = mqtt
+        self._access = mqtt.realm.access
+        self._aliases: dict[int, str] = {}
+        self._whose: Publication | None = None
+        self.unanswered = 0
+        """Messages that are being stored and wait for their answer."""
+        self._unreleased: set[int] = set()
+        """Messages of QoS 2 that came by this connection, are stored, and not released."""
+
+    @property
+    def publishes(self) -> bool:
+        """Whether a message has come by the connection."""
+        return self._whose is not None
+
+    def end(self) -> None:
+        """Let go of the connection, which is lost; messages that are being stored have it."""
+        self._whose = None
+
+    def received_together(self, messages: Sequence[PlainMessage]) -> None:
+        """Plain messages have come. Raises :class:`MqttViolation` for one that may not."""
+        connection, count = self._connection, len(messages)
+        if count == 1:  # as from most clients
+            confirmed = int(messages[0][2] > 0)
+        else:
+            confirmed = sum([packet_id > 0 for _, _, packet_id in messages])
+        is_within = self.unanswered + len(self._unreleased) + confirmed <= RECEIVE_MAXIMUM
+        if not (is_within and (self._access.is_open or self._may_publish(messages))):
+            for each in messages:
+                if not connection.is_ending:
+                    self.received(plain_packet(*each))
+            return
+        mqtt, whose = self._mqtt, self._whose
+        received = mqtt.counts.received
+        received[1] += confirmed
+        received[0] += count - confirmed
+        self.unanswered += confirmed
+        if whose is None or whose.session is not connection.client:
+            whose = self._publication(connection.client)
+        mqtt.publisher.gather(connection.publisher, GatheredTogether(whose, messages))
+
+    def _may_publish(self, messages: Sequence[PlainMessage]) -> bool:
+        rights = self._connection.rights
+        try:
+            for topic, _, _ in messages:
+                rights.check_publish(topic, PublishEvents)
+        except PenstockError:
+            return False
+        return True
+
+    def received(self, packet: PublishPacket) -> None:
+        """A message has come. Raises :class:`MqttViolation` for one that may not."""
+        connection = self._connection
+        session = connection.client
+        self._mqtt.counts.received[packet.qos] += 1
+        topic = packet.topic if packet.properties is NO_PROPERTIES else self._topic(packet)
+        if packet.qos == 2 and (is_stored := session.received.get(packet.packet_id)) is not None:
+            if is_stored:  # it is sent again: it has been stored once, and is not stored twice
+                connection.send(PubrecPacket(packet.packet_id))
+            return
+        if packet.qos:
+            if self.unanswered + len(self._unreleased) >= RECEIVE_MAXIMUM:
+                text = f"more than {RECEIVE_MAXIMUM} messages are not acknowledged"
+                raise MqttViolation(Reason.RECEIVE_MAXIMUM_EXCEEDED, text)
+            self.unanswered += 1
+        entries: tuple[Entry, ...] = ()
+        if packet.qos == 2:
+            session.came(packet.packet_id)
+            if session.is_lasting:
+                entries = (received_entry(session.place, packet.packet_id, is_there=True),)
+        whose = self._publication(session)
+        try:
+            connection.rights.check_publish(topic, PublishEvents)
+        except PenstockError as error:
+            whose.not_stored(packet, error)
+            return
+        if packet.properties.payload_format == 1 and not _is_text(packet.payload):
+            text = "the payload is not UTF-8, as it says"
+            whose.not_stored(packet, MqttViolation(Reason.PAYLOAD_FORMAT_INVALID, text))
+            return
+        message = Received(topic, packet, session.client_id)
+        self._mqtt.publisher.gather(connection.publisher, Gathered(whose, message, entries))
+
+    def _publication(self, session: MqttSession) -> Publication:
+        if self._whose is None or self._whose.session is not session:
+            self._whose = Publication(self, self._connection, session)
+        return self._whose
+
+    def _topic(self, packet: PublishPacket) -> str:
+        if packet.properties.subscription_ids:
+            raise protocol_error("a client sends no subscription identifiers")
+        alias = packet.properties.topic_alias
+        if alias is None:
+            return packet.topic
+        if alias > ALIASES_MAX or not (packet.topic or alias in self._aliases):
+            text = f"topic alias {alias} is not known; {ALIASES_MAX} is the largest"
+            raise MqttViolation(Reason.TOPIC_ALIAS_INVALID, text)
+        if packet.topic:
+            self._aliases[alias] = packet.topic
+        return self._aliases[alias]
+
+    def stored(self, packet: PublishPacket) -> None:
+        """A message that came by this connection is stored."""
+        if packet.qos:
+            self.unanswered -= 1
+        if packet.qos == 2:
+            self._unreleased.add(packet.packet_id)
+
+    def not_stored(self, packet: PublishPacket, error: PenstockError) -> None:
+        """Refuse a message: with a reason where the version has one, else by closing."""
+        connection = self._connection
+        self._mqtt.realm.connections.refused(error)
+        self._mqtt.counts.refused += 1
+        if packet.qos:
+            self.unanswered -= 1
+        if packet.qos and connection.version == MQTT_5:
+            reason = reason_within(error, reasons.ALLOWED[reasons.PUBLISHED])
+            own = explanation(str(error))
+            answer = PubackPacket if packet.qos == 1 else PubrecPacket
+            connection.send(answer(packet.packet_id, reason, own))
+        else:
+            connection.end(error)
+
+    def released(self, packet_id: int) -> None:
+        """The client knows that its message of QoS 2 has come (PUBREL): its id may be used again,
+        once that is on disk."""
+        session = self._connection.client
+        if not session.received.get(packet_id):
+            session.answer(PubcompPacket(packet_id, Reason.PACKET_ID_NOT_FOUND))
+            return
+
+        def forgotten() -> None:
+            session.received.pop(packet_id, None)
+            self._unreleased.discard(packet_id)
+            session.answer(PubcompPacket(packet_id))
+
+        if session.is_lasting:
+            entry = received_entry(session.place, packet_id, is_there=False)
+            session.store((entry,), forgotten)
+        else:
+            forgotten()
+
+
+class Publication:
+    """Who hears what has become of a message that came by a connection."""
+
+    __slots__ = ("_connection", "_incoming", "client_id", "session")
+
+    def __init__(
+        self, incoming: Incoming, connection: PublishingConnection, session: MqttSession
+    ) -> None:
+        self._incoming = incoming
+        self._connection = connection
+        self.session = session
+        self.client_id = session.client_id
+
+    def stored_together(self, messages: Sequence[PlainMessage]) -> None:
+        """Acknowledge plain messages that are stored."""
+        if len(messages) == 1:
+            packet_ids: Sequence[int] = messages[0][2:] if messages[0][2] else ()
+        else:
+            packet_ids = [packet_id for _, _, packet_id in messages if packet_id]
+        if packet_ids:
+            self._incoming.unanswered -= len(packet_ids)
+            self._connection.acknowledge(packet_ids)
+
+    def stored(self, packet: PublishPacket) -> None:
+        """Acknowledge a message that is stored, by the connection that its client has now if it
+        has QoS 2: the client has sent it again there."""
+        self._incoming.stored(packet)
+        if packet.qos == 1:
+            self._connection.acknowledge((packet.packet_id,))
+        elif packet.qos == 2:
+            self.session.took(packet.packet_id, is_stored=True)
+            self.session.answer(PubrecPacket(packet.packet_id))
+
+    def not_stored(self, packet: PublishPacket, error: PenstockError) -> None:
+        if packet.qos == 2:
+            self.session.took(packet.packet_id, is_stored=False)
+        self._incoming.not_stored(packet, error)
+
+
+def _is_text(payload: bytes) -> bool:
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,87 @@
+"""What all MQTT clients of a realm share: topics, live filters, what they publish, limits, counts.
+:class:`~penstock_mqtt.hub.MqttHub` has their connections and sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from penstock_core.access.rights import Principal
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import NameDoesNotExist, PenstockError
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.topics import TOPIC_BYTES_MAX
+from penstock_mqtt.fan_out import FanOut
+from penstock_mqtt.held_bytes import UserBytes
+from penstock_mqtt.newest_events import make_channel
+from penstock_mqtt.publishing import MessagePublisher
+from penstock_mqtt.retained import RetainedMessages
+from penstock_mqtt.session_store import SessionStore
+from penstock_mqtt.topic_channels import TopicChannels
+from penstock_mqtt.topic_rights import ClientRights
+from penstock_mqtt.wire.properties import PROPERTIES_BYTES_MAX
+from penstock_server.frontends.shared.buffers import Buffers
+from penstock_server.runtime.access.open_connections import MessageCounts
+from penstock_server.runtime.operations.internal_stores import serve_mqtt
+
+if TYPE_CHECKING:
+    from penstock_server.frontends.native.listener import NativeListener
+
+ROOM_BYTES: Final = PROPERTIES_BYTES_MAX + TOPIC_BYTES_MAX + 64
+"""Bytes of a packet beside its payload."""
+UNKNOWN_BYTES_MAX: Final = 16 << 20
+"""Bytes of packets of clients that are not signed in, all together."""
+UNKNOWN_SMALL_BYTES: Final = 4_096
+"""Bytes of each of them that are not counted."""
+INCOMPLETE_BYTES_MAX: Final = 256 << 20
+"""Bytes of packets of clients that are signed in and that are not complete, all together; at least
+four times the largest packet."""
+INCOMPLETE_SMALL_BYTES: Final = 1 << 16
+"""Bytes of each of them that are not counted."""
+
+
+class MqttRealm:
+    """What all MQTT clients of a realm share."""
+
+    def __init__(self, listener: NativeListener, channel: str, held: UserBytes) -> None:
+        """``channel`` is the name of the channel of all topics, ``held`` counts the bytes of
+        messages that are kept for clients."""
+        self.listener = listener
+        self.realm = listener.realm
+        self.loop = asyncio.get_running_loop()
+        self.held = held
+        self.unknown = Buffers(UNKNOWN_BYTES_MAX, UNKNOWN_SMALL_BYTES)
+        """What clients have sent that are not signed in."""
+        self.packet_bytes_max = self.realm.limits.event_bytes_max + ROOM_BYTES
+        self.incomplete = Buffers(
+            max(INCOMPLETE_BYTES_MAX, 4 * self.packet_bytes_max), INCOMPLETE_SMALL_BYTES
+        )
+        """What clients have sent of packets that are not complete."""
+        serve_mqtt(self.realm, channel)
+        self.traffic = self.realm.connections.traffic["mqtt"]
+        self.counts = MessageCounts()
+        self.fan_out = FanOut(self.realm.access, self.counts)
+        self.retained = RetainedMessages(self.realm, channel)
+        self.topics = TopicChannels(self.realm, channel)
+        self.store = SessionStore(self.realm, channel)
+        self.publisher = MessagePublisher(listener, self.topics, self.retained, sessions=self.store)
+        self.opening = asyncio.Lock()
+        """Held while the front end makes its channels, or subscribes to them."""
+        self.fault: PenstockError | None = None
+        """Why nobody can be served."""
+
+    async def open_channel(self) -> ChannelId:
+        """The channel of all topics. It and the channel of what is retained are made when they are
+        missing. What sessions have consumed stays in it, as what nobody waited for does."""
+        try:
+            found = self.topics.channel_id()
+        except NameDoesNotExist:
+            definition = Definition(retain_consumed=True)
+            await make_channel(self.realm, self.topics.all_topics, definition)
+            found = self.topics.channel_id()
+        await self.retained.open_channel()
+        return found
+
+    def rights_of(self, principal: Principal, client_id: str) -> ClientRights:
+        """What a client may, as its principal."""
+        return ClientRights(self.realm, self.topics, principal, client_id=client_id)

@@ -1,0 +1,586 @@
+"""What one client gets: its filters, the messages in flight to it, and those that wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, TypeGuard
+from weakref import proxy
+
+from penstock_core.vocabulary.ports import Clock
+from penstock_mqtt.expressing import TOO_LARGE, give_up
+from penstock_mqtt.filters import ClientConnection, Filter
+from penstock_mqtt.held_bytes import ClientBytes, size_of
+from penstock_mqtt.in_flight import InFlight, MessageSource, WaitingMessage
+from penstock_mqtt.messages import TopicMessage, published_parts
+from penstock_mqtt.session_store import Entry, SentRecord, sent_entry
+from penstock_mqtt.wire.packets import MQTT_5, Packet, PublishPacket, PubrelPacket
+from penstock_mqtt.wire.properties import PacketProperties
+from penstock_mqtt.wire.reading import SHARED
+from penstock_mqtt.wire.reasons import MqttViolation, Reason
+from penstock_mqtt.wire.writing import packet_bytes, plain_publishes
+
+if TYPE_CHECKING:
+    from penstock_server.runtime.access.open_connections import MessageCounts
+
+WAITING_MAX: Final = 10_000
+"""Most messages of QoS 1 and 2 that wait for a client to acknowledge earlier ones."""
+_IDS: Final = 65_535
+
+
+class OutboxSession(Protocol):
+    """The session of the client, which makes its outbox."""
+
+    place: str
+    """Where the session is stored."""
+    connection: ClientConnection | None
+    """The connection that the client has now."""
+
+    def count_bytes(self, change: int) -> None:
+        """Change the sum of what is kept for clients of the user."""
+        ...
+
+    def store(
+        self,
+        entries: Sequence[Entry],
+        then: Callable[[], None] | None = None,
+        failed: Callable[[], None] | None = None,
+    ) -> None:
+        """Store entries; ``then`` is called once they are on disk, ``failed`` if they cannot be."""
+        ...
+
+    def answer(self, packet: Packet) -> None:
+        """Send the client a packet, if it is connected."""
+        ...
+
+    def settle(self, source: MessageSource | None, then: Callable[[], None] | None = None) -> None:
+        """Acknowledge an event to its durable; ``then`` is called once that is on disk."""
+        ...
+
+    def settle_all(self, text: str, channel: str, event_ids: Sequence[int]) -> None:
+        """Acknowledge events to the durable of a filter in a channel."""
+        ...
+
+    def reads_again(self, source: MessageSource) -> bool:
+        """Whether a message that is in flight is given to the next connection by itself."""
+        ...
+
+    def retained_done(self, text: str) -> None:
+        """End the delivery of a retained message by a filter."""
+        ...
+
+
+class Outbox:
+    """The messages on their way to one client; those of a lasting session outlive its
+    connection."""
+
+    def __init__(self, session: OutboxSession, counts: MessageCounts, clock: Clock) -> None:
+        session = proxy(session)  # it has the outbox: no cycle
+        self._session = session
+        self._counts = counts
+        self._clock = clock
+        self.newer_topics: list[set[str]] = []
+        """A set for each delivery of retained messages that is under way: the topics of which the
+        client has been given something newer since."""
+        self.in_flight_max = _IDS
+        """Most messages of QoS 1 and 2 that the client takes before it acknowledges the first."""
+        self.in_flight: dict[int, InFlight] = {}
+        """Messages by packet id, in the order in which they were sent first."""
+        self._known: dict[MessageSource, int] = {}
+        self._sent: set[int] = set()
+        """Ids of what was sent by this connection and takes room."""
+        self._waiting: deque[WaitingMessage] = deque()
+        self.bytes = ClientBytes(lambda change: session.count_bytes(change))
+        """Bytes of messages that wait, or are in flight and may be sent again."""
+        self._last_id = 0
+        self._room = asyncio.Event()
+        self._room.set()
+
+    def forget_newer(self, topics: set[str]) -> None:
+        """Remove a set from :attr:`newer_topics`; others may be equal to it."""
+        self.newer_topics = [each for each in self.newer_topics if each is not topics]
+
+    # --- messages come -------------------------------------------------------------------
+
+    def give(
+        self,
+        message: TopicMessage,
+        filters: Sequence[Filter],
+        *,
+        from_store: bool = False,
+        source: MessageSource | None = None,
+    ) -> None:
+        """Send a message that these filters take; ``from_store``: it was retained before they
+        were there. One of QoS 0 is left out while the client does not read."""
+        connection = self._session.connection
+        if connection is None:
+            return
+        if message.is_retained and not from_store:
+            for topics in self.newer_topics:
+                topics.add(message.topic)
+        as_published = any(each.retain_as_published for each in filters)
+        retain = from_store or (message.is_retained and as_published)
+        waiting = WaitingMessage.by(filters, message, source, retain=retain)
+        if waiting.qos == 0:
+            if connection.takes_more:
+                self._put(waiting, 0, 0)
+            else:
+                self._counts.dropped += 1
+            self._over(source)
+            return
+        self._waiting.append(waiting)
+        self.bytes.add(waiting.size)
+        if source is None:
+            is_many, fault = len(self._waiting) > WAITING_MAX, self.bytes.fault(waiting.size)
+            if is_many or fault:
+                text = fault or f"{WAITING_MAX} messages wait to be acknowledged"
+                connection.end(MqttViolation(Reason.QUOTA_EXCEEDED, text))
+                return
+        self.send_waiting()
+
+    def _drop_waiting(self, keep: Callable[[MessageSource | None], bool]) -> None:
+        kept = deque(each for each in self._waiting if keep(each.source))
+        self.bytes.add(sum(each.size for each in kept) - sum(each.size for each in self._waiting))
+        self._waiting = kept
+
+    def _empty(self, flight: InFlight) -> None:
+        """Keep a message no more: its id stays."""
+        if flight.waiting is not None:
+            self.bytes.add(-flight.waiting.size)
+            flight.waiting = None
+
+    def give_together(
+        self,
+        messages: Sequence[TopicMessage | None],
+        wanted: Filter,
+        event_ids: Sequence[int],
+        channel: str,
+    ) -> bool:
+        """Send messages of a durable with QoS 1, in one write, if they are plain and all of them
+        have room at once; gives whether they were sent, else each has to be given by itself."""
+        connection, count = self._session.connection, len(event_ids)
+        if connection is None or not connection.takes_more or self._waiting or wanted.qos != 1:
+            return False
+        if wanted.number is not None or wanted.no_local:
+            return False
+        taken = len(self.in_flight) + count
+        if taken >= _IDS or len(self._sent) + count > self.in_flight_max:
+            return False
+        plain = [each for each in messages if each is not None and each.is_plain and each.qos]
+        text = wanted.text
+        retain = from_retained = False
+        sources = [MessageSource(text, each, from_retained, channel) for each in event_ids]
+        if len(plain) != count or not self._known.keys().isdisjoint(sources):
+            return False
+        packet_ids = self._free_ids(count)
+        told = [(each.topic, each.payload) for each in plain]
+        try:
+            packets = plain_publishes(told, packet_ids, connection.version)
+        except ValueError:  # one of them is longer than any packet
+            return False
+        if max(map(len, packets)) > connection.packet_bytes_max:
+            return False
+        numbers = ()
+        is_stored = is_sent = True
+        size = 0
+        for packet_id, message, source in zip(packet_ids, plain, sources, strict=True):
+            waiting = WaitingMessage(message, 1, numbers, retain, source, size_of(message))
+            size += waiting.size
+            self.in_flight[packet_id] = InFlight(1, waiting, source, is_stored, is_sent)
+        self._counts.sent[1] += count
+        self._known.update(zip(sources, packet_ids, strict=True))
+        self._sent.update(packet_ids)
+        connection.write(b"".join(packets))
+        self.bytes.add(size)  # last, because the connection may end with it
+        return True
+
+    def recall(self, text: str, event_ids: frozenset[int], channel: str = "") -> None:
+        """Forget events of a filter in a channel that wait: they are to come again."""
+        self._drop_waiting(
+            lambda source: (
+                source is None
+                or (source.text, source.channel) != (text, channel)
+                or source.event_id not in event_ids
+            )
+        )
+
+    async def room(self) -> None:
+        """Wait until nothing waits, and the client reads, or is gone."""
+        while (connection := self._session.connection) is not None and connection.is_open:
+            if not self._waiting and connection.takes_more:
+                return
+            self._room.clear()
+            await self._room.wait()
+
+    def send_waiting(self) -> None:
+        """Send what waits, as far as the client takes it."""
+        connection = self._session.connection
+        while connection is not None and self._waiting and len(self._sent) < self.in_flight_max:
+            if not connection.takes_more or len(self.in_flight) == _IDS:
+                return
+            self._begin(self._waiting.popleft())
+        if not self._waiting:
+            self._room.set()
+
+    def _begin(self, waiting: WaitingMessage) -> None:
+        source = waiting.source
+        known = None if source is None else self._known.get(source)
+        if known is not None:
+            self._again(known, waiting)
+            return
+        packet_id = self._free_id()
+        qos, is_whole = waiting.qos, source is None
+        found = InFlight(qos, waiting, source, is_whole or qos == 1, is_settled=is_whole)
+        self.in_flight[packet_id] = found
+        self._sent.add(packet_id)
+        if source is None:
+            self._transmit(packet_id, found)
+            return
+        self._known[source] = packet_id
+        if waiting.qos == 1:
+            self._transmit(packet_id, found)
+            return
+        record = SentRecord(*source[:3], channel=source.channel)
+        entry = sent_entry(self._session.place, packet_id, record)
+
+        def stored() -> None:
+            found.is_stored = True
+            self._transmit(packet_id, found)
+
+        def failed() -> None:
+            self._known.pop(source, None)
+            self.in_flight.pop(packet_id, None)
+            self._empty(found)
+
+        self._session.store((entry,), stored, failed)
+
+    def _again(self, packet_id: int, waiting: WaitingMessage) -> None:
+        """Send a message that an earlier connection was sent; with QoS 2, unless the client has
+        it."""
+        found = self.in_flight[packet_id]
+        found.is_settled = False
+        if found.is_released or packet_id in self._sent:
+            self.bytes.add(-waiting.size)
+            if found.is_released:
+                self._settle(packet_id, found)
+            if waiting.source is not None and waiting.source.from_retained:
+                self._session.retained_done(waiting.source.text)
+            return
+        self._empty(found)
+        found.waiting = waiting
+        self._sent.add(packet_id)
+        if found.is_stored:
+            self._transmit(packet_id, found, is_duplicate=True)
+
+    def _transmit(self, packet_id: int, found: InFlight, *, is_duplicate: bool = False) -> None:
+        if packet_id not in self._sent or found.waiting is None:  # the connection is another
+            return
+        if self._put(found.waiting, found.qos, packet_id, is_duplicate=is_duplicate):
+            found.is_sent = True
+        elif is_duplicate and found.qos == 2:  # the client may hold it, and its id
+            self._release_when_stored(packet_id, found)
+        else:
+            self._finish(packet_id, found)
+
+    def _free_ids(self, count: int) -> Sequence[int]:
+        following = range(self._last_id + 1, self._last_id + 1 + count)
+        if following[-1] > _IDS or not self.in_flight.keys().isdisjoint(following):
+            return [self._free_id() for _ in following]
+        self._last_id = following[-1]
+        return following
+
+    def _free_id(self) -> int:
+        while True:
+            self._last_id = self._last_id % _IDS + 1
+            if self._last_id not in self.in_flight:
+                return self._last_id
+
+    # --- the client answers --------------------------------------------------------------
+
+    def acknowledged(self, packet_id: int) -> None:
+        """The client has a message of QoS 1."""
+        found = self.in_flight.get(packet_id)
+        if found is not None and found.qos == 1:
+            self._finish(packet_id, found)
+
+    def acknowledged_together(self, packet_ids: Sequence[int]) -> None:
+        """As :meth:`acknowledged`, of many at once: their durables are told once, and there is
+        room for what waits once."""
+        settled: dict[tuple[str, str], list[int]] = {}
+        for packet_id in packet_ids:
+            found = self.in_flight.get(packet_id)
+            if found is None or found.qos != 1:
+                continue
+            self._forget(packet_id, found)
+            if (source := found.source) is None:
+                continue
+            if source.from_retained:
+                self._session.retained_done(source.text)
+            else:
+                settled.setdefault((source.text, source.channel), []).append(source.event_id)
+        self._sent.difference_update(packet_ids)
+        for (text, channel), event_ids in settled.items():
+            self._session.settle_all(text, channel, event_ids)
+        self.send_waiting()
+
+    def received(self, packet_id: int, reason: Reason) -> None:
+        """The client has a message of QoS 2, or refuses it (PUBREC)."""
+        found = self.in_flight.get(packet_id)
+        if found is None or found.qos != 2:
+            self._session.answer(PubrelPacket(packet_id, Reason.PACKET_ID_NOT_FOUND))
+        elif reason.is_failure:
+            self._finish(packet_id, found)
+        elif found.is_released:
+            self._session.answer(PubrelPacket(packet_id))
+        else:
+            self._release_when_stored(packet_id, found)
+
+    def _release_when_stored(self, packet_id: int, found: InFlight) -> None:
+        if (source := found.source) is None:
+            self._release(packet_id, found)
+            return
+        record = SentRecord(*source[:3], is_released=True, channel=source.channel)
+        entry = sent_entry(self._session.place, packet_id, record)
+        self._session.store((entry,), lambda: self._release(packet_id, found))
+
+    def _release(self, packet_id: int, found: InFlight) -> None:
+        """It is on disk that the client has it, so that it is never sent again."""
+        found.is_released = True
+        self._empty(found)
+        self._settle(packet_id, found)
+        self._session.answer(PubrelPacket(packet_id))
+
+    def completed(self, packet_id: int) -> None:
+        """The client is done with a message of QoS 2 (PUBCOMP)."""
+        found = self.in_flight.get(packet_id)
+        if found is None or not found.is_released or found.is_complete:
+            return
+        found.is_complete = True
+        is_counted = packet_id in self._sent
+        self._sent.discard(packet_id)
+        if found.is_settled:
+            self._forget(packet_id, found)
+        source = found.source
+        if source is not None and source.from_retained and is_counted:
+            self._session.retained_done(source.text)
+        self.send_waiting()
+
+    def _settle(self, packet_id: int, found: InFlight) -> None:
+        """Have the durable know that the client has a message; what is in flight is remembered
+        until it does."""
+
+        def settled() -> None:
+            found.is_settled = True
+            if found.is_complete and self.in_flight.get(packet_id) is found:
+                self._forget(packet_id, found)
+
+        if not found.is_settled and found.source is not None and not found.source.from_retained:
+            self._session.settle(found.source, settled)
+
+    def _finish(self, packet_id: int, found: InFlight) -> None:
+        """Nothing more comes of a message: it is acknowledged, refused, or cannot be sent."""
+        self._forget(packet_id, found)
+        self._sent.discard(packet_id)
+        self._over(found.source)
+        self.send_waiting()
+
+    def _over(self, source: MessageSource | None) -> None:
+        if source is not None and source.from_retained:
+            self._session.retained_done(source.text)
+        else:
+            self._session.settle(source)
+
+    def _forget(self, packet_id: int, found: InFlight) -> None:
+        del self.in_flight[packet_id]
+        self._empty(found)
+        if found.source is None:
+            return
+        self._known.pop(found.source, None)
+        if found.qos == 2:
+            self._session.store((sent_entry(self._session.place, packet_id, None),))
+
+    # --- connections come and go ---------------------------------------------------------
+
+    def left(self) -> None:
+        """The connection is gone, and with it what waits. What is in flight is read again, unless
+        there is nothing any more where it could be read."""
+        self._drop_waiting(lambda _: False)
+        self._sent.clear()
+        self._room.set()
+        for packet_id, each in list(self.in_flight.items()):
+            if each.source is None:
+                continue
+            if each.source.text.startswith(SHARED):  # another member of its group gets it
+                self._forget(packet_id, each)
+            elif self._session.reads_again(each.source):
+                self._empty(each)
+
+    def know(self, packet_id: int, record: SentRecord) -> None:
+        """Take up a message that was sent, or was about to be, before the server was started."""
+        source = MessageSource(
+            record.source,
+            record.event_id,
+            from_retained=record.from_retained,
+            channel=record.channel,
+        )
+        found = InFlight(
+            qos=2,
+            waiting=None,
+            source=source,
+            is_stored=True,
+            is_sent=True,
+            is_released=record.is_released,
+        )
+        self.in_flight[packet_id] = found
+        self._known[source] = packet_id
+
+    def resume(self) -> None:
+        """Go on by a new connection with what does not come from a durable."""
+        for packet_id, found in list(self.in_flight.items()):
+            if found.source is not None and not self._session.reads_again(found.source):
+                found.is_settled = True
+            if found.is_released:
+                self._session.answer(PubrelPacket(packet_id))
+            elif found.waiting is not None:
+                self._sent.add(packet_id)
+                if found.is_stored:
+                    self._transmit(packet_id, found, is_duplicate=True)
+            elif found.is_settled:  # its subscription was given up before the server was started
+                self._give_up(packet_id, found)
+
+    def unsettled(self, text: str, channel: str = "") -> list[int]:
+        """Events of a filter in a channel that the client has, while the durable may not know
+        it."""
+        return [
+            each.source.event_id
+            for each in self.in_flight.values()
+            if _is_from(each.source, text, channel) and each.is_released and not each.is_settled
+        ]
+
+    def channels_of(self, text: str) -> set[str]:
+        """The channels with topics that messages in flight by a filter come from."""
+        sources = (each.source for each in self.in_flight.values())
+        return {each.channel for each in sources if each and each.text == text and each.channel}
+
+    def unacknowledged(self, text: str, channel: str = "") -> list[int]:
+        """Events of a filter in a channel that are in flight, as far as the durable knows."""
+        return [
+            each.source.event_id
+            for each in self.in_flight.values()
+            if _is_from(each.source, text, channel) and not each.is_settled
+        ]
+
+    def settled(self, text: str, event_ids: Collection[int], channel: str = "") -> None:
+        """The durable of a filter in a channel does not give these to the client again: it knows
+        that the client has them, or they are gone. An id that is in flight with a message that
+        cannot be sent again is given up."""
+        waiting = {each.source for each in self._waiting}
+        for packet_id, found in list(self.in_flight.items()):
+            if not _is_from(found.source, text, channel) or found.source.event_id not in event_ids:
+                continue
+            found.is_settled = True
+            if found.is_complete:
+                self._forget(packet_id, found)
+            elif found.waiting is None and not found.is_released and found.source not in waiting:
+                self._give_up(packet_id, found)
+
+    def _give_up(self, packet_id: int, found: InFlight) -> None:
+        """A message is not sent again. With QoS 2 its client may hold it, and would take the next
+        one under its id for it: so it is told to let go of the id (PUBREL) first."""
+        if found.qos == 2 and found.is_sent:
+            self._release_when_stored(packet_id, found)
+        else:
+            self._forget(packet_id, found)
+
+    def part_from(self, text: str) -> None:
+        """A filter is given up: what is in flight by it is completed, and cannot be read again."""
+        self._drop_waiting(lambda source: source is None or source.text != text)
+        for packet_id, found in list(self.in_flight.items()):
+            if (source := found.source) is None or source.text != text:
+                continue
+            found.is_settled = True
+            if found.is_complete:
+                self._forget(packet_id, found)
+            elif found.waiting is None and not found.is_released:
+                self._give_up(packet_id, found)
+
+    def retained_over(self, text: str) -> None:
+        """Forget which retained messages the client has: it has all of them."""
+        for packet_id, found in list(self.in_flight.items()):
+            source = found.source
+            if source is None or not source.from_retained or source.text != text:
+                continue
+            found.is_settled = True
+            if found.is_complete:
+                self._forget(packet_id, found)
+            elif not found.is_released:  # replaced since an earlier connection was sent it
+                self._give_up(packet_id, found)
+
+    # --- out -----------------------------------------------------------------------------
+
+    def _put(
+        self, waiting: WaitingMessage, qos: int, packet_id: int, *, is_duplicate: bool = False
+    ) -> bool:
+        """Send a message; False: it has expired, or cannot be sent, which is counted. Whatever is
+        wrong with it, its id and its place in the window are given back."""
+        connection = self._session.connection
+        if connection is None:
+            return True
+        try:
+            written = self._written(connection, waiting, qos, packet_id, is_duplicate=is_duplicate)
+        except Exception as error:  # noqa: BLE001  the client gets what comes behind it
+            give_up(self._counts, waiting.message.topic, repr(error))
+            return False
+        if written is None:
+            return False
+        if len(written) > connection.packet_bytes_max:
+            give_up(self._counts, waiting.message.topic, TOO_LARGE)
+            return False
+        connection.write(written)
+        self._counts.sent[qos] += 1
+        return True
+
+    def _written(
+        self,
+        connection: ClientConnection,
+        waiting: WaitingMessage,
+        qos: int,
+        packet_id: int,
+        *,
+        is_duplicate: bool,
+    ) -> bytes | None:
+        """A message as it is sent; None: it has expired."""
+        message = waiting.message
+        own: PacketProperties | None = message.properties
+        now_us = self._clock.now_us()
+        if is_duplicate:  # its delivery had begun before it expired
+            now_us = min(now_us, message.ends_us - 1) if message.ends_us else now_us
+        if connection.version == MQTT_5:
+            own = waiting.properties_at(now_us)
+        elif message.ends_us and message.ends_us <= now_us:
+            own = None
+        if own is None:
+            return None
+        if own is message.properties and not is_duplicate:
+            before, behind = published_parts(
+                message, connection.version, qos, retain=waiting.retain
+            )
+            return before + (packet_id.to_bytes(2) if qos else b"") + behind
+        packet = PublishPacket(
+            message.topic,
+            message.payload,
+            qos,
+            packet_id=packet_id,
+            retain=waiting.retain,
+            is_duplicate=is_duplicate,
+            properties=own,
+        )
+        return packet_bytes(packet, connection.version)
+
+
+def _is_from(source: MessageSource | None, text: str, channel: str) -> TypeGuard[MessageSource]:
+    """Whether a message comes from the durable of a filter in a channel."""
+    if source is None or source.from_retained:
+        return False
+    return (source.text, source.channel) == (text, channel)

@@ -1,0 +1,163 @@
+"""Retained messages on their way to a client that has subscribed (SEM M5)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_mqtt.expressing import TOO_LARGE, give_up
+from penstock_mqtt.filters import ClientConnection, Filter
+from penstock_mqtt.in_flight import MessageSource
+from penstock_mqtt.messages import TopicMessage
+from penstock_mqtt.retained import EVERY
+from penstock_mqtt.topic_index import TopicIndex
+from penstock_mqtt.wire.properties import NO_PROPERTIES
+from penstock_mqtt.wire.writing import plain_publish
+
+if TYPE_CHECKING:
+    from penstock_mqtt.mqtt_realm import MqttRealm
+    from penstock_mqtt.session import MqttSession
+
+TOGETHER: Final = 256
+"""Most messages that a client is given in one write."""
+FLUSH_BYTES: Final = 1 << 16
+"""Bytes of payload after which what was given to a client is sent."""
+
+
+class ReadingConnection(ClientConnection, Protocol):
+    """The connection of a client that is sent retained messages as fast as it reads them."""
+
+    def flush(self) -> None:
+        """Send pending output now."""
+        ...
+
+
+class RetainedDelivery:
+    """Retained messages on their way to a client that has subscribed."""
+
+    def __init__(
+        self,
+        mqtt: MqttRealm,
+        session: MqttSession,
+        connection: ReadingConnection,
+        filters: Sequence[Filter],
+    ) -> None:
+        """``filters`` of the session take what is published by now."""
+        self._mqtt = mqtt
+        self._session = session
+        self._connection = connection
+        self._filters: TopicIndex[Filter] = TopicIndex()
+        self._wanted = filters
+        self._texts = [each.text for each in filters]
+        for each in filters:
+            self._filters.add(each.text, each)
+        self._superseded: set[str] = set()
+        """Topics of which the client has been given something newer since."""
+
+    async def run(self) -> None:
+        """Give the client what is retained, as fast as it takes it."""
+        mqtt, session = self._mqtt, self._session
+        session.outbox.newer_topics.append(self._superseded)
+        for each in self._wanted:
+            session.retained_begun(each)
+        try:
+            async for page in mqtt.retained.pages(self._texts, mqtt.counts):
+                if not await self._give(page):
+                    return
+            for each in self._wanted:
+                if self._session.has(each):
+                    session.retained_done(each.text)
+        except PenstockError as error:  # without them the client would know less than it thinks
+            self._connection.end(error)
+        finally:
+            session.outbox.forget_newer(self._superseded)
+
+    async def _give(self, page: Sequence[tuple[int, TopicMessage]]) -> bool:
+        """Give messages; False: the client is gone."""
+        connection = self._connection
+        if len(self._wanted) == 1 and self._takes_together(self._wanted[0]):
+            for begin in range(0, len(page), TOGETHER):
+                await self._session.outbox.room()
+                if not connection.is_open:
+                    return False
+                rest = self._give_together(page[begin : begin + TOGETHER], self._wanted[0])
+                if not await self._give_each(rest):
+                    return False
+                await asyncio.sleep(0)  # others have their turn
+            return True
+        return await self._give_each(page)
+
+    def _takes_together(self, wanted: Filter) -> bool:
+        """Whether nothing is said to its client that depends on it, and nothing acknowledged."""
+        return wanted.text == EVERY and not wanted.qos and wanted.number is None
+
+    def _give_together(
+        self, page: Sequence[tuple[int, TopicMessage]], wanted: Filter
+    ) -> Sequence[tuple[int, TopicMessage]]:
+        """Send what is plain in one write; gives the others."""
+        connection, rest, packets = (
+            self._connection,
+            list[tuple[int, TopicMessage]](),
+            list[bytes](),
+        )
+        size_max, version = connection.packet_bytes_max, connection.version
+        if not self._session.has(wanted):
+            return ()
+        for event_id, message in page:
+            if message.properties is not NO_PROPERTIES or message.ends_us:
+                rest.append((event_id, message))
+                continue
+            if message.topic.startswith("$") or message.topic in self._superseded:
+                continue
+            if wanted.takes(message) and self._may_have(message, wanted):
+                written = None
+                with contextlib.suppress(ValueError):  # it is longer than any packet
+                    written = plain_publish(message.topic, message.payload, version, retain=True)
+                if written is not None and len(written) <= size_max:
+                    packets.append(written)
+                else:
+                    give_up(self._mqtt.counts, message.topic, TOO_LARGE)
+        if packets:
+            self._mqtt.counts.sent[0] += len(packets)
+            connection.write(b"".join(packets))
+            connection.flush()
+        return rest
+
+    async def _give_each(self, page: Sequence[tuple[int, TopicMessage]]) -> bool:
+        """As :meth:`_give`, one by one."""
+        connection, unsent = self._connection, 0
+        for event_id, message in page:
+            for each in self._filters.find(message.topic):
+                await self._session.outbox.room()
+                if not connection.is_open:
+                    return False
+                if message.topic in self._superseded:
+                    break
+                if (
+                    self._session.has(each)
+                    and each.takes(message)
+                    and self._may_have(message, each)
+                ):
+                    self._put(event_id, message, each)
+                    unsent += len(message.payload)
+            if unsent > FLUSH_BYTES:
+                unsent = 0
+                connection.flush()
+                await asyncio.sleep(0)
+        return True
+
+    def _may_have(self, message: TopicMessage, wanted: Filter) -> bool:
+        if self._mqtt.realm.access.is_open:
+            return True
+        owner = self._mqtt.topics.owner_of(message.topic)
+        return self._connection.rights.may_have(wanted.text, owner and owner[0])
+
+    def _put(self, event_id: int, message: TopicMessage, wanted: Filter) -> None:
+        session, source = self._session, None
+        if wanted.owes_retained:
+            source = MessageSource(wanted.text, event_id, from_retained=True)
+            session.retained_begun(wanted)
+        session.outbox.give(message, (wanted,), from_store=True, source=source)

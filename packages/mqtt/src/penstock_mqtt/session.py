@@ -1,0 +1,474 @@
+"""What there is of one client: what it subscribes to, and what is in flight in both directions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock_core.access.rights import Principal
+from penstock_core.vocabulary.errors import LimitReached, PenstockError
+from penstock_mqtt.durable_feed import (
+    DurableFeed,
+    durable_of,
+    retire_durable,
+    shared_durable_of,
+)
+from penstock_mqtt.filters import ClientConnection, Filter
+from penstock_mqtt.held_bytes import SEAT_BYTES_MAX, HeldMessages
+from penstock_mqtt.in_flight import MessageSource
+from penstock_mqtt.outbox import Outbox
+from penstock_mqtt.session_store import (
+    NEVER,
+    Entry,
+    SessionRecord,
+    StoredFilter,
+    StoredWill,
+    session_entry,
+    stored_principal,
+)
+from penstock_mqtt.wire.packets import Packet, TopicSubscription
+from penstock_server.runtime.delivery.byte_credit import RoughRoom
+
+if TYPE_CHECKING:
+    from penstock_mqtt.mqtt_realm import MqttRealm
+
+
+class SessionFigures(NamedTuple):
+    """Numbers of a session, or sums of several."""
+
+    sessions: int
+    filters: int
+    in_flight: int
+    wills: int
+
+
+NOTHING: Final = SessionFigures(sessions=0, filters=0, in_flight=0, wills=0)
+
+
+class ClientKey(NamedTuple):
+    """What a session is known by: a client id is its user's, and others may choose the same."""
+
+    client_id: str
+    user: str
+
+
+def turn_of(key: ClientKey) -> str:
+    """The name under which what one client does waits for its turn."""
+    return f"{key.client_id}\0{key.user}"
+
+
+OVERHEAD_BYTES: Final = 512
+"""Bytes of a stored session beside its entry, about."""
+
+
+class SessionShares:
+    """The sizes of stored sessions, by user: their number and bytes are bounded, so that no user
+    fills the disk and the memory of all."""
+
+    def __init__(self, sessions_max: int, bytes_max: int) -> None:
+        """0: no limit."""
+        self._sessions_max, self._bytes_max = sessions_max, bytes_max
+        self._sizes: dict[str, dict[ClientKey, int]] = {}
+        self._sums: dict[str, int] = {}
+
+    def keep(self, key: ClientKey, size: int, *, is_checked: bool = True) -> None:
+        """Count a session whose entry has ``size`` bytes. Raises ``LimitReached`` for one that is
+        new, or has grown, beyond what its user may have; then nothing is changed."""
+        size += OVERHEAD_BYTES
+        sizes = self._sizes.get(key.user, {})
+        old = sizes.get(key, 0)
+        total = self._sums.get(key.user, 0) - old + size
+        if is_checked and not old and self._sessions_max and len(sizes) >= self._sessions_max:
+            raise LimitReached(
+                f"user {key.user} has {len(sizes)} sessions of MQTT that are stored, and "
+                f"{self._sessions_max} may be (limits.mqtt_sessions_per_user_max); end some with "
+                f"`penstock topic end`, or connect with session expiry 0"
+            )
+        if is_checked and size > old and self._bytes_max and total > self._bytes_max:
+            raise LimitReached(
+                f"the stored sessions of user {key.user} would take {total} bytes, and "
+                f"{self._bytes_max} may be (limits.mqtt_session_bytes_per_user_max); subscribe to "
+                f"less, end some with `penstock topic end`, or have smaller wills"
+            )
+        self._sizes.setdefault(key.user, {})[key] = size
+        self._sums[key.user] = total
+
+    def forget(self, key: ClientKey) -> None:
+        """A session is not stored any more."""
+        sizes = self._sizes.get(key.user)
+        if sizes is None or key not in sizes:
+            return
+        self._sums[key.user] -= sizes.pop(key)
+        if not sizes:
+            del self._sizes[key.user], self._sums[key.user]
+
+
+class MqttSession:
+    """The state of a session (4.1). One that lasts is stored, and outlives its connection."""
+
+    def __init__(self, mqtt: MqttRealm, client_id: str, principal: Principal, place: str) -> None:
+        """``place`` is where it is stored."""
+        self._mqtt = mqtt
+        self.client_id = client_id
+        self.key = ClientKey(client_id, principal.user)
+        self.turn = turn_of(self.key)
+        self.place = place
+        self.principal = principal
+        self.connection: ClientConnection | None = None
+        """The connection that it has now."""
+        self.is_lasting = False
+        self.is_over = False
+        """Whether it has ended and nobody may go on with it."""
+        self.has_record = False
+        """Whether something of it is stored."""
+        self.expiry_s = 0
+        self.ended_us = 0
+        """When its connection ended, in microseconds since 1970; 0: it has one."""
+        self.will: StoredWill | None = None
+        self.filters: dict[str, Filter] = {}
+        self._away: dict[str, StoredFilter] = {}
+        """Its subscriptions, while it has no connection."""
+        self.outbox = Outbox(self, mqtt.counts, mqtt.realm.clock)
+        self.received: dict[int, bool] = {}
+        """Messages of QoS 2 that have come and are not released, by id: whether they are stored."""
+        self.room = RoughRoom(SEAT_BYTES_MAX)
+        """The bytes of events of its durables that are with its client."""
+        self._taken_bytes = 0
+        self._stored = asyncio.Event()
+        self.counted = NOTHING
+        """What is in the sums of sessions that are away."""
+
+    def has(self, wanted: Filter) -> bool:
+        """Whether the client is still subscribed by this filter."""
+        return self.filters.get(wanted.text) is wanted
+
+    def stored_filters(self) -> tuple[StoredFilter, ...]:
+        """Its subscriptions, as they are stored of one that lasts."""
+        return tuple(self._away.values()) if self.connection is None else self._kept()
+
+    @property
+    def figures(self) -> SessionFigures:
+        """What there is of it."""
+        filters = len(self._away if self.connection is None else self.filters)
+        return SessionFigures(
+            sessions=1,
+            filters=filters,
+            in_flight=len(self.outbox.in_flight),
+            wills=int(self.will is not None),
+        )
+
+    # --- times ---------------------------------------------------------------------------
+
+    @property
+    def expires_us(self) -> int | None:
+        """When it ends unless its client comes back; None: never, or it has a connection."""
+        if not self.ended_us or self.expiry_s == NEVER:
+            return None
+        return self.ended_us + self.expiry_s * 1_000_000
+
+    @property
+    def will_us(self) -> int | None:
+        """When its will is published; None: it has none, or a connection."""
+        if self.will is None or not self.ended_us:
+            return None
+        due_us = self.ended_us + self.will.delay_s * 1_000_000
+        expires_us = self.expires_us
+        return due_us if expires_us is None else min(due_us, expires_us)
+
+    # --- what is stored ------------------------------------------------------------------
+
+    @property
+    def entry(self) -> Entry:
+        """The session as it is stored now."""
+        kept = self.stored_filters() if self.is_lasting else ()
+        return session_entry(
+            self.place,
+            SessionRecord(
+                self.client_id,
+                stored_principal(self.principal),
+                self.expiry_s,
+                ended_us=self.ended_us,
+                will=self.will,
+                filters=kept,
+            ),
+        )
+
+    def _kept(self) -> tuple[StoredFilter, ...]:
+        return tuple(
+            StoredFilter(
+                each.text,
+                each.qos,
+                no_local=each.no_local,
+                retain_as_published=each.retain_as_published,
+                number=each.number,
+                durable=each.durable,
+                owes_retained=each.owes_retained,
+            )
+            for each in self.filters.values()
+        )
+
+    def know(self, record: SessionRecord) -> None:
+        """Take up a session that was stored before the server was started."""
+        self.has_record, self.is_lasting = True, record.expiry_s > 0
+        self.expiry_s, self.ended_us = record.expiry_s, record.ended_us
+        self.will = record.will
+        self.is_over = record.expiry_s == 0
+        self._away = {each.filter: each for each in record.filters}
+
+    def store(
+        self,
+        entries: Sequence[Entry],
+        then: Callable[[], None] | None = None,
+        failed: Callable[[], None] | None = None,
+    ) -> None:
+        """Store entries with others of this turn of the loop; ``then`` is called once they are on
+        disk. If they cannot be stored ``failed`` is called, and the connection ends, so that it
+        goes on from what is."""
+
+        if self.is_over and self.connection is None:
+            return
+
+        def reply(error: PenstockError | None) -> None:
+            if error is None:
+                if then is not None:
+                    then()
+                return
+            if failed is not None:
+                failed()
+            if self.connection is not None:
+                self.connection.end(error)
+
+        self._mqtt.store.write(entries, reply)
+
+    @property
+    def durables(self) -> list[str]:
+        """The names of its durables, and of those that it shares."""
+        return [name for _, name in self.kept]
+
+    @property
+    def kept(self) -> list[tuple[str, str]]:
+        """Its subscriptions that have durables, each with the name of that."""
+        if self.connection is None:
+            return [(each.filter, each.durable) for each in self._away.values() if each.durable]
+        return [(each.text, each.durable) for each in self.filters.values() if each.durable]
+
+    # --- connections come and go ---------------------------------------------------------
+
+    def attach(self, connection: ClientConnection) -> None:
+        """Have a connection, which does not get anything yet."""
+        self.connection = connection
+        self.room, self._taken_bytes = RoughRoom(SEAT_BYTES_MAX), 0
+        self.ended_us = 0
+        for stored in self._away.values():
+            options = TopicSubscription(
+                stored.filter,
+                stored.qos,
+                no_local=stored.no_local,
+                retain_as_published=stored.retain_as_published,
+            )
+            made = Filter(connection, self.outbox, options, number=stored.number)
+            made.durable, made.owes_retained = stored.durable, stored.owes_retained
+            self.filters[made.text] = made
+        self._away = {}
+
+    async def open(self, wanted: Filter) -> None:
+        """Have messages come by a filter, unless they do already: a client may subscribe to what
+        its session is about to go on with. Raises what taking a seat raises."""
+        if wanted.is_open:
+            return
+        if not wanted.durable:
+            wanted.is_live = True
+            self._mqtt.fan_out.add(wanted)
+            return
+        if wanted.may_have(None):
+            feed = wanted.feed = DurableFeed(self._mqtt, self, wanted)
+            try:
+                await self._open(wanted, feed)
+            except BaseException:
+                wanted.feed = None
+                raise
+        await self.open_topics(wanted)
+        self.let_go_of_gone(wanted)
+
+    def let_go_of_gone(self, wanted: Filter) -> None:
+        """Have the client let go of what is in flight from channels that are gone."""
+        for name in self.outbox.channels_of(wanted.text):
+            if self._mqtt.realm.view.named(name) is None:
+                left = self.outbox.unacknowledged(wanted.text, name)
+                self.outbox.settled(wanted.text, left, name)
+
+    async def open_topics(self, wanted: Filter) -> None:
+        """Have messages come by a filter with a durable from the channels with topics that it
+        takes, too, and from others what waits there. Raises what taking a seat raises."""
+        topics = self._mqtt.topics
+        left = topics.left_with(wanted.durable, wanted.text)
+        for channel in (*topics.met_by(wanted.text), *left):
+            if channel.name in wanted.feeds or not wanted.may_have(channel):
+                continue
+            feed = DurableFeed(self._mqtt, self, wanted, topics=channel)
+            wanted.feeds[channel.name] = feed
+            try:
+                await self._open(wanted, feed)
+            except BaseException:
+                wanted.feeds.pop(channel.name, None)
+                raise
+        if left:
+            await retire_durable(self._mqtt.realm, topics, name=wanted.durable, text=wanted.text)
+
+    async def _open(self, wanted: Filter, feed: DurableFeed) -> None:
+        known = self.outbox.unsettled(wanted.text, feed.channel)
+        await feed.pass_over(known)
+        self.outbox.settled(wanted.text, known, feed.channel)
+        await feed.open()
+
+    def detach(self) -> None:
+        """The connection is gone. What is in flight goes back to the durables."""
+        self.outbox.left()
+        for each in self.filters.values():
+            self._close(each)
+        if self.is_lasting or any(each.is_shared for each in self.filters.values()):
+            kept = self._kept()
+            self._away = {each.filter: each for each in kept}
+        self.filters = {}
+        self.connection = None
+        if not self.is_lasting:
+            self.outbox.bytes.close()
+        self.ended_us = self._mqtt.realm.clock.now_us()
+
+    def _close(self, wanted: Filter) -> None:
+        if wanted.durable:
+            feed, wanted.feed = wanted.feed, None
+            for each in (feed, *wanted.feeds.values()):
+                if each is not None:
+                    each.close()
+            wanted.feeds = {}
+        elif wanted.is_live:
+            wanted.is_live = False
+            self._mqtt.fan_out.remove(wanted)
+
+    # --- subscriptions -------------------------------------------------------------------
+
+    def subscribe(self, wanted: TopicSubscription, number: int | None) -> tuple[Filter, bool]:
+        """Have a filter, in place of an earlier one of its text; gives it, and whether it is new.
+        Nothing comes by it before it is opened."""
+        assert self.connection is not None, "it has asked for it"
+        made = Filter(self.connection, self.outbox, wanted, number=number)
+        older = self.filters.get(made.text)
+        if made.is_shared:
+            made.durable, made.qos = shared_durable_of(made.text), min(made.qos, 1)
+        elif self.is_lasting and made.qos:
+            made.durable = durable_of(self.place, made.text)
+        if older is None:
+            self.filters[made.text] = made
+            return made, True
+        if older.durable and made.durable:  # nothing that waits is lost (3.8.4-4)
+            older.qos, older.no_local, older.number = made.qos, made.no_local, number
+            older.retain_as_published = made.retain_as_published
+            return older, False
+        self._close(older)
+        self.filters[made.text] = made
+        return made, False
+
+    def unsubscribe(self, text: str) -> Filter | None:
+        """Give a filter up; gives what it was, and None if there was none."""
+        known = self.filters.pop(text, None)
+        if known is not None:
+            self._close(known)
+            if known.durable:
+                self.outbox.part_from(text)
+        return known
+
+    # --- bytes that are kept for it ------------------------------------------------------
+
+    def count_bytes(self, change: int) -> None:
+        """Change the sum of what is kept for clients of its user."""
+        if change:
+            self._mqtt.held.add(self.principal.user, change)
+
+    @property
+    def held_messages(self) -> HeldMessages:
+        """The messages that are kept for its client."""
+        end = None if self.connection is None else self.connection.end
+        return HeldMessages(self.outbox.bytes, end)
+
+    def taken(self, size: int) -> None:
+        """Give back room for events of durables; its seats are told once it is worth it."""
+        self._taken_bytes += size
+        if self._taken_bytes * 4 >= self.room.bytes_max:
+            given_back, self._taken_bytes = self._taken_bytes, 0
+            feeds = [
+                feed
+                for each in self.filters.values()
+                for feed in (each.feed, *each.feeds.values())
+                if feed is not None
+            ]
+            if not feeds:
+                self.room.taken(given_back)
+            for at, feed in enumerate(feeds):  # each of them may be waiting for room
+                feed.has_room(1 if at else given_back - len(feeds) + 1)
+
+    # --- what is on its way --------------------------------------------------------------
+
+    def answer(self, packet: Packet) -> None:
+        """Send the client a packet, if it is there."""
+        if self.connection is not None and self.connection.is_open:
+            self.connection.send(packet)
+
+    def settle(self, source: MessageSource | None, then: Callable[[], None] | None = None) -> None:
+        """The client has an event of a durable. ``then`` is called once that is on disk; without
+        a seat it never is, and the event comes again."""
+        if source is None:
+            return
+        wanted = self.filters.get(source.text)
+        feed = None if wanted is None else wanted.feed_of(source.channel)
+        if feed is not None:
+            feed.acknowledge(source.event_id, then)
+
+    def settle_all(self, text: str, channel: str, event_ids: Sequence[int]) -> None:
+        """The client has events of the durable of a filter in a channel."""
+        wanted = self.filters.get(text)
+        feed = None if wanted is None else wanted.feed_of(channel)
+        if feed is not None:
+            feed.acknowledge_all(event_ids)
+
+    def reads_again(self, source: MessageSource) -> bool:
+        """Whether a message that is in flight is given to the next connection by itself."""
+        wanted = self.filters.get(source.text)
+        if wanted is None:
+            return False
+        return wanted.owes_retained if source.from_retained else bool(wanted.durable)
+
+    def came(self, packet_id: int) -> None:
+        """A message of QoS 2 has come, and is being stored."""
+        self.received[packet_id] = False
+        self._stored.clear()
+
+    def took(self, packet_id: int, *, is_stored: bool) -> None:
+        """It is stored, or refused."""
+        if is_stored:
+            self.received[packet_id] = True
+        else:
+            del self.received[packet_id]
+        self._stored.set()
+
+    async def received_all(self) -> None:
+        """Wait until nothing that has come is still being stored."""
+        while not all(self.received.values()):
+            await self._stored.wait()
+            self._stored.clear()
+
+    def retained_begun(self, wanted: Filter) -> None:
+        """A retained message, or a search for them, is on its way by a filter."""
+        wanted.open_retained += 1
+
+    def retained_done(self, text: str) -> None:
+        """It has come to its end. With the last the client has all of them."""
+        wanted = self.filters.get(text)
+        if wanted is None:
+            return
+        wanted.open_retained -= 1
+        if wanted.owes_retained and wanted.open_retained == 0:
+            wanted.owes_retained = False
+            self.store((self.entry,))
+            self.outbox.retained_over(text)

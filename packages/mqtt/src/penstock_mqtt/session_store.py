@@ -1,0 +1,338 @@
+"""What is kept of sessions on disk: the newest entry of each, in a channel of its own (SEM M6)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from penstock_core.access.rights import Principal, Proof
+from penstock_core.columns.events.body import body_of_columns
+from penstock_core.columns.events.event import Event
+from penstock_core.loggers import logger
+from penstock_core.realm.internal_stores import ENTRY, session_store
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.topics import filter_fault
+from penstock_mqtt.messages import REMOVAL_MS
+from penstock_mqtt.newest_events import KeyedChannel
+from penstock_mqtt.reasons import reported
+from penstock_mqtt.wire.framing import PacketReader
+from penstock_mqtt.wire.packets import MQTT_5, PublishPacket
+from penstock_mqtt.wire.reading import packet_of, wanted_of
+from penstock_mqtt.wire.reasons import malformed
+from penstock_server.runtime.reading.stretches import pages_of
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.store.bodies import Body, body_from
+from penstock_server.runtime.writer.requests import Reply
+
+PACKET_ID_MAX: Final = 65_535
+TOGETHER_BYTES_MAX: Final = 1 << 16
+"""Bytes of a client's entries above which they are stored in a step of their own."""
+SESSION, RECEIVED, SENT = "session", "received", "sent"
+"""Kinds of entries: a session, a message of QoS 2 that has come, one that was sent."""
+
+
+_log = logger("penstock.mqtt")
+
+
+NEVER: Final = 0xFFFF_FFFF
+"""The session expiry of a session that never expires, in seconds."""
+Seconds = Annotated[int, Meta(ge=0, le=NEVER)]
+
+
+class StoredFilter(Struct, frozen=True, omit_defaults=True):
+    """A subscription of a session."""
+
+    filter: str
+    qos: int = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    number: int | None = None
+    """Its subscription identifier."""
+    durable: str = ""
+    """The durable that has its messages; empty with QoS 0, which waits for nobody."""
+    owes_retained: bool = False
+    """Whether the client may not have all retained messages that it subscribed for."""
+
+
+class StoredWill(Struct, frozen=True, omit_defaults=True):
+    """What is published when the client does not come back."""
+
+    packet: bytes
+    """The PUBLISH, in the form of MQTT 5."""
+    delay_s: Seconds = 0
+
+
+class StoredPrincipal(Struct, frozen=True, omit_defaults=True):
+    """The user of a session. What it may do is looked up when it counts: whether it was trusted,
+    and which groups its token named, is not taken from what is stored."""
+
+    user: str
+    host: str
+    proof: Proof = "none"
+    until_us: int = 0
+    certificate: tuple[str, ...] = ()
+
+    @property
+    def principal(self) -> Principal:
+        return Principal(
+            self.user,
+            self.host,
+            proof=self.proof,
+            until_us=self.until_us,
+            certificate=self.certificate,
+        )
+
+
+def stored_principal(principal: Principal) -> StoredPrincipal:
+    """What is stored of the user of a session."""
+    return StoredPrincipal(
+        principal.user,
+        principal.host,
+        principal.proof,
+        until_us=principal.until_us,
+        certificate=principal.certificate,
+    )
+
+
+class SessionRecord(Struct, frozen=True, omit_defaults=True):
+    """A session as it is stored."""
+
+    client_id: str
+    principal: StoredPrincipal
+    """Whose it is, and who publishes its will."""
+    expiry_s: Seconds = 0
+    """Seconds that it outlives its connection; :data:`NEVER`: for ever."""
+    ended_us: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
+    """When its connection ended, in microseconds since 1970; 0: it has one."""
+    will: StoredWill | None = None
+    filters: tuple[StoredFilter, ...] = ()
+
+
+class SentRecord(Struct, frozen=True, omit_defaults=True):
+    """A message of QoS 2 on its way to a client: its id is kept until the client is done with it,
+    so that what is sent again after a kill is the same message to it (4.3.3)."""
+
+    source: str
+    """The topic filter by which it goes to the client."""
+    event_id: int
+    from_retained: bool = False
+    """Whether the event is one of the channel of retained messages."""
+    is_released: bool = False
+    """Whether the client has it: only PUBREL and PUBCOMP are left."""
+    channel: str = ""
+    """The channel with topics that the event is in; empty: the one of all topics."""
+
+
+Entry = tuple[str, bytes]
+"""The name of an entry and what it says; nothing: it is removed."""
+Answer = Callable[[PenstockError | None], None]
+"""Called when entries are stored, with None, or with the error that they were refused with."""
+
+
+class StoredEntries(Struct):
+    """All that is stored, by the place of its session (:func:`place_of`)."""
+
+    sessions: dict[str, SessionRecord]
+    received: dict[str, list[int]]
+    """The ids of messages of QoS 2 that have come and are not released."""
+    sent: dict[str, dict[int, SentRecord]]
+    """Messages of QoS 2 that were sent, by id."""
+    unreadable: list[str] = []
+    """The first entries that could not be read, each with the reason."""
+    unreadable_count: int = 0
+
+
+UNREADABLE_NAMED: Final = 10
+"""Most unreadable entries whose names and reasons are logged."""
+
+
+class SessionStore(KeyedChannel):
+    """The channel ``<channel>-sessions``."""
+
+    def __init__(self, realm: RunningRealm, beside: str) -> None:
+        super().__init__(realm, beside, session_store(beside))
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[tuple[Sequence[Entry], Answer]] = []
+
+    def _type(self, beside: str) -> str:
+        return "persistent"
+
+    # --- writing -------------------------------------------------------------------------
+
+    def part(self, entries: Sequence[Entry]) -> tuple[ChannelId, list[Body]]:
+        """Entries as what is published in one step with something else."""
+        newest = dict(entries)
+        body = body_of_columns(
+            list(newest.values()),
+            None,
+            [{ENTRY: name} for name in newest],
+            ttls=[None if each else REMOVAL_MS for each in newest.values()],
+        )
+        return self.channel(), [body_from(body)]
+
+    def submit(self, part: tuple[ChannelId, list[Body]], reply: Reply) -> None:
+        """Store entries; ``reply`` is called once they are on disk."""
+        try:
+            self._realm.publish(*part, "", 0, reply)
+        except Exception as error:  # noqa: BLE001  who waits for them is answered, whatever it is
+            reply(None, error)
+
+    def write(self, entries: Sequence[Entry], answer: Answer) -> None:
+        """Store entries with the others of this turn of the loop."""
+        if not self._waiting:
+            self._loop.call_soon(self.flush)
+        self._waiting.append((entries, answer))
+
+    async def put(self, entries: Sequence[Entry]) -> None:
+        """Store entries. Raises what a publish raises."""
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def answer(error: PenstockError | None) -> None:
+            if done.done():  # who waited has been cancelled
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self.write(entries, answer)
+        try:
+            await done
+        except Exception:
+            del done  # the error refers to this frame: a cycle
+            raise
+
+    def flush(self) -> None:
+        """Store now what waits for the end of the turn."""
+        waiting, self._waiting = self._waiting, []
+        for is_large, several in groupby(waiting, self._is_large):
+            together = list(several)
+            for each in [[one] for one in together] if is_large else [together]:
+                self._submit_together(each)
+
+    def _is_large(self, waiting: tuple[Sequence[Entry], Answer]) -> bool:
+        """Whether entries could be too large for the realm, which would refuse those of other
+        clients with them."""
+        size = sum(len(name) + len(data) for name, data in waiting[0])
+        return size > min(TOGETHER_BYTES_MAX, self._realm.limits.event_bytes_max // 2)
+
+    def _submit_together(self, waiting: Sequence[tuple[Sequence[Entry], Answer]]) -> None:
+        """Store the entries of several clients in one step; by themselves if they cannot be an
+        event."""
+
+        def reply(_: Any, error: BaseException | None) -> None:
+            told = None if error is None else reported(error)
+            for _entries, answer in waiting:
+                try:
+                    answer(told)
+                except Exception:  # noqa: BLE001  whatever it is, the others must live on
+                    _log.exception("mqtt.failed")
+
+        try:
+            part = self.part([entry for entries, _ in waiting for entry in entries])
+        except Exception as error:  # noqa: BLE001  the entries of others do not share it
+            if len(waiting) == 1:
+                reply(None, error)
+            for each in waiting if len(waiting) > 1 else ():
+                self._submit_together([each])
+            return
+        self.submit(part, reply)
+
+    # --- reading -------------------------------------------------------------------------
+
+    async def load(self) -> StoredEntries:
+        """What is stored, when the front end starts. An entry that cannot be read is left out: one
+        of them must not keep a realm from being served."""
+        found = StoredEntries({}, {}, {})
+        channel = await self.open_channel()
+        async for page in pages_of(self._realm, channel):
+            for event in page:
+                if event.data:
+                    self._take_up(event, found)
+        return found
+
+    @staticmethod
+    def _take_up(event: Event, found: StoredEntries) -> None:
+        try:
+            _take_up(event, found)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            found.unreadable_count += 1
+            if len(found.unreadable) < UNREADABLE_NAMED:
+                name = str(event.properties.get(ENTRY, ""))[:100]
+                found.unreadable.append(f"event {event.event_id} ({name!r}): {str(error)[:200]}")
+
+
+def _take_up(event: Event, found: StoredEntries) -> None:
+    kind, _, rest = str(event.properties.get(ENTRY, "")).partition("/")
+    # Entries that are stored together with a message have its publisher, whom the session is of.
+    publisher = event.headers.get("publisher")
+    if kind == SESSION:
+        record = msgspec.json.decode(event.data, type=SessionRecord)
+        if publisher not in (None, "", record.principal.user):
+            raise ValueError(f"{str(publisher)[:80]!r} published it, whose session it is not")
+        if rest not in (record.client_id, place_of(record.principal.user, record.client_id)):
+            raise ValueError(f"it is about the session of client {record.client_id!r}")
+        for each in record.filters:
+            if fault := filter_fault(wanted_of(each.filter)):
+                raise ValueError(fault)
+        found.sessions[rest] = record
+        return
+    number, _, place = rest.partition("/")
+    if kind == RECEIVED:
+        found.received.setdefault(place, []).append(_packet_id(number))
+    elif kind == SENT:
+        if publisher:
+            raise ValueError(f"{str(publisher)[:80]!r} published it, and not the realm")
+        sent = msgspec.json.decode(event.data, type=SentRecord)
+        found.sent.setdefault(place, {})[_packet_id(number)] = sent
+    else:
+        raise ValueError("it is neither a session nor a message of QoS 2")
+
+
+def _packet_id(text: str) -> int:
+    """Raises ``ValueError``."""
+    if not text.isascii() or not text.isdigit() or not 0 < int(text[:6]) <= PACKET_ID_MAX:
+        raise ValueError(f"{text[:20]!r} is not a packet id; allowed are 1 to {PACKET_ID_MAX}")
+    return int(text)
+
+
+def will_packet(will: StoredWill) -> PublishPacket:
+    """The message of a will. Raises :class:`MqttViolation` for bytes that are none."""
+    reader = PacketReader()
+    reader.receive(will.packet)
+    packets = list(reader.packets())
+    packet = packet_of(*packets[0], MQTT_5) if len(packets) == 1 else None
+    if isinstance(packet, PublishPacket):
+        return packet
+    raise malformed("the bytes of a stored will are not one message")
+
+
+def place_of(user: str, client_id: str) -> str:
+    """Where a session is stored whose client id another user has, too. A client id, the place of
+    the first of them, has no NUL in it."""
+    return f"{client_id}\0{user}"
+
+
+def session_entry(place: str, record: SessionRecord) -> Entry:
+    return f"{SESSION}/{place}", msgspec.json.encode(record)
+
+
+def session_removed(place: str) -> Entry:
+    return f"{SESSION}/{place}", b""
+
+
+def received_entry(place: str, packet_id: int, *, is_there: bool) -> Entry:
+    """A message of QoS 2 has come, or was released."""
+    return f"{RECEIVED}/{packet_id}/{place}", b"1" if is_there else b""
+
+
+def sent_entry(place: str, packet_id: int, record: SentRecord | None) -> Entry:
+    """A message of QoS 2 is sent; None: its client is done with it."""
+    name = f"{SENT}/{packet_id}/{place}"
+    return name, b"" if record is None else msgspec.json.encode(record)

@@ -1,0 +1,263 @@
+"""Who an MQTT client is: by its CONNECT, or by the packets AUTH of enhanced authentication
+(4.12)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Protocol
+
+from penstock_core.access.rights import Principal
+from penstock_core.loggers import logger
+from penstock_core.vocabulary.errors import AuthenticationFailed, ConnectionLost, PenstockError
+from penstock_core.wire import scram
+from penstock_mqtt.reasons import connack_reason
+from penstock_mqtt.wire.packets import AuthPacket, ConnectPacket, Packet
+from penstock_mqtt.wire.properties import PacketProperties
+from penstock_mqtt.wire.reasons import MqttViolation, Reason, protocol_error
+from penstock_server.frontends.shared.parts import ConnectionPart
+from penstock_server.frontends.shared.sasl_responses import BEARER, bearer_of, check_own
+
+if TYPE_CHECKING:
+    from penstock_server.runtime.realm import RunningRealm
+
+P = ParamSpec("P")
+
+TOKEN_USER: Final = "token"
+"""The user name of a client whose password is a bearer token, unless a user is called so."""
+
+_log = logger("penstock.mqtt")
+
+
+NOT_TAKEN: Final = "the client takes no packet as large as the one that it waits for"
+
+
+class ProvenIdentity(NamedTuple):
+    """A client that has shown who it is."""
+
+    principal: Principal
+    data: bytes | None = None
+    """What the last packet of the exchange tells it."""
+
+
+class SignInConnection(Protocol):
+    """The connection of a client that signs in."""
+
+    principal: Principal
+    """The user of the connection so far."""
+    host: str
+    is_open: bool
+    """Whether the client is let in."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the client has disconnected, or its connection is ending."""
+        ...
+
+    def about(self, name: str) -> Any:
+        """What the transport knows of its other end; None: nothing."""
+        ...
+
+    def run(
+        self, work: Callable[P, Coroutine[Any, Any, None]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """Run something that has to wait. If it fails unexpectedly, the connection ends."""
+        ...
+
+    def reads_on(self) -> None:
+        """Take in what the client has sent in the meantime."""
+        ...
+
+    def send(self, packet: Packet) -> bool:
+        """Send a packet; False: it is larger than the client takes."""
+        ...
+
+    async def welcome(
+        self, packet: ConnectPacket, principal: Principal, proof: PacketProperties
+    ) -> None:
+        """Let a client in; ``proof`` is what its authentication ends with. Raises what keeps it
+        from having a session."""
+        ...
+
+    def identified(self, principal: Principal) -> None:
+        """Go on with a principal that the client has shown anew."""
+        ...
+
+    def refuse(self, reason: Reason, text: str) -> None:
+        """Answer a CONNECT with a refusal, and close."""
+        ...
+
+    def end(self, reason: PenstockError | None) -> None:
+        """Close the connection with a reason."""
+        ...
+
+
+class MqttSignIn(ConnectionPart[SignInConnection]):
+    """Finds out who the client of one connection is, when it connects and whenever it wants to
+    show it again."""
+
+    def __init__(self, realm: RunningRealm, connection: SignInConnection) -> None:
+        super().__init__(connection)
+        self._realm = realm
+        self._access = realm.access
+        self._method: str | None = None
+        """The authentication method of the CONNECT, which holds for the whole connection."""
+        self._response: asyncio.Future[bytes] | None = None
+        """The client's next AUTH, while it is waited for."""
+        self._is_running = False
+
+    @property
+    def holds_packets(self) -> bool:
+        """Whether what the client has sent has to wait until it is known who it is."""
+        return self._is_running and not self._connection.is_open and self._response is None
+
+    # --- what comes ----------------------------------------------------------------------
+
+    def begin(self, packet: ConnectPacket) -> None:
+        """A CONNECT has come: its client is to be let in, or refused."""
+        self._is_running = True
+        self._connection.run(self._first, packet)
+
+    async def _first(self, packet: ConnectPacket) -> None:
+        connection, access = self._connection, self._access
+        try:
+            found = await self._identity(packet)
+            access.require(found.principal, "session.open")
+            access.signed_in(found.principal, "mqtt")
+            if not connection.is_gone:
+                proof = self._properties(found.data)
+                await connection.welcome(packet, found.principal, proof)
+        except PenstockError as error:
+            _log.warning("mqtt.sign_in_refused", host=connection.host, reason=str(error))
+            self._realm.connections.refused(error)
+            if not connection.is_gone:
+                connection.refuse(connack_reason(error), str(error))
+        finally:
+            self._is_running = False
+        connection.reads_on()
+
+    def received(self, packet: AuthPacket) -> None:
+        """Take an AUTH of the client. Raises :class:`MqttViolation` for one that is not expected
+        now."""
+        said = packet.properties.authentication_method
+        if self._method is None:
+            raise protocol_error("an AUTH came, but the CONNECT named no authentication method")
+        if said != self._method:
+            text = f"an AUTH names the method {said!r}, and the CONNECT {self._method!r}"
+            raise protocol_error(text)
+        data = packet.properties.authentication_data or b""
+        if packet.reason == Reason.CONTINUE_AUTHENTICATION and self._response is not None:
+            response, self._response = self._response, None
+            if not response.done():  # who waited may have been cancelled
+                response.set_result(data)
+        elif packet.reason == Reason.RE_AUTHENTICATE and not self._is_running:
+            self._is_running = True
+            self._connection.run(self._again, data)
+        else:
+            raise protocol_error(f"an AUTH with reason code 0x{packet.reason:02X} came out of turn")
+
+    def lost(self) -> None:
+        """End what waits for the client, because the connection is lost."""
+        response, self._response = self._response, None
+        if response is not None and not response.done():
+            response.set_exception(ConnectionLost("the client disconnected during sign-in"))
+
+    async def _again(self, data: bytes) -> None:
+        """Find out anew who the client is; meanwhile the connection is that of whom it was."""
+        connection = self._connection
+        try:
+            found = await self._exchange(data)
+            if found.principal.user != connection.principal.user:
+                raise AuthenticationFailed(
+                    f"the connection is that of {connection.principal.user!r}; connect anew as "
+                    f"another user"
+                )
+            self._access.require(found.principal, "session.open")
+            self._access.signed_in(found.principal, "mqtt")
+            if connection.is_open:
+                connection.identified(found.principal)
+                connection.send(AuthPacket(Reason.SUCCESS, self._properties(found.data)))
+        except PenstockError as error:
+            _log.warning("mqtt.sign_in_refused", host=connection.host, reason=str(error))
+            connection.end(error)
+        finally:
+            self._is_running = False
+
+    # --- who it is -----------------------------------------------------------------------
+
+    async def _identity(self, packet: ConnectPacket) -> ProvenIdentity:
+        own = packet.properties
+        if own.authentication_method is None:
+            return ProvenIdentity(await self._shown(packet))
+        self._check_method(own.authentication_method)
+        self._method = own.authentication_method
+        found = await self._exchange(own.authentication_data or b"")
+        check_own((packet.user or "").encode(), found.principal.called.encode())
+        return found
+
+    async def _shown(self, packet: ConnectPacket) -> Principal:
+        """The user of a CONNECT without a method: user and password, a token, a certificate, or
+        nobody."""
+        access, host = self._access, self._connection.host
+        if access.is_open:
+            return access.anonymous(host, packet.user or "")
+        if packet.user is None and packet.password is None:
+            certificate: Mapping[str, Any] | None = self._connection.about("peercert")
+            return access.certificate(certificate, host) or access.anonymous(host)
+        try:
+            password = (packet.password or b"").decode()
+        except UnicodeDecodeError:
+            raise AuthenticationFailed("the password is not UTF-8") from None
+        is_token = access.tokens.are_taken and not access.accounts.knows(TOKEN_USER)
+        if packet.user is None or (packet.user == TOKEN_USER and is_token):
+            return await access.token(password, host, secure=self._is_secure)
+        return await access.password(packet.user, password, host, secure=self._is_secure)
+
+    @property
+    def _is_secure(self) -> bool:
+        return self._connection.about("sslcontext") is not None
+
+    def _check_method(self, method: str) -> None:
+        access = self._access
+        offered = [] if access.is_open else [scram.MECHANISM]
+        if access.tokens.are_taken and not access.is_open:
+            offered.append(BEARER)
+        if method not in offered:
+            there_is = f"there is {' and '.join(offered)}" if offered else "nobody is asked here"
+            text = f"the authentication method {method[:40]!r} is not offered; {there_is}"
+            raise MqttViolation(Reason.BAD_AUTHENTICATION_METHOD, text)
+
+    async def _exchange(self, data: bytes) -> ProvenIdentity:
+        """The identity that the client shows by its method. ``data`` is what it began with; empty:
+        it waits to be asked."""
+        access, host = self._access, self._connection.host
+        if not data:
+            data = await self._asked(b"")
+        if self._method == BEARER:
+            wanted, token = bearer_of(data)
+            known = await access.token(token, host, secure=self._is_secure)
+            check_own(wanted, known.called.encode())
+            return ProvenIdentity(known)
+        exchange, verifier = access.scram(data, host)
+        proof = await self._asked(exchange.challenge(verifier))
+        return ProvenIdentity(*await access.scram_proven(exchange, proof, host))
+
+    async def _asked(self, challenge: bytes) -> bytes:
+        """What the client answers to a challenge."""
+        connection = self._connection
+        if connection.is_gone:
+            raise ConnectionLost("the client disconnected during sign-in")
+        response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._response = response
+        asked = AuthPacket(Reason.CONTINUE_AUTHENTICATION, self._properties(challenge or None))
+        if not connection.send(asked):
+            self._response = None
+            raise MqttViolation(Reason.PACKET_TOO_LARGE, NOT_TAKEN)
+        connection.reads_on()
+        try:
+            return await response
+        finally:
+            del response  # an error in it refers to this frame: a cycle
+
+    def _properties(self, data: bytes | None) -> PacketProperties:
+        return PacketProperties(authentication_method=self._method, authentication_data=data)

@@ -1,0 +1,183 @@
+"""The packets of MQTT (3), for both versions: 3.1.1 has neither properties nor reason codes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from penstock_mqtt.wire.primitives import VARIABLE_MAX
+from penstock_mqtt.wire.properties import NO_PROPERTIES, PacketProperties
+from penstock_mqtt.wire.reasons import Reason
+
+MQTT_3: Final = 4
+"""The protocol version of MQTT 3.1.1."""
+MQTT_5: Final = 5
+PACKET_BYTES_MAX: Final = VARIABLE_MAX + 5
+"""Bytes of the largest packet of all."""
+
+
+class Will(Struct, frozen=True):
+    """What is published for a client whose connection is lost (3.1.2.5)."""
+
+    topic: str
+    payload: bytes = b""
+    qos: int = 0
+    retain: bool = False
+    properties: PacketProperties = NO_PROPERTIES
+
+
+class ConnectPacket(Struct, frozen=True):
+    """CONNECT: the first packet of a client."""
+
+    client_id: str = ""
+    version: int = MQTT_5
+    clean_start: bool = True
+    keep_alive_s: int = 0
+    """Most seconds between two packets of the client; 0: any."""
+    user: str | None = None
+    password: bytes | None = None
+    will: Will | None = None
+    properties: PacketProperties = NO_PROPERTIES
+
+    @property
+    def packet_bytes_max(self) -> int:
+        """Bytes of the largest packet that the client takes."""
+        return self.properties.maximum_packet_bytes or PACKET_BYTES_MAX
+
+
+class ConnackPacket(Struct, frozen=True):
+    """CONNACK: whether the client is let in. In 3.1.1 ``reason`` is the return code."""
+
+    reason: int = 0
+    session_present: bool = False
+    properties: PacketProperties = NO_PROPERTIES
+
+
+class PublishPacket(Struct, frozen=True):
+    """PUBLISH: a message, in either direction."""
+
+    topic: str
+    """Empty where a topic alias stands for it."""
+    payload: bytes = b""
+    qos: int = 0
+    packet_id: int = 0
+    """0 with QoS 0, which has none."""
+    retain: bool = False
+    is_duplicate: bool = False
+    properties: PacketProperties = NO_PROPERTIES
+
+
+class PubackPacket(Struct, frozen=True):
+    """PUBACK: the answer to a message of QoS 1."""
+
+    packet_id: int
+    reason: Reason = Reason.SUCCESS
+    properties: PacketProperties = NO_PROPERTIES
+
+
+class PubrecPacket(Struct, frozen=True):
+    """PUBREC: the first answer to a message of QoS 2."""
+
+    packet_id: int
+    reason: Reason = Reason.SUCCESS
+    properties: PacketProperties = NO_PROPERTIES
+
+
+class PubrelPacket(Struct, frozen=True):
+    """PUBREL: the sender knows that its message of QoS 2 has come."""
+
+    packet_id: int
+    reason: Reason = Reason.SUCCESS
+    properties: PacketProperties = NO_PROPERTIES
+
+
+class PubcompPacket(Struct, frozen=True):
+    """PUBCOMP: the last answer to a message of QoS 2."""
+
+    packet_id: int
+    reason: Reason = Reason.SUCCESS
+    properties: PacketProperties = NO_PROPERTIES
+
+
+class TopicSubscription(Struct, frozen=True):
+    """A topic filter of a SUBSCRIBE, with its options (3.8.3.1)."""
+
+    filter: str
+    qos: int = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+
+
+class SubscribePacket(Struct, frozen=True):
+    """SUBSCRIBE: what a client wants to get."""
+
+    packet_id: int
+    subscriptions: tuple[TopicSubscription, ...]
+    properties: PacketProperties = NO_PROPERTIES
+
+
+class SubackPacket(Struct, frozen=True):
+    """SUBACK: an answer to each filter of a SUBSCRIBE."""
+
+    packet_id: int
+    reasons: tuple[Reason, ...]
+    properties: PacketProperties = NO_PROPERTIES
+
+
+class UnsubscribePacket(Struct, frozen=True):
+    """UNSUBSCRIBE: what a client does not want any more."""
+
+    packet_id: int
+    filters: tuple[str, ...]
+    properties: PacketProperties = NO_PROPERTIES
+
+
+class UnsubackPacket(Struct, frozen=True):
+    """UNSUBACK: an answer to each filter of an UNSUBSCRIBE; none in 3.1.1."""
+
+    packet_id: int
+    reasons: tuple[Reason, ...] = ()
+    properties: PacketProperties = NO_PROPERTIES
+
+
+class PingreqPacket(Struct, frozen=True):
+    """PINGREQ: a client asks whether the server is there."""
+
+
+class PingrespPacket(Struct, frozen=True):
+    """PINGRESP: the server is there."""
+
+
+class DisconnectPacket(Struct, frozen=True):
+    """DISCONNECT: the last packet of a connection; in 3.1.1 only a client sends it."""
+
+    reason: Reason = Reason.SUCCESS
+    properties: PacketProperties = NO_PROPERTIES
+
+
+class AuthPacket(Struct, frozen=True):
+    """AUTH: a step of enhanced authentication; not in 3.1.1."""
+
+    reason: Reason = Reason.SUCCESS
+    properties: PacketProperties = NO_PROPERTIES
+
+
+Packet = (
+    ConnectPacket
+    | ConnackPacket
+    | PublishPacket
+    | PubackPacket
+    | PubrecPacket
+    | PubrelPacket
+    | PubcompPacket
+    | SubscribePacket
+    | SubackPacket
+    | UnsubscribePacket
+    | UnsubackPacket
+    | PingreqPacket
+    | PingrespPacket
+    | DisconnectPacket
+    | AuthPacket
+)

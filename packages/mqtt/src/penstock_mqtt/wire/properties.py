@@ -1,0 +1,239 @@
+"""The 27 properties of MQTT 5 (2.2.2), in one table: number, type, bounds and packets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock_core.vocabulary.topics import name_fault
+from penstock_mqtt.wire.primitives import (
+    VARIABLE_MAX,
+    Cursor,
+    binary_bytes,
+    text_bytes,
+    variable_bytes,
+)
+from penstock_mqtt.wire.reasons import MqttViolation, Reason, malformed, protocol_error
+
+CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP = range(1, 8)
+SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT, AUTH = range(8, 16)
+"""The packet types (2.1.2)."""
+WILL: Final = 16
+"""The properties of a will, which are in a CONNECT."""
+
+
+PROPERTIES_BYTES_MAX: Final = 65 << 10
+"""Most bytes of the properties of a packet: one of the largest size, and others beside it."""
+USER_PROPERTIES_MAX: Final = 1_000
+"""Most user properties of a packet."""
+
+
+class PacketProperties(Struct, frozen=True, omit_defaults=True):
+    """The properties of one packet; None: it does not have that one."""
+
+    payload_format: int | None = None
+    """1: the payload is UTF-8."""
+    message_expiry_s: int | None = None
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation_data: bytes | None = None
+    subscription_ids: tuple[int, ...] = ()
+    session_expiry_s: int | None = None
+    assigned_client_id: str | None = None
+    server_keep_alive_s: int | None = None
+    authentication_method: str | None = None
+    authentication_data: bytes | None = None
+    request_problem_information: int | None = None
+    will_delay_s: int | None = None
+    request_response_information: int | None = None
+    response_information: str | None = None
+    server_reference: str | None = None
+    reason: str | None = None
+    receive_maximum: int | None = None
+    topic_alias_maximum: int | None = None
+    topic_alias: int | None = None
+    maximum_qos: int | None = None
+    retain_available: int | None = None
+    user_properties: tuple[tuple[str, str], ...] = ()
+    maximum_packet_bytes: int | None = None
+    wildcards_available: int | None = None
+    subscription_ids_available: int | None = None
+    shared_available: int | None = None
+
+
+NO_PROPERTIES: Final = PacketProperties()
+
+
+def without_problem(properties: PacketProperties) -> PacketProperties:
+    """Properties of an answer without what explains it to people."""
+    return replace(properties, reason=None, user_properties=())
+
+
+class WireType(NamedTuple):
+    read: Callable[[Cursor], Any]
+    write: Callable[[Any], bytes]
+
+
+def _pair(cursor: Cursor) -> tuple[str, str]:
+    return cursor.text(), cursor.text()
+
+
+def _whole(size: int) -> Callable[[int], bytes]:
+    return lambda value: value.to_bytes(size)
+
+
+_BYTE: Final = WireType(Cursor.byte, _whole(1))
+_TWO: Final = WireType(Cursor.two_bytes, _whole(2))
+_FOUR: Final = WireType(Cursor.four_bytes, _whole(4))
+_VARIABLE: Final = WireType(Cursor.variable, variable_bytes)
+_TEXT: Final = WireType(Cursor.text, text_bytes)
+_BINARY: Final = WireType(Cursor.binary, binary_bytes)
+_PAIR: Final = WireType(_pair, lambda pair: text_bytes(pair[0]) + text_bytes(pair[1]))
+
+
+_LARGEST: Final = {_BYTE: 0xFF, _TWO: 0xFFFF}
+
+
+class Property(NamedTuple):
+    """One property: how it is encoded, where it may stand and what it may be."""
+
+    number: int
+    name: str
+    """Its field of :class:`PacketProperties`."""
+    type: WireType
+    packets: frozenset[int]
+    least: int = 0
+    most: int = (1 << 32) - 1
+    is_repeated: bool = False
+
+    @property
+    def largest(self) -> int:
+        """The largest value that it may have, which its encoding has room for."""
+        return min(self.most, _LARGEST.get(self.type, self.most))
+
+
+def _in(*packets: int) -> frozenset[int]:
+    return frozenset(packets)
+
+
+_MESSAGES: Final = _in(PUBLISH, WILL)
+_ENDS: Final = _in(CONNECT, CONNACK)
+_SIGNING_IN: Final = _in(CONNECT, CONNACK, AUTH)
+_SERVER: Final = _in(CONNACK)
+_ANSWERS: Final = _in(CONNACK, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK, DISCONNECT, AUTH)
+_ALL: Final = _in(CONNECT, PUBLISH, WILL, SUBSCRIBE, UNSUBSCRIBE, *_ANSWERS)
+
+PROPERTIES: Final = (
+    Property(0x01, "payload_format", _BYTE, packets=_MESSAGES, most=1),
+    Property(0x02, "message_expiry_s", _FOUR, packets=_MESSAGES),
+    Property(0x03, "content_type", _TEXT, packets=_MESSAGES),
+    Property(0x08, "response_topic", _TEXT, packets=_MESSAGES),
+    Property(0x09, "correlation_data", _BINARY, packets=_MESSAGES),
+    Property(
+        0x0B,
+        "subscription_ids",
+        _VARIABLE,
+        packets=_in(PUBLISH, SUBSCRIBE),
+        least=1,
+        most=VARIABLE_MAX,
+        is_repeated=True,
+    ),
+    Property(0x11, "session_expiry_s", _FOUR, packets=_in(CONNECT, CONNACK, DISCONNECT)),
+    Property(0x12, "assigned_client_id", _TEXT, packets=_SERVER),
+    Property(0x13, "server_keep_alive_s", _TWO, packets=_SERVER),
+    Property(0x15, "authentication_method", _TEXT, packets=_SIGNING_IN),
+    Property(0x16, "authentication_data", _BINARY, packets=_SIGNING_IN),
+    Property(0x17, "request_problem_information", _BYTE, packets=_in(CONNECT), most=1),
+    Property(0x18, "will_delay_s", _FOUR, packets=_in(WILL)),
+    Property(0x19, "request_response_information", _BYTE, packets=_in(CONNECT), most=1),
+    Property(0x1A, "response_information", _TEXT, packets=_SERVER),
+    Property(0x1C, "server_reference", _TEXT, packets=_in(CONNACK, DISCONNECT)),
+    Property(0x1F, "reason", _TEXT, packets=_ANSWERS),
+    Property(0x21, "receive_maximum", _TWO, packets=_ENDS, least=1),
+    Property(0x22, "topic_alias_maximum", _TWO, packets=_ENDS),
+    Property(0x23, "topic_alias", _TWO, packets=_in(PUBLISH), least=1),
+    Property(0x24, "maximum_qos", _BYTE, packets=_SERVER, most=1),
+    Property(0x25, "retain_available", _BYTE, packets=_SERVER, most=1),
+    Property(0x26, "user_properties", _PAIR, packets=_ALL, is_repeated=True),
+    Property(0x27, "maximum_packet_bytes", _FOUR, packets=_ENDS, least=1),
+    Property(0x28, "wildcards_available", _BYTE, packets=_SERVER, most=1),
+    Property(0x29, "subscription_ids_available", _BYTE, packets=_SERVER, most=1),
+    Property(0x2A, "shared_available", _BYTE, packets=_SERVER, most=1),
+)
+"""Every property there is."""
+
+BY_NUMBER: Final[Mapping[int, Property]] = MappingProxyType(
+    {each.number: each for each in PROPERTIES}
+)
+
+
+def properties_of(cursor: Cursor, packet: int) -> PacketProperties:
+    """Read the properties of a packet, behind their length. Raises
+    :class:`~penstock_mqtt.wire.reasons.MqttViolation`."""
+    size = cursor.variable()
+    if not size:
+        return NO_PROPERTIES
+    if size > PROPERTIES_BYTES_MAX:
+        text = f"a packet has {size} bytes of properties; {PROPERTIES_BYTES_MAX} are the most"
+        raise MqttViolation(Reason.PACKET_TOO_LARGE, text)
+    own = cursor.part(size)
+    found: dict[str, Any] = {}
+    while own.left:
+        number = own.variable()
+        known = BY_NUMBER.get(number)
+        if known is None or packet not in known.packets:
+            raise malformed(f"property 0x{number:02X} is not one of this packet")
+        value = known.type.read(own)
+        _check(known, value)
+        if known.is_repeated:
+            found.setdefault(known.name, []).append(value)
+        elif known.name in found:
+            raise protocol_error(f"property {known.name} stands twice in a packet")
+        else:
+            found[known.name] = value
+    if len(found.get("user_properties", ())) > USER_PROPERTIES_MAX:
+        text = f"a packet has more than {USER_PROPERTIES_MAX} user properties; send fewer"
+        raise MqttViolation(Reason.QUOTA_EXCEEDED, text)
+    _check_together(found, packet)
+    for name in ("subscription_ids", "user_properties"):
+        if name in found:
+            found[name] = tuple(found[name])
+    return PacketProperties(**found)
+
+
+def _check(known: Property, value: Any) -> None:
+    if isinstance(value, int) and not known.least <= value <= known.most:
+        reason = Reason.PROTOCOL_ERROR
+        if known.name == "topic_alias":
+            reason = Reason.TOPIC_ALIAS_INVALID
+        bounds = f"{known.least} to {known.largest}"
+        raise MqttViolation(reason, f"{known.name} is {value}; allowed are {bounds}")
+
+
+def _check_together(found: Mapping[str, Any], packet: int) -> None:
+    if packet == SUBSCRIBE and len(found.get("subscription_ids", ())) > 1:
+        raise protocol_error("a SUBSCRIBE has one subscription identifier at most")
+    if "authentication_data" in found and "authentication_method" not in found:
+        raise protocol_error("authentication data needs an authentication method")
+    if "response_topic" in found and (fault := name_fault(found["response_topic"])):
+        raise protocol_error(f"response topic: {fault}")
+
+
+def properties_bytes(properties: PacketProperties) -> bytes:
+    """Write properties behind their length. Raises ``ValueError`` for a value MQTT cannot say."""
+    if properties is NO_PROPERTIES:
+        return b"\0"
+    parts: list[bytes] = []
+    for each in PROPERTIES:
+        value = getattr(properties, each.name)
+        if value is None or value == ():
+            continue
+        head = bytes((each.number,))
+        for one in value if each.is_repeated else (value,):
+            parts += head, each.type.write(one)
+    written = b"".join(parts)
+    return variable_bytes(len(written)) + written

@@ -1,0 +1,222 @@
+"""Writes packets, in the shortest form that the standard has for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from penstock_mqtt.wire.packets import (
+    MQTT_3,
+    MQTT_5,
+    AuthPacket,
+    ConnackPacket,
+    ConnectPacket,
+    DisconnectPacket,
+    Packet,
+    PingreqPacket,
+    PingrespPacket,
+    PubackPacket,
+    PubcompPacket,
+    PublishPacket,
+    PubrecPacket,
+    PubrelPacket,
+    SubackPacket,
+    SubscribePacket,
+    UnsubackPacket,
+    UnsubscribePacket,
+)
+from penstock_mqtt.wire.primitives import binary_bytes, text_bytes, variable_bytes
+from penstock_mqtt.wire.properties import (
+    AUTH,
+    CONNACK,
+    CONNECT,
+    DISCONNECT,
+    NO_PROPERTIES,
+    PINGREQ,
+    PINGRESP,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    SUBACK,
+    SUBSCRIBE,
+    UNSUBACK,
+    UNSUBSCRIBE,
+    properties_bytes,
+    without_problem,
+)
+from penstock_mqtt.wire.reasons import Reason
+
+_ID_BYTES: Final = 2
+_UNCONFIRMED: Final = bytes((PUBLISH << 4,))
+_RETAINED: Final = bytes((PUBLISH << 4 | 1,))
+_PLAIN: Final = bytes((PUBLISH << 4 | 1 << 1,))
+"""How a PUBLISH of QoS 1 begins."""
+_SHORT: Final = 256
+"""Characters of the longest topic name whose bytes are remembered."""
+_REMEMBERED_MAX: Final = 4_096
+_NOTHING: Final = {MQTT_3: b"", MQTT_5: b"\0"}
+"""How no properties are written, by version."""
+
+
+def packet_bytes(packet: Packet, version: int) -> bytes:
+    """The bytes of a packet. Raises ``ValueError`` for what the version cannot say."""
+    if isinstance(packet, PublishPacket):
+        return _publish(packet, version)
+    first, write = _WRITERS[type(packet)]
+    body = write(packet, version)
+    return bytes((first,)) + variable_bytes(len(body)) + body
+
+
+def packet_bytes_within(packet: Any, version: int, bytes_max: int) -> bytes | None:
+    """The bytes of an answer, without its explanation where they would be more than the peer takes
+    (3.1.2.11.4); None: they are, all the same."""
+    written = packet_bytes(packet, version)
+    if len(written) > bytes_max and hasattr(packet, "properties"):
+        shorter = replace(packet, properties=without_problem(packet.properties))
+        written = packet_bytes(shorter, version)
+    return written if len(written) <= bytes_max else None
+
+
+def publish_parts(packet: PublishPacket, version: int) -> tuple[bytes, bytes]:
+    """A PUBLISH before and behind its packet id, which is left out: what receivers are sent
+    differs in it alone. Raises ``ValueError`` for what the version cannot say."""
+    first = PUBLISH << 4 | packet.is_duplicate << 3 | packet.qos << 1 | packet.retain
+    topic, behind = text_bytes(packet.topic), packet.payload
+    if version == MQTT_5:
+        behind = properties_bytes(packet.properties) + behind
+    length = len(topic) + len(behind) + (_ID_BYTES if packet.qos else 0)
+    return bytes((first,)) + variable_bytes(length) + topic, behind
+
+
+def plain_publish(topic: str, payload: bytes, version: int, *, retain: bool) -> bytes:
+    """A PUBLISH of QoS 0 without properties; the topic name is right. Raises ``ValueError`` for a
+    payload that is too long."""
+    first, name = _RETAINED if retain else _UNCONFIRMED, topic.encode()
+    name = len(name).to_bytes(_ID_BYTES) + name
+    return _plain_bytes(first, name, _NOTHING[version], payload)
+
+
+def plain_publishes(
+    messages: Sequence[tuple[str, bytes]], packet_ids: Sequence[int], version: int
+) -> list[bytes]:
+    """A PUBLISH of QoS 1 without properties for each topic name, which is right, with its
+    payload. Raises ``ValueError`` for a payload that is too long."""
+    rest = _NOTHING[version]
+    return [
+        _plain_bytes(_PLAIN, _name_bytes(topic), packet_id.to_bytes(_ID_BYTES) + rest, payload)
+        for (topic, payload), packet_id in zip(messages, packet_ids, strict=True)
+    ]
+
+
+def _plain_bytes(first: bytes, name: bytes, between: bytes, payload: bytes) -> bytes:
+    """A PUBLISH with ``between`` topic name and payload: its id if it has one, and no property."""
+    size = variable_bytes(len(name) + len(between) + len(payload))
+    return b"".join((first, size, name, between, payload))
+
+
+def _name_bytes(topic: str) -> bytes:
+    return _short_name(topic) if len(topic) <= _SHORT else text_bytes(topic)
+
+
+@lru_cache(_REMEMBERED_MAX)
+def _short_name(topic: str) -> bytes:
+    return text_bytes(topic)
+
+
+def _publish(packet: PublishPacket, version: int) -> bytes:
+    before, behind = publish_parts(packet, version)
+    return before + (packet.packet_id.to_bytes(2) if packet.qos else b"") + behind
+
+
+def _own(packet: Any, version: int) -> bytes:
+    """The properties of a packet, in the version that has them."""
+    return properties_bytes(packet.properties) if version == MQTT_5 else b""
+
+
+def _connect(packet: ConnectPacket, _: int) -> bytes:
+    version, will = packet.version, packet.will
+    if packet.password is not None and packet.user is None and version == MQTT_3:
+        raise ValueError("a CONNECT of MQTT 3.1.1 has no password without a user")
+    flags = packet.clean_start << 1 | (packet.user is not None) << 7
+    flags |= (packet.password is not None) << 6
+    parts = [b"\0\4MQTT", b"", packet.keep_alive_s.to_bytes(2), _own(packet, version)]
+    parts.append(text_bytes(packet.client_id))
+    if will is not None:
+        flags |= 4 | will.qos << 3 | will.retain << 5
+        parts += _own(will, version), text_bytes(will.topic), binary_bytes(will.payload)
+    if packet.user is not None:
+        parts.append(text_bytes(packet.user))
+    if packet.password is not None:
+        parts.append(binary_bytes(packet.password))
+    parts[1] = bytes((version, flags))
+    return b"".join(parts)
+
+
+def _connack(packet: ConnackPacket, version: int) -> bytes:
+    return bytes((packet.session_present, packet.reason)) + _own(packet, version)
+
+
+def _reason(packet: Any, version: int) -> bytes:
+    """Reason code and properties, as far as they say something (3.4.2.1)."""
+    if version == MQTT_3 or (not packet.reason and packet.properties == NO_PROPERTIES):
+        return b""
+    code = bytes((packet.reason,))
+    return code if packet.properties == NO_PROPERTIES else code + _own(packet, version)
+
+
+def _acknowledgement(packet: Any, version: int) -> bytes:
+    return int(packet.packet_id).to_bytes(2) + _reason(packet, version)
+
+
+def _subscribe(packet: SubscribePacket, version: int) -> bytes:
+    parts = [packet.packet_id.to_bytes(2), _own(packet, version)]
+    for each in packet.subscriptions:
+        options = each.qos | each.no_local << 2 | each.retain_as_published << 3
+        parts += text_bytes(each.filter), bytes((options | each.retain_handling << 4,))
+    return b"".join(parts)
+
+
+def _suback(packet: SubackPacket, version: int) -> bytes:
+    codes = packet.reasons
+    if version == MQTT_3:  # 3.1.1 knows one failure
+        codes = tuple(Reason.UNSPECIFIED if each.is_failure else each for each in codes)
+    return packet.packet_id.to_bytes(2) + _own(packet, version) + bytes(codes)
+
+
+def _unsubscribe(packet: UnsubscribePacket, version: int) -> bytes:
+    filters = b"".join(map(text_bytes, packet.filters))
+    return packet.packet_id.to_bytes(2) + _own(packet, version) + filters
+
+
+def _unsuback(packet: UnsubackPacket, version: int) -> bytes:
+    codes = bytes(packet.reasons) if version == MQTT_5 else b""
+    return packet.packet_id.to_bytes(2) + _own(packet, version) + codes
+
+
+def _auth(packet: AuthPacket, version: int) -> bytes:
+    if version == MQTT_3:
+        raise ValueError("MQTT 3.1.1 has no AUTH")
+    return _reason(packet, version)
+
+
+_WRITERS: Final[dict[type, tuple[int, Callable[[Any, int], bytes]]]] = {
+    ConnectPacket: (CONNECT << 4, _connect),
+    ConnackPacket: (CONNACK << 4, _connack),
+    PubackPacket: (PUBACK << 4, _acknowledgement),
+    PubrecPacket: (PUBREC << 4, _acknowledgement),
+    PubrelPacket: (PUBREL << 4 | 2, _acknowledgement),
+    PubcompPacket: (PUBCOMP << 4, _acknowledgement),
+    SubscribePacket: (SUBSCRIBE << 4 | 2, _subscribe),
+    SubackPacket: (SUBACK << 4, _suback),
+    UnsubscribePacket: (UNSUBSCRIBE << 4 | 2, _unsubscribe),
+    UnsubackPacket: (UNSUBACK << 4, _unsuback),
+    PingreqPacket: (PINGREQ << 4, lambda _, __: b""),
+    PingrespPacket: (PINGRESP << 4, lambda _, __: b""),
+    DisconnectPacket: (DISCONNECT << 4, _reason),
+    AuthPacket: (AUTH << 4, _auth),
+}

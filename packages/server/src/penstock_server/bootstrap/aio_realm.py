@@ -1,0 +1,144 @@
+"""An embedded realm for asyncio: it runs on a thread of its own, its sessions on the caller's
+loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from penstock.client.connection.connection import RealmConnection
+from penstock.client.connection.transport import Link
+from penstock.client.handles.opening import Opening
+from penstock.client.handles.session import Session
+from penstock_core.vocabulary.errors import IllegalState
+from penstock_server.bootstrap.embedded_realm import Realm as BlockingRealm
+from penstock_server.bootstrap.embedded_realm import embedded_url
+from penstock_server.runtime.access.access import AccessControl
+
+
+class Realm:
+    """A realm embedded in this process: the server's code without the network.
+
+    ``async with penstock.aio.Realm("./data") as realm, realm.connect() as session: ...``
+    Without a directory it lives in memory and is gone when closed. What blocks your loop does not
+    block the realm.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None = None, **settings: Any) -> None:
+        """``settings`` by path, dots as double underscores: ``limits__memory_bytes=...``. Nothing
+        is opened yet."""
+        self._directory = directory
+        self._settings = settings
+        self._realm: BlockingRealm | None = None
+        self._connections: weakref.WeakSet[RealmConnection] = weakref.WeakSet()
+
+    @classmethod
+    def sharing(cls, realm: BlockingRealm) -> Realm:
+        """An open realm, which blocking callers use, too; its :meth:`close` closes it for all."""
+        shared = cls()
+        shared._realm = realm
+        return shared
+
+    async def open(self) -> Realm:
+        """Open the directory and serve it; ``async with`` does so, too.
+
+        Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``, ``StorageFailed``.
+        """
+        if self._realm is None:
+            opening = asyncio.get_running_loop().run_in_executor(
+                None, lambda: BlockingRealm(self._directory, **self._settings)
+            )
+            try:
+                self._realm = await asyncio.shield(opening)
+            except asyncio.CancelledError:
+                # otherwise the directory would stay in use
+                opening.add_done_callback(_closed_again)
+                raise
+        return self
+
+    @property
+    def _open(self) -> BlockingRealm:
+        if self._realm is None:
+            raise IllegalState("the realm is not open; open it with async with, or await open()")
+        return self._realm
+
+    def connect(self, user: str = "") -> Opening:
+        """A session with this realm, on this loop; it may do what one of the blocking realm's
+        may. Await it, or have ``async with`` close it."""
+
+        async def opened() -> Session:
+            realm = self._open
+            connection = RealmConnection(
+                embedded_url(user), connector=lambda make: _link(realm, make, user)
+            )
+            await connection.open()
+            self._connections.add(connection)
+            return Session(connection)
+
+        return Opening(opened())
+
+    @property
+    def open_sessions(self) -> int:
+        """How many sessions that :meth:`connect` has opened are open."""
+        return sum(each.is_connected for each in self._connections)
+
+    async def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Let other processes in, too; gives the URL to connect to. Raises ``AddressInUse``."""
+        return await asyncio.to_thread(self._open.listen, host, port)
+
+    async def listen_amqp(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Serve AMQP clients; gives their URL. Raises ``AddressInUse``, ``InvalidArgument``."""
+        return await asyncio.to_thread(self._open.listen_amqp, host, port)
+
+    async def listen_mqtt(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Serve MQTT clients; gives their URL. Raises ``AddressInUse``, ``InvalidArgument``."""
+        return await asyncio.to_thread(self._open.listen_mqtt, host, port)
+
+    async def listen_http(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Serve the administration API, metrics and the console; gives their URL.
+
+        Raises ``AddressInUse``, ``InvalidArgument``.
+        """
+        return await asyncio.to_thread(self._open.listen_http, host, port)
+
+    @property
+    def access(self) -> AccessControl:
+        """Users, groups and rights of this realm."""
+        return self._open.access
+
+    async def close(self) -> None:
+        """End its sessions and stop serving; everything acknowledged is on disk."""
+        realm, self._realm = self._realm, None
+        if realm is None:
+            return
+        try:
+            for connection in list(self._connections):
+                await connection.close()
+        finally:
+            await asyncio.to_thread(realm.close)
+
+    async def __aenter__(self) -> Realm:
+        return await self.open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+async def _link(realm: BlockingRealm, make: Callable[[], Link], user: str) -> Link:
+    ours = await asyncio.to_thread(realm.admit, user)
+    _, link = await asyncio.get_running_loop().connect_accepted_socket(make, ours)
+    return link
+
+
+def _closed_again(opening: asyncio.Future[BlockingRealm]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

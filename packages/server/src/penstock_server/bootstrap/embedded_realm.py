@@ -1,0 +1,217 @@
+"""A realm embedded in a process, for blocking callers.
+
+It has a module of its own, as a server process has no use for the client that an embedded realm's
+sessions are made of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import weakref
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Self
+
+from penstock.client.connection.connection import RealmConnection
+from penstock.client.connection.credentials import current_user
+from penstock.client.connection.threads import LoopThread
+from penstock.client.connection.transport import Link
+from penstock.client.connection.urls import SCHEME, TLS_SCHEME, Address, RealmUrl
+from penstock.client.handles.session import Session as AioSession
+from penstock.client.sync.sync import Session
+from penstock_core.access.rights import Principal
+from penstock_core.loggers import set_up_later
+from penstock_core.tasks import start_task
+from penstock_core.version import __version__
+from penstock_core.vocabulary.errors import ConnectionLost
+from penstock_server.bootstrap import native_listener, open_realm, with_certificate
+from penstock_server.bootstrap.front_end_urls import front_end_url
+from penstock_server.frontends.front_end import front_end_named, service_of
+from penstock_server.runtime.access.access import AccessControl
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.settings.loading import load
+
+
+def embedded_url(user: str) -> RealmUrl:
+    """The URL of a session within this process."""
+    return RealmUrl((Address("embedded", 0),), user)
+
+
+def _set_up_log() -> None:
+    """Warnings and worse on standard error; it loads what an embedded realm rarely needs."""
+    from penstock_server.logs import configure_unless_done
+
+    configure_unless_done()
+
+
+class Realm:
+    """A realm embedded in this process: the server's code without the network.
+
+    ``with penstock.Realm("./data") as realm, realm.connect() as session: ...``
+    Without a directory it lives in memory and is gone when closed.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None = None, **settings: Any) -> None:
+        """``settings`` by path, dots as double underscores: ``limits__memory_bytes=...``.
+
+        Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``, ``StorageFailed``.
+        """
+        set_up_later(_set_up_log)
+        overrides = {path.replace("__", "."): value for path, value in settings.items()}
+        self._settings = load(overrides=overrides)
+        self._directory = None if directory is None else Path(directory)
+        self._loop = self._new_loop()
+        self._running: RunningRealm | None = None
+        self._connections: weakref.WeakSet[RealmConnection] = weakref.WeakSet()
+        self._parts: dict[str, asyncio.Task[None]] = {}
+        """What front ends do beside their connections, by name."""
+        self._failures: list[BaseException] = []
+        """Failures of the realm's parts, oldest first; ``close`` raises the first one."""
+        self._closed = False
+        try:
+            self._loop.call(self._start())
+        except BaseException:
+            self._loop.close()
+            raise
+
+    def _new_loop(self) -> LoopThread:
+        """The thread that the realm and its sessions run on."""
+        return LoopThread()
+
+    async def _open(self) -> RunningRealm:
+        return await open_realm(self._directory, self._settings)
+
+    async def _start(self) -> None:
+        realm = await self._open()
+        self._running = realm
+        self._settings = with_certificate(self._directory, self._settings)
+        self._listener = native_listener(realm, self._settings, __version__)
+        ready = asyncio.Event()
+        self._serving = self._start_part(realm.run(), "penstock-realm")
+        self._listening = self._start_part(self._listener.run(ready), "penstock-listener")
+        await ready.wait()
+
+    def _start_part(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        return start_task(work, name=name, on_failure=self._failures.append)
+
+    def connect(self, user: str = "") -> Session:
+        """Open a session with this realm, in this process. It may do everything; for a ``user``,
+        who needs no password here, it may do what is granted to ``user@localhost``."""
+        return Session(self._loop.call(self._session(user)), self._loop)
+
+    async def _session(self, user: str) -> AioSession:
+        """A session on the realm's own loop."""
+        connection = self._new_connection(user)
+        await connection.open()
+        self._connections.add(connection)
+        return AioSession(connection)
+
+    def _new_connection(self, user: str) -> RealmConnection:
+        return RealmConnection(embedded_url(user), connector=lambda make: self._connect(make, user))
+
+    async def _connect(self, make: Callable[[], Link], user: str) -> Link:
+        theirs = await self._admitted(user)
+        _, link = await asyncio.get_running_loop().connect_accepted_socket(make, theirs)
+        return link
+
+    def admit(self, user: str = "") -> socket.socket:
+        """One end of a connection within this process, for a session on another event loop."""
+        return self._loop.call(self._admitted(user))
+
+    async def _admitted(self, user: str) -> socket.socket:
+        principal = Principal(user or current_user(), "localhost", trusted=not user)
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)  # noqa: FBT003 - positional-only
+        theirs.setblocking(False)  # noqa: FBT003 - positional-only
+        try:
+            await self._listener.adopt(ours, principal)
+        except BaseException:
+            theirs.close()
+            raise
+        return theirs
+
+    def __repr__(self) -> str:
+        where = "in memory" if self._directory is None else f"in {str(self._directory)!r}"
+        return f"<Realm {where}, {'closed' if self._closed else 'open'}>"
+
+    @property
+    def open_sessions(self) -> int:
+        """How many sessions that :meth:`connect` has opened are open."""
+        return sum(each.is_connected for each in self._connections)
+
+    def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Let other processes in, too; gives the URL to connect to. Raises ``AddressInUse``."""
+        bound = self._loop.call(self._listener.listen(host, port))
+        scheme = SCHEME if self._listener.tls is None else TLS_SCHEME
+        return f"{scheme}{Address(host, bound)}"
+
+    def listen_amqp(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Serve AMQP clients; gives their URL. Raises ``AddressInUse``, ``InvalidArgument``."""
+        return self._loop.call(self._serve("amqp", host, port))
+
+    def listen_mqtt(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Serve MQTT clients; gives their URL. Raises ``AddressInUse``, ``InvalidArgument``."""
+        return self._loop.call(self._serve("mqtt", host, port))
+
+    async def _serve(self, name: str, host: str, port: int) -> str:
+        is_new = name not in self._listener.services
+        service = service_of(self._listener, name, self._settings)
+        if is_new:
+            self._parts[name] = self._start_part(service.run(), f"penstock-{name}")
+        bound = await service.listen(host, port)
+        is_safe = self._listener.tls is not None
+        return front_end_url(front_end_named(name), host, bound, is_safe=is_safe)
+
+    @property
+    def access(self) -> AccessControl:
+        """Users, groups and rights of this realm."""
+        assert self._running is not None, "it was started"
+        return self._running.access
+
+    def listen_http(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Serve the administration API, metrics and the console; gives their URL.
+
+        Raises ``AddressInUse``, ``InvalidArgument``.
+        """
+        return self._loop.call(self._serve("http", host, port))
+
+    def close(self) -> None:
+        """Stop serving; everything acknowledged is on disk."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._loop.call(self._stop())
+        finally:
+            self._loop.close()
+
+    async def _stop(self) -> None:
+        realm = self._running
+        assert realm is not None, "it was started"
+        for connection in list(self._connections):
+            # the error was reported; the realm still has to stop
+            with contextlib.suppress(ConnectionLost):
+                await connection.close()
+        for name, service in self._listener.services.items():
+            await service.close()
+            self._parts[name].cancel()
+        if self._parts:
+            await asyncio.wait(self._parts.values())
+        await self._listener.close()
+        try:
+            await realm.close()
+        finally:
+            self._listening.cancel()
+            await asyncio.wait([self._listening, self._serving])
+            await realm.release()
+        for failure in self._failures:  # above all of the journal: raised once
+            raise failure.exceptions[0] if isinstance(failure, BaseExceptionGroup) else failure
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,116 @@
+"""A certificate that the realm makes for itself if none is configured.
+
+It keeps others on the network from reading passwords. Clients trust it by its file
+(``?ca=…/tls/realm.pem``), which has to be copied from the data directory, not over the network.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from penstock_core.loggers import logger
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_server.bootstrap.directories import write_file
+from penstock_server.storage.disk import PRIVATE_DIRECTORY, PRIVATE_FILE
+
+FOLDER: Final = "tls"
+DAYS: Final = 825
+RENEWED: Final = datetime.timedelta(days=30)
+"""A start with less validity left makes a new certificate."""
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+_log = logger("penstock.realm")
+
+
+def own_certificate(directory: Path, names: str, now_us: int) -> tuple[str, str]:
+    """Paths of a certificate for ``names``, separated by commas, and of its key; created unless a
+    suitable one exists. Raises ``InvalidArgument``."""
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    if not wanted:
+        raise InvalidArgument(f"listen.tls_self_signed is {names!r}: name at least one host")
+    folder = directory / FOLDER
+    certificate, key = folder / "realm.pem", folder / "realm.key"
+    now = _EPOCH + datetime.timedelta(microseconds=now_us)
+    alternatives = [_name(each) for each in wanted]
+    if not _will_do(certificate, key, alternatives, now=now):
+        folder.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
+        _make(certificate, key, alternatives, now=now)
+        _log.info("tls.certificate_made", file=str(certificate), names=wanted, days=DAYS)
+    return str(certificate), str(key)
+
+
+def _name(text: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(text))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(text)
+    except ValueError as error:
+        raise InvalidArgument(
+            f"listen.tls_self_signed has {text!r}, which is not a valid host name: {error}"
+        ) from error
+
+
+def _will_do(
+    certificate: Path, key: Path, names: Sequence[x509.GeneralName], now: datetime.datetime
+) -> bool:
+    try:
+        found = x509.load_pem_x509_certificate(certificate.read_bytes())
+        own = serialization.load_pem_private_key(key.read_bytes(), None)
+        held = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (OSError, ValueError, x509.ExtensionNotFound):
+        return False
+    return (
+        set(held) == set(names)
+        and now + RENEWED < found.not_valid_after_utc
+        and own.public_key() == found.public_key()
+    )
+
+
+def _make(
+    certificate: Path, key: Path, names: Sequence[x509.GeneralName], now: datetime.datetime
+) -> None:
+    made = ec.generate_private_key(ec.SECP256R1())
+    public = made.public_key()
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Penstock realm")])
+    usage = x509.KeyUsage(
+        digital_signature=True, key_cert_sign=True, crl_sign=False,
+        content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    identifier = x509.SubjectKeyIdentifier.from_public_key(public)
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier)
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))  # clients' clocks may be behind
+        .not_valid_after(now + datetime.timedelta(days=DAYS))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        # Clients trust it as an authority, but only for itself.
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(identifier, critical=False)
+        .add_extension(issuer, critical=False)
+        .sign(made, hashes.SHA256())
+    )
+    secret = made.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    write_file(key, secret, PRIVATE_FILE)
+    write_file(certificate, signed.public_bytes(serialization.Encoding.PEM), 0o644)

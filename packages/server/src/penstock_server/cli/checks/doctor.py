@@ -1,0 +1,113 @@
+"""``penstock doctor``: checks whether this machine has everything that a realm needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from penstock_core.printable import plain
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_server.cli.shared import choosing
+from penstock_server.cli.shared.configuring import SettingsFile
+from penstock_server.cli.shared.output import ListFormat, count, write, write_json
+from penstock_server.parts import registered
+
+if TYPE_CHECKING:
+    from penstock_server.cli.checks.checks import Check
+
+CHECKS: Final = "penstock.checks"
+"""Group of functions that yield a :class:`~penstock_server.cli.checks.checks.Check` for each thing
+they check."""
+FOUND: Final = 1
+"""Exit status when a check has failed."""
+
+_COLOURS: Final = {"ok": "green", "warning": "yellow", "failed": "red"}
+
+
+def register(app: typer.Typer) -> None:
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Data directory to look at.", metavar="DIR")
+    ] = None,
+    settings: SettingsFile = None,
+    spark: Annotated[bool, typer.Option("--spark", help="Start a Spark session, too.")] = False,
+    format: ListFormat = "table",
+) -> None:
+    """Check this machine: installation, data directory, ports, limits, clock, TLS files.
+
+    Nothing is made or changed. Exit status: 0 nothing has failed (there may be warnings), 1
+    something has.
+
+    \b
+    Examples:
+      penstock doctor
+      penstock doctor --data ./data --settings realm.toml --spark
+    """
+    checks = []
+    for check in _checks(data, settings, spark=spark):
+        checks.append(check)
+        if format == "table":
+            show(check)
+    conclude(checks, is_json=format == "json")
+
+
+def conclude(checks: Sequence[Check], *, is_json: bool) -> None:
+    """Count what was found, or print all of it as JSON; exit with 1 if something has failed."""
+    failed = sum(check.status == "failed" for check in checks)
+    if is_json:
+        write_json({"ok": not failed, "checks": checks})
+    else:
+        warned = sum(check.status == "warning" for check in checks)
+        write(f"{count(failed, 'failure')}, {count(warned, 'warning')}")
+    if failed:
+        raise typer.Exit(FOUND)
+
+
+def _checks(data: Path | None, file: Path | None, *, spark: bool) -> Iterator[Check]:
+    from penstock_server.cli.checks import checks
+    from penstock_server.settings import Settings
+
+    yield from checks.installation()
+    chosen = Settings()
+    try:
+        chosen = choosing.chosen(file)
+    except PenstockError as error:
+        remedy = "see `penstock settings` for the options"
+        yield checks.Check("settings", "failed", str(error), remedy=remedy)
+    else:
+        if file is not None:
+            yield checks.Check("settings", "ok", str(file))
+    if data is not None:
+        yield from checks.data_directory(data.expanduser().absolute())
+    yield from checks.ports(chosen)
+    yield from checks.file_limit(chosen)
+    yield from checks.clock(data)
+    yield from checks.eavesdroppers(chosen)
+    yield from checks.certificates(chosen)
+    if spark:
+        yield from _spark()
+
+
+def _spark() -> Iterator[Check]:
+    from penstock_server.cli.checks import checks
+
+    part = registered(CHECKS).get("spark")
+    if part is None:
+        remedy = "pip install 'penstock-realm[spark]'"
+        yield checks.Check("spark", "failed", "penstock-spark is not installed", remedy=remedy)
+    else:
+        yield from part.load()()
+
+
+def show(check: Check) -> None:
+    """Print a check, and what to do about it."""
+    word = typer.style(check.status.ljust(8), fg=_COLOURS[check.status])
+    typer.echo(f"{word} {check.name.ljust(15)}  {plain(check.found)}")
+    if check.remedy and check.status != "ok":
+        typer.echo(f"{' ' * 9}{' ' * 15}  -> {plain(check.remedy)}")

@@ -1,0 +1,430 @@
+"""``penstock durable``: create, show, purge, move and delete durables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from penstock_server.cli.events.events import EventFormat, print_events
+from penstock_server.cli.events.patterns import means_several
+from penstock_server.cli.shared import completing, given
+from penstock_server.cli.shared.asking import Yes, confirm
+from penstock_server.cli.shared.grouping import CommandGroup
+from penstock_server.cli.shared.messages import known_to
+from penstock_server.cli.shared.output import (
+    ListFormat,
+    count,
+    duration,
+    waits,
+    write,
+    write_facts,
+    write_json,
+    write_table,
+)
+from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
+from penstock_server.cli.stores import attributes
+from penstock_server.cli.stores.destinations import First, Last, Selected, chosen_events
+
+if TYPE_CHECKING:
+    from penstock.client.handles.attributes import DurableType
+    from penstock_core.api.durables import DurableInfo, SeekOutcome
+    from penstock_core.api.patterns import PatternDurableInfo
+
+Channel = Annotated[
+    str,
+    typer.Argument(
+        help="Name of the channel.", metavar="CHANNEL", autocompletion=completing.channels
+    ),
+]
+ChannelOrPattern = Annotated[
+    str,
+    typer.Argument(
+        help="Name of the channel; or a pattern, for one durable on each channel that it fits.",
+        metavar="CHANNEL",
+        autocompletion=completing.channels,
+    ),
+]
+Name = Annotated[
+    str,
+    typer.Argument(help="Name of the durable.", metavar="NAME", autocompletion=completing.durables),
+]
+
+commands = typer.Typer(
+    cls=CommandGroup,
+    help="Make, look at, browse, purge, move, unbind and remove durables.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(commands, name="durable")
+
+
+@commands.command()
+@attributes.durable_options
+def create(
+    channel: ChannelOrPattern,
+    name: Name,
+    type: Annotated[
+        str,
+        typer.Option(
+            help="shared, serial or exclusive; deprecated: priority, shared_queued.",
+            autocompletion=completing.durable_types,
+        ),
+    ] = "shared",
+    start: Annotated[
+        str, typer.Option("--from", help="earliest, latest, an event id, or a time (UTC).")
+    ] = "earliest",
+    selector: Annotated[str, typer.Option(help="Only events that match.")] = "",
+    persistent: Annotated[
+        bool | None,
+        typer.Option("--persistent/--volatile", help="Whether it survives a restart."),
+    ] = None,
+    *,
+    url: Url = DEFAULT_URL,
+    **more: Any,
+) -> None:
+    """Make a durable.
+
+    For it the realm keeps what its clients have not acknowledged. With a pattern there is one of
+    the name on each channel that it fits, also on those that are made later: * is any part of a
+    name up to the next /, ** any part across them, ? one character.
+
+    \b
+    Examples:
+      penstock durable create orders billing --selector "price > 5"
+      penstock durable create orders mail --max-deliveries 5 --backoff 1s
+      penstock durable create orders ledger --type serial --strict-order
+      penstock durable create orders accounts --type serial --order-by account
+      penstock durable create "orders/*" billing --type serial
+    """
+    begin, attributes_of = given.start(start), attributes.chosen_of_durable(more)
+    with session(url) as realm:
+        if means_several(realm, channel):
+            over = realm.durables.create(
+                channel,
+                name,
+                type=cast("DurableType", type),
+                start=begin,
+                selector=selector,
+                persistent=persistent,
+                **attributes_of,
+            )
+            many = count(over.channels, "channel")
+            write(f"durable {name} created over {over.pattern}: {type}, on {many} now")
+            return
+        made = realm.channels.get(channel).durables.create(
+            name,
+            type=cast("DurableType", type),  # the realm checks the type
+            start=begin,
+            selector=selector,
+            persistent=persistent,
+            **attributes_of,
+        )
+        outstanding = made.info().outstanding
+    shown = attributes.durable_type_shown(type)
+    write(f"durable {name} created: {shown}, {count(outstanding, 'event')} outstanding")
+
+
+@commands.command("list")
+def list_(
+    channel: Annotated[
+        str | None,
+        typer.Argument(
+            help="Name of the channel; without one: the durables over patterns.",
+            metavar="CHANNEL",
+            autocompletion=completing.channels,
+        ),
+    ] = None,
+    format: ListFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """List the durables of a channel, or those over patterns.
+
+    \b
+    Examples:
+      penstock durable list orders
+      penstock durable list
+    """
+    if channel is None:
+        _list_over_patterns(format, url)
+        return
+    with session(url) as realm:
+        infos = realm.channels.get(channel).durables.list()
+    if format == "json":
+        write_json(infos)
+        return
+    rows = [
+        (
+            info.name,
+            attributes.durable_type_shown(info.type),
+            len(info.clients),
+            info.position,
+            info.outstanding,
+            info.in_flight,
+            info.redelivered,
+            _age(info.oldest_outstanding_ms),
+            info.selector,
+        )
+        for info in infos
+    ]
+    columns = (
+        "durable",
+        "type",
+        "clients",
+        "position",
+        "outstanding",
+        "in flight",
+        "redelivered",
+        "oldest",
+        "selector",
+    )
+    hint = f"no durables; make one with: penstock durable create {channel} NAME"
+    write_table(columns, rows, hint)
+
+
+def _list_over_patterns(format: ListFormat, url: str) -> None:
+    with session(url) as realm:
+        infos = realm.durables.list()
+    if format == "json":
+        write_json(infos)
+        return
+    rows = [
+        (
+            each.pattern,
+            each.name,
+            attributes.durable_type_shown(each.type),
+            each.channels,
+            each.selector,
+        )
+        for each in infos
+    ]
+    columns = ("pattern", "durable", "type", "channels", "selector")
+    hint = 'no durables over patterns; make one with: penstock durable create "PATTERN" NAME'
+    write_table(columns, rows, hint)
+
+
+@commands.command()
+def show(
+    channel: ChannelOrPattern,
+    name: Name,
+    format: ListFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Show a durable: position, what is outstanding, clients.
+
+    \b
+    Example:
+      penstock durable show orders billing
+    """
+    with session(url) as realm:
+        if means_several(realm, channel):
+            over = realm.durables.get(channel, name)
+            if format == "json":
+                write_json(over)
+            else:
+                write_facts(_facts_of_pattern(over))
+            return
+        info = realm.channels.get(channel).durables.get(name).info()
+    if format == "json":
+        write_json(info)
+        return
+    write_facts(_facts(info))
+
+
+def _facts_of_pattern(info: PatternDurableInfo) -> list[tuple[str, str]]:
+    lasting = {True: "survives a restart", False: "ends with the realm"}
+    lasts = "lasts as its channel" if info.persistent is None else lasting[info.persistent]
+    return [
+        ("durable", info.name),
+        ("pattern", info.pattern),
+        ("type", f"{attributes.durable_type_shown(info.type)}, {lasts}"),
+        ("selector", info.selector or "none"),
+        *attributes.of_durable(info),
+        ("channels", f"{info.channels:,} have it now"),
+    ]
+
+
+def _facts(info: DurableInfo) -> list[tuple[str, str]]:
+    lasting = "survives a restart" if info.persistent else "ends with the realm"
+    return [
+        ("durable", info.name),
+        ("channel", info.channel),
+        ("type", f"{attributes.durable_type_shown(info.type)}, {lasting}"),
+        ("selector", info.selector or "none"),
+        *attributes.of_durable(info),
+        ("position", f"{info.position}; events below it were offered or settled"),
+        ("outstanding", f"{count(info.outstanding, 'event')}, {info.in_flight:,} in flight"),
+        ("waiting", waits(info.waiting, info.waiting_until_us)),
+        ("redelivered", f"{info.redelivered:,} of them"),
+        ("oldest", _age(info.oldest_outstanding_ms) or "nothing is outstanding"),
+        ("last read", _ago(info.last_read_ms)),
+        ("clients", ", ".join(info.clients) or "none"),
+    ]
+
+
+def _age(ms: int | None) -> str:
+    return "" if ms is None else duration(ms)
+
+
+def _ago(ms: int | None) -> str:
+    return "not since the realm started" if ms is None else f"{duration(ms)} ago"
+
+
+@commands.command()
+def browse(
+    channel: Channel,
+    name: Name,
+    limit: Annotated[
+        int | None, typer.Option("--count", min=1, help="Stop after so many.", metavar="N")
+    ] = None,
+    format: EventFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Print what is outstanding, in order; nothing changes.
+
+    \b
+    Example:
+      penstock durable browse orders billing --format json
+    """
+    with session(url) as realm:
+        store = realm.channels.get(channel)
+        with store.durables.get(name).browse() as reading:
+            messages = known_to(store)
+            printed = print_events(reading.batches(), format, limit, messages=messages)
+        _say_if_none(printed, name, format)
+
+
+def _say_if_none(printed: int, name: str, style: Any) -> None:
+    if not printed and style == "table":
+        write(f"nothing is outstanding for {name}")
+
+
+@commands.command()
+def purge(
+    channel: Channel,
+    name: Name,
+    first: First = None,
+    last: Last = None,
+    selector: Selected = "",
+    yes: Yes = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Take events off what is outstanding; other durables keep them.
+
+    For shared and serial durables: the others keep no more than a position.
+
+    \b
+    Examples:
+      penstock durable purge orders billing --from 3 --to 5 --yes
+      penstock durable purge orders billing --selector "price < 1" --yes
+    """
+    with session(url) as realm:
+        durable = realm.channels.get(channel).durables.get(name)
+        outstanding = count(durable.info().outstanding, "outstanding event")
+        which = chosen_events(first, last, selector) or "all"
+        confirm(f"Take {which} of the {outstanding} off {name}?", yes=yes)
+        purged = durable.purge(start=first, end=last, selector=selector)
+    write(f"durable {name}: {count(purged, 'event')} purged")
+
+
+@commands.command()
+def seek(
+    channel: Channel,
+    name: Name,
+    to: Annotated[str, typer.Option(help="earliest, latest, an event id, or a time (UTC).")],
+    preview: Annotated[
+        bool, typer.Option("--preview", help="Only tell what would change.")
+    ] = False,
+    yes: Yes = False,
+    format: ListFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Have a durable go on from another place, back or forward.
+
+    What is stored from there on comes, also what was acknowledged. What was outstanding
+    before it is skipped. Subscriptions stay.
+
+    \b
+    Examples:
+      penstock durable seek orders billing --to earliest --preview
+      penstock durable seek orders billing --to 2026-05-04T12:00:00 --yes
+      penstock durable seek orders billing --to latest --yes
+    """
+    place = given.start(to)
+    with session(url) as realm:
+        durable = realm.channels.get(channel).durables.get(name)
+        if preview:
+            _told(name, durable.seek(place, preview=True), format, verb="would go on")
+            return
+        if not yes:
+            would = durable.seek(place, preview=True)
+            confirm(
+                f"Move {name} to {would.position}, with {count(would.again, 'event')} to come "
+                f"again, {would.skipped:,} skipped and {would.taken_back:,} taken back from "
+                "clients?",
+                yes=yes,
+            )
+        _told(name, durable.seek(place), format, verb="goes on")
+
+
+def _told(name: str, outcome: SeekOutcome, format: str, verb: str) -> None:
+    if format == "json":
+        write_json(outcome)
+        return
+    write(f"durable {name} {verb} from {outcome.position}")
+    gone = ", ".join(f"{number:,} {cause}" for cause, number in outcome.gone.items())
+    write_facts(
+        [
+            ("again", f"{count(outcome.again, 'event')} that were not outstanding"),
+            ("skipped", f"{count(outcome.skipped, 'event')} that were outstanding"),
+            ("taken back", f"{count(outcome.taken_back, 'event')} from clients' hands"),
+            ("outstanding", f"{count(outcome.outstanding, 'event')} then"),
+            ("gone", f"{gone}; these come no more" if gone else "none"),
+        ]
+    )
+
+
+@commands.command()
+def unbind(channel: Channel, name: Name, yes: Yes = False, url: Url = DEFAULT_URL) -> None:
+    """End all subscriptions of a durable; what they held goes back.
+
+    For an exclusive durable whose client hangs: the next may subscribe.
+
+    \b
+    Example:
+      penstock durable unbind orders audit --yes
+    """
+    with session(url) as realm:
+        durable = realm.channels.get(channel).durables.get(name)
+        clients = count(len(durable.info().clients), "client")
+        confirm(f"End the subscriptions of {clients} of {name}?", yes=yes)
+        ended = durable.unbind()
+    write(f"durable {name}: {count(ended, 'subscription')} ended")
+
+
+@commands.command()
+def delete(channel: ChannelOrPattern, name: Name, yes: Yes = False, url: Url = DEFAULT_URL) -> None:
+    """End a durable for good; what only it kept leaves the channel. With a pattern, on all its
+    channels.
+
+    \b
+    Examples:
+      penstock durable delete orders billing --yes
+      penstock durable delete "orders/*" billing --yes
+    """
+    with session(url) as realm:
+        if means_several(realm, channel):
+            over = realm.durables.get(channel, name)
+            many = count(over.channels, "channel")
+            confirm(f"Delete {name} over {over.pattern}, on {many}, with what it keeps?", yes=yes)
+            realm.durables.delete(channel, name)
+            write(f"durable {name} over {over.pattern} deleted")
+            return
+        durables = realm.channels.get(channel).durables
+        outstanding = count(durables.get(name).info().outstanding, "outstanding event")
+        confirm(f"Delete {name} with {outstanding}?", yes=yes)
+        durables.delete(name)
+    write(f"durable {name} deleted")

@@ -1,0 +1,210 @@
+"""Prints events: as a table, JSON lines, or an Arrow stream."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+
+import typer
+
+from penstock_core.columns.documents import document_of
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_server.cli.shared.messages import shown
+from penstock_server.cli.shared.output import TextTable, note, write, write_json_line
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock_core.columns.events.batch import EventBatch
+    from penstock_core.columns.events.event import Event, Origin
+    from penstock_core.columns.protobuf import Messages
+
+    OfChannel = Callable[[str], Messages | None]
+    """Gives the decoder of a channel's Protocol Buffers messages; None: it has none."""
+
+Format = Literal["table", "json", "arrow"]
+
+EventFormat = Annotated[
+    Format,
+    typer.Option("--format", help="For people; JSON lines; an Arrow IPC stream (at the end)."),
+]
+
+
+class Printer(Protocol):
+    def add(self, batch: EventBatch, taken: int) -> None:
+        """Print the first ``taken`` events of a batch; they are written on return."""
+        ...
+
+    def close(self) -> None:
+        """Print what is still pending."""
+        ...
+
+
+def printer(
+    style: Format, messages: Messages | None = None, *, of_channel: OfChannel | None = None
+) -> Printer:
+    """A printer; ``messages`` decodes Protocol Buffers data. With ``of_channel`` instead, which
+    gives them for a channel, each event says which channel it is of. Raises ``InvalidArgument`` for
+    Arrow on a terminal."""
+    if style == "json":
+        return _Lines(messages, of_channel)
+    if style == "table":
+        return _Rows(messages, of_channel)
+    if sys.stdout.isatty():
+        raise InvalidArgument("an Arrow stream is binary; redirect it to a file: > events.arrow")
+    return _Stream(tells_channels=of_channel is not None)
+
+
+def print_events(
+    batches: Iterable[EventBatch],
+    style: Format,
+    limit: int | None = None,
+    *,
+    messages: Messages | None = None,
+    of_channel: OfChannel | None = None,
+) -> int:
+    """Print arriving events, at most ``limit``; gives their number.
+
+    The next batch is asked for only when the one before is printed.
+    """
+    printed = 0
+    with closing(printer(style, messages, of_channel=of_channel)) as out:
+        for batch in batches:
+            taken = len(batch) if limit is None else min(len(batch), limit - printed)
+            out.add(batch, taken)
+            printed += taken
+            if printed == limit:
+                break
+    return printed
+
+
+class _Rows:
+    """A line for each event; a new header when the properties change."""
+
+    def __init__(self, messages: Messages | None, of_channel: OfChannel | None = None) -> None:
+        self._messages = messages
+        self._of_channel = of_channel
+        self._table: TextTable | None = None
+        self._names: tuple[str, ...] = ()
+
+    def add(self, batch: EventBatch, taken: int) -> None:
+        self.write(islice(batch, taken))
+
+    def write(self, events: Iterable[Event]) -> None:
+        lines = [self._line(event) for event in events]
+        names = tuple(dict.fromkeys(name for fields in lines for name in fields))
+        if self._table is None or not set(names) <= set(self._names):
+            if self._table is not None:
+                write("")
+            self._names = (*self._names, *(name for name in names if name not in self._names))
+            self._table = TextTable(self._names)
+        self._table.write([fields.get(name) for name in self._names] for fields in lines)
+        sys.stdout.flush()
+
+    def _line(self, event: Event) -> dict[str, Any]:
+        if self._of_channel is None:
+            return _fields(event, self._messages)
+        channel = _channel(event)
+        fields = _fields(event, self._of_channel(channel))
+        if "channel" in fields:  # a property
+            fields["properties.channel"] = fields.pop("channel")
+        return {"channel": channel, **fields}
+
+    def close(self) -> None:
+        pass
+
+
+def print_rows(events: Iterable[Event], messages: Messages | None = None) -> None:
+    """Print a table of events."""
+    _Rows(messages).write(events)
+
+
+def _fields(event: Event, messages: Messages | None) -> dict[str, Any]:
+    fields: dict[str, Any] = {"event_id": event.event_id, "published": event.published}
+    if event.redelivery_count:
+        fields["redelivered"] = event.redelivery_count
+    if event.is_delta:
+        fields["is_delta"] = True
+    if event.tag is not None:
+        fields["tag"] = event.tag
+    if event.origin is not None:
+        fields["came_from"] = _whence(event.origin)
+    fields["data"] = shown(event, messages)
+    for name, value in event.properties.items():
+        fields[f"properties.{name}" if name in fields else name] = value
+    return fields
+
+
+def _channel(event: Event) -> str:
+    from penstock.client.reading.received import channel_of
+
+    return channel_of(event)
+
+
+def _whence(origin: Origin) -> str:
+    said = " ".join(origin.reason.split())
+    why = f": {said}" if said else ""
+    return f"{origin.store} {origin.event_id}, {origin.cause}{why}"
+
+
+class _Lines:
+    """A JSON object for each event, which ``penstock publish --file`` accepts."""
+
+    def __init__(self, messages: Messages | None, of_channel: OfChannel | None) -> None:
+        self._messages = messages
+        self._of_channel = of_channel
+
+    def add(self, batch: EventBatch, taken: int) -> None:
+        for event in islice(batch, taken):
+            if self._of_channel is None:
+                document = document_of(event, self._messages)
+            else:
+                channel = _channel(event)
+                document = {"channel": channel, **document_of(event, self._of_channel(channel))}
+            write_json_line(document)
+        sys.stdout.flush()
+
+    def close(self) -> None:
+        pass
+
+
+class _Stream:
+    """One Arrow stream of all events, written at the end, because a stream has one schema."""
+
+    def __init__(self, *, tells_channels: bool = False) -> None:
+        self._batches: list[pa.RecordBatch] = []
+        self._tells_channels = tells_channels
+        self._channels: list[str] = []
+        """The channel of each event."""
+
+    def add(self, batch: EventBatch, taken: int) -> None:
+        self._batches.append(batch.to_arrow().slice(0, taken))
+        if self._tells_channels and taken:
+            self._channels += [_channel(batch[0])] * taken
+
+    def close(self) -> None:
+        from pyarrow import ipc
+
+        table = one_table(self._batches)
+        if self._tells_channels:
+            table = _with_channels(table, self._channels)
+        with ipc.new_stream(sys.stdout.buffer, table.schema) as out:
+            out.write_table(table)
+
+
+def _with_channels(table: pa.Table, channels: list[str]) -> pa.Table:
+    import pyarrow as pa
+
+    named = ["properties.channel" if name == "channel" else name for name in table.column_names]
+    column = pa.array(channels, pa.string()).dictionary_encode()
+    return table.rename_columns(named).add_column(0, "channel", column)
+
+
+def one_table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    """Stored batches under one schema that fits all of them."""
+    from penstock_core.columns.events.lifted_columns import table_of, typed_note
+
+    return table_of(batches, told=lambda names: note(typed_note(names)))

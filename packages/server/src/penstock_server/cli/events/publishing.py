@@ -1,0 +1,341 @@
+"""``penstock publish``: publishes one event, or a file of them; ``penstock queue push`` uses it,
+too."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from datetime import datetime
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+import typer
+
+from penstock_core.columns.documents import event_of
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_server.cli.shared import completing, given
+from penstock_server.cli.shared.messages import known_to
+from penstock_server.cli.shared.output import count, moment, write
+from penstock_server.cli.shared.progress import progress
+from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
+from penstock_server.cli.stores.attributes import Attribute, Command, with_options
+
+if TYPE_CHECKING:
+    from penstock.client.sync.sync import Channel, Queue, Session
+    from penstock_core.api.requests import Kind
+    from penstock_core.columns.events.event import Event
+    from penstock_server.cli.shared.files import FileEvents, OpenedFile
+
+RATED_EVENTS = 1_000
+"""Events below which no rate is shown, because it would mean nothing."""
+
+Data = Annotated[
+    str | None,
+    typer.Argument(help="Data of the event; - reads it from standard input.", metavar="DATA"),
+]
+File = Annotated[
+    str | None,
+    typer.Option(
+        help="Publish the events of a file: .ndjson, .csv, .parquet, .arrow; - is ndjson from "
+        "standard input.",
+        metavar="FILE",
+    ),
+]
+Properties = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--property",
+        "-p",
+        help="A property: price=9.5, open=true, zip:string=0815. Types: string, int, float, "
+        "bool, time, json, null.",
+        metavar="K=V",
+    ),
+]
+Tag = Annotated[str | None, typer.Option(help="A word to tell events apart by.")]
+Ttl = Annotated[str | None, typer.Option(help="How long the event stays: 500ms, 10s, 5m, 2h, 1d.")]
+Priority = Annotated[int | None, typer.Option(min=0, max=9, help="0 to 9.")]
+
+OF_EVENTS: Final = (
+    Attribute("properties", Properties, lambda written: given.properties(written or []) or None),
+    Attribute("tag", Tag),
+    Attribute("ttl", Ttl, given.milliseconds),
+    Attribute("priority", Priority),
+    Attribute(
+        "persistent",
+        Annotated[
+            bool | None,
+            typer.Option(
+                "--persistent/--volatile", help="Where the type is mixed: survive a restart?"
+            ),
+        ],
+    ),
+    Attribute(
+        "transient",
+        Annotated[
+            bool | None,
+            typer.Option("--transient", help="Only for those who are there; it is not stored."),
+        ],
+        only="channel",
+    ),
+    Attribute(
+        "deliver_at",
+        Annotated[
+            str | None,
+            typer.Option(
+                help="Publish it later: at a time (UTC), or after a wait, +30 (seconds), +5m.",
+                metavar="TIME",
+            ),
+        ],
+        given.delivery,
+    ),
+)
+"""The parts of an event besides its data."""
+
+MessageType = Annotated[
+    str | None,
+    typer.Option(
+        "--message",
+        help="DATA, or each line of an .ndjson file, is a Protocol Buffers message of this type, "
+        "as JSON.",
+        metavar="TYPE",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("publish")(publish)
+
+
+def event_options(kind: Kind) -> Callable[[Command], Command]:
+    """Add an option for each part of an event to a command; those parts are in ``**written``."""
+    taken = [(each, None) for each in OF_EVENTS if each.only in (None, kind)]
+    return lambda command: with_options(command, taken)
+
+
+@event_options("channel")
+def publish(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="Name of the channel.", metavar="NAME", autocompletion=completing.channels
+        ),
+    ],
+    data: Data = None,
+    file: File = None,
+    *,
+    message: MessageType = None,
+    delta: Annotated[
+        bool,
+        typer.Option("--delta", help="On a merge channel: the key, and the properties to change."),
+    ] = False,
+    url: Url = DEFAULT_URL,
+    **written: Any,
+) -> None:
+    """Publish events and wait until they are stored safely.
+
+    In a file a column, or a field of a JSON object, is a property, except data, tag, ttl,
+    priority, persistent and deliver_at, which mean what they say.
+
+    \b
+    Examples:
+      penstock publish orders "hello" --property price=9.5 --tag new
+      penstock publish orders "good morning" --deliver-at 2030-05-04T08:00
+      penstock publish rates --delta -p ccy=EUR -p ask=5.0
+      penstock publish orders --file orders.parquet
+      penstock publish orders --message shop.Order '{"sku": "a", "count": 2}'
+    """
+    send(
+        "channel",
+        name,
+        data,
+        file=file,
+        parts=parts_of(written),
+        url=url,
+        message=message,
+        delta=delta,
+    )
+
+
+def parts_of(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of an event that were given, as the client takes them."""
+    parts = {}
+    for each in OF_EVENTS:
+        value = written.get(each.name)
+        if value is not None and each.parse is not None:
+            value = each.parse(value)
+        if value is not None:
+            parts[each.name] = value
+    return parts
+
+
+def send(
+    kind: Kind,
+    name: str,
+    data: str | None,
+    file: str | None,
+    parts: dict[str, Any],
+    url: str,
+    *,
+    message: str | None = None,
+    delta: bool = False,
+) -> None:
+    """Publish the given event or file on a channel, or push it to a queue."""
+    if message is not None and delta:
+        raise typer.BadParameter(
+            "--delta changes properties and a message is data; give one of them"
+        )
+    if file is not None:
+        if data is not None or parts:
+            raise typer.BadParameter("--file contains whole events; leave out DATA and its options")
+        _publish_file(kind, name, file, url=url, message=message, delta=delta)
+        return
+    if data is None and (message is not None or not parts):
+        wanted = "the message as DATA" if message is not None else "DATA, a --property"
+        raise typer.BadParameter(f"give {wanted} or a --file")
+    body = data_of(data)
+    with session(url) as realm:
+        target = _target(realm, kind, name, delta=delta)
+        if message is None:
+            number = target.one(body, **parts)
+        else:
+            number = target.many([target.store.messages().event(message, body, **parts)])[0]
+    at: datetime | None = parts.get("deliver_at")
+    if at is None:
+        write(f"event {number} {target.done} {target.store.name}")
+    else:
+        write(f"event scheduled on {target.store.name} for {moment(at)}, number {number}")
+
+
+def data_of(written: str | None) -> bytes:
+    """Return the bytes of a DATA argument; ``-`` reads them from standard input."""
+    # A shell passes bytes, not characters: fsencode gives back those that are not UTF-8, too.
+    return sys.stdin.buffer.read() if written == "-" else os.fsencode(written or "")
+
+
+class Target(NamedTuple):
+    """Where events are published."""
+
+    store: Channel | Queue
+    one: Callable[..., int]
+    many: Callable[[Sequence[Event]], range]
+    table: Callable[[Any], range]
+    done: str
+
+
+def _target(realm: Session, kind: Kind, name: str, *, delta: bool = False) -> Target:
+    if kind == "queue":
+        queue = realm.queues.get(name)
+        return Target(queue, queue.push, queue.push_many, table=queue.push_table, done="pushed to")
+    channel = realm.channels.get(name)
+    if delta:
+        return _deltas_to(channel)
+    return Target(
+        channel,
+        channel.publish,
+        channel.publish_many,
+        table=channel.publish_table,
+        done="published on",
+    )
+
+
+def _deltas_to(channel: Channel) -> Target:
+    """A target that publishes deltas to a channel."""
+    from penstock_core.columns.events.event import Event
+
+    def one(data: bytes, **parts: Any) -> int:
+        return channel.publish_many([Event(data, is_delta=True, **parts)])[0]
+
+    def many(events: Sequence[Event]) -> range:
+        return channel.publish_many(
+            [
+                Event(
+                    event.data,
+                    tag=event.tag,
+                    properties=event.properties,
+                    headers=event.headers,
+                    ttl=event.ttl,
+                    deliver_at=event.deliver_at,
+                    is_delta=True,
+                )
+                for event in events
+            ]
+        )
+
+    def table(rows: Any) -> range:
+        return channel.publish_table(rows, delta=True)
+
+    return Target(channel, one, many, table=table, done="published on")
+
+
+# --- files --------------------------------------------------------------------------------
+
+
+def _publish_file(
+    kind: Kind, name: str, file: str, url: str, *, message: str | None, delta: bool
+) -> None:
+    from penstock_server.cli.shared.files import LINES, open_events
+
+    if message is not None and file != "-" and not file.lower().endswith(LINES):
+        raise typer.BadParameter(f"messages are read from lines of JSON: {' or '.join(LINES)}")
+    with session(url) as realm:
+        target = _target(realm, kind, name, delta=delta)
+        if message is None:
+            parse = partial(event_of, messages=known_to(target.store))
+        else:
+            parse = partial(target.store.messages().event, message)
+        opened = open_events(file, parse)
+        begun = perf_counter()
+        first, last, published, waits = _publish_pieces(target, opened)
+        took_s = perf_counter() - begun
+    if not published:
+        write(f"no events in {file}")
+        return
+    rate = f", {published / took_s:,.0f} a second" if published >= RATED_EVENTS else ""
+    done, given_are = ("scheduled on", "numbers") if waits else (target.done, "ids")
+    write(
+        f"{count(published, 'event')} {done} {target.store.name}, {given_are} {first} .. {last}, "
+        f"in {took_s:.1f} s{rate}"
+    )
+
+
+def _publish_pieces(target: Target, opened: OpenedFile) -> tuple[int, int, int, bool]:
+    """Publish each piece in one step; gives the first and last id, their number, and whether they
+    are scheduled."""
+    first = last = -1
+    published, waits = 0, False
+    with closing(opened.pieces), progress("publishing", opened.total) as seen:
+        try:
+            for piece in opened.pieces:
+                if not len(piece.events):
+                    continue
+                ids = _publish_piece(target, piece)
+                first, last = ids[0] if first < 0 else first, ids[-1]
+                published += len(ids)
+                waits = waits or _waits(piece)
+                seen.reached(piece.read)
+        except PenstockError as error:
+            if not published:
+                raise
+            raise type(error)(
+                f"{error}; {count(published, 'event')} before it were published, ids "
+                f"{first} .. {last}"
+            ) from error
+    return first, last, published, waits
+
+
+def _publish_piece(target: Target, piece: FileEvents) -> range:
+    if isinstance(piece.events, list):
+        return target.many(piece.events)
+    return target.table(piece.events)
+
+
+def _waits(piece: FileEvents) -> bool:
+    """Whether the events of a piece are scheduled; the realm accepts all or none of a piece as
+    such."""
+    if isinstance(piece.events, list):
+        return piece.events[0].deliver_at is not None
+    columns = piece.events.schema.names
+    return "deliver_at" in columns and not piece.events.column("deliver_at").null_count

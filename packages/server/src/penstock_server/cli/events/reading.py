@@ -1,0 +1,371 @@
+"""``penstock subscribe`` and ``penstock browse``: print the events of a channel."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
+
+import typer
+
+from penstock_core.vocabulary.errors import ConnectionLost, IllegalState
+from penstock_server.cli.events.events import EventFormat, Format, Printer, print_events, printer
+from penstock_server.cli.events.patterns import FetchedInTurn, MessagesOfChannels, means_several
+from penstock_server.cli.shared import completing, given
+from penstock_server.cli.shared.messages import known_to
+from penstock_server.cli.shared.output import note, write
+from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
+
+if TYPE_CHECKING:
+    from penstock.client.reading.start_positions import StartLike
+    from penstock.client.sync.sync import Session
+    from penstock.client.sync.sync_delivered import DeliveredBatch
+    from penstock_core.columns.events.batch import EventBatch
+
+FETCH_EVENTS = 1_000
+"""Most events of a durable held at a time, which a crash would have delivered again."""
+ROLLED_BACK = 10
+"""Most events that ``--rollback`` reads, unless the command says otherwise."""
+WAIT_S = 0.1
+"""Seconds of a single wait: Ctrl-C that arrives as a wait begins is noticed only after it."""
+
+Name = Annotated[
+    str,
+    typer.Argument(help="Name of the channel.", metavar="NAME", autocompletion=completing.channels),
+]
+NameOrPattern = Annotated[
+    str,
+    typer.Argument(
+        help="Name of the channel; or a pattern, or several names and patterns between commas.",
+        metavar="NAME",
+        autocompletion=completing.channels,
+    ),
+]
+Selector = Annotated[
+    str, typer.Option(help="Only events that match, e.g. \"price > 5 AND sku LIKE 'a%'\".")
+]
+Count = Annotated[
+    int | None, typer.Option("--count", min=1, help="Stop after so many events.", metavar="N")
+]
+
+
+Archive = Annotated[
+    str | None,
+    typer.Option(
+        help="A table with events that have left, instead of the channel's own archive; "
+        "'' for none.",
+        metavar="URI",
+    ),
+]
+
+
+BatchT = TypeVar("BatchT", bound="EventBatch", covariant=True)
+
+
+class _BatchSource(Protocol[BatchT]):
+    """What is read batch by batch."""
+
+    def next_batch(self, timeout: float | None = None) -> BatchT | None:
+        """The next one; None: none came in time."""
+        ...
+
+
+def register(app: typer.Typer) -> None:
+    app.command("subscribe")(subscribe)
+    app.command("browse")(browse)
+
+
+def subscribe(
+    name: NameOrPattern,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="earliest, latest, an event id, or a time (UTC). [default: latest]",
+            metavar="START",
+        ),
+    ] = None,
+    selector: Selector = "",
+    limit: Count = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=0, help="Stop when nothing comes for so long.", metavar="SECONDS"),
+    ] = None,
+    durable: Annotated[
+        str | None,
+        typer.Option(
+            help="Consume a durable: what is printed is acknowledged, or as --rollback or --reject "
+            "say.",
+            metavar="NAME",
+            autocompletion=completing.durables,
+        ),
+    ] = None,
+    rollback: Annotated[
+        bool,
+        typer.Option(
+            "--rollback",
+            help="With --durable: give back all that is printed, at the end; 10 events unless "
+            "--count says otherwise.",
+        ),
+    ] = False,
+    delay: Annotated[
+        str,
+        typer.Option(
+            help="With --rollback: how long the events wait before they come again: 5s.",
+            metavar="TIME",
+        ),
+    ] = "",
+    reject: Annotated[
+        str,
+        typer.Option(
+            help="With --durable: send what is printed to the dead event store, with this reason.",
+            metavar="REASON",
+        ),
+    ] = "",
+    merged: Annotated[
+        bool, typer.Option("--merged", help="On a merge channel: whole events, never deltas.")
+    ] = False,
+    archive: Archive = None,
+    format: EventFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Print events as they come, until Ctrl-C. Those that have left the channel come from its
+    archive, where it has one.
+
+    A pattern means all channels that it fits, also those that are made meanwhile, which are read
+    from their first event: * is any part of a name up to the next /, ** any part across them,
+    ? one character.
+
+    \b
+    Examples:
+      penstock subscribe orders --from earliest --selector "price > 5"
+      penstock subscribe orders --from 2026-05-04T12:00 --count 10 --format json
+      penstock subscribe orders --durable billing --timeout 1
+      penstock subscribe rates --from earliest --merged
+      penstock subscribe "orders/*" --format json
+      penstock subscribe "orders/*" --durable billing
+      penstock subscribe orders --durable billing --count 1 --reject "unknown"
+      penstock subscribe orders --durable billing --count 1 --rollback --delay 5m
+    """
+    if durable is not None:
+        _check_for_durable(start, selector, archive, format=format, merged=merged)
+    settling = _settling(durable, reject, delay, rolls_back=rollback)
+    if rollback:
+        limit = _held_at_once(limit)
+    begin = given.start(start or "latest")
+    with session(url) as realm:
+        if means_several(realm, name):
+            if archive is not None:
+                raise typer.BadParameter("a pattern reads no archives; leave out --archive")
+            printed = _subscribe_all(
+                realm,
+                name,
+                begin,
+                selector=selector,
+                limit=limit,
+                timeout=timeout,
+                durable=durable,
+                merged=merged,
+                format=format,
+                settling=settling,
+            )
+            if not printed and format == "table":
+                note("no events came")
+            return
+        channel = realm.channels.get(name)
+        if durable is not None:
+            out = printer(format, known_to(channel))
+            printed = _consume(
+                channel.durables.get(durable), out, limit, timeout=timeout, settling=settling
+            )
+        else:
+            wanted = channel.subscribe(
+                start=begin, selector=selector, merged=merged, archive=archive
+            )
+            with wanted as reading:
+                say_waiting(channel.name, timeout)
+                batches, messages = _live(reading, timeout), known_to(channel)
+                printed = print_events(batches, format, limit, messages=messages)
+    if not printed and format == "table":
+        note("no events came")
+
+
+def _check_for_durable(
+    start: str | None, selector: str, archive: str | None, format: EventFormat, *, merged: bool
+) -> None:
+    """Raises ``BadParameter`` for what a durable does not go with."""
+    if start is not None or selector:
+        raise typer.BadParameter(
+            "a durable has its own start and selector: set --from and --selector with penstock "
+            "durable create"
+        )
+    if archive is not None:
+        raise typer.BadParameter("a durable reads from the channel only; leave out --archive")
+    if merged:
+        raise typer.BadParameter("a durable always delivers whole events; leave out --merged")
+    if format == "arrow":
+        raise typer.BadParameter(
+            "an Arrow stream is written only at the end, but events of a durable are acknowledged "
+            "one by one; use --format json"
+        )
+
+
+def _held_at_once(limit: int | None) -> int:
+    """How many events ``--rollback`` reads. Raises ``BadParameter`` for too many."""
+    if limit is None:
+        return ROLLED_BACK
+    if limit > FETCH_EVENTS:
+        raise typer.BadParameter(
+            f"--rollback holds all it prints, so --count may not exceed {FETCH_EVENTS}"
+        )
+    return limit
+
+
+def _subscribe_all(
+    realm: Session,
+    pattern: str,
+    begin: StartLike,
+    selector: str,
+    limit: int | None,
+    timeout: float | None,
+    durable: str | None,
+    merged: bool,
+    format: Format,
+    settling: _Settling,
+) -> int:
+    """Print the events of all channels of a pattern, each with its channel; gives their number."""
+    known = MessagesOfChannels(realm)
+    if durable is not None:
+        seats = FetchedInTurn(realm, pattern, durable)
+        say_waiting(pattern, timeout)
+        return _consume(
+            seats, printer(format, of_channel=known), limit, timeout=timeout, settling=settling
+        )
+    reading = realm.subscribe(pattern, start=begin, selector=selector, merged=merged)
+    with reading:
+        say_waiting(pattern, timeout)
+        return print_events(_live(reading, timeout), format, limit, of_channel=known)
+
+
+def say_waiting(name: str, timeout: float | None) -> None:
+    """Tell a person at the terminal that the command waits."""
+    if timeout is None and sys.stderr.isatty():
+        note(f"waiting for events on {name}; Ctrl-C ends")
+
+
+def _live(reading: _BatchSource[BatchT], timeout: float | None) -> Iterator[BatchT]:
+    """Yield batches until nothing comes for ``timeout`` seconds."""
+    idle_s = 0.0
+    while timeout is None or idle_s <= timeout:
+        batch = reading.next_batch(WAIT_S)
+        if batch is None:
+            idle_s += WAIT_S
+        else:
+            idle_s = 0.0
+            yield batch
+
+
+class _Fetched(Protocol):
+    """A durable, or those of one name on several channels."""
+
+    def fetch_batches(self, count: int, timeout: float, /) -> list[DeliveredBatch]: ...
+    def close(self) -> None: ...
+
+
+def _consume(
+    durable: _Fetched,
+    out: Printer,
+    limit: int | None,
+    timeout: float | None,
+    settling: _Settling,
+) -> int:
+    """Print events, then settle them: after a crash between the two they are delivered again."""
+    printed, idle_s = 0, 0.0
+    with closing(durable), closing(out):
+        while printed != limit and (timeout is None or idle_s <= timeout):
+            wanted = FETCH_EVENTS if limit is None else min(FETCH_EVENTS, limit - printed)
+            batches = durable.fetch_batches(wanted, WAIT_S)
+            idle_s = 0.0 if batches else idle_s + WAIT_S
+            for batch in batches:
+                out.add(batch, len(batch))
+                settling.settle(batch)
+                printed += len(batch)
+        settling.give_back()
+    return printed
+
+
+class _Settled(Protocol):
+    """An event of a durable, or a batch of them."""
+
+    def ack(self) -> None: ...
+    def rollback(self, *, delay: float | None = None) -> None: ...
+    def reject(self, reason: str) -> None: ...
+
+
+class _Settling:
+    """What becomes of the events of a durable once they are printed."""
+
+    def __init__(self, reason: str, delay_s: float | None, *, rolls_back: bool) -> None:
+        self._reason = reason
+        self._delay_s = delay_s
+        self._rolls_back = rolls_back
+        self._held: list[_Settled] = []
+        """What is given back at the end: any earlier it would come again while this reads."""
+
+    def settle(self, printed: _Settled) -> None:
+        if self._rolls_back:
+            self._held.append(printed)
+        elif self._reason:
+            printed.reject(self._reason)
+        else:
+            try:
+                printed.ack()
+            except (IllegalState, ConnectionLost) as error:
+                note(f"not acknowledged: {error}")
+
+    def give_back(self) -> None:
+        for each in self._held:
+            each.rollback(delay=self._delay_s)
+
+
+def _settling(durable: str | None, reason: str, delay: str, *, rolls_back: bool) -> _Settling:
+    if durable is None and (rolls_back or reason):
+        raise typer.BadParameter("--rollback and --reject need --durable")
+    if rolls_back and reason:
+        raise typer.BadParameter("--reject takes the place of --rollback; give one")
+    if delay and not rolls_back:
+        raise typer.BadParameter("--delay needs --rollback")
+    delay_s = given.milliseconds(delay) / 1_000 if delay else None
+    return _Settling(reason, delay_s, rolls_back=rolls_back)
+
+
+def browse(
+    name: Name,
+    first: Annotated[int, typer.Option("--from", min=0, help="First event.", metavar="ID")] = 0,
+    last: Annotated[int | None, typer.Option("--to", help="Last event.", metavar="ID")] = None,
+    selector: Selector = "",
+    limit: Count = None,
+    archived: Annotated[
+        bool, typer.Option("--archived", help="Also those that have left, from the archive.")
+    ] = False,
+    archive: Archive = None,
+    format: EventFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Print the events that are stored now, and end.
+
+    \b
+    Examples:
+      penstock browse orders --from 100 --to 199
+      penstock browse orders --archived --selector "price > 5"
+      penstock browse orders --selector "price > 5" --format arrow > orders.arrow
+    """
+    with session(url) as realm:
+        channel = realm.channels.get(name)
+        where = archive if archived or archive is not None else ""
+        with channel.browse(start=first, end=last, selector=selector, archive=where) as reading:
+            messages = known_to(channel)
+            printed = print_events(reading.batches(), format, limit, messages=messages)
+    if not printed and format == "table":
+        write(f"no such events on {channel.name}")

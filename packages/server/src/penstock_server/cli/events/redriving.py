@@ -1,0 +1,93 @@
+"""``penstock redrive``: publish dead events again (SEM T10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from penstock_server.cli.shared import completing
+from penstock_server.cli.shared.output import ListFormat, count, write, write_json
+from penstock_server.cli.shared.progress import ProgressDisplay, is_seen, progress
+from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
+from penstock_server.cli.stores.destinations import find
+
+if TYPE_CHECKING:
+    from penstock.client.sync.sync import Session
+    from penstock_core.api.joins import Redriven
+
+T = TypeVar("T")
+
+LOOK_S = 0.2
+"""Seconds between two queries for the progress."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("redrive")(redrive)
+
+
+def redrive(
+    store: Annotated[
+        str,
+        typer.Argument(
+            help="The channel or queue with the dead events.",
+            metavar="DES",
+            autocompletion=completing.stores,
+        ),
+    ],
+    to: Annotated[
+        str,
+        typer.Option(help="Where all of them go. [default: where each came from]", metavar="NAME"),
+    ] = "",
+    selector: Annotated[str, typer.Option(help="Only events that match.")] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be moved.")
+    ] = False,
+    format: ListFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Publish dead events again, each once, and take them out of their store.
+
+    What was broken off goes on where it was when it is run again.
+
+    \b
+    Examples:
+      penstock redrive dead/orders --dry-run
+      penstock redrive dead/orders --to orders --selector "price > 5"
+    """
+    with session(url) as realm:
+        done = redriven(realm, store, to, selector=selector, dry_run=dry_run)
+    if format == "json":
+        write_json(done)
+        return
+    verb = "would be moved" if done.dry_run else "moved"
+    write(f"{count(done.moved, 'event')} {verb} from {store}, {done.left:,} left")
+    for name, moved in sorted(done.destinations.items()):
+        write(f"  {name}  {moved:,}")
+
+
+def redriven(realm: Session, store: str, to: str, selector: str, *, dry_run: bool) -> Redriven:
+    """Redrive, with the progress shown at a terminal."""
+
+    def work() -> Redriven:
+        return realm.redrive(store, to, selector=selector, dry_run=dry_run)
+
+    if dry_run or not is_seen():
+        return work()
+    found = find(realm, store)
+    before = found.info()
+    with progress("redriving", before.events) as seen:
+        return watched(
+            work, lambda: found.info().counters.redriven - before.counters.redriven, seen
+        )
+
+
+def watched(work: Callable[[], T], done: Callable[[], int], seen: ProgressDisplay) -> T:
+    """Run ``work``, and show meanwhile how much of it is done."""
+    with ThreadPoolExecutor(1) as worker:
+        result: Future[T] = worker.submit(work)
+        while wait([result], timeout=LOOK_S).not_done:
+            seen.reached(done())
+        return result.result()

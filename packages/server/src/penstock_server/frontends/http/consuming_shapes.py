@@ -1,0 +1,127 @@
+"""Bodies and answers of consumers over HTTP (SEM H)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from penstock_core.channel.timeouts import ACK_TIMEOUT_MS_MIN
+from penstock_core.vocabulary.backoff import DELAY_MS_MAX
+from penstock_server.frontends.http.shapes import (
+    LIMIT_DEFAULT,
+    Answer,
+    EventAnswer,
+    Id,
+    Moment,
+    Name,
+    RequestBody,
+    Selector,
+)
+
+FETCH_MAX = 10_000
+"""Most events of one batch."""
+LEASE_MS_MAX = 12 * 3_600_000
+WAIT_MS_MAX = 30_000
+IDS_MAX = 10_000
+
+LeaseMs = Annotated[
+    int,
+    Meta(
+        ge=ACK_TIMEOUT_MS_MIN,
+        le=LEASE_MS_MAX,
+        description="For how long the client has the events, in milliseconds.",
+    ),
+]
+
+
+class Fetch(RequestBody, frozen=True):
+    count: Annotated[int, Meta(ge=1, le=FETCH_MAX, description="Most events of the batch.")] = (
+        LIMIT_DEFAULT
+    )
+    lease_ms: LeaseMs = 30_000
+    wait_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=WAIT_MS_MAX,
+            description="How long to wait for the first event if none is there.",
+        ),
+    ] = 0
+    selector: Selector = ""
+
+
+class FetchedAnswer(Answer, frozen=True):
+    lease: str | None
+    """By which these events are settled; null: there are none."""
+    ends: Moment | None
+    """When what is not settled goes back, by the realm's clock."""
+    lease_ms: int
+    """What that is from when they were handed out; the durable's ``ack_timeout`` may be shorter
+    than what was asked for."""
+    items: list[EventAnswer]
+    """The events with all of their data, in the order in which they are to be worked on."""
+
+
+class OfLease(RequestBody, frozen=True, kw_only=True):
+    """Which events are meant: exactly one of the three."""
+
+    ids: Annotated[list[Id], Meta(min_length=1, max_length=IDS_MAX)] | None = None
+    up_to: Id | None = None
+    """Every event up to and including this id."""
+    all: bool = False
+    """All that the lease holds."""
+
+
+class RollBackBody(OfLease, frozen=True, kw_only=True):
+    delay_ms: Annotated[int, Meta(ge=0, le=DELAY_MS_MAX)] | None = None
+    """How long they wait before they come again (SEM D18); null: as the backoff says."""
+
+
+class RejectBody(OfLease, frozen=True, kw_only=True):
+    reason: Annotated[str, Meta(max_length=65_536)]
+    """Why; it is stored with the dead events."""
+
+
+class ExtendBody(OfLease, frozen=True, kw_only=True):
+    lease_ms: LeaseMs
+
+
+IdsByChannel = Annotated[
+    dict[Name, Annotated[list[Id], Meta(min_length=1, max_length=IDS_MAX)]],
+    Meta(min_length=1, max_length=FETCH_MAX),
+]
+
+
+class OfPatternLease(RequestBody, frozen=True, kw_only=True):
+    """Which events of a lease over a pattern are meant: exactly one of the three."""
+
+    ids: IdsByChannel | None = None
+    """By the names of the channels that the events are of."""
+    up_to: Annotated[dict[Name, Id], Meta(min_length=1, max_length=FETCH_MAX)] | None = None
+    """Every event up to and including this id, for each channel named; of others nothing."""
+    all: bool = False
+    """All that the lease holds, of all channels."""
+
+
+class RollBackPatternBody(OfPatternLease, frozen=True, kw_only=True):
+    delay_ms: Annotated[int, Meta(ge=0, le=DELAY_MS_MAX)] | None = None
+    """How long they wait before they come again (SEM D18); null: as the backoff says."""
+
+
+class RejectPatternBody(OfPatternLease, frozen=True, kw_only=True):
+    reason: Annotated[str, Meta(max_length=65_536)]
+    """Why; it is stored with the dead events."""
+
+
+class ExtendPatternBody(OfPatternLease, frozen=True, kw_only=True):
+    lease_ms: LeaseMs
+
+
+class SettledAnswer(Answer, frozen=True):
+    count: int
+    """How many of the events that were meant are settled so by now, or have more time."""
+    left: int
+    """How many the lease still holds."""
+    ends: Moment | None
+    """When these go back; null: there are none, and the lease has ended."""

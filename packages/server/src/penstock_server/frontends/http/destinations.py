@@ -1,0 +1,324 @@
+"""Routes for channels and queues: list, create, show, edit, delete, maintain, purge, export,
+import."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from penstock_core.api.channels import (
+    ChannelInfo,
+    CountPurge,
+    CreateChannel,
+    DeleteChannel,
+    DescribeChannel,
+    DescribeColumns,
+    DescribeMissing,
+    EditChannel,
+    ListChannels,
+    Locate,
+    MaintainChannel,
+    Maintained,
+    PurgeChannel,
+)
+from penstock_core.api.durables import ListDurables
+from penstock_core.api.operations import operation_on
+from penstock_core.api.requests import Kind
+from penstock_core.api.transfers import ExportTar, ImportTar
+from penstock_core.columns.schema.ipc import schema_from
+from penstock_core.vocabulary.argument_errors import explain
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_server.frontends.http.finding import found
+from penstock_server.frontends.http.realm_shapes import ImportQuery, NameAnswer, NamesQuery
+from penstock_server.frontends.http.routing import Call, Download, Route, Upload, named
+from penstock_server.frontends.http.shapes import (
+    After,
+    ChannelAnswer,
+    ChannelAttributes,
+    ColumnAnswer,
+    Done,
+    MissingAnswer,
+    MissingQuery,
+    NewChannel,
+    NewQueue,
+    NoQuery,
+    Page,
+    Purge,
+    Purged,
+    QueueAttributes,
+    SegmentAnswer,
+    StoragePlace,
+)
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.subscriptions.documents import channel_document
+
+SEGMENTS_MAX = 1_000
+
+
+def channel_answer(realm: RunningRealm, info: ChannelInfo) -> ChannelAnswer:
+    """The document of a channel or queue, with the age of its oldest stored event."""
+    store = realm.view.named(info.name)
+    oldest = None if store is None else store.oldest_ms(realm.clock.now_us())
+    return msgspec.convert({**channel_document(info), "oldest_event_ms": oldest}, ChannelAnswer)
+
+
+async def list_channels(call: Call[After, None]) -> Page[ChannelAnswer]:
+    """List the channels that may be seen, by name."""
+    return await _page(call, "channel")
+
+
+async def list_queues(call: Call[After, None]) -> Page[ChannelAnswer]:
+    """List the queues that may be seen, by name."""
+    return await _page(call, "queue")
+
+
+async def _page(call: Call[After, None], kind: Kind) -> Page[ChannelAnswer]:
+    limit, after = call.query.limit, call.query.after
+    names = [name for name in await call.ask(ListChannels(kind)) if name > after]
+    shown = [name for name in names[:limit] if call.realm.view.named(name) is not None]
+    items = [
+        channel_answer(call.realm, await call.answer(DescribeChannel(name, kind))) for name in shown
+    ]
+    return Page(items=items, next=names[limit - 1] if len(names) > limit else None)
+
+
+async def list_names(call: Call[NamesQuery, None]) -> Page[NameAnswer]:
+    """List the names of channels and queues that may be seen; with ``durables`` also those of their
+    durables."""
+    limit, after = call.query.limit, call.query.after
+    kinds: tuple[Kind, ...] = ("channel", "queue")
+    found: list[tuple[str, Kind]] = []
+    for kind in kinds:
+        found += [(name, kind) for name in await call.ask(ListChannels(kind)) if name > after]
+    found.sort()
+    items = [
+        NameAnswer(name=name, kind=kind, durables=_durables(call, name, kind))
+        for name, kind in found[:limit]
+    ]
+    return Page(items=items, next=found[limit - 1][0] if len(found) > limit else None)
+
+
+def _durables(call: Call[NamesQuery, None], name: str, kind: Kind) -> tuple[str, ...]:
+    store = call.realm.view.named(name)
+    if not call.query.durables or kind == "queue" or store is None:
+        return ()
+    if not call.caller.allows(operation_on(ListDurables, kind), name):
+        return ()
+    return tuple(sorted(each for each, _ in store.durables))
+
+
+async def create_channel(call: Call[NoQuery, NewChannel]) -> ChannelAnswer:
+    """Create a channel (SEM C3)."""
+    return await _create(call, call.body.name, "channel", given=call.body.attributes)
+
+
+async def create_queue(call: Call[NoQuery, NewQueue]) -> ChannelAnswer:
+    """Create a queue (SEM Q)."""
+    return await _create(call, call.body.name, "queue", given=call.body.attributes)
+
+
+async def _create(call: Call[Any, Any], name: str, kind: Kind, given: Struct) -> ChannelAnswer:
+    definition = _definition(given, Definition(kind=kind))
+    made = await call.ask(CreateChannel(name, definition))
+    return channel_answer(call.realm, await call.answer(DescribeChannel(made.name, kind)))
+
+
+async def show(call: Call[NoQuery, None]) -> ChannelAnswer:
+    """Show a channel or queue: its attributes, what it holds, and what became of each event."""
+    return channel_answer(call.realm, await call.ask(DescribeChannel(*named(call))))
+
+
+async def edit_channel(call: Call[NoQuery, ChannelAttributes]) -> ChannelAnswer:
+    """Edit attributes of a channel; changes apply at once (SEM C3)."""
+    return await _edit(call, call.body)
+
+
+async def edit_queue(call: Call[NoQuery, QueueAttributes]) -> ChannelAnswer:
+    """Edit attributes of a queue; changes apply at once (SEM C3)."""
+    return await _edit(call, call.body)
+
+
+async def _edit(call: Call[Any, Any], given: Struct) -> ChannelAnswer:
+    await call.ask_here(
+        EditChannel, lambda now: EditChannel(now.name, _definition(given, now.definition))
+    )
+    return channel_answer(call.realm, await call.answer(DescribeChannel(*named(call))))
+
+
+def _definition(given: Struct, current: Definition) -> Definition:
+    """``current`` with the given attributes. Raises ``InvalidArgument``."""
+    tree = msgspec.to_builtins(current)
+    storage = getattr(given, "storage", UNSET)
+    for field in given.__struct_fields__:
+        value = getattr(given, field)
+        if value is not UNSET and value is not storage:
+            tree[field] = value
+    if storage is not UNSET:
+        own = {
+            name: value
+            for name in storage.__struct_fields__
+            if (value := getattr(storage, name)) is not UNSET
+        }
+        tree["storage"] = {**tree.get("storage", {}), **own}
+    try:
+        return msgspec.convert(tree, Definition)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise InvalidArgument(explain(error, tree, kind=Definition, whole="the body")) from error
+
+
+async def delete(call: Call[NoQuery, None]) -> Done:
+    """Delete a channel or queue with its events and durables."""
+    await call.ask(DeleteChannel(*named(call)))
+    return Done()
+
+
+async def maintain(call: Call[NoQuery, None]) -> Maintained:
+    """Rewrite a store of a single file without the removed events in it (SEM S)."""
+    return await call.ask(MaintainChannel(*named(call)))
+
+
+async def columns(call: Call[NoQuery, None]) -> Page[ColumnAnswer]:
+    """List the columns of stored events, with their types (SEM E2)."""
+    stored = await call.ask_here(DescribeColumns, lambda now: DescribeColumns(now.channel))
+    schema = schema_from(stored)
+    return Page(items=[ColumnAnswer(name=field.name, type=str(field.type)) for field in schema])
+
+
+async def storage(call: Call[NoQuery, None]) -> StoragePlace:
+    """Show where the stored events are: in segment files, and how many in none yet."""
+    info = await call.ask(DescribeChannel(*named(call)))
+    first = 0 if info.first_event_id is None else info.first_event_id
+    end = max(first, info.last_event_id + 1)
+    location = await call.ask_here(Locate, lambda now: Locate(now.channel, first, end))
+    segments = [
+        SegmentAnswer(
+            path=part.path,
+            size=part.size,
+            first_id=part.spans[0][0],
+            last_id=part.spans[-1][1] - 1,
+            events=sum(end - begin for begin, end in part.spans),
+        )
+        for part in location.sealed[:SEGMENTS_MAX]
+    ]
+    return StoragePlace(
+        storage=channel_answer(call.realm, info).storage,
+        segments=segments,
+        segments_left_out=max(0, len(location.sealed) - SEGMENTS_MAX),
+        unsealed_events=sum(end - begin for begin, end in location.tail),
+    )
+
+
+async def missing(call: Call[MissingQuery, None]) -> Page[MissingAnswer]:
+    """List ids without an event, by the cause of their removal (SEM T8)."""
+    await found(call, DescribeMissing)
+    query, last = call.query, call.query.end
+    if last is None:
+        last = (await call.ask(DescribeChannel(*named(call)))).last_event_id
+    elif last < query.start:
+        raise InvalidArgument(f"the range from {query.start} to {last} contains no ids")
+    if last < query.start:
+        return Page(items=[])
+    span = query.start, last + 1
+    told = await call.ask_here(DescribeMissing, lambda now: DescribeMissing(now.channel, *span))
+    return Page(
+        items=[
+            MissingAnswer(
+                cause=each.cause,
+                events=each.events,
+                spans=[(span[0], span[1]) for span in each.spans],
+            )
+            for each in told
+        ]
+    )
+
+
+async def purge(call: Call[NoQuery, Purge]) -> Purged:
+    """Remove events, namely all, a range, or those that a selector matches, or only count them (SEM
+    T9)."""
+    wanted = call.body
+    asked = CountPurge if wanted.dry_run else PurgeChannel
+    count = await call.ask_here(
+        asked, lambda now: asked(now.channel, wanted.start, wanted.end, wanted.selector)
+    )
+    return Purged(count=count, dry_run=wanted.dry_run)
+
+
+async def export(call: Call[NoQuery, None]) -> Download:
+    """Export a channel or queue, as it is now, as a tar (SEM C7).
+
+    Unpacked it is the folder that ``penstock channel export`` writes: Arrow files with the events,
+    and a manifest with checksums. The answer begins after all files have been read once.
+    """
+    tar = await call.ask(ExportTar(*named(call)))
+    return Download(tar.parts, name=tar.name, size=tar.size, close=tar.close)
+
+
+async def import_(call: Call[ImportQuery, Upload]) -> ChannelAnswer:
+    """Create a channel or queue from an export, completely or not at all (SEM C7).
+
+    The body is the tar of an export; ``name`` overrides the exported name.
+    """
+    opened = await call.ask_with(ImportTar(call.query.name), call.body.parts)
+    kind: Kind = "queue" if opened.definition.kind == "queue" else "channel"
+    return channel_answer(call.realm, await call.answer(DescribeChannel(opened.name, kind)))
+
+
+ROUTES = (
+    Route("listNames", "GET", "names", asks=ListChannels, endpoint=list_names),
+    Route("listChannels", "GET", "channels", asks=ListChannels, endpoint=list_channels),
+    Route(
+        "createChannel", "POST", "channels", asks=CreateChannel, endpoint=create_channel, status=201
+    ),
+    Route("getChannel", "GET", "channels/{channel}", asks=DescribeChannel, endpoint=show),
+    Route("editChannel", "PATCH", "channels/{channel}", asks=EditChannel, endpoint=edit_channel),
+    Route("deleteChannel", "DELETE", "channels/{channel}", asks=DeleteChannel, endpoint=delete),
+    Route(
+        "maintainChannel",
+        "POST",
+        "channels/{channel}/maintain",
+        asks=MaintainChannel,
+        endpoint=maintain,
+    ),
+    Route(
+        "listChannelColumns",
+        "GET",
+        "channels/{channel}/columns",
+        asks=DescribeColumns,
+        endpoint=columns,
+    ),
+    Route("getChannelStorage", "GET", "channels/{channel}/storage", asks=Locate, endpoint=storage),
+    Route(
+        "listChannelMissingIds",
+        "GET",
+        "channels/{channel}/missing",
+        asks=DescribeMissing,
+        endpoint=missing,
+    ),
+    Route("purgeChannel", "POST", "channels/{channel}/purge", asks=PurgeChannel, endpoint=purge),
+    Route("listQueues", "GET", "queues", asks=ListChannels, endpoint=list_queues),
+    Route("createQueue", "POST", "queues", asks=CreateChannel, endpoint=create_queue, status=201),
+    Route("getQueue", "GET", "queues/{queue}", asks=DescribeChannel, endpoint=show),
+    Route("editQueue", "PATCH", "queues/{queue}", asks=EditChannel, endpoint=edit_queue),
+    Route("deleteQueue", "DELETE", "queues/{queue}", asks=DeleteChannel, endpoint=delete),
+    Route(
+        "maintainQueue", "POST", "queues/{queue}/maintain", asks=MaintainChannel, endpoint=maintain
+    ),
+    Route(
+        "listQueueColumns", "GET", "queues/{queue}/columns", asks=DescribeColumns, endpoint=columns
+    ),
+    Route("getQueueStorage", "GET", "queues/{queue}/storage", asks=Locate, endpoint=storage),
+    Route(
+        "listQueueMissingIds",
+        "GET",
+        "queues/{queue}/missing",
+        asks=DescribeMissing,
+        endpoint=missing,
+    ),
+    Route("purgeQueue", "POST", "queues/{queue}/purge", asks=PurgeChannel, endpoint=purge),
+    Route("exportChannel", "GET", "channels/{channel}/export", asks=ExportTar, endpoint=export),
+    Route("exportQueue", "GET", "queues/{queue}/export", asks=ExportTar, endpoint=export),
+    Route("importStore", "POST", "imports", asks=ImportTar, endpoint=import_, status=201),
+)

@@ -1,0 +1,145 @@
+"""Events as documents, as ``--format json`` prints them, shortened to what a page can show."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock_core.columns.documents import message_in, types_of
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.protobuf import Messages
+from penstock_core.vocabulary.errors import InvalidArgument, Unavailable
+from penstock_server.frontends.http.finding import Store
+from penstock_server.frontends.http.shapes import (
+    PREVIEW_BYTES,
+    EventAnswer,
+    EventDetail,
+    EventViews,
+)
+
+HEX_BYTES: Final = 4_096
+_WHOLE: Final = 1 << 62
+_UTF8_TAIL: Final = 3
+"""Most bytes of a UTF-8 character that a cut can leave behind."""
+
+
+def messages_of(store: Store) -> Messages | None:
+    """Decoder for a store's Protocol Buffers messages; None without descriptors, or without the
+    extra ``protobuf``."""
+    try:
+        messages = Messages(store.name, store.definition.descriptors)
+    except Unavailable:
+        return None
+    return messages if messages.types else None
+
+
+def document_of(
+    event: Event,
+    messages: Messages | None,
+    data_bytes: int = PREVIEW_BYTES,
+    channel: str | None = None,
+) -> EventAnswer:
+    """The event with at most ``data_bytes`` bytes of its data; of several channels with its own."""
+    assert event.event_id is not None, "it is stored"
+    assert event.published is not None, "it is stored"
+    data = event.data
+    text, encoded = _shown(data, data_bytes)
+    message = message_in(event, messages) if len(data) <= data_bytes else None
+    return EventAnswer(
+        event_id=event.event_id,
+        published=event.published,
+        size=len(data),
+        properties=event.properties,
+        types=types_of(event.properties),
+        tag=event.tag,
+        data=text if message is None else None,
+        data_base64=encoded if message is None else None,
+        message=message,
+        is_cut=len(data) > data_bytes,
+        headers=event.headers,
+        is_delta=event.is_delta,
+        redelivery_count=event.redelivery_count,
+        ttl=event.ttl,
+        priority=event.priority,
+        persistent=event.persistent,
+        origin=None
+        if event.origin is None
+        else msgspec.to_builtins(event.origin, builtin_types=(type(event.published),)),
+        channel=channel,
+    )
+
+
+def _shown(data: bytes, data_bytes: int) -> tuple[str | None, str | None]:
+    """Data as text and None, or None and base64."""
+    part = data[:data_bytes]
+    try:
+        return part.decode(), None
+    except UnicodeDecodeError as error:
+        if len(data) > data_bytes and error.start >= len(part) - _UTF8_TAIL:
+            return part[: error.start].decode(), None
+    return None, base64.b64encode(part).decode()
+
+
+def detail_of(event: Event, messages: Messages | None) -> EventDetail:
+    """The event with all of its data, in every form in which it can be read."""
+    data = event.data
+    document = document_of(event, messages, _WHOLE)
+    text, _ = _shown(data, _WHOLE)
+    kind = event.headers.get("message_type")
+    views = EventViews(
+        base64=base64.b64encode(data).decode(),
+        hex=data[:HEX_BYTES].hex(" "),
+        text=text,
+        json=_json(data),
+        protobuf=document.message,
+        message_type=None if kind is None else str(kind),
+    )
+    if document.message is not None:
+        document = replace(
+            document, data=text, data_base64=None if text is not None else views.base64
+        )
+    return EventDetail(event=document, views=views)
+
+
+def _json(data: bytes) -> Any:
+    """The data as a JSON object or list; None for anything else. A bare number or word is just
+    text."""
+    if data[:1] not in (b"{", b"["):
+        return None
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+_ALWAYS: Final = frozenset(("event_id", "published", "size"))
+
+
+def picked(document: EventAnswer, columns: str) -> EventAnswer:
+    """The document with only the ``columns`` asked for, and those that every event has; empty: all.
+
+    Raises ``InvalidArgument`` for a name that is not a field of an event.
+    """
+    if not columns:
+        return document
+    wanted = {name.strip() for name in columns.split(",") if name.strip()}
+    names = {name.removeprefix("properties.") for name in wanted if name.startswith("properties.")}
+    fields = {name for name in wanted if not name.startswith("properties.")}
+    unknown = sorted(fields - set(document.__struct_fields__))
+    if unknown:
+        raise InvalidArgument(
+            f"columns={','.join(unknown)[:80]}: an event has "
+            f"{', '.join(document.__struct_fields__)}; a property is properties.<name>"
+        )
+    properties = document.properties
+    if "properties" not in fields:
+        properties = {name: properties[name] for name in names if name in properties}
+    kept = {
+        name: getattr(document, name)
+        for name in document.__struct_fields__
+        if name in fields or name in _ALWAYS
+    }
+    return EventAnswer(**{**kept, "properties": properties, "types": types_of(properties)})

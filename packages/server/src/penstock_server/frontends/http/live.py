@@ -1,0 +1,245 @@
+"""Live views: events of a channel as they are published, counters of the realm each second.
+
+A viewer costs the realm no more than its window. It is a browse that does not end, so it is not
+counted and nothing is kept for it. It is granted a few events at a time; when it falls too far
+behind, it continues at the newest events, and is told which ones it missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncGenerator
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec.structs import asdict
+
+from penstock_core.api.reading import WatchEvents
+from penstock_core.api.realm import RatesNow, ReadRates
+from penstock_core.columns.events.batch import EventBatch
+from penstock_core.columns.protobuf import Messages
+from penstock_core.columns.selectors import Selector
+from penstock_core.ids.ids import Spans
+from penstock_core.vocabulary.errors import PenstockError, RealmStopping
+from penstock_core.vocabulary.start_positions import AnyStart, FromId
+from penstock_server.frontends.http.event_documents import document_of, messages_of
+from penstock_server.frontends.http.finding import Store, start_of
+from penstock_server.frontends.http.realm_shapes import ChannelRate, DurableRate, Rates, RatesQuery
+from penstock_server.frontends.http.routing import Call, Events
+from penstock_server.frontends.http.shapes import (
+    CounterAnswer,
+    ErrorDetail,
+    LiveQuery,
+    Lost,
+    moment,
+)
+from penstock_server.runtime.operations.callers import Caller
+from penstock_server.runtime.operations.door import open_subscription
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
+
+WINDOW: Final = 100
+"""Most events granted to a viewer and not yet sent to it."""
+BEHIND_MAX: Final = 2_000
+"""Most events that a viewer may be behind; beyond, it continues at the newest."""
+KEEP_ALIVE_S: Final = 10.0
+"""Seconds without an event after which a viewer gets a comment."""
+LINE_BYTES_MAX: Final = 256 << 10
+"""Largest event in bytes that is shown with its data and properties."""
+RATES_S: Final = 1.0
+
+LiveQueryT = TypeVar("LiveQueryT", bound=LiveQuery)
+
+
+class Viewer:
+    """The outlet of a viewer: it turns delivered events into lines."""
+
+    def __init__(
+        self,
+        selector: Selector | None,
+        messages: Messages | None,
+        data_bytes: int,
+        *,
+        channel: str = "",
+        wake: asyncio.Event | None = None,
+        line_bytes_max: int = LINE_BYTES_MAX,
+    ) -> None:
+        self.session = "http"
+        self.selector = selector
+        self.lines: deque[bytes] = deque()
+        self.reason: PenstockError | None = None
+        """Why the view has ended."""
+        self.wake = asyncio.Event() if wake is None else wake
+        self.channel = channel
+        """Stands in each event of a view of several channels; empty: it is the only one."""
+        self._messages = messages
+        self._data_bytes = data_bytes
+        self._line_bytes_max = line_bytes_max
+
+    @property
+    def writable(self) -> bool:
+        return True
+
+    def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+        for event in EventBatch(rows.batch, publishers=rows.publishers):
+            document = document_of(event, self._messages, self._data_bytes)
+            line = msgspec.json.encode(document)
+            if len(line) > self._line_bytes_max:
+                small = msgspec.structs.replace(
+                    document,
+                    properties={},
+                    headers={},
+                    data="",
+                    data_base64=None,
+                    message=None,
+                    is_cut=True,
+                    origin=None,
+                )
+                line = msgspec.json.encode(small)
+            self.lines.append(self._event(document.event_id, line))
+        self.wake.set()
+
+    def _event(self, event_id: int, document: bytes) -> bytes:
+        if not self.channel:
+            return b"id: %d\nevent: event\ndata: %b\n\n" % (event_id, document)
+        name = msgspec.json.encode(self.channel)
+        return b'event: event\ndata: {"channel":%b,%b\n\n' % (name, document[1:])
+
+    def recall(self, spans: Spans) -> None:
+        """Ignored: a viewer holds no seat, so nothing is taken back."""
+
+    def finished(self) -> None:
+        """Ignored: a view has no last event."""
+
+    def closed(self, reason: PenstockError) -> None:
+        self.reason = reason
+        self.wake.set()
+
+    def taken(self) -> list[bytes]:
+        """Take the waiting lines."""
+        lines = list(self.lines)
+        self.lines.clear()
+        return lines
+
+
+class Snoop:
+    """A live view of one channel or queue."""
+
+    def __init__(self, caller: Caller, store: Store, viewer: Viewer, window: int = WINDOW) -> None:
+        self._caller = caller
+        self._window = window
+        self._realm = caller.realm
+        self._store = store
+        self._viewer = viewer
+        self._subscription = 0
+
+    async def open(self, start: AnyStart) -> None:
+        asked = WatchEvents(self._store.number, start, self._window)
+        opened = await open_subscription(self._caller, asked, self._viewer)
+        self._subscription = opened.number
+
+    def close(self) -> None:
+        self._realm.subscriptions.detach(self._subscription)
+
+    async def lines(self) -> AsyncGenerator[bytes, None]:
+        """Lines for the viewer, until its channel is deleted."""
+        viewer = self._viewer
+        yield b": watching\n\n"
+        while viewer.reason is None:
+            await woken(viewer.wake)
+            lines = viewer.taken()
+            yield b"".join(lines) or b": nothing new\n\n"
+            if (lost := await self.caught_up()) is not None:
+                yield message("lost", lost)
+            elif lines:
+                self.credit(len(lines))
+        reason = viewer.reason
+        yield message("end", ErrorDetail(code=reason.code, message=str(reason)))
+
+    def credit(self, count: int) -> None:
+        """Grant as many events as were sent to the viewer."""
+        self._realm.subscriptions.credit(self._subscription, count)
+
+    async def caught_up(self) -> Lost | None:
+        """Continue at the newest events if too far behind; gives the ids that are skipped."""
+        store = self._realm.view.store(self._store.number)
+        first = None if store is None else store.cursor(self._subscription)
+        if store is None or first is None or store.next_id - first <= BEHIND_MAX:
+            return None
+        begin = store.next_id - WINDOW
+        self.close()
+        try:
+            await self.open(FromId(begin))
+        except PenstockError as error:
+            self._viewer.closed(error)
+            return None
+        return Lost(first_id=first, last_id=begin - 1, events=begin - first)
+
+
+def message(name: str, document: Any) -> bytes:
+    """Encode one server-sent event."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(document))
+
+
+async def woken(wake: asyncio.Event) -> None:
+    """Wait until a viewer has lines, or a comment is due."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(KEEP_ALIVE_S):
+            await wake.wait()
+    wake.clear()
+
+
+async def selector_of(call: Call[LiveQueryT, None]) -> Selector | None:
+    """Parse what a view chooses by; None: everything. Raises ``InvalidSelector``."""
+    text = call.query.selector
+    return await call.caller.realm.dispatch.choosing.parse(text) if text else None
+
+
+async def snoop(call: Call[LiveQuery, None], store: Store) -> Events:
+    """Open a live view. Raises ``InvalidSelector``, ``InvalidArgument``."""
+    query = call.query
+    viewer = Viewer(await selector_of(call), messages_of(store), query.data_bytes)
+    view = Snoop(call.caller, store, viewer)
+    await view.open(start_of(query.start))
+    return Events(view.lines(), close=view.close, stop=viewer.closed)
+
+
+def rates(call: Call[RatesQuery, None], asked: ReadRates) -> Events:
+    """A stream of the counters, one document each second."""
+    over = _Over()
+    return Events(_rates(call, asked, over), close=over.wake.set, stop=over.stop)
+
+
+class _Over:
+    """Set when a stream of counters has to end, with the reason."""
+
+    def __init__(self) -> None:
+        self.wake = asyncio.Event()
+        self.reason: PenstockError = RealmStopping("the realm is shutting down")
+
+    def stop(self, reason: PenstockError) -> None:
+        self.reason = reason
+        self.wake.set()
+
+
+async def _rates(
+    call: Call[RatesQuery, None], asked: ReadRates, over: _Over
+) -> AsyncGenerator[bytes, None]:
+    while not over.wake.is_set():
+        yield message("rates", _told(await call.answer(asked)))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RATES_S):
+                await over.wake.wait()
+    yield message("end", ErrorDetail(code=over.reason.code, message=str(over.reason)))
+
+
+def _told(now: RatesNow) -> Rates:
+    fields = asdict(now)
+    channels = [
+        ChannelRate(**asdict(each) | {"counters": CounterAnswer(**asdict(each.counters))})
+        for each in fields.pop("channels")
+    ]
+    durables = [DurableRate(**asdict(each)) for each in fields.pop("durables")]
+    at = moment(fields.pop("at_us"))
+    return Rates(at=at, channels=channels, durables=durables, **fields)

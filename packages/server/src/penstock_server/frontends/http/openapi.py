@@ -1,0 +1,224 @@
+"""Makes the API's OpenAPI 3.1 document from the table of routes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from penstock_server.frontends.http.accepting import JSON
+from penstock_server.frontends.http.consuming_shapes import FetchedAnswer
+from penstock_server.frontends.http.generating import (
+    NAMES,
+    NUMBERS,
+    readable,
+    said_whole,
+    without_unused,
+    worded,
+)
+from penstock_server.frontends.http.publishing import ARROW, NDJSON
+from penstock_server.frontends.http.routing import (
+    BASE,
+    TAR,
+    TARS,
+    Content,
+    Download,
+    Events,
+    Payload,
+    Route,
+    RouteTable,
+    Signature,
+    Upload,
+)
+from penstock_server.frontends.http.shapes import ErrorAnswer, NewEvent, NewEvents
+
+VERSION: Final = "3.1.0"
+_NUMBERS: Final = ("event_id", "number")
+_REF: Final = "#/components/schemas/{name}"
+_REFUSALS: Final = {
+    "400": "What was asked is malformed or out of bounds",
+    "401": "The realm wants to know who asks",
+    "403": "Who asks has no right to this, or asks from another site",
+    "404": "There is nothing of this name",
+    "406": "A form in which this is not answered",
+    "409": "It does not fit the state of what it names",
+    "413": "Too large",
+    "415": "A content type that is not taken here",
+    "422": "An event or selector that is none",
+    "429": "Too many at once",
+    "500": "The realm failed to do this",
+    "503": "Not now",
+    "504": "No reply came in time",
+    "507": "No room",
+}
+
+
+def document(table: RouteTable, version: str) -> dict[str, Any]:
+    """The OpenAPI document."""
+    kinds = _kinds(table)
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
+    schema_of = dict(zip(map(_key, kinds), schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in table.routes:
+        path = paths.setdefault(f"{BASE}/{route.path}", {})
+        path[route.method.lower()] = _operation(
+            route, table.signatures[route], schema_of, components=components
+        )
+    paths = readable(paths)
+    every = {
+        worded(name): {**readable(said_whole(name, schema)), "title": worded(name)}
+        for name, schema in components.items()
+    }
+    return {
+        "openapi": VERSION,
+        "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
+        "info": {
+            "title": "Penstock",
+            "version": version,
+            "description": "Administration of a realm. Names in paths are percent-encoded, "
+            "slashes too: `channels/flights%2Fdelays`.",
+        },
+        "servers": [{"url": "/"}],
+        "security": [{}, {"basic": []}, {"bearer": []}, {"session": []}],
+        "paths": paths,
+        "components": {
+            "schemas": without_unused(paths, every),
+            "securitySchemes": {
+                "basic": {"type": "http", "scheme": "basic"},
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "session": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": "penstock_session_9080",
+                    "description": "Of the console. Its name ends in the port, and begins with "
+                    "`__Host-` over TLS.",
+                },
+            },
+        },
+    }
+
+
+def _key(kind: Any) -> str:
+    return str(kind)
+
+
+def _kinds(table: RouteTable) -> list[Any]:
+    found: dict[str, Any] = {
+        _key(kind): kind for kind in (ErrorAnswer, NewEvent, NewEvents, FetchedAnswer)
+    }
+    for signature in table.signatures.values():
+        for kind in (signature.query, signature.body, signature.answer):
+            if kind is not None and kind not in (Content, Upload, Download, Events, Payload):
+                found.setdefault(_key(kind), kind)
+    return list(found.values())
+
+
+def _operation(
+    route: Route, signature: Signature, schema_of: Mapping[str, Any], components: Mapping[str, Any]
+) -> dict[str, Any]:
+    tag = re.split(r"[/.]", route.path)[0]
+    operation: dict[str, Any] = {
+        "operationId": route.name,
+        "summary": signature.summary,
+        "tags": [tag],
+        "x-operation": route.operation,
+        "parameters": [
+            *_path_parameters(route),
+            *_query_parameters(signature, schema_of, components),
+        ],
+        "responses": {
+            str(route.status): {"description": "Done", "content": _answer(signature, schema_of)},
+            **_refusals(schema_of),
+        },
+    }
+    if signature.body is not None:
+        operation["requestBody"] = {"required": True, "content": _body(signature, schema_of)}
+    if route.examples is not None:
+        operation["requestBody"]["content"][JSON]["example"] = route.examples.body
+        answers = operation["responses"][str(route.status)]["content"]
+        answers[JSON]["example"] = route.examples.answer
+    if signature.description:
+        operation["description"] = signature.description
+    if route.is_open:
+        operation["security"] = [{}]
+    return operation
+
+
+def _refusals(schema_of: Mapping[str, Any]) -> dict[str, Any]:
+    content = {"application/json": {"schema": schema_of[_key(ErrorAnswer)]}}
+    return {status: {"description": text, "content": content} for status, text in _REFUSALS.items()}
+
+
+def _path_parameters(route: Route) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": 1_024,
+                **(NUMBERS if name in _NUMBERS else NAMES),
+            },
+        }
+        for name in re.findall(r"{(\w+)}", route.path)
+    ]
+
+
+def _query_parameters(
+    signature: Signature, schema_of: Mapping[str, Any], components: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    reference = schema_of[_key(signature.query)]["$ref"]
+    schema = components[reference.rpartition("/")[2]]
+    required = schema.get("required", ())
+    parameters = []
+    for name, own in schema["properties"].items():
+        shown = _without_null(own)
+        text = shown.pop("description", "")
+        parameter = {"name": name, "in": "query", "required": name in required, "schema": shown}
+        if text:
+            parameter["description"] = text
+        parameters.append(parameter)
+    return parameters
+
+
+def _without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a parameter without null: a parameter that is not given is left out of the
+    URL."""
+    shown = dict(schema)
+    options = [each for each in shown.pop("anyOf", ()) if each.get("type") != "null"]
+    for each in options:
+        shown |= each
+    if shown.get("default", ...) is None:
+        del shown["default"]
+    return shown
+
+
+def _answer(signature: Signature, schema_of: Mapping[str, Any]) -> dict[str, Any]:
+    if signature.answer is Events:
+        return {"text/event-stream": {}}  # a stream has no schema: it does not end
+    if signature.answer is Download:
+        return {TAR: {"schema": {"type": "string", "format": "binary"}}}
+    if signature.answer is Payload:
+        return {
+            JSON: {"schema": schema_of[_key(FetchedAnswer)]},
+            NDJSON: {"schema": {"type": "string"}},
+            ARROW: {"schema": {"type": "string", "format": "binary"}},
+        }
+    return {"application/json": {"schema": schema_of[_key(signature.answer)]}}
+
+
+def _body(signature: Signature, schema_of: Mapping[str, Any]) -> dict[str, Any]:
+    if signature.body is Upload:
+        return {kind: {"schema": {"type": "string", "format": "binary"}} for kind in TARS}
+    if signature.body is not Content:
+        return {"application/json": {"schema": schema_of[_key(signature.body)]}}
+    one, many = schema_of[_key(NewEvent)], schema_of[_key(NewEvents)]
+    return {
+        JSON: {"schema": {"anyOf": [one, many]}},
+        NDJSON: {"schema": {"type": "string"}},
+        ARROW: {"schema": {"type": "string", "format": "binary"}},
+    }

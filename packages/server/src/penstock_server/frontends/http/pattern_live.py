@@ -1,0 +1,167 @@
+"""A live view of all channels of a pattern, also of those that are made while somebody watches (SEM
+D21)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Iterable
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from penstock_core.api.channels import ChannelOpened
+from penstock_core.api.operations import READ
+from penstock_core.api.patterns import WatchChannels
+from penstock_core.columns.selectors import Selector
+from penstock_core.vocabulary.errors import (
+    AccessDenied,
+    LimitReached,
+    NameDoesNotExist,
+    PenstockError,
+)
+from penstock_core.vocabulary.start_positions import AnyStart, FromEarliest
+from penstock_server.frontends.http.event_documents import messages_of
+from penstock_server.frontends.http.finding import start_of, store_of
+from penstock_server.frontends.http.live import Snoop, Viewer, message, selector_of, woken
+from penstock_server.frontends.http.routing import Call, Events
+from penstock_server.frontends.http.shapes import ErrorDetail, LiveQuery, Lost
+from penstock_server.runtime.operations.door import check, watch_channels
+
+CHANNELS_MAX: Final = 256
+"""Most channels in one view."""
+WINDOW: Final = 10
+"""Most events of one channel granted to a viewer and not yet sent to it. A turn takes what is there
+of each channel, so a busy channel holds up no quiet one."""
+LINE_BYTES_MAX: Final = 32 << 10
+"""Largest event in bytes that is shown with its data and properties."""
+
+
+class PatternQuery(LiveQuery, frozen=True, kw_only=True):
+    pattern: Annotated[str, Meta(min_length=1, max_length=4_096)]
+    """Channels by name, such as orders/* or eu/**, and several of them between commas."""
+
+
+class LostOfChannel(Lost, frozen=True, kw_only=True):
+    """A live view of several channels was too slow for one of them."""
+
+    channel: str
+
+
+class PatternView:
+    """A live view of the channels of one pattern that the caller may read."""
+
+    def __init__(
+        self, call: Call[PatternQuery, None], asked: WatchChannels, selector: Selector | None
+    ) -> None:
+        self._caller, self._query, self._asked = call.caller, call.query, asked
+        self._selector = selector
+        self._start = start_of(call.query.start)
+        self._wake = asyncio.Event()
+        self._found: list[ChannelOpened] = []
+        self._parts: dict[int, tuple[Snoop, Viewer]] = {}
+        self._reason: PenstockError | None = None
+        self._watch, watched = watch_channels(self._caller, asked, self._tell)
+        self._found.extend(watched.channels)
+        self._next_channel = watched.next_channel
+        self._stop_listening = self._caller.realm.access.on_changed(self._check_rights)
+
+    def close(self) -> None:
+        """Free what the view holds."""
+        self._stop_listening()
+        self._caller.realm.watches.end(self._watch)
+        for part, _ in self._parts.values():
+            part.close()
+
+    def stop(self, reason: PenstockError) -> None:
+        """End the view with a reason."""
+        self._reason = reason
+        self._wake.set()
+
+    async def join(self) -> None:
+        """Open the channels that were found since the last time. Raises ``LimitReached``."""
+        found, self._found = self._found, []
+        for opened in found:
+            if len(self._parts) >= CHANNELS_MAX and opened.channel not in self._parts:
+                raise LimitReached(
+                    f"a live view shows {CHANNELS_MAX} channels at most, and "
+                    f"{self._asked.pattern!r} names more that you may read; give a narrower pattern"
+                )
+            is_new = opened.channel >= self._next_channel
+            await self._open(opened, FromEarliest() if is_new else self._start)
+
+    async def lines(self) -> AsyncGenerator[bytes, None]:
+        """Lines for the viewer, until the view is ended."""
+        yield b": watching\n\n"
+        while self._reason is None:
+            await woken(self._wake)
+            yield b"".join([line async for line in self._taken()]) or b": nothing new\n\n"
+            try:
+                await self.join()
+            except PenstockError as error:
+                self._reason = error
+        yield message("end", ErrorDetail(code=self._reason.code, message=str(self._reason)))
+
+    # --- the channels ----------------------------------------------------------------------
+
+    def _tell(self, found: Iterable[ChannelOpened]) -> None:
+        self._found.extend(found)
+        self._wake.set()
+
+    async def _open(self, opened: ChannelOpened, start: AnyStart) -> None:
+        store = store_of(opened, "channel")
+        viewer = Viewer(
+            self._selector,
+            messages_of(store),
+            self._query.data_bytes,
+            channel=opened.name,
+            wake=self._wake,
+            line_bytes_max=LINE_BYTES_MAX,
+        )
+        part = Snoop(self._caller, store, viewer, window=WINDOW)
+        with contextlib.suppress(NameDoesNotExist):  # it was deleted since it was found
+            await part.open(start)
+            self._parts[opened.channel] = part, viewer
+            self._check_rights()  # they may have changed meanwhile
+
+    async def _taken(self) -> AsyncGenerator[bytes, None]:
+        """What waits, of one channel after the other."""
+        for number, (part, viewer) in list(self._parts.items()):
+            lines = viewer.taken()
+            for line in lines:
+                yield line
+            if viewer.reason is not None:
+                del self._parts[number]
+                if not isinstance(viewer.reason, AccessDenied | NameDoesNotExist):
+                    self.stop(viewer.reason)  # it is not about this channel alone
+            elif (lost := await part.caught_up()) is not None:
+                of_channel = msgspec.structs.asdict(lost)
+                yield message("lost", LostOfChannel(channel=viewer.channel, **of_channel))
+            elif lines:
+                part.credit(len(lines))
+
+    def _may_read(self, viewer: Viewer) -> bool:
+        return self._caller.allows(READ[0], viewer.channel)
+
+    def _check_rights(self) -> None:
+        """End what is shown of channels that the viewer may not read any more."""
+        for part, viewer in self._parts.values():
+            if viewer.reason is None and not self._may_read(viewer):
+                part.close()
+                viewer.lines.clear()
+                viewer.closed(AccessDenied())
+
+
+async def open_pattern_view(call: Call[PatternQuery, None]) -> Events:
+    """Open a live view over a pattern. Raises ``InvalidName``, ``InvalidArgument``,
+    ``InvalidSelector``, ``LimitReached``."""
+    asked = WatchChannels(call.query.pattern, 0)
+    check(call.caller, asked)
+    view = PatternView(call, asked, await selector_of(call))
+    try:
+        await view.join()
+    except BaseException:
+        view.close()
+        raise
+    return Events(view.lines(), close=view.close, stop=view.stop)

@@ -1,0 +1,234 @@
+"""Routes for people: login and logout, users, groups, rights, the audit log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock_core.api import access as api
+from penstock_core.api.access import (
+    AclInfo,
+    AddUser,
+    ChangeGroup,
+    ChangePassword,
+    CreateGroup,
+    DeleteGroup,
+    DeleteUser,
+    Grant,
+    GroupInfo,
+    ListEntries,
+    ListGroups,
+    ListUsers,
+    LogIn,
+    LogOut,
+    ReadAudit,
+    ResetPassword,
+    Revoke,
+    WhoAmI,
+)
+from penstock_server.frontends.http.finding import cursor_of
+from penstock_server.frontends.http.people_shapes import (
+    AclChange,
+    AclEntry,
+    AclQuery,
+    AuditEntry,
+    AuditQuery,
+    GroupChange,
+    Login,
+    Me,
+    NewGroup,
+    NewUser,
+    NewUserAnswer,
+    OwnPassword,
+    Password,
+    UserAnswer,
+)
+from penstock_server.frontends.http.routing import Call, Route
+from penstock_server.frontends.http.shapes import After, Done, NoQuery, Page, moment
+
+# --- sessions of the console --------------------------------------------------------------
+
+
+async def login(call: Call[NoQuery, Login]) -> Me:
+    """Log in to the console. This sets the session cookie, and answers with its CSRF token."""
+    opened = await call.ask(LogIn(call.body.user, call.body.password))
+    _set_cookie(call, opened.id, int(call.service.limits.login_total_s))
+    return _me(opened.me, opened.csrf)
+
+
+async def logout(call: Call[NoQuery, None]) -> Done:
+    """Log out of the console."""
+    await call.ask(LogOut(call.guard.secret_in(call.headers)))
+    _set_cookie(call, "", 0)
+    return Done()
+
+
+async def me(call: Call[NoQuery, None]) -> Me:
+    """Show who you are to this realm, and your rights on the realm itself."""
+    return _me(await call.ask(WhoAmI()), call.guard.csrf_of(call.headers))
+
+
+async def change_password(call: Call[NoQuery, OwnPassword]) -> Done:
+    """Change your own password; the old one is needed, too."""
+    await call.ask(ChangePassword(call.body.old, call.body.password))
+    return Done()
+
+
+def _set_cookie(call: Call[Any, Any], value: str, age_s: int) -> None:
+    secure = "; Secure" if call.service.is_secure else ""
+    name = call.guard.cookie(call.headers)
+    cookie = f"{name}={value}; Path=/; Max-Age={age_s}; HttpOnly; SameSite=Strict{secure}"
+    call.reply_headers.append(("set-cookie", cookie))
+
+
+def _me(found: api.Me, csrf: str | None) -> Me:
+    return Me(
+        name=f"{found.user}@{found.host}",
+        user=found.user,
+        host=found.host,
+        groups=list(found.groups),
+        mode=found.mode,
+        rights=list(found.realm),
+        csrf=csrf,
+    )
+
+
+# --- users and groups ---------------------------------------------------------------------
+
+
+def _page(items: list[Any], query: After) -> Page[Any]:
+    """A page of objects with names."""
+    left = sorted((each for each in items if each.name > query.after), key=lambda each: each.name)
+    more = len(left) > query.limit
+    return Page(items=left[: query.limit], next=left[query.limit - 1].name if more else None)
+
+
+async def list_users(call: Call[After, None]) -> Page[UserAnswer]:
+    """List users, by name."""
+    users = [
+        UserAnswer(name=user.name, groups=list(user.groups), has_password=user.has_password)
+        for user in await call.ask(ListUsers())
+    ]
+    return _page(users, call.query)
+
+
+async def create_user(call: Call[NoQuery, NewUser]) -> NewUserAnswer:
+    """Create a user. Without a password one is generated, and shown only in this answer."""
+    made = await call.ask(AddUser(call.body.name, call.body.password))
+    return NewUserAnswer(name=made.name, password=made.password)
+
+
+async def set_password(call: Call[NoQuery, Password]) -> Done:
+    """Set another user's password; console sessions signed in with the old one end."""
+    await call.ask(ResetPassword(call.params["user"], call.body.password))
+    return Done()
+
+
+async def delete_user(call: Call[NoQuery, None]) -> Done:
+    """Delete a user."""
+    await call.ask(DeleteUser(call.params["user"]))
+    return Done()
+
+
+async def list_groups(call: Call[After, None]) -> Page[GroupInfo]:
+    """List groups and their members, by name."""
+    return _page(await call.ask(ListGroups()), call.query)
+
+
+async def create_group(call: Call[NoQuery, NewGroup]) -> GroupInfo:
+    """Create a group."""
+    return await call.ask(CreateGroup(call.body.name, tuple(call.body.members)))
+
+
+async def change_group(call: Call[NoQuery, GroupChange]) -> GroupInfo:
+    """Add users to a group, or remove them from it."""
+    body = call.body
+    return await call.ask(ChangeGroup(call.params["group"], tuple(body.add), tuple(body.remove)))
+
+
+async def delete_group(call: Call[NoQuery, None]) -> Done:
+    """Delete a group; its members lose what was granted to it."""
+    await call.ask(DeleteGroup(call.params["group"]))
+    return Done()
+
+
+# --- rights -------------------------------------------------------------------------------
+
+
+async def list_acl(call: Call[AclQuery, None]) -> Page[AclEntry]:
+    """List who may do what on the realm, or on a channel, queue or topic filter; on all topic
+    filters where none is named."""
+    found = await call.ask(ListEntries(call.query.kind, call.query.name))
+    items = _entries(found)
+    for each in found.topics:
+        items += _entries(await call.ask(ListEntries(found.kind, each)))
+    return Page(items=items)
+
+
+async def grant(call: Call[NoQuery, AclChange]) -> Page[AclEntry]:
+    """Grant rights to a subject; the answer has all entries of the resource."""
+    body = call.body
+    asked = Grant(body.kind, body.name, body.subject, rights=tuple(body.rights))
+    changed = await call.ask(asked, subject=body.subject, granted=body.rights)
+    return Page(items=_entries(changed))
+
+
+async def revoke(call: Call[NoQuery, AclChange]) -> Page[AclEntry]:
+    """Revoke rights of a subject, or all if none is named; the answer has all entries of the
+    resource."""
+    body = call.body
+    asked = Revoke(body.kind, body.name, body.subject, rights=tuple(body.rights))
+    changed = await call.ask(asked, subject=body.subject, revoked=body.rights)
+    return Page(items=_entries(changed))
+
+
+def _entries(info: AclInfo) -> list[AclEntry]:
+    return [
+        AclEntry(kind=info.kind, name=info.name, subject=entry.subject, rights=list(entry.rights))
+        for entry in info.entries
+    ]
+
+
+async def audit(call: Call[AuditQuery, None]) -> Page[AuditEntry]:
+    """List what administrators did, who signed in, or what was refused, newest first."""
+    query = call.query
+    records = await call.ask(ReadAudit(query.limit, cursor_of(query.after), query.kind))
+    items = [
+        AuditEntry(
+            number=record.number,
+            at=moment(record.at_us),
+            principal=record.principal,
+            operation=record.operation,
+            target=record.target,
+            outcome=record.outcome,
+            detail=record.detail,
+        )
+        for record in records
+    ]
+    full = len(items) == call.query.limit
+    return Page(items=items, next=str(items[-1].number) if full else None)
+
+
+ROUTES = (
+    Route("login", "POST", "login", asks=LogIn, endpoint=login),
+    Route("logout", "POST", "logout", asks=LogOut, endpoint=logout),
+    Route("getMe", "GET", "me", asks=WhoAmI, endpoint=me),
+    Route("changeMyPassword", "POST", "me/password", asks=ChangePassword, endpoint=change_password),
+    Route("listUsers", "GET", "users", asks=ListUsers, endpoint=list_users),
+    Route("createUser", "POST", "users", asks=AddUser, endpoint=create_user, status=201),
+    Route("deleteUser", "DELETE", "users/{user}", asks=DeleteUser, endpoint=delete_user),
+    Route(
+        "setUserPassword",
+        "POST",
+        "users/{user}/password",
+        asks=ResetPassword,
+        endpoint=set_password,
+    ),
+    Route("listGroups", "GET", "groups", asks=ListGroups, endpoint=list_groups),
+    Route("createGroup", "POST", "groups", asks=CreateGroup, endpoint=create_group, status=201),
+    Route("editGroup", "PATCH", "groups/{group}", asks=ChangeGroup, endpoint=change_group),
+    Route("deleteGroup", "DELETE", "groups/{group}", asks=DeleteGroup, endpoint=delete_group),
+    Route("listRights", "GET", "acl", asks=ListEntries, endpoint=list_acl),
+    Route("grantRights", "POST", "acl/grant", asks=Grant, endpoint=grant),
+    Route("revokeRights", "POST", "acl/revoke", asks=Revoke, endpoint=revoke),
+    Route("readAuditLog", "GET", "audit", asks=ReadAudit, endpoint=audit),
+)

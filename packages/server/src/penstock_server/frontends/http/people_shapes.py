@@ -1,0 +1,115 @@
+"""Bodies and answers of requests about users and rights."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, field
+
+from penstock_server.frontends.http.shapes import (
+    After,
+    Answer,
+    Members,
+    Moment,
+    QueryParameters,
+    RequestBody,
+    ResourceKind,
+)
+
+
+class Login(RequestBody, frozen=True):
+    user: Annotated[str, Meta(max_length=255)]
+    password: Annotated[str, Meta(max_length=1_024)]
+
+
+class Me(Answer, frozen=True):
+    name: str
+    """``user@host``."""
+    user: str
+    host: str
+    groups: list[str]
+    mode: str
+    """``off``, ``optional`` or ``mandatory``: whether users have to say who they are."""
+    rights: list[str]
+    """Rights on the realm itself."""
+    csrf: str | None = None
+    """Token of a console session: send it as ``X-CSRF-Token`` with every request that changes
+    something."""
+
+
+class NewUser(RequestBody, frozen=True):
+    name: Annotated[str, Meta(min_length=1, max_length=255)]
+    password: Annotated[str, Meta(max_length=1_024)] | None = None
+    """Left out: one is generated, and shown only in the answer."""
+
+
+class UserAnswer(Answer, frozen=True):
+    name: str
+    groups: list[str]
+    has_password: bool = True
+
+
+class NewUserAnswer(Answer, frozen=True):
+    name: str
+    password: str | None
+    """The generated password, shown only here; null if the request gave one."""
+
+
+class Password(RequestBody, frozen=True):
+    password: Annotated[str, Meta(min_length=1, max_length=1_024)]
+
+
+class OwnPassword(RequestBody, frozen=True):
+    password: Annotated[str, Meta(min_length=1, max_length=1_024)]
+    """The new password."""
+    old: Annotated[str, Meta(max_length=1_024)] = ""
+    """The present password."""
+
+
+class NewGroup(RequestBody, frozen=True):
+    name: Annotated[str, Meta(min_length=1, max_length=255)]
+    members: Members = field(default_factory=list)
+
+
+class GroupChange(RequestBody, frozen=True):
+    add: Members = field(default_factory=list)
+    remove: Members = field(default_factory=list)
+
+
+class AclQuery(QueryParameters, frozen=True):
+    kind: ResourceKind
+    name: Annotated[str, Meta(max_length=255)] = ""
+    """Channel, queue or topic filter; empty for the realm. ``*``, or a folder with ``/*``, stands
+    for all channels or queues below."""
+
+
+class AclChange(RequestBody, frozen=True):
+    kind: ResourceKind
+    subject: Annotated[str, Meta(min_length=1, max_length=600)]
+    """``user@host``, ``user@*``, ``*@host``, ``*@*`` or ``group:name``."""
+    name: Annotated[str, Meta(max_length=255)] = ""
+    """Channel, queue or topic filter; empty for the realm."""
+    rights: Annotated[list[str], Meta(max_length=32)] = field(default_factory=list)
+
+
+class AclEntry(Answer, frozen=True):
+    kind: str
+    name: str
+    subject: str
+    rights: list[str]
+
+
+class AuditQuery(After, frozen=True):
+    kind: Literal["acts", "sign-ins", "refusals"] = "acts"
+
+
+class AuditEntry(Answer, frozen=True):
+    number: int
+    at: Moment
+    principal: str
+    """``user@host``."""
+    operation: str
+    target: str
+    outcome: str
+    """``done``, or the code of the error."""
+    detail: dict[str, Any]

@@ -1,0 +1,347 @@
+"""The table of routes: which endpoint answers a method and path, with what parameters and body.
+
+A path is split before it is decoded, so that a name with slashes is one part:
+``channels/flights%2Fdelays``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import typing
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from urllib.parse import unquote
+
+from penstock_core.access.rights import Principal
+from penstock_core.api.channels import ChannelOpened
+from penstock_core.api.operations import REQUESTS, operation_on
+from penstock_core.api.requests import AnswerT, Kind, Request
+from penstock_core.tasks import leave_to_owner, start_task
+from penstock_core.vocabulary.errors import InvalidArgument, PenstockError
+from penstock_server.frontends.http.joining import join_of
+from penstock_server.frontends.http.people_shapes import AclChange
+from penstock_server.frontends.http.realm_shapes import NewJoin
+from penstock_server.runtime.access.askers import asker
+from penstock_server.runtime.operations.callers import HTTP_SESSION, Caller
+from penstock_server.runtime.operations.door import answer_to, execute, execute_on
+
+if TYPE_CHECKING:
+    from penstock_server.frontends.http.access import Guard
+    from penstock_server.frontends.http.http_service import HttpService
+    from penstock_server.runtime.realm import RunningRealm
+
+QueryT = TypeVar("QueryT")
+BodyT = TypeVar("BodyT")
+ResultT = TypeVar("ResultT")
+
+BASE: Final = "/api/v1"
+
+TAR: Final = "application/x-tar"
+TARS: Final = (TAR, "application/octet-stream")
+"""Content types of an upload; many clients know no type for tar."""
+WRITES: Final = frozenset(("POST", "PUT", "PATCH", "DELETE"))
+
+
+class Content(NamedTuple):
+    """A request's whole body."""
+
+    type: str
+    """Media type, without parameters."""
+    data: bytes
+
+
+class Upload(NamedTuple):
+    """A request's body in parts, of any length."""
+
+    parts: AsyncGenerator[bytes, None]
+
+
+class Payload:
+    """An answer that is bytes of some content type."""
+
+    def __init__(self, data: bytes, kind: str, *, on_unsent: Callable[[], None]) -> None:
+        """``on_unsent`` is called instead of sending it where the client is gone already."""
+        self.data = data
+        self.kind = kind
+        self.on_unsent = on_unsent
+
+
+class Download:
+    """A file that is sent while it is made."""
+
+    def __init__(
+        self,
+        parts: AsyncGenerator[bytes, None],
+        *,
+        name: str,
+        size: int,
+        close: Callable[[], None],
+    ) -> None:
+        self.parts = parts
+        self.name = name
+        self.size = size
+        self.close = close
+        """Frees its resources, whether it was read or not."""
+
+
+class Events:
+    """A stream of server-sent events, sent line by line until it ends or the viewer leaves."""
+
+    def __init__(
+        self,
+        messages: AsyncGenerator[bytes, None],
+        *,
+        close: Callable[[], None],
+        stop: Callable[[PenstockError], None],
+    ) -> None:
+        self.messages = messages
+        self.close = close
+        """Frees the stream's resources, whether it was read or not."""
+        self.stop = stop
+        """Ends the stream from this side, with the reason."""
+
+
+class Call(Generic[QueryT, BodyT]):
+    """A request that has been checked and allowed, as an endpoint gets it."""
+
+    __slots__ = (
+        "body",
+        "caller",
+        "guard",
+        "headers",
+        "host",
+        "params",
+        "principal",
+        "query",
+        "reply_headers",
+        "service",
+    )
+
+    def __init__(
+        self,
+        service: HttpService,
+        guard: Guard,
+        principal: Principal,
+        host: str,
+        headers: Mapping[str, str],
+        params: Mapping[str, str],
+        query: QueryT,
+        body: BodyT,
+    ) -> None:
+        self.service = service
+        self.guard = guard
+        self.principal = principal
+        self.caller = Caller(
+            service.realm,
+            principal,
+            HTTP_SESSION,
+            version=service.version,
+            is_secure=guard.is_secure,
+        )
+        self.host = host
+        self.headers = headers
+        self.params = params
+        self.query = query
+        self.body = body
+        self.reply_headers: list[tuple[str, str]] = []
+        """Headers of the answer."""
+
+    @property
+    def realm(self) -> RunningRealm:
+        return self.service.realm
+
+    @property
+    def target(self) -> str:
+        """What the request is about, for the audit log."""
+        return target_of(self.params, self.body)
+
+    async def ask(self, request: Request[AnswerT], **detail: Any) -> AnswerT:
+        """Execute an operation of the realm. Raises ``AccessDenied``, and what the operation
+        raises."""
+        return await execute(self.caller, request, target=self.target, **detail)
+
+    async def ask_with(
+        self, request: Request[AnswerT], parts: AsyncGenerator[bytes, None]
+    ) -> AnswerT:
+        """As :meth:`ask`, with a body that comes part by part."""
+        return await execute(self.caller, request, parts, target=self.target)
+
+    async def ask_while_there(self, request: Request[AnswerT]) -> AnswerT:
+        """As :meth:`ask`, for as long as the client is connected. Raises ``ConnectionLost`` when it
+        disconnects; what the operation waits for is then not waited for."""
+        return await run_while_there(self.ask(request))
+
+    async def answer(self, request: Request[AnswerT]) -> AnswerT:
+        """Execute an operation for which the route's own right suffices."""
+        answer: AnswerT = await answer_to(self.caller, request)
+        return answer
+
+    async def ask_here(
+        self, asked: type[Request[AnswerT]], request_of: Callable[[ChannelOpened], Request[AnswerT]]
+    ) -> AnswerT:
+        """Execute an operation on the channel or queue that the path names."""
+        name, kind = named(self)
+        return await execute_on(
+            self.caller, kind, name, asked=asked, request_of=request_of, target=self.target
+        )
+
+    def may(self, operation: str, name: str = "") -> None:
+        """Check a right besides the route's own. Raises ``AccessDenied``."""
+        self.guard.access.require(self.principal, operation, name)
+
+
+async def run_while_there(work: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Run ``work`` and give its result. It is cancelled, with ``ConnectionLost``, when the client
+    disconnects."""
+    asks = asker.get()
+    done = start_task(work, on_failure=leave_to_owner)
+
+    def end() -> None:
+        done.cancel()
+
+    stay = asks.on_gone(end)
+    try:
+        return await done
+    except asyncio.CancelledError:
+        asks.check()
+        raise
+    finally:
+        stay()
+
+
+Endpoint = Callable[[Any], Coroutine[Any, Any, Any]]
+
+
+class Examples:
+    """A body of a request, and the answer to it."""
+
+    def __init__(self, body: Any, answer: Any) -> None:
+        self.body = body
+        self.answer = answer
+
+
+class Route(NamedTuple):
+    name: str
+    """Name of the operation in generated clients. Never changed, because programs use it."""
+    method: str
+    path: str
+    """Path below :data:`BASE`; ``{name}`` stands for one percent-encoded part."""
+    asks: type[Request[Any]] | None
+    """The request that it asks at the realm's door, or, where it asks several, the one whose right
+    they all need; None: it asks nothing of the realm."""
+    endpoint: Endpoint
+    status: int = 200
+    only_asks: bool = False
+    """Whether it changes nothing, although its method usually does."""
+    examples: Examples | None = None
+    """For the OpenAPI document."""
+
+    @property
+    def reads(self) -> bool:
+        """Whether it changes nothing, so that it may be cancelled in the middle."""
+        return self.only_asks or self.method not in WRITES
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is answered without asking who asks."""
+        return self.asks is None or REQUESTS[self.asks].is_open
+
+    @property
+    def operation(self) -> str:
+        """The right it needs: a key of ``OPERATIONS``."""
+        if self.asks is None:
+            return "session.open"
+        return operation_on(self.asks, "queue" if self.path.startswith("queues") else "channel")
+
+
+class Signature(NamedTuple):
+    """What an endpoint takes and gives, read from its annotations."""
+
+    query: Any
+    body: Any
+    """Type of the body; None: there is none."""
+    answer: Any
+    summary: str
+    description: str
+
+
+def signature_of(route: Route) -> Signature:
+    hints = typing.get_type_hints(route.endpoint)
+    query, body = typing.get_args(hints["call"])
+    text = (route.endpoint.__doc__ or "").strip()
+    summary, _, rest = text.partition("\n\n")
+    summary = " ".join(summary.split())
+    return Signature(
+        query,
+        None if body is type(None) else body,
+        hints["return"],
+        summary=summary,
+        description=rest.strip(),
+    )
+
+
+def named(call: Call[Any, Any]) -> tuple[str, Kind]:
+    """The name and kind of what the path names."""
+    params = call.params
+    return (params["queue"], "queue") if "queue" in params else (params["channel"], "channel")
+
+
+def target_of(params: Mapping[str, str], body: Any) -> str:
+    """What an operation was about, for the audit log."""
+    if isinstance(body, AclChange):
+        return ""  # it says which resource the entries belong to
+    if isinstance(body, NewJoin):
+        return f"{body.source} -> {body.destination}"
+    if (text := params.get("id")) is not None and (pair := join_of(text)) is not None:
+        return f"{pair[0]} -> {pair[1]}"
+    if (pattern := params.get("pattern") or getattr(body, "pattern", "")) != "":
+        return f"{params.get('durable') or body.name} over {pattern}"
+    return "/".join(params.values()) or getattr(body, "name", "")
+
+
+class RouteMatch(NamedTuple):
+    route: Route
+    signature: Signature
+    params: dict[str, str]
+
+
+class RouteTable:
+    """Finds the route of a request."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self.routes = tuple(routes)
+        self.signatures = {route: signature_of(route) for route in routes}
+        self._tree: dict[int, list[tuple[tuple[str, ...], Route]]] = {}
+        for route in routes:
+            parts = tuple(route.path.strip("/").split("/"))
+            self._tree.setdefault(len(parts), []).append((parts, route))
+
+    def find(self, method: str, raw_path: str) -> RouteMatch | frozenset[str]:
+        """The route of a method and path, or the methods that the path has; empty: there is no such
+        path.
+
+        Raises ``InvalidArgument`` for a path that is not UTF-8.
+        """
+        given = raw_path.strip("/").split("/")
+        methods: set[str] = set()
+        for parts, route in self._tree.get(len(given), ()):
+            if not _fits(parts, given):
+                continue
+            methods.add(route.method)
+            if route.method == method:
+                named = zip(parts, given, strict=True)
+                params = {want[1:-1]: _decoded(part) for want, part in named if want[0] == "{"}
+                return RouteMatch(route, self.signatures[route], params)
+        return frozenset(methods)
+
+
+def _fits(parts: Sequence[str], given: Sequence[str]) -> bool:
+    pairs = zip(parts, given, strict=True)
+    return all(part and (want[0] == "{" or want == part) for want, part in pairs)
+
+
+def _decoded(part: str) -> str:
+    try:
+        return unquote(part, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"{part[:80]!r} in the path is not percent-encoded UTF-8") from None

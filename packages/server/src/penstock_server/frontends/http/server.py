@@ -1,0 +1,318 @@
+"""The HTTP listener: uvicorn's protocol in the realm's own loop, with limits on time and size.
+
+Uvicorn's server is not used: it would take over the signals of the process, and wake up ten times a
+second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from penstock_core.loggers import logger
+from penstock_core.vocabulary.errors import (
+    AddressInUse,
+    CrossSite,
+    InvalidArgument,
+    PenstockError,
+)
+from penstock_server.frontends.http.app import App, stopping
+from penstock_server.frontends.http.http_service import HttpLimits, HttpService
+from penstock_server.frontends.http.places import ConnectionPlaces
+from penstock_server.frontends.http.routes import TABLE
+from penstock_server.frontends.http.tunnel import PATHS, Upgrade, WebTunnel, refusal
+from penstock_server.frontends.native.listener import NativeListener, check_exposed
+from penstock_server.frontends.shared.handshakes import Handshake, TlsServer
+from penstock_server.frontends.shared.ports import SocketServers, open_server
+from penstock_server.frontends.shared.relayed import PrefaceSniffer, relayed_by
+from penstock_server.runtime.access.askers import Asker
+from penstock_server.runtime.access.open_connections import TrafficCounts
+
+HEAD_BYTES_MAX: Final = 64 << 10
+"""Most bytes of a request's first line and headers."""
+CHECK_S: Final = 1.0
+GRACE_S: Final = 2.0
+"""Seconds for requests in progress when the realm stops."""
+_LOOK_S: Final = 0.01
+
+_log = logger("penstock.http")
+_SILENT: Final = logging.Logger("penstock.uvicorn", logging.CRITICAL)
+"""Swallows uvicorn's log lines about peers that do not speak HTTP; such a peer gets an answer."""
+
+
+class _CountedBytes(h11.Connection):
+    """What came over a connection, and what goes out over it, head and body, is counted."""
+
+    def __init__(self, traffic: TrafficCounts) -> None:
+        super().__init__(h11.SERVER, HEAD_BYTES_MAX)
+        self._traffic = traffic
+
+    def receive_data(self, data: bytes) -> None:
+        self._traffic.received_bytes += len(data)
+        super().receive_data(data)
+
+    def send_with_data_passthrough(self, event: h11.Event) -> list[bytes] | None:
+        out = super().send_with_data_passthrough(event)  # ``send`` joins these
+        self._traffic.sent_bytes += sum(map(len, out or ()))
+        return out
+
+
+class HttpConnection(H11Protocol):
+    """One HTTP connection."""
+
+    listener: HttpServer
+
+    def __init__(self, listener: HttpServer) -> None:
+        super().__init__(listener.config, listener.uvicorn, {})
+        self.conn = _CountedBytes(listener.realm.connections.traffic["http"])
+        self.listener = listener
+        self.logger = _SILENT
+        self.heard_s = self._quiet_from_s = self.loop.time()
+        self.address = "localhost"
+        self.is_spare = False
+        self._asker = Asker()
+        self._unsent = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        if self.client:
+            self.address = str(self.client[0])
+        if not self.listener.places.take(self):
+            transport.abort()
+        self.app_state = {
+            "certificate": transport.get_extra_info("peercert"),
+            "is_spare": self.is_spare,
+            "asker": self._asker,
+            "relayed_by": relayed_by(transport),
+        }
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.listener.places.leave(self)
+        self._asker.go()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_s = self.loop.time()
+        super().data_received(data)
+
+    # --- WebSocket -----------------------------------------------------------------------
+
+    def _should_upgrade(self) -> bool:
+        return self.scope["path"] in PATHS and self._get_upgrade() == b"websocket"
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """Hand the connection over to the protocol that the client wants inside a WebSocket, or
+        refuse it."""
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
+        upgrade = Upgrade(event.method.decode("ascii"), headers)
+        protocols = self.listener.native.web_protocols
+        if (only := PATHS[self.scope["path"]]) is not None:
+            protocols = {name: made for name, made in protocols.items() if name in only}
+        if refused := self._refused(upgrade, headers, tuple(protocols)):
+            self.transport.write(refusal(*refused))
+            self.transport.close()
+            return
+        chosen = upgrade.chosen(tuple(protocols))
+        assert chosen is not None, "otherwise it was refused"
+        came, _ = self.conn.trailing_data
+        self.transport.write(upgrade.answer(chosen))
+        self.connections.discard(self)
+        self.listener.places.leave(self)
+        self._asker.go()
+        tunnel = WebTunnel(protocols[chosen]())
+        self.transport.set_protocol(tunnel)
+        tunnel.connection_made(self.transport)
+        if came:
+            tunnel.data_received(came)
+
+    def _refused(
+        self, upgrade: Upgrade, headers: Mapping[str, str], protocols: Sequence[str]
+    ) -> tuple[int, str] | None:
+        """Why a WebSocket is not opened, with a status; None: it is. A web page opens one only if
+        it is one of the console's, for what it sends may change the realm."""
+        local = str(self.server[0]) if self.server else "localhost"
+        try:
+            self.listener.guard.check_site(headers, local, changes=True)
+        except PenstockError as error:
+            return (403 if isinstance(error, CrossSite) else 400), str(error)
+        if self.is_spare:
+            return 503, "all connections are busy; try again"
+        return upgrade.fault(protocols)
+
+    # --- looking after it ----------------------------------------------------------------
+
+    @property
+    def _is_busy(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def _is_in_body(self) -> bool:
+        return self._is_busy and self.cycle.more_body and not self.cycle.response_started
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether the realm waits for a request or the rest of one."""
+        return not self._is_busy or self._is_in_body
+
+    def drop(self) -> None:
+        """Close it, to make room for another."""
+        self.transport.abort()
+
+    def check(self, now_s: float) -> None:
+        """Drop a peer that sends nothing, or reads nothing, for too long; called regularly."""
+        limits = self.listener.limits
+        unsent = self.transport.get_write_buffer_size()
+        if unsent and unsent >= self._unsent > 0:
+            if now_s - self._quiet_from_s > limits.send_timeout_s:
+                self.transport.abort()
+        elif self._is_busy:
+            self._quiet_from_s = now_s
+        elif now_s - self._quiet_from_s > limits.head_timeout_s:
+            self.transport.abort()
+        self._unsent = unsent
+
+
+class HttpServer:
+    """All HTTP connections of a realm."""
+
+    def __init__(
+        self,
+        native: NativeListener,
+        limits: HttpLimits,
+        *,
+        tls: Any = None,
+    ) -> None:
+        """``native`` has the realm's other connections; ``tls`` is an ``SSLContext``."""
+        self.native = native
+        self.realm = native.realm
+        self.limits = limits
+        self.is_secure = tls is not None
+        self.service = HttpService(native, limits, is_secure=self.is_secure)
+        self.guard = self.service.guard
+        self.config = uvicorn.Config(
+            App(self.service, TABLE),
+            http=H11Protocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+            timeout_keep_alive=max(1, int(limits.head_timeout_s)),
+        )
+        self.config.load()
+        self.uvicorn = ServerState()
+        self._tls = tls
+        self._servers: list[asyncio.Server | SocketServers | TlsServer] = []
+        self._arriving: dict[Handshake | PrefaceSniffer, None] = {}
+        """Connections whose handshake is not over, or whose first bytes are still to come."""
+        self.places = ConnectionPlaces(limits.connections_max, limits.connections_per_address_max)
+        self.realm.on_deposed(self.cut)
+        native.heard_elsewhere.append(self._is_heard_since)
+
+    def _is_heard_since(self, since_s: float) -> bool:
+        return any(
+            isinstance(peer, HttpConnection) and peer.heard_s >= since_s
+            for peer in self.uvicorn.connections
+        )
+
+    # --- coming and going ----------------------------------------------------------------
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept connections; gives the port. Raises ``AddressInUse``, ``InvalidArgument``."""
+        check_exposed(host, self.guard.access.mode)
+        server: asyncio.Server | SocketServers | TlsServer
+        held, gate, patience_s = self.native.ports, self.native.gate, self.limits.head_timeout_s
+        make: Callable[[], asyncio.BaseProtocol] = partial(HttpConnection, self)
+        try:
+            if self._tls is None:
+                if gate is not None:
+                    known = self._arrives, self._is_known
+                    make = partial(PrefaceSniffer, gate, make, patience_s, *known)
+                server = await open_server(make, host, port, held=held)
+            else:
+                before = None if gate is None else gate.before_tls
+                server = TlsServer(
+                    self._tls,
+                    patience_s,
+                    make,
+                    enter=self._arrives,
+                    leave=self._is_known,
+                    before=before,
+                )
+                await server.listen(host, port, held)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise AddressInUse(
+                    f"port {port} of {host} is in use by another process; stop it, choose another "
+                    "port (--http-port 0 takes any free one), or go without HTTP (--no-http)"
+                ) from error
+            raise InvalidArgument(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        self._servers.append(server)
+        bound: int = server.sockets[0].getsockname()[1]
+        return bound
+
+    def _arrives(self, waiting: Handshake | PrefaceSniffer) -> bool:
+        """Whether there is room for a connection whose TLS handshake or first bytes are to
+        come."""
+        if self.service.is_stopping.is_set() or not self.places.take(waiting):
+            return False
+        self._arriving[waiting] = None
+        return True
+
+    def _is_known(self, waiting: Handshake | PrefaceSniffer) -> None:
+        """Note that a connection's handshake has ended, or its first bytes have come."""
+        del self._arriving[waiting]
+        self.places.leave(waiting)
+
+    async def run(self) -> None:
+        """Check the connections for timeouts until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(CHECK_S)
+            for peer in list(self.uvicorn.connections):
+                assert isinstance(peer, HttpConnection), "it has made them"
+                with self.realm.incidents.barrier("http connections"):
+                    peer.check(loop.time())
+            with self.realm.incidents.barrier("http views"):
+                self.service.check_views()
+            self.service.look_for_standstill(loop.time())
+
+    def cut(self) -> None:
+        """Drop all connections without a word, and take no more."""
+        self._shut()
+        for peer in list(self.uvicorn.connections):
+            peer.transport.abort()
+
+    def _shut(self) -> None:
+        self.service.is_stopping.set()
+        for server in self._servers:
+            server.close()
+        for waiting in list(self._arriving):
+            waiting.abort()
+
+    async def close(self) -> None:
+        """Accept no more connections, end live views, and let requests in progress finish."""
+        self._shut()
+        self.service.end(stopping())
+        for peer in list(self.uvicorn.connections):
+            peer.shutdown()
+        for _ in range(int(GRACE_S / _LOOK_S)):
+            if not (self.uvicorn.connections or self.uvicorn.tasks):
+                break
+            await asyncio.sleep(_LOOK_S)
+        for task in list(self.uvicorn.tasks):
+            task.cancel()
+        for peer in list(self.uvicorn.connections):
+            peer.transport.abort()

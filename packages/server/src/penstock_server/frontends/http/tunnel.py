@@ -1,0 +1,173 @@
+"""Another protocol inside a WebSocket: its connections see a transport like any other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Any, Final, cast
+
+from penstock_core.wire.websocket import (
+    BINARY,
+    CLOSE,
+    NORMAL,
+    PING,
+    PONG,
+    UNSUPPORTED_DATA,
+    VERSION,
+    WebSocketReader,
+    WebSocketViolation,
+    answer_to,
+    close_bytes,
+    frame_bytes,
+    is_key,
+)
+from penstock_server.frontends.shared.protocol_detection import give
+
+PATHS: Final[Mapping[str, frozenset[str] | None]] = MappingProxyType(
+    {"/ws": None, "/mqtt": frozenset(("mqtt",))}
+)
+"""Where WebSockets are opened, and for which sub-protocols; None: for all that are served. Most
+clients of MQTT go to ``/mqtt`` unless they are told otherwise."""
+
+
+class TunnelTransport(asyncio.Transport):
+    """The transport that the protocol inside has: what it writes is a binary message."""
+
+    def __init__(self, outer: asyncio.Transport) -> None:
+        super().__init__()
+        self._outer = outer
+        self.is_ended = False
+        """Whether a close frame was sent."""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._outer.get_extra_info(name, default)
+
+    def is_closing(self) -> bool:
+        return self.is_ended or self._outer.is_closing()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not self.is_closing():
+            self._outer.write(frame_bytes(BINARY, bytes(data)))
+
+    def close(self) -> None:
+        self.end(NORMAL)
+
+    def end(self, status: int, reason: str = "") -> None:
+        """Close it with a status."""
+        if not self.is_closing():
+            self._outer.write(close_bytes(status, reason))
+        self.is_ended = True
+        self._outer.close()
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        self._outer.abort()
+
+    def pause_reading(self) -> None:
+        self._outer.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self._outer.is_closing():
+            self._outer.resume_reading()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._outer.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        return self._outer.get_write_buffer_size()
+
+
+class WebTunnel(asyncio.Protocol):
+    """Gives the protocol inside the data of binary messages, and answers the rest."""
+
+    def __init__(self, inner: asyncio.BaseProtocol) -> None:
+        self._inner = inner
+        self._reader = WebSocketReader()
+        self._outer: asyncio.Transport | None = None
+        self._transport: TunnelTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._outer = cast("asyncio.Transport", transport)
+        self._transport = TunnelTransport(self._outer)
+        self._inner.connection_made(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        transport, outer = self._transport, self._outer
+        assert transport is not None, "a connection was made"
+        assert outer is not None, "a connection was made"
+        self._reader.receive(data)
+        try:
+            for opcode, piece in self._reader.pieces():
+                if transport.is_closing():
+                    return
+                if opcode == BINARY:
+                    give(self._inner, piece)
+                elif opcode == PING:
+                    outer.write(frame_bytes(PONG, piece))
+                elif opcode == CLOSE:
+                    transport.end(NORMAL)
+                elif opcode != PONG:
+                    transport.end(UNSUPPORTED_DATA, "only binary messages are understood here")
+        except WebSocketViolation as error:
+            transport.end(error.status, str(error))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._inner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+
+class Upgrade:
+    """The handshake of a WebSocket, as its request has it."""
+
+    def __init__(self, method: str, headers: Mapping[str, str]) -> None:
+        self._method = method
+        self._headers = headers
+        offered = headers.get("sec-websocket-protocol", "").split(",")
+        self.offered = [each.strip() for each in offered if each.strip()]
+        """The sub-protocols that the client speaks, the one it likes best first."""
+
+    def fault(self, known: Sequence[str]) -> tuple[int, str] | None:
+        """What keeps it from being opened, with the status of HTTP; None: nothing. ``known`` are
+        the sub-protocols that are served."""
+        if self._method != "GET":
+            return 400, "a WebSocket is opened with GET"
+        if self._headers.get("sec-websocket-version") != VERSION:
+            return 426, f"only version {VERSION} of WebSocket is spoken here"
+        if not is_key(self._headers.get("sec-websocket-key", "")):
+            return 400, "Sec-WebSocket-Key has to be 16 bytes in base64"
+        if self.chosen(known) is None:
+            names = ", ".join(known)
+            return 400, f"Sec-WebSocket-Protocol has to offer one of what is served here: {names}"
+        return None
+
+    def chosen(self, known: Sequence[str]) -> str | None:
+        """The sub-protocol that is spoken; None: there is none that both know."""
+        return next((each for each in self.offered if each in known), None)
+
+    def answer(self, protocol: str) -> bytes:
+        """The response that opens it."""
+        return (
+            "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+            f"sec-websocket-accept: {answer_to(self._headers['sec-websocket-key'])}\r\n"
+            f"sec-websocket-protocol: {protocol}\r\n\r\n"
+        ).encode()
+
+
+def refusal(status: int, text: str) -> bytes:
+    """A response that refuses a handshake, and closes."""
+    body = text.encode()
+    version = f"sec-websocket-version: {VERSION}\r\n" if status == 426 else ""
+    return (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{version}"
+        "content-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    ).encode() + body

@@ -1,0 +1,91 @@
+"""Sends events on a native connection."""
+
+from __future__ import annotations
+
+from penstock_core.columns.selectors import Selector
+from penstock_core.ids.ids import Span, Spans
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_core.wire.native import messages as wire
+from penstock_server.frontends.native.peer import NativePeer
+from penstock_server.frontends.shared.parts import ConnectionPart
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
+from penstock_server.runtime.store.schemas import Schemas
+
+
+class SubscriptionOutlet:
+    """The outlet of one subscription of a connection."""
+
+    def __init__(
+        self, connection: NativePeer, client_number: int, selector: Selector | None
+    ) -> None:
+        self._connection = connection
+        self.client_number = client_number
+        self.session = connection.session
+        self.selector = selector
+
+    @property
+    def writable(self) -> bool:
+        return self._connection.writable
+
+    def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+        self._connection.deliveries.send(self.client_number, rows, redeliveries)
+
+    def recall(self, spans: Spans) -> None:
+        self._connection.send(wire.Recalled(self.client_number, spans))
+
+    def finished(self) -> None:
+        self._connection.send(wire.Finished(self.client_number))
+
+    def closed(self, reason: PenstockError) -> None:
+        self._connection.forget(self.client_number)
+        self._connection.send(wire.Closed(self.client_number, reason.code, str(reason)))
+
+
+class Deliveries(ConnectionPart[NativePeer]):
+    """The deliveries of one connection. Each schema is sent once, before its first events."""
+
+    def __init__(self, connection: NativePeer) -> None:
+        super().__init__(connection)
+        self._announced: set[int] = set()
+
+    def send(
+        self, number: int, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]
+    ) -> None:
+        """Send events to the subscription that the client calls ``number``, with the redelivery
+        counts of those that were delivered before."""
+        connection = self._connection
+        schemas = connection.realm.view.schemas
+        schema = rows.piece.number if rows.piece else schemas.transient(rows.batch.schema)
+        if schema not in self._announced:
+            self._announce(schema, schemas)
+        counted = redeliveries
+        if redeliveries:
+            around = Span(rows.spans[0][0], rows.spans[-1][1])
+            counted = tuple(
+                (count, mine) for count, spans in redeliveries if (mine := _within(spans, around))
+            )
+        body = rows.body
+        connection.send(
+            wire.Delivery(
+                number,
+                schema,
+                rows.count,
+                first_id=rows.first_id,
+                at_us=rows.at_us,
+                redeliveries=counted,
+                publishers=rows.publishers,
+            ),
+            body,
+        )
+
+    def _announce(self, schema: int, schemas: Schemas) -> None:
+        self._announced.add(schema)
+        self._connection.send(wire.Schema(schema), schemas.bytes_of(schema))
+
+
+def _within(spans: Spans, around: Span) -> Spans:
+    """The part of ``spans`` inside a range; a receiver looks up only ids that it was sent."""
+    if around.first <= spans[0][0] and spans[-1][1] <= around.end:
+        return spans  # the usual case
+    parts = [Span(*span).clipped(around) for span in spans]
+    return tuple(part for part in parts if part.size)

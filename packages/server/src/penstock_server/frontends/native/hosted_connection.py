@@ -1,0 +1,123 @@
+"""A connection of another protocol at the realm's listener: what AMQP and MQTT have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING, Final, cast
+
+from penstock_core.access.rights import ANONYMOUS, Principal
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_server.frontends.shared.backpressure import ReadThrottle
+from penstock_server.frontends.shared.transports import host_of
+from penstock_server.runtime.access.open_connections import ConnectionState
+from penstock_server.runtime.access.quota import RequestPace
+from penstock_server.runtime.operations.callers import Caller
+
+if TYPE_CHECKING:
+    from penstock_server.frontends.native.listener import NativeListener
+
+WRITE_HIGH_WATER: Final = 1 << 20
+"""Bytes waiting to be sent above which a connection is not read and is sent nothing that can
+wait."""
+
+
+class HostedConnection(asyncio.Protocol):
+    """Who is connected, since when, and from where."""
+
+    protocol: str
+
+    def __init__(self, listener: NativeListener) -> None:
+        self.listener = listener
+        self.realm = listener.realm
+        self.session = ""
+        """Its name in the realm; empty until the user is known."""
+        self.principal = Principal(ANONYMOUS, "")
+        self.publisher = ""
+        self.number = 0
+        self.host = ""
+        self.is_open = False
+        """Whether the peer has opened the connection, and neither side has closed it."""
+        self._reading = ReadThrottle(lambda: not listener.is_congested, self._heard)
+        self.pace = RequestPace(listener.limits.each.requests_per_s_max, listener.realm.clock)
+        self._transport: asyncio.Transport | None = None
+        self._opened_s = self.heard_s = 0.0
+        self._loop = asyncio.get_running_loop()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transport is one in all but its base class
+        transport = cast("asyncio.Transport", transport)
+        self._transport = transport
+        self._reading.begin(transport)
+        self._opened_s = self.heard_s = self._loop.time()
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        self.host = host_of(transport)
+
+    def sign_in(self, principal: Principal) -> Caller:
+        """Begin a session of a user whose proof was checked. Raises ``AccessDenied`` and
+        ``LimitReached``."""
+        self.realm.access.require(principal, "session.open")
+        self.session, self.principal = f"{self.protocol}-{secrets.token_hex(8)}", principal
+        self.publisher = principal.name
+        self.listener.greeted(self, self.session)
+        return Caller(self.realm, principal, self.session, version=self.listener.version)
+
+    def _heard(self, now_s: float) -> None:
+        self.heard_s = now_s
+
+    def check_rights(self) -> None:
+        """Rights have changed: end what the user may no longer have."""
+        raise NotImplementedError
+
+    def end(self, reason: PenstockError | None) -> None:
+        """Close the connection with a reason."""
+        raise NotImplementedError
+
+    @property
+    def owes_answers(self) -> bool:
+        """Whether something is in progress whose outcome the peer waits for."""
+        return False
+
+    def flush(self) -> None:
+        """Send what is queued, where a protocol queues anything."""
+        return
+
+    def check(self, now_s: float) -> None:
+        """End the connection if its peer is gone, where a protocol can tell."""
+        return
+
+    def describe(self) -> ConnectionState:
+        """A description of the connection for administrators."""
+        return self._description("", subscriptions=0, requests=0, is_stalled=False)
+
+    def stop_reading(self) -> None:
+        """Take in no more: the listener is draining."""
+        self._reading.check()
+
+    def abort(self) -> None:
+        """Drop the connection without a word."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def cut(self) -> None:
+        """Another owner has taken over: what is said from now on may be wrong."""
+        self.abort()
+
+    def _description(
+        self, client: str, *, subscriptions: int, requests: int, is_stalled: bool
+    ) -> ConnectionState:
+        """The connection as administrators see it."""
+        transport = self._transport
+        return ConnectionState(
+            number=self.number,
+            protocol=self.protocol,
+            session=self.session,
+            user=self.publisher,
+            client=client,
+            opened_s=self._opened_s,
+            heard_s=self.heard_s,
+            subscriptions=subscriptions,
+            requests=requests,
+            unsent_bytes=0 if transport is None else transport.get_write_buffer_size(),
+            is_stalled=is_stalled,
+        )

@@ -1,0 +1,258 @@
+"""Executes the requests of a native connection as operations of the realm, and answers them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from penstock_core.api.channels import ChannelOpened
+from penstock_core.api.patterns import WatchChannels
+from penstock_core.api.publishing import PublishEvents, StageEvents
+from penstock_core.api.requests import Request
+from penstock_core.api.subscriptions import (
+    Attach,
+    BrowseDurable,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+)
+from penstock_core.api.transactions import CommitTransaction
+from penstock_core.api.transfers import BeginImport
+from penstock_core.vocabulary.errors import (
+    InvalidArgument,
+    InvalidEvent,
+    LimitReached,
+    RemoteProtocolViolation,
+)
+from penstock_core.wire.native import messages as wire
+from penstock_server.frontends.native.deliveries import SubscriptionOutlet
+from penstock_server.frontends.native.peer import NativePeer
+from penstock_server.runtime.access.permits import Opening
+from penstock_server.runtime.operations.beginners import BEGINNERS
+from penstock_server.runtime.operations.callers import Caller
+from penstock_server.runtime.operations.door import (
+    begin,
+    check,
+    execute,
+    open_subscription,
+    watch_channels,
+)
+from penstock_server.runtime.store.bodies import Body
+
+
+class Requests:
+    """The requests of one caller on one connection."""
+
+    def __init__(self, connection: NativePeer, caller: Caller) -> None:
+        self._connection = connection
+        self._caller = caller
+        self._permits = caller.permits
+        self._realm = connection.realm
+        self._internal = connection.realm.view.internal_stores
+        self._announced = connection.announced
+
+    def take(self, number: int, request: Request[Any], body: memoryview) -> None:
+        """Execute a request: at once where order matters, in a task where it has to wait."""
+        try:
+            if type(request) in BEGINNERS:
+                if self._permits is not None:
+                    self._permits.check(request)
+                elif self._internal:  # no call on realms that have none: it is on the hot path
+                    self._caller.check_internal(request)
+                self._begin(number, request, body)
+                return
+            match request:
+                case Subscribe() | Attach() | BrowseDurable():
+                    check(self._caller, request)
+                    self._open_soon(number, request)
+                case Unsubscribe(subscription):
+                    self._unsubscribe(number, subscription)
+                case WatchChannels():
+                    check(self._caller, request)
+                    self._watch(number, request)
+                case BeginImport() if len(body):
+                    self._execute(number, replace(request, manifest=bytes(body)), body)
+                case _:
+                    self._execute(number, request, body)
+        except RemoteProtocolViolation:  # the connection's error handler ends it
+            raise
+        except Exception as error:  # noqa: BLE001  what nobody foresaw costs this request alone
+            self._connection.fail(number, error)
+
+    def _execute(self, number: int, request: Request[Any], body: memoryview) -> None:
+        self._connection.spawn(number, lambda: execute(self._caller, request, body))
+
+    def _begin(self, number: int, request: Request[Any], body: memoryview) -> None:
+        connection, listener, size = self._connection, self._connection.listener, 0
+
+        def reply(answer: Any, error: BaseException | None) -> None:
+            listener.pending_bytes -= size
+            if error is None:
+                connection.send(wire.Done(number, answer))
+            else:
+                connection.fail(number, error)
+
+        try:
+            batches = self._batches(request, body)
+            for bodies in batches:
+                for each in bodies:
+                    size += each.weight
+            listener.pending_bytes += size
+            begin(self._caller, request, reply, batches=batches)
+        except RemoteProtocolViolation:
+            listener.pending_bytes -= size
+            raise
+        except Exception as error:  # noqa: BLE001  what nobody foresaw costs this request alone
+            reply(None, error)
+
+    def _batches(self, request: Request[Any], body: memoryview) -> Sequence[Sequence[Body]]:
+        """The events sent with a request, checked. Raises ``InvalidEvent``, ``EventTooLarge``."""
+        match request:
+            case PublishEvents() | StageEvents():
+                return (self._announced.bodies(request.schema, request.sizes, body),)
+            case CommitTransaction():
+                return self._parts(request, body)
+            case _:
+                return ()
+
+    def _parts(self, request: CommitTransaction, body: memoryview) -> list[list[Body]]:
+        found: list[list[Body]] = []
+        at = 0
+        for part in request.parts:
+            bodies: list[Body] = []
+            if part.sizes:
+                end = at + sum(part.sizes)
+                bodies = self._announced.bodies(part.schema, part.sizes, body[at:end])
+                at = end
+            found.append(bodies)
+        if at != len(body):
+            raise InvalidEvent(f"batches of {at} bytes in a body of {len(body)}")
+        return found
+
+    # --- subscriptions -------------------------------------------------------------------
+
+    def _open_soon(self, asked: int, message: Opening) -> None:
+        """Register a subscription at once and open it in a task, so that the client can end it by
+        its number before it is open."""
+        connection, number = self._connection, message.subscription
+        if number in connection.subscriptions:
+            refusal = InvalidArgument(f"subscription {number} is already open")
+            connection.fail(asked, refusal)
+            return
+        if number in connection.opening:
+            refusal = InvalidArgument(
+                f"subscription {number} is already being opened; choose another number"
+            )
+            connection.fail(asked, refusal)
+            return
+        try:
+            limits = connection.limits
+            limits.check_subscriptions(len(connection.subscriptions))
+        except LimitReached as refused:
+            connection.fail(asked, refused)
+            return
+        connection.subscriptions[number] = 0
+        connection.opening[number] = asyncio.Event()
+        if self._caller.permits is not None:
+            self._caller.permits.opened(message)
+        connection.spawn(asked, lambda: self._open(message))
+
+    async def _open(self, message: Opening) -> Subscribed:
+        connection = self._connection
+        number, text = message.subscription, message.selector
+        try:
+            await self._seats_given_back(number)
+            selector = await self._realm.dispatch.choosing.parse(text) if text else None
+            outlet = SubscriptionOutlet(connection, number, selector)
+            opened = await open_subscription(
+                self._caller, message, outlet, place=self._place(number)
+            )
+            if number in connection.subscriptions:
+                connection.subscriptions[number] = opened.number
+                connection.check_rights()
+            elif number in connection.interrupted and isinstance(message, Subscribe):
+                self._realm.subscriptions.lose(opened.number)  # its place is kept (SEM J5)
+            else:  # the connection was lost, or the subscription ended, while it was being opened
+                await self._given_back(opened.number)
+        except BaseException:
+            connection.forget(number)
+            raise
+        finally:
+            opened_or_not = connection.opening.pop(number)
+            opened_or_not.set()
+            connection.listener.given_back(connection.session, opened_or_not)
+            connection.opened(number)
+        return Subscribed(
+            opened.first_id,
+            opened.stop_id,
+            opened.recalls,
+            confirm=opened.confirms,
+            cumulative=opened.cumulative,
+            ack_timeout_ms=opened.ack_timeout_ms,
+        )
+
+    def _watch(self, asked: int, message: WatchChannels) -> None:
+        """Watch the channels of a pattern (SEM D21), as one of the connection's subscriptions."""
+        connection, number = self._connection, message.subscription
+        if number in connection.subscriptions or number in connection.opening:
+            raise InvalidArgument(f"subscription {number} is already open")
+        open_ = len(connection.subscriptions) + len(connection.watches)
+        connection.limits.check_subscriptions(open_)
+
+        def tell(found: tuple[ChannelOpened, ...]) -> None:
+            connection.send(wire.ChannelsFound(number, found))
+
+        connection.end_watch(number)
+        watch, found = watch_channels(self._caller, message, tell)
+        connection.watches[number] = watch
+        connection.send(wire.Done(asked, found))
+
+    async def _given_back(self, subscription: int) -> None:
+        """Give back a seat; returns when it is free."""
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def reply(_: object, error: BaseException | None) -> None:
+            if not ended.done():
+                ended.set_result(None)  # if it failed, the realm is closed or the channel deleted
+
+        self._realm.subscriptions.detach(subscription, reply)
+        await ended
+
+    async def _seats_given_back(self, number: int) -> None:
+        """Wait until seats that this client has given up are free, before it takes another."""
+        connection = self._connection  # the connection may have ended meanwhile
+        own = frozenset(connection.opening.values())
+        await connection.listener.seats_given_back(connection.session, own)
+        for earlier, opened in list(self._connection.opening.items()):
+            if earlier == number:
+                return  # later ones wait for this one
+            if earlier not in self._connection.subscriptions:  # it has ended meanwhile
+                await opened.wait()
+
+    def _place(self, number: int) -> str:
+        """The key of a subscription's place, by which the session's next connection takes it up
+        (SEM J5). The user is part of it, since sessions are not secret."""
+        return f"{self._caller.principal.user}/{self._connection.session}/{number}"
+
+    def _unsubscribe(self, request: int, number: int) -> None:
+        """End a subscription, even one still being opened; the answer comes when its seat is
+        free."""
+        self._connection.end_watch(number)
+        opening = self._connection.opening.get(number)
+        subscription = self._connection.forget(number)
+        if opening is not None:
+            self._connection.spawn(request, lambda: _once(opening))
+            return
+        if subscription is None:
+            self._connection.send(wire.Done(request))
+            return
+        self._realm.subscriptions.detach(
+            subscription, lambda _, error: self._connection.answer(request, None, error)
+        )
+
+
+async def _once(through: asyncio.Event) -> None:
+    await through.wait()

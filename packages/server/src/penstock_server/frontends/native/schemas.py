@@ -1,0 +1,71 @@
+"""The schemas a client has announced, and the batches that it sends with them."""
+
+from __future__ import annotations
+
+from penstock_core.bounds import SCHEMAS_BYTES_MAX
+from penstock_core.columns.events.check import check_body
+from penstock_core.columns.events.single_event import MESSAGE_BYTES_MAX, codec_in_message
+from penstock_core.columns.schema.ipc import batch_from, schema_from
+from penstock_core.columns.schema.layout import BODY_ROWS_MAX
+from penstock_core.vocabulary.errors import InvalidArgument, InvalidEvent, RemoteProtocolViolation
+from penstock_server.runtime.store.bodies import Body
+
+SCHEMAS_MAX = 10_000
+"""Most schemas that a connection may announce."""
+
+
+class SchemaTable:
+    """The schemas that the client has announced on one connection."""
+
+    def __init__(self) -> None:
+        self._schemas: dict[int, bytes] = {}
+        self._size = 0
+
+    def learn(self, number: int, schema: bytes) -> None:
+        """Register a schema. Raises ``RemoteProtocolViolation`` for too many, and for bytes that
+        are not a schema."""
+        if len(self._schemas) >= SCHEMAS_MAX:
+            raise RemoteProtocolViolation(
+                f"more than {SCHEMAS_MAX} schemas on one connection; publish events of the same "
+                f"kind together, or open another session"
+            )
+        size = self._size + len(schema) - len(self._schemas.get(number, b""))
+        if size > SCHEMAS_BYTES_MAX:
+            raise RemoteProtocolViolation(
+                f"schemas of {size} bytes on one connection; {SCHEMAS_BYTES_MAX} are allowed: "
+                f"publish events of the same kind together, or open another session"
+            )
+        schema_from(schema)
+        self._schemas[number] = schema
+        self._size = size
+
+    def bodies(self, schema: int, sizes: tuple[int, ...], body: memoryview) -> list[Body]:
+        """The batches of a frame, checked. Raises ``InvalidArgument``, ``InvalidEvent``."""
+        encoded = self._schemas.get(schema)
+        if encoded is None:
+            raise InvalidArgument(f"schema {schema} was never sent on this connection")
+        if sum(sizes) != len(body) or min(sizes, default=1) <= 0:
+            raise InvalidEvent(f"batches of {sum(sizes)} bytes in a body of {len(body)}")
+        form = codec_in_message(encoded)
+        if form is not None and len(sizes) == 1:
+            message = bytes(body) if len(body) <= MESSAGE_BYTES_MAX else b""
+            if (digest := form.digest_of(message)) is not None:
+                return [Body(message, None, encoded, known_digest=digest, names=form.names)]
+        arrow = schema_from(encoded)
+        found, at, rows = [], 0, 0
+        rows_max = max(BODY_ROWS_MAX, len(body))
+        for size in sizes:
+            part = body[at : at + size]
+            batch = batch_from(part, arrow)
+            check_body(batch)
+            if batch.num_rows == 0:
+                raise InvalidEvent("empty batch")
+            found.append(Body(part, batch, encoded))
+            at += size
+            rows += batch.num_rows
+            if rows > rows_max:  # each batch may hold nothing but nulls, so bytes do not limit rows
+                raise InvalidEvent(
+                    f"{len(body)} bytes of batches claim to be {rows} events or more; publish at "
+                    f"most {rows_max} of this size at once"
+                )
+        return found

@@ -1,0 +1,575 @@
+"""Authentication and authorization, asked by every front end before it does anything (SEM A)."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, Literal
+from weakref import WeakValueDictionary
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock_core.access.acl import Entry
+from penstock_core.access.lockout import Lockout, LockoutRules, network_of
+from penstock_core.access.rights import (
+    ANONYMOUS,
+    NAME_LENGTH_MAX,
+    PROOF_PREFIXES,
+    RIGHTS,
+    Principal,
+    checked_name,
+    parse_subject,
+)
+from penstock_core.api.access import Me, Verifier
+from penstock_core.api.operations import OPERATIONS
+from penstock_core.api.requests import Request
+from penstock_core.loggers import logger
+from penstock_core.vocabulary.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    IllegalState,
+    InsecureConnection,
+    InvalidArgument,
+    PenstockError,
+    SignInLocked,
+)
+from penstock_core.vocabulary.ports import Clock, Offload, inline
+from penstock_core.wire.addresses import is_loopback
+from penstock_core.wire.scram import NONCE_BYTES, ScramServer
+from penstock_server.runtime.access.accounts import FIRST_USER, Accounts, new_password
+from penstock_server.runtime.access.audit import Audit
+from penstock_server.runtime.access.audit_details import DefinitionOf, changes, state_of
+from penstock_server.runtime.access.logins import Logins
+from penstock_server.runtime.access.passwords import Passwords
+from penstock_server.runtime.access.tokens import TokenRules, Tokens
+
+Mode = Literal["off", "optional", "mandatory"]
+
+_PUBLISH = ("channel.publish", "publish")
+_SEEN_AS = ("channels", "admin", "monitor")
+"""Rights on the realm that show every channel and queue."""
+
+_log = logger("penstock.access")
+
+
+class AccessRules(Struct, frozen=True):
+    """The settings of access."""
+
+    mode: Mode = "off"
+    failure_delay_s: float = 1.0
+    """Seconds by which the answer to a failed sign-in is delayed."""
+    lockout: LockoutRules = LockoutRules()
+    cleartext_passwords: bool = False
+    """Take passwords and tokens that everybody on the way could read."""
+    apart: frozenset[str] = frozenset(PROOF_PREFIXES)
+    """Proofs whose users are told apart from those of the same name with a password."""
+
+
+class AccessControl:
+    """Held by the realm as ``realm.access``."""
+
+    def __init__(
+        self,
+        accounts: Accounts,
+        tokens: Tokens,
+        audit: Audit,
+        logins: Logins,
+        offload: Offload,
+        rules: AccessRules,
+        clock: Clock,
+    ) -> None:
+        self.mode: Mode = rules.mode
+        self.accounts = accounts
+        self.tokens = tokens
+        self.audit = audit
+        self.logins = logins
+        self.version = 0
+        """Grows with each change, after which earlier results may be invalid."""
+        self.on_new_version: Callable[[], None] = lambda: None
+        """Called with each change, also when somebody has only gained rights."""
+        self.first_password = ""
+        """The password of an administrator made at this start; shown once, and then forgotten."""
+        self.definition_of: DefinitionOf = lambda name: None
+        """Set by the realm whose access this is."""
+        self._passwords = Passwords(offload)
+        self._failure_delay_s = rules.failure_delay_s
+        self._lockout = Lockout(rules.lockout)
+        self._takes_cleartext = rules.cleartext_passwords
+        self._apart = rules.apart
+        self._revoked: frozenset[tuple[str, ...]] = frozenset()
+        self._clock = clock
+        self._naming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._listeners: list[Callable[[], None]] = []
+        accounts.changed = self._changed
+        accounts.user_changed = logins.close_of
+        logins.password_of = accounts.password_mark
+
+    @classmethod
+    def off(cls, clock: Clock) -> AccessControl:
+        """Control that lets everything pass, for a realm of one machine or inside a program."""
+        accounts = Accounts(None, clock, inline)
+        tokens = Tokens(TokenRules(), lambda _: b"", clock, offload=inline)
+        return cls(
+            accounts,
+            tokens,
+            Audit(clock),
+            logins=Logins(clock),
+            offload=inline,
+            rules=AccessRules(),
+            clock=clock,
+        )
+
+    @property
+    def is_open(self) -> bool:
+        """Authentication is off (SEM A4): everyone who can connect may do everything."""
+        return self.mode == "off"
+
+    @property
+    def checks_nothing(self) -> bool:
+        """Whether requests are not looked at, because everyone may do everything."""
+        return self.is_open
+
+    def admit(self, request: Request[Any]) -> None:
+        """Raises where this realm takes no requests of this kind, whoever asks. Here it takes
+        all."""
+
+    async def close(self) -> None:
+        """Give the audit log back."""
+        await self.audit.close()
+
+    async def begin(self) -> None:
+        """Load users, groups and rights. If nobody may administer the realm, and they are
+        not shared, create a first administrator with the password :attr:`first_password`. Raises
+        ``Damaged``, ``StorageFailed``."""
+        if self.is_open:
+            return
+        await self.accounts.load()
+        await self.logins.load()
+        await self.audit.load()
+        if self.accounts.shared is not None:
+            return
+        on_realm = self.accounts.acl.entries("realm")
+        if any({"full", "manage_acl"} & {*entry.rights} for entry in on_realm):
+            return
+        if not self.accounts.knows(FIRST_USER):
+            self.first_password = new_password()
+            await self.accounts.create_user(FIRST_USER, self.first_password)
+        await self.accounts.grant("realm", "", f"{FIRST_USER}@*", rights=("full",))
+        await self.audit.note("realm", "user.change", FIRST_USER, reason="first administrator")
+
+    async def reset(self, user: str, password: str = "") -> str:
+        """Give ``user`` all rights and a password, on a realm that does not run; gives the
+        password. It is generated if none is given, and the user is created if missing.
+
+        Raises ``IllegalState`` if authentication is off, ``InvalidArgument``, ``Damaged``,
+        ``StorageFailed``.
+        """
+        await self.accounts.load()
+        await self.audit.load()
+        chosen = password or new_password()
+        if self.accounts.knows(user):
+            await self.accounts.set_password(user, chosen)
+        else:
+            await self.accounts.create_user(user, chosen)
+        await self.accounts.grant("realm", "", f"{user}@*", rights=("full",))
+        await self.audit.note("offline", "user.reset", user, granted=("full",))
+        return chosen
+
+    # --- who is it -----------------------------------------------------------------------
+
+    def is_private(self, host: str, *, secure: bool) -> bool:
+        """Whether ``host`` may send a secret unencrypted: over TLS (``secure``), inside this
+        machine, or if the settings allow it."""
+        return secure or self._takes_cleartext or is_loopback(host)
+
+    def check_private(self, host: str, *, secure: bool) -> None:
+        """Raise ``InsecureConnection`` if others could read what the client sends."""
+        if not self.is_private(host, secure=secure):
+            raise InsecureConnection(
+                "passwords and tokens are not accepted over the network without TLS: use https, "
+                "amqps or penstocks, and change the one just sent, because others may have read "
+                "it (access.cleartext_passwords allows them anyway)"
+            )
+
+    async def password(self, user: str, password: str, host: str, *, secure: bool) -> Principal:
+        """A password that travels: PLAIN, HTTP Basic, the console's form; over TLS if ``secure``.
+
+        Checked off the loop, and not again for a while. Raises ``AuthenticationFailed``,
+        ``SignInLocked``, ``InsecureConnection``.
+        """
+        self.check_private(host, secure=secure)
+        self.check_locked(user, host)
+        known = self.accounts.verifier_of(user)
+        is_right = await self._passwords.is_right(
+            password,
+            known or self.accounts.decoy(user),
+            network_of(host),
+            look_again=lambda: self.check_locked(user, host),
+            user=user,
+        )
+        self.check_locked(user, host)  # another attempt may have failed meanwhile
+        if known is None or not is_right:
+            await self.failed(user, host, "password")
+            raise AuthenticationFailed("the user is not known here, or the password is wrong")
+        return self.proven(user, host)
+
+    def scram(self, first: bytes, host: str) -> tuple[ScramServer, Verifier]:
+        """An exchange of SCRAM-SHA-256 and the record it is about; users that are not known are
+        asked like others. Raises ``AuthenticationFailed``, ``SignInLocked``."""
+        exchange = ScramServer(first, secrets.token_urlsafe(NONCE_BYTES))
+        self.check_locked(exchange.user, host)
+        known = self.accounts.verifier_of(exchange.user)
+        return exchange, known or self.accounts.decoy(exchange.user)
+
+    async def scram_proven(
+        self, exchange: ScramServer, proof: bytes, host: str
+    ) -> tuple[Principal, bytes]:
+        """The principal of a user who has sent the last message of an exchange, and what shows the
+        client that this realm knows the password. Raises ``AuthenticationFailed``,
+        ``SignInLocked``."""
+        self.check_locked(exchange.user, host)
+        try:
+            outcome = exchange.outcome(proof)
+        except AuthenticationFailed:
+            await self.failed(exchange.user, host, "password")
+            raise
+        return self.proven(exchange.user, host), outcome
+
+    def proven(self, user: str, host: str) -> Principal:
+        """The principal of a user who has proved the password."""
+        self._lockout.passed(user, host)
+        return Principal(user, host, proof="password")
+
+    def check_locked(self, user: str, host: str) -> None:
+        """Raises ``SignInLocked`` while nothing is looked at that ``user`` sends from ``host``."""
+        wait_s = self._lockout.wait_s(user, host, self._clock.now_us())
+        if wait_s > 0:
+            raise SignInLocked(
+                f"too many failed sign-ins of this user or from {host}; "
+                f"try again in {math.ceil(wait_s)} s",
+                wait_s,
+            )
+
+    async def token(self, text: str, host: str, *, secure: bool) -> Principal:
+        """A bearer token; over TLS if ``secure``. Raises ``AuthenticationFailed``,
+        ``Unavailable``, ``InsecureConnection``."""
+        self.check_private(host, secure=secure)
+        try:
+            named = await self.tokens.principal(text, host)
+        except AuthenticationFailed:
+            await self.failed("", host, "token")
+            raise
+        return replace(named, user=self._user("token", named.user))
+
+    def _user(self, proof: str, name: str) -> str:
+        """Whom this proof names: not the user of the same name who has a password here."""
+        return PROOF_PREFIXES[proof] + name if proof in self._apart else name
+
+    def certificate(self, peer: Mapping[str, Any] | None, host: str) -> Principal | None:
+        """The principal that a verified client certificate names (SEM A5), until it expires; None:
+        there is no certificate. Raises ``AuthenticationFailed`` for a name no user can have, and
+        for a certificate that has ended or was revoked since it was shown."""
+        name = name_in(peer) if peer else ""
+        if not peer or not name or name == ANONYMOUS:
+            return None
+        try:
+            user = self._user("certificate", checked_name(name, "user"))
+        except InvalidArgument as error:
+            raise AuthenticationFailed(f"the certificate names no user: {error}") from error
+        issued, until_us = issued_as(peer), ends_us(peer)
+        found = Principal(user, host, proof="certificate", until_us=until_us, certificate=issued)
+        self._check_proof(found, self._clock.now_us())
+        return found
+
+    def revoke(self, certificates: frozenset[tuple[str, ...]]) -> None:
+        """End the sessions that were opened with revoked certificates."""
+        if certificates != self._revoked:
+            self._revoked = certificates
+            self._changed(lost=True)
+
+    def _check_proof(self, principal: Principal, now_us: int) -> None:
+        if 0 < principal.until_us < now_us:
+            what = "certificate" if principal.proof == "certificate" else "token"
+            raise AuthenticationFailed(f"the {what} has expired; sign in with a new one")
+        if principal.certificate and principal.certificate in self._revoked:
+            raise AuthenticationFailed("the certificate was revoked; sign in with another one")
+
+    def anonymous(self, host: str, claimed: str = "") -> Principal:
+        """The principal of a client that does not sign in. If authentication is off it is the one
+        that it claims to be. Raises ``AuthenticationFailed`` if authentication is mandatory."""
+        if self.is_open:
+            return Principal(claimed or ANONYMOUS, host, trusted=True)
+        if self.mode == "mandatory":
+            raise AuthenticationFailed(
+                "authentication required: give user and password "
+                "(penstock://user:password@host), a token, or a client certificate"
+            )
+        return Principal(ANONYMOUS, host)
+
+    async def failed(self, user: str, host: str, how: str) -> None:
+        """Log a failed sign-in, and delay its answer. After too many, no passwords are checked for
+        a while, which the audit log records."""
+        _log.warning("access.sign_in_refused", user=_shown(user), host=host, how=how)
+        self.audit.aside(f"{_shown(user)}@{host}", "sign_in", AuthenticationFailed.code, how=how)
+        if how == "password":  # signatures cannot be guessed
+            for lock in self._lockout.failed(user, host, self._clock.now_us()):
+                name = _shown(lock.name)
+                _log.warning(
+                    "access.sign_in_locked", what=lock.what, name=name, host=host, s=lock.seconds
+                )
+                await self.audit.note(
+                    "realm", "sign_in.lock", name, what=lock.what, host=host, seconds=lock.seconds
+                )
+        await asyncio.sleep(self._failure_delay_s)
+
+    def is_own_password(self, principal: Principal, user: str) -> bool:
+        """Whether it is the password ``principal`` has signed in with."""
+        return user == principal.user and principal.proof == "password"
+
+    def own_verifier(self, principal: Principal) -> Verifier:
+        """The record of the password ``principal`` has signed in with. Raises ``IllegalState``
+        where that was by something else."""
+        known = self.accounts.verifier_of(principal.user)
+        if principal.proof != "password" or known is None:
+            raise IllegalState(
+                "only a user who signed in with a password can change it; an administrator can "
+                "set a new one"
+            )
+        return known
+
+    async def check_old(
+        self, principal: Principal, is_right: Callable[[Verifier], bool | Awaitable[bool]]
+    ) -> None:
+        """Check the old password of a user who changes their own: an open session is not enough to
+        take over an account. Raises ``AuthenticationFailed``, ``SignInLocked``,
+        ``IllegalState``."""
+        known = self.own_verifier(principal)
+        self.check_locked(principal.user, principal.host)
+        found = is_right(known)
+        if not (found if isinstance(found, bool) else await found):
+            await self.failed(principal.user, principal.host, "password")
+            raise AuthenticationFailed(
+                "the old password is missing or wrong; give it together with the new one"
+            )
+        self._lockout.passed(principal.user, principal.host)
+
+    async def change_own(self, principal: Principal, old: str, new: str) -> None:
+        """Change one's own password, both given as texts. Raises as :meth:`check_old` does, and
+        ``InvalidArgument``."""
+        user = principal.user
+        await self.check_old(
+            principal, lambda known: self._passwords.is_right(old, known, user=user)
+        )
+        await self.accounts.set_password(principal.user, new)
+
+    def check_still(self, principal: Principal, now_us: int) -> None:
+        """Raises when a session of ``principal`` has to end: ``AuthenticationFailed`` when its
+        proof is void, ``AccessDenied`` when it may not be here."""
+        if principal.trusted:
+            return
+        if principal.proof == "password" and not self.accounts.knows(principal.user):
+            raise AuthenticationFailed(f"user {principal.user} was deleted")
+        self._check_proof(principal, now_us)
+        self.require(principal, "session.open")
+
+    def signed_in(self, principal: Principal, how: str) -> None:
+        """Record in the audit log that somebody has signed in."""
+        if not self.is_open and not principal.trusted:
+            self.audit.aside(principal.name, "sign_in", how=how, proof=principal.proof)
+
+    # --- may it --------------------------------------------------------------------------
+
+    def require(
+        self, principal: Principal, operation: str, name: str = "", *, by_number: bool = False
+    ) -> None:
+        """Raises ``AccessDenied`` naming the right that is missing (SEM A3).
+
+        ``operation`` is one of :data:`penstock_core.api.operations.OPERATIONS`; ``name`` that of
+        the channel or queue it is about, of which a client may know only the number
+        (``by_number``)."""
+        if self.is_open or principal.trusted:
+            return
+        need = OPERATIONS[operation]
+        refusal = self.accounts.acl.missing(principal, need, name, by_number=by_number)
+        if refusal is not None:
+            raise refusal
+
+    def allows(
+        self, principal: Principal, operation: str, name: str = "", *, by_number: bool = False
+    ) -> bool:
+        """Whether an operation is allowed; raises nothing."""
+        if self.is_open or principal.trusted:
+            return True
+        need = OPERATIONS[operation]
+        return self.accounts.acl.missing(principal, need, name, by_number=by_number) is None
+
+    def require_publish(self, principal: Principal, kind: str, name: str) -> None:
+        """Check that a publisher may receive dead events at their origin. Raises ``AccessDenied``,
+        which does not reveal names that ``principal`` may not see."""
+        operation, right = ("queue.push", "push") if kind == "queue" else _PUBLISH
+        if self.allows(principal, operation, name):
+            return
+        if self.visible(principal, kind, [name]):
+            self.require(principal, operation, name)
+        raise AccessDenied(
+            f"{principal.name} lacks {right!r} on a {kind} where these events came from; select "
+            f"other events, or name a destination"
+        )
+
+    def effective(self, principal: Principal, kind: str, name: str = "") -> frozenset[str]:
+        """The rights of ``principal`` on a resource."""
+        if self.is_open:
+            return frozenset(RIGHTS[kind])
+        return self.accounts.acl.effective(principal, kind, name)
+
+    def visible(self, principal: Principal, kind: str, names: Iterable[str]) -> list[str]:
+        """The ``names`` on which the principal has any right at all."""
+        if self.is_open or principal.trusted:
+            return list(names)
+        on_realm = self.accounts.acl.effective(principal, "realm")
+        if any(right in on_realm for right in _SEEN_AS):
+            return list(names)
+        return [name for name in names if self.accounts.acl.effective(principal, kind, name)]
+
+    def me(self, principal: Principal) -> Me:
+        """Describe a principal to itself."""
+        groups = self.accounts.acl.groups_of(principal)
+        on_realm = self.effective(principal, "realm")
+        return Me(
+            user=principal.user,
+            host=principal.host,
+            groups=tuple(sorted(groups)),
+            mode=self.mode,
+            realm=tuple(right for right in RIGHTS["realm"] if right in on_realm),
+            password_rounds=self.accounts.rounds,
+            password_length_min=1 if self.is_open else self.accounts.length_min,
+        )
+
+    # --- acts ----------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def act(
+        self,
+        principal: Principal,
+        operation: str,
+        name: str = "",
+        target: str = "",
+        *,
+        by_number: bool = False,
+        **detail: Any,
+    ) -> AsyncIterator[None]:
+        """Require an operation, do it, and write down how it ended if it is one that is audited.
+
+        ``target`` is what it is about where that is not ``name``. Refusals are written too, and
+        what an act has changed.
+        """
+        about = target or name
+        is_noted = not self.is_open and OPERATIONS[operation].audited
+        before = self._state_of(operation, name, about) if is_noted else {}
+        try:
+            self.require(principal, operation, name, by_number=by_number)
+            yield
+        except PenstockError as error:
+            await self._noted(principal, operation, about, outcome=error.code, detail=detail)
+            raise
+        if is_noted:
+            changed = changes(before, self._state_of(operation, name, about))
+            more = {"changed": changed} if changed else {}
+            await self._noted(principal, operation, about, outcome="done", detail=detail | more)
+
+    def _state_of(self, operation: str, name: str, target: str) -> dict[str, str]:
+        return state_of(
+            operation, name, target, accounts=self.accounts, definition_of=self.definition_of
+        )
+
+    async def _noted(
+        self, by: Principal, operation: str, target: str, outcome: str, detail: dict[str, Any]
+    ) -> None:
+        if not self.is_open and OPERATIONS[operation].audited:
+            await self.audit.note(by.name, operation, target, outcome, **detail)
+
+    def naming(self, name: str) -> asyncio.Lock:
+        """Held while a channel or queue is made or deleted, up to the change of its entries: what
+        follows from one must not meet the next of its name."""
+        return self._naming.setdefault(name, asyncio.Lock())
+
+    async def created(self, principal: Principal, kind: str, name: str) -> None:
+        """A channel or queue was made: it is its creator's, and nobody else's (SEM A3)."""
+        if self.is_open:
+            return
+        creator = f"{principal.user}@*"
+        is_nobody = principal.trusted or principal.user == ANONYMOUS
+        entries = [] if is_nobody else [Entry(creator, ("full",))]
+        await self.accounts.replace_entries(kind, name, entries)
+
+    async def lent(self, principal: Principal, kind: str, name: str) -> None:
+        """A temporary destination was made: it is its user's, also of one who has not signed in
+        (SEM R2)."""
+        if not self.is_open and not principal.trusted:
+            entry = Entry(f"{principal.user}@*", ("full",))
+            await self.accounts.replace_entries(kind, name, [entry])
+
+    def borrower(self, name: str) -> str:
+        """The user for whom a reply queue was made; empty where the realm does not know it."""
+        entries = [] if self.is_open else self.accounts.acl.entries("queue", name)
+        return parse_subject(entries[0].subject).user if entries else ""
+
+    async def deleted(self, kind: str, name: str) -> None:
+        """Forget the rights on a deleted channel or queue, so that a later one of its name starts
+        without."""
+        if not self.is_open:
+            await self.accounts.replace_entries(kind, name, [])
+
+    # --- changes -------------------------------------------------------------------------
+
+    def on_changed(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call ``listener`` whenever somebody may have lost rights; gives a function that stops it.
+        Rights that were refused have to be checked again once :attr:`version` has grown."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def _changed(self, *, lost: bool) -> None:
+        self.version += 1
+        if lost:
+            for listener in list(self._listeners):
+                listener()
+        self.on_new_version()
+
+    def reload(self) -> None:
+        """Fetch the keys for tokens again when the next token comes."""
+        self.tokens.forget()
+
+
+def name_in(peer: Mapping[str, Any]) -> str:
+    """The user a certificate names: its common name, else its first other name."""
+    for part in peer.get("subject", ()):
+        for field, value in part:
+            if field == "commonName":
+                return str(value)
+    names = [str(value) for kind, value in peer.get("subjectAltName", ()) if kind != "IP Address"]
+    return names[0] if names else ""
+
+
+def issued_as(peer: Mapping[str, Any]) -> tuple[str, ...]:
+    """The identity of a certificate: its serial number and its issuer."""
+    issuer = sorted(str(value) for part in peer.get("issuer", ()) for _, value in part)
+    return (str(peer.get("serialNumber", "")).lstrip("0").upper(), *issuer)
+
+
+def ends_us(peer: Mapping[str, Any]) -> int:
+    """When a certificate expires, in microseconds since 1970; 0: it does not say."""
+    text = str(peer.get("notAfter", ""))
+    if not text:
+        return 0
+    ends = datetime.strptime(text, "%b %d %H:%M:%S %Y %Z").replace(tzinfo=UTC)
+    return int(ends.timestamp()) * 1_000_000
+
+
+def _shown(user: str) -> str:
+    """The name an unknown user gives, on one line and no longer than a name may be."""
+    return user[:NAME_LENGTH_MAX] if user.isprintable() else ascii(user[:NAME_LENGTH_MAX])

@@ -1,0 +1,39 @@
+"""Users, groups and rights as they are kept in the registry."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from penstock_core.access.acl import Entry
+from penstock_core.api.access import Verifier
+
+USERS_KEY = "access/users"
+ENTRIES_PREFIX = "access/entries/"
+
+
+class UserRecord(Struct, frozen=True):
+    created_us: int
+    changed_us: int
+    verifier: Verifier | None = None
+
+
+class UsersRecord(Struct, frozen=True):
+    """The record of all users and groups."""
+
+    secret: bytes
+    """The secret from which challenges for unknown users are made."""
+    users: dict[str, UserRecord] = {}
+    groups: dict[str, tuple[str, ...]] = {}
+
+
+class EntriesRecord(Struct, frozen=True):
+    """The stored record of the grants on one resource."""
+
+    kind: str
+    name: str
+    entries: tuple[Entry, ...]
+
+
+def is_of_many(kind: str, name: str) -> bool:
+    """Whether rights on this resource are rights on more than one store."""
+    return kind == "realm" or name == "*" or name.endswith("/*")

@@ -1,0 +1,144 @@
+"""Quotas of a connection, or of a client over HTTP: requests a second, and bytes in flight."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from penstock_core.vocabulary.errors import LimitReached
+from penstock_core.vocabulary.ports import Clock
+
+
+class ConnectionLimits(Struct, frozen=True):
+    """0: no limit."""
+
+    requests_per_s_max: int = 0
+    in_flight_bytes_max: int = 0
+    subscriptions_max: int = 0
+
+    @property
+    def are_set(self) -> bool:
+        """Whether each request has to be counted."""
+        return bool(self.requests_per_s_max or self.in_flight_bytes_max)
+
+    def check_subscriptions(self, open_: int, of: str = "this connection") -> None:
+        """Raise ``LimitReached`` if one more subscription besides ``open_`` others is too many."""
+        if self.subscriptions_max and open_ >= self.subscriptions_max:
+            raise LimitReached(
+                f"{open_} subscriptions of {of} are open, and {self.subscriptions_max} may be "
+                "(limits.subscriptions_per_connection_max); end one, or take another connection"
+            )
+
+
+class _Bucket:
+    """As many requests as a second allows: short bursts pass, a lasting rate does not."""
+
+    def __init__(self, per_s: int) -> None:
+        self._per_s = per_s
+        self._filled_us = 0
+        self.left = float(per_s)
+
+    def fill(self, now_us: int) -> None:
+        passed_us = max(0, now_us - self._filled_us) if self._filled_us else 0
+        self.left = min(float(self._per_s), self.left + passed_us * self._per_s / 1_000_000)
+        self._filled_us = now_us
+
+
+class RequestRate:
+    """A limit of requests a second beyond which requests are refused."""
+
+    def __init__(self, per_s: int, of: str = "one connection") -> None:
+        self._of = of
+        self._per_s = per_s
+        self._bucket = _Bucket(per_s)
+
+    def take(self, now_us: int) -> None:
+        """Raises ``LimitReached``, and nothing was taken."""
+        self._bucket.fill(now_us)
+        if self._bucket.left < 1.0:
+            raise LimitReached(
+                f"more than {self._per_s} requests a second of {self._of} "
+                "(limits.requests_per_s_max); send fewer requests, or ask for more with each one"
+            )
+        self._bucket.left -= 1.0
+
+
+class RequestPace:
+    """A rate limit beyond which clients wait: what comes is counted, and while it is more than
+    the bucket holds nothing more is read from them."""
+
+    def __init__(self, per_s: int, clock: Clock) -> None:
+        """0: no limit."""
+        self.per_s = per_s
+        self._clock = clock
+        self._bucket = _Bucket(per_s)
+
+    def came(self, count: int) -> None:
+        """Count events that have come."""
+        if self.per_s:
+            self._bucket.fill(self._clock.now_us())
+            self._bucket.left -= count
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether they have to wait."""
+        if not self.per_s:
+            return False
+        self._bucket.fill(self._clock.now_us())
+        return self._bucket.left < 1.0
+
+
+class Quota:
+    """The quota of one connection, or of the client ``of`` names."""
+
+    def __init__(self, limits: ConnectionLimits, of: str = "one connection") -> None:
+        self._of = of
+        per_s = limits.requests_per_s_max
+        self._rate = RequestRate(per_s, of) if per_s else None
+        self._bytes_max = limits.in_flight_bytes_max
+        self._sizes: dict[int, list[int]] = {}
+        """Sizes by request number; a peer may use a number twice, and each gets an answer."""
+        self._bytes = 0
+
+    def asked(self, request: int, size: int, now_us: int) -> None:
+        """A request with ``size`` bytes of events has come. Raises ``LimitReached``; that is
+        answered, too."""
+        try:
+            self.counted(now_us)
+            self._check(size)
+        except LimitReached:
+            self._note(request, 0)
+            raise
+        self._note(request, size)
+        self._bytes += size
+
+    def counted(self, now_us: int) -> None:
+        """Count a request. Raises ``LimitReached``."""
+        if self._rate is not None:
+            self._rate.take(now_us)
+
+    def carried(self, request: int, size: int) -> None:
+        """Count the ``size`` bytes of a request's events. Raises ``LimitReached``."""
+        self._check(size)
+        self._note(request, size)
+        self._bytes += size
+
+    def answered(self, request: int) -> None:
+        sizes = self._sizes.get(request)
+        if sizes is not None:
+            self._bytes -= sizes.pop()
+            if not sizes:
+                del self._sizes[request]
+
+    def _note(self, request: int, size: int) -> None:
+        if size or request in self._sizes:
+            self._sizes.setdefault(request, []).append(size)
+
+    def _check(self, size: int) -> None:
+        # A single request is let through: it could never be sent otherwise.
+        is_more = bool(size and self._bytes)
+        if self._bytes_max and is_more and self._bytes + size > self._bytes_max:
+            raise LimitReached(
+                f"{self._bytes} bytes of {self._of} are not answered yet and {size} more were "
+                f"sent; the limit is {self._bytes_max} (limits.in_flight_bytes_max): wait for "
+                f"answers"
+            )

@@ -1,0 +1,54 @@
+"""Users and groups of a cluster, and rights on more than one of its stores, as its register has
+them: they count for the local stores of its nodes, too (SEM N8)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from penstock_core.vocabulary.ports import Registry
+from penstock_server.runtime.access.account_records import (
+    ENTRIES_PREFIX,
+    USERS_KEY,
+    EntriesRecord,
+    is_of_many,
+)
+
+ACCESS_PREFIX: Final = "access/"
+
+
+class SharedAccounts:
+    """What was read last. It stays when the register does not answer."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.users: bytes | None = None
+        """The record of users and groups; None: there is none yet."""
+        self.entries: dict[str, EntriesRecord] = {}
+        self._registry = registry
+        self._versions: dict[str, int] = {}
+        self._of_one: set[str] = set()
+        """Keys of rights on a single store, which are nobody else's."""
+
+    async def look(self) -> bool:
+        """Read again; gives whether something has changed. Raises ``Damaged``."""
+        has_changed = await self._look_at(USERS_KEY)
+        for key in await self._registry.list(ENTRIES_PREFIX):
+            if key not in self._of_one:
+                has_changed |= await self._look_at(key)
+        return has_changed
+
+    async def _look_at(self, key: str) -> bool:
+        record = await self._registry.get(key)
+        if record is None or record.version == self._versions.get(key):
+            return False
+        if key == USERS_KEY:
+            self.users = record.value
+        else:
+            found = msgspec.msgpack.decode(record.value, type=EntriesRecord)
+            if not is_of_many(found.kind, found.name):
+                self._of_one.add(key)
+                return False
+            self.entries[key] = found
+        self._versions[key] = record.version
+        return True

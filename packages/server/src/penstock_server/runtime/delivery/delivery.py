@@ -1,0 +1,603 @@
+"""From ids to bytes on their way: what the core grants is read once and sent to each receiver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import pyarrow as pa
+
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.columns.events.batch import within
+from penstock_core.columns.keys.lane_values import lanes_of
+from penstock_core.columns.selectors import Selector
+from penstock_core.ids.ids import IdSet, Span, Spans
+from penstock_core.loggers import logger
+from penstock_core.messages.delivery import AssignLanes, SingleOut, Skip, StallSession, Withhold
+from penstock_core.messages.retention import Quarantine
+from penstock_core.vocabulary.effects import Deliver, Effect, FindInterested, FindLanes, ReportEnd
+from penstock_core.vocabulary.errors import (
+    Deposed,
+    NameDoesNotExist,
+    PenstockError,
+    StorageFailed,
+)
+from penstock_core.vocabulary.identities import SubscriptionId
+from penstock_core.vocabulary.ports import Blobs, Clock, Offload
+from penstock_server.runtime.access.incidents import Incidents
+from penstock_server.runtime.access.internal_errors import as_internal_error, new_incident_id
+from penstock_server.runtime.delivery.byte_credit import Room, parted
+from penstock_server.runtime.delivery.choosers import Choosers, SelectorUse
+from penstock_server.runtime.delivery.latencies import DeliveryLatencies
+from penstock_server.runtime.delivery.merged_delivery import (
+    KnownKeys,
+    Made,
+    SelectedRows,
+    kept_up,
+    outgoing,
+)
+from penstock_server.runtime.delivery.owner_lease import ENDLESS, OwnerLease
+from penstock_server.runtime.delivery.prefetch import ReadAhead
+from penstock_server.runtime.delivery.selection import Choosing, Following
+from penstock_server.runtime.store.channel_store import ChannelStore
+from penstock_server.runtime.store.merge_store import MergeStore
+from penstock_server.runtime.store.message_fields import messages_of
+from penstock_server.runtime.store.open_files import CACHE_BYTES_MAX, OpenFiles
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch, others, spans_in
+from penstock_server.runtime.store.sealed_file import Damage
+
+_log = logger("penstock.delivery")
+
+PASSED_WORK_MAX = 32
+"""Comparisons of selectors after which a turn of the writer passes over no more events: others are
+to be served in between."""
+
+Redeliveries = tuple[tuple[int, Spans], ...]
+
+
+class Outlet(Protocol):
+    """The receiver of the events of one subscription."""
+
+    session: str
+    selector: Selector | None
+    """The subscription's own; a durable's stored selector was applied at publish."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether the connection takes more right now."""
+        ...
+
+    def deliver(self, rows: OutgoingBatch, redeliveries: Redeliveries) -> None: ...
+
+    def recall(self, spans: Spans) -> None:
+        """Tell the client that delivered events count as not delivered (SEM D11); only seats at
+        durables are told."""
+        return
+
+    def finished(self) -> None:
+        """A browse is at its end, a demand is met."""
+        return
+
+    def closed(self, reason: PenstockError) -> None:
+        """The subscription has ended, because its channel or durable was deleted."""
+        ...
+
+
+class Quarantiner(Protocol):
+    """The receiver of reports about unreadable events."""
+
+    def quarantine(self, channel_id: int, command: Quarantine) -> None: ...
+
+
+class _Round:
+    """One pass over what a channel offers. Batches that were read are sent to all who get them."""
+
+    __slots__ = (
+        "channel",
+        "has_moved",
+        "held",
+        "made",
+        "number",
+        "passed_over",
+        "quarantiner",
+        "read",
+        "store",
+    )
+
+    def __init__(
+        self,
+        channel_id: int,
+        channel: ChannelMachine,
+        store: ChannelStore,
+        quarantiner: Quarantiner,
+    ) -> None:
+        self.number = channel_id
+        self.channel = channel
+        self.store = store
+        self.quarantiner = quarantiner
+        self.read: dict[Spans, tuple[list[OutgoingBatch], Damage]] = {}
+        self.made: Made = {}
+        self.held: set[int] = set()
+        """Subscriptions that had no room for something: nothing behind it goes to them."""
+        self.has_moved = False
+        self.passed_over = 0
+        """What it cost to judge events that were all passed over unread; 0 if there were none."""
+
+
+class Dispatch:
+    """All subscriptions of a realm, with their outlets."""
+
+    def __init__(
+        self,
+        blobs: Blobs,
+        clock: Clock,
+        offload: Offload,
+        *,
+        cache_bytes_max: int = CACHE_BYTES_MAX,
+        lease: OwnerLease = ENDLESS,
+        name_of: Callable[[int], str | None] = lambda _: None,
+    ) -> None:
+        self._blobs = blobs
+        self.lease = lease
+        """Nothing is delivered unless it holds at that moment."""
+        self.choosing = Choosing(offload, clock)
+        self.choosers = Choosers(
+            self.choosing, clock, self._is_open, on_failed=self._chooser_failed
+        )
+        """Subscriptions whose own selectors take long wait there."""
+        self.files = OpenFiles(blobs, cache_bytes_max)
+        self.files_at = ""
+        """URI of the place where a cluster keeps its files; empty: nobody else can read them."""
+        self.ahead = ReadAhead()
+        self.incidents = Incidents(name_of)
+        self.latencies = DeliveryLatencies()
+        self.withheld = {"answers": 0, "deliveries": 0}
+        """How often something waited because the lease did not hold."""
+        self._clock = clock
+        self._outlets: dict[int, tuple[int, Outlet]] = {}
+        self._gone: list[Callable[[int], None]] = []
+        self.on_failed: Callable[[int], None] = lambda subscription: None
+        """Called for a subscription that was ended here, so that the events its client holds go
+        back."""
+        self._next = 1
+        self._rooms: dict[int, Room] = {}
+        """The room of each subscription that has a bound in bytes."""
+        self.following = Following()
+        """Subscriptions with selectors that wait for what is published."""
+        self._known: dict[int, KnownKeys] = {}
+        """The keys that each subscription with deltas knows (SEM K3)."""
+
+    # --- who is there --------------------------------------------------------------------
+
+    def open(
+        self,
+        channel_id: int,
+        outlet: Outlet,
+        *,
+        deltas: bool = False,
+        room: Room | None = None,
+    ) -> SubscriptionId:
+        """Register an outlet on a channel; gives the subscription's number in the realm.
+
+        With ``deltas``, changes of states that it has are sent as deltas (SEM K3). ``room`` limits
+        the bytes on their way to it.
+        """
+        subscription = SubscriptionId(self._next)
+        if room is not None:
+            self._rooms[subscription] = room
+        if deltas:
+            self._known[subscription] = KnownKeys()
+        self._next += 1
+        self._outlets[subscription] = (channel_id, outlet)
+        return subscription
+
+    def close(self, subscription: int) -> None:
+        self._outlets.pop(subscription, None)
+        self._known.pop(subscription, None)
+        self._rooms.pop(subscription, None)
+        self.following.remove(subscription)
+        self.choosers.forget(subscription)
+
+    def follow(self, subscription: int) -> bool:
+        """Have a subscription's selector found by the values of new events, if that can be; gives
+        whether."""
+        channel_id, outlet = self._outlets.get(subscription, (0, None))
+        if outlet is None or outlet.selector is None:
+            return False
+        return self.following.add(channel_id, subscription, outlet.selector)
+
+    def taken(self, subscription: int, size: int) -> bool:
+        """A client's application has taken so many bytes; whether any event has room now."""
+        room = self._rooms.get(subscription)
+        if room is None:
+            return False
+        room.taken(size)
+        return room.is_half_free
+
+    def on_gone(self, listener: Callable[[int], None]) -> None:
+        """Have ``listener`` called with the number of each channel or queue that is deleted."""
+        self._gone.append(listener)
+
+    def channel_gone(self, channel_id: int) -> None:
+        self.ahead.forget(channel_id)
+        for listener in self._gone:
+            try:
+                listener(channel_id)
+            except Exception as failure:  # noqa: BLE001  the others are to be told
+                self._note(channel_id, failure)
+        own = [each for each, (channel, _) in self._outlets.items() if channel == channel_id]
+        self.ended(own, NameDoesNotExist("the channel was deleted"))
+
+    def ended(self, subscriptions: list[int], reason: PenstockError) -> None:
+        """Tell subscriptions that the realm has ended them. They have ended even if that fails."""
+        for subscription in subscriptions:
+            held = self._outlets.get(subscription)
+            self.close(subscription)
+            if held is not None:
+                try:
+                    held[1].closed(reason)
+                except Exception as failure:  # noqa: BLE001  the others are to be told
+                    self._note(held[0], failure)
+
+    def channels_of(self, session: str) -> list[int]:
+        found = {n: None for n, outlet in self._outlets.values() if outlet.session == session}
+        return list(found)
+
+    def local_path(self, name: str) -> str | None:
+        """The path by which other processes can map a file; None if they cannot."""
+        return self._blobs.local_path(name)
+
+    @property
+    def count(self) -> int:
+        return len(self._outlets)
+
+    # --- what goes out -------------------------------------------------------------------
+
+    async def rely(self, what: str = "deliveries") -> None:
+        """Wait until what is known may leave without an append: ``deliveries`` or ``answers``.
+        Raises ``Deposed``."""
+        if not self.lease.holds():
+            self.withheld[what] += 1
+            await self.lease.held()
+
+    def recall(self, channel: ChannelMachine) -> None:
+        """Tell the subscriptions of ``channel`` which events it recalls (SEM D11)."""
+        for recalled in channel.recalls():
+            held = self._outlets.get(recalled.subscription)
+            if held is not None:
+                try:
+                    held[1].recall(recalled.spans)
+                except Exception as failure:  # noqa: BLE001  it costs this one alone
+                    self._fail(held[0], channel, [recalled.subscription], failure=failure)
+
+    async def perform(
+        self,
+        channel_id: int,
+        channel: ChannelMachine,
+        store: ChannelStore,
+        quarantiner: Quarantiner,
+        below: int | None = None,
+    ) -> bool:
+        """Carry out what ``channel`` offers, for events below ``below``; gives whether any
+        subscriber made progress. Without progress the same would be offered again and again.
+
+        While events are only passed over, because no selector can match any, more are offered in
+        the same turn: to pass over a record batch takes less than a turn does.
+
+        An unexpected failure ends the subscription that it concerns; if that is unknown, all of the
+        channel.
+        """
+        has_moved, work = False, 0
+        while True:
+            round_ = _Round(channel_id, channel, store, quarantiner=quarantiner)
+            await self._perform(round_, below)
+            has_moved |= round_.has_moved
+            work += round_.passed_over
+            passes_on = round_.passed_over and not round_.read and below is None
+            if not (passes_on and work <= PASSED_WORK_MAX and channel.has_offers):
+                return has_moved
+
+    async def _perform(self, round_: _Round, below: int | None) -> None:
+        channel = round_.channel
+        try:
+            for effect in channel.offer(below, now_us=self._clock.now_us()):
+                round_.has_moved |= await self._done(round_, effect)
+        except (StorageFailed, Deposed):
+            raise
+        except Exception as failure:
+            there = [*channel.state.subscribers, *channel.state.seats]
+            if not there:  # no subscription is known to be concerned
+                raise
+            self._fail(round_.number, channel, there, failure=failure)
+        if len(round_.read) == 1:
+            ((spans, (rows, _)),) = round_.read.items()
+            self.ahead.delivered(round_.number, spans, rows)
+
+    async def _done(self, round_: _Round, effect: Effect) -> bool:
+        """Carry out an effect; gives whether any subscriber made progress. A failure ends the
+        subscriptions that it concerns."""
+        try:
+            if isinstance(effect, FindLanes):
+                await self._find_lanes(round_, effect)
+                return False
+            if isinstance(effect, FindInterested):
+                await self._find_interested(round_, effect)
+                return False
+            assert isinstance(effect, Deliver | ReportEnd), "channels know no other effects"
+            return await self._carried_out(round_, effect)
+        except (StorageFailed, Deposed):
+            raise
+        except Exception as failure:  # noqa: BLE001  the others must be served
+            concerned = _concerned(round_.channel, effect)
+            self._fail(round_.number, round_.channel, concerned, failure=failure)
+            return False
+
+    async def _carried_out(self, round_: _Round, effect: Deliver | ReportEnd) -> bool:
+        """Events, or an end, for one subscription."""
+        channel = round_.channel
+        held = self._outlets.get(effect.subscription)
+        if held is None:  # it has ended, or lost its connection, and that waits at the shard
+            self._give_back(channel, effect)
+            return False
+        outlet = held[1]
+        if isinstance(effect, ReportEnd):
+            await self.rely()
+            outlet.finished()
+            return True
+        sent = await self._deliver(round_, effect, outlet)
+        if not outlet.writable:
+            command = StallSession(outlet.session, stalled=True)
+            channel.attend(command, self._clock.now_us())
+        return sent or effect.subscription in channel.state.subscribers
+
+    def _fail(
+        self, channel_id: int, channel: ChannelMachine, subscriptions: list[int], failure: Exception
+    ) -> None:
+        """End subscriptions that could not be served. The events that their clients hold go back
+        and count as delivered, because some may have arrived (SEM D13)."""
+        reason = as_internal_error(self._note(channel_id, failure))
+        for subscription in subscriptions:
+            channel.leave(subscription)
+        self.ended(subscriptions, reason)
+        for subscription in subscriptions:
+            self.on_failed(subscription)
+
+    def _note(self, channel_id: int, failure: Exception) -> str:
+        """Log an unexpected failure; gives the incident id by which it is found."""
+        found = new_incident_id()
+        _log.error("delivery.failed", incident=found, channel=channel_id, exc_info=failure)
+        return found
+
+    async def _find_lanes(self, round_: _Round, wanted: FindLanes) -> None:
+        """Look which lanes events are in; those that cannot be read are in none."""
+        rows, damage = await self.read(round_.store, wanted.spans)
+        self._report(round_, damage)
+        keys, ends, ids = lanes_of([part.batch for part in rows], wanted.property)
+        command = AssignLanes(wanted.durable, wanted.spans[-1].end, keys, ends=ends, ids=ids)
+        round_.channel.attend(command, self._clock.now_us())
+
+    async def _find_interested(self, round_: _Round, wanted: FindInterested) -> None:
+        """Look which followers' selectors may match events; those that cannot be read are for
+        none."""
+        rows, _ = await self._rows(round_, wanted.spans)
+        found = self.following.interested(round_.number, rows, messages_of(round_.channel))
+        round_.channel.attend(SingleOut(found), self._clock.now_us())
+
+    def _is_open(self, subscription: int) -> bool:
+        return subscription in self._outlets
+
+    def _chooser_failed(self, subscription: int, failure: Exception) -> None:
+        """The selector of a subscription takes too long, or cannot be put to its events."""
+        if not isinstance(failure, PenstockError):
+            failure = as_internal_error(self._note(self._outlets[subscription][0], failure))
+        self.ended([subscription], failure)
+        self.on_failed(subscription)
+
+    def _give_back(self, channel: ChannelMachine, effect: Deliver | ReportEnd) -> None:
+        """Give back events for a subscription that is not there any more: what was not sent was not
+        delivered, and waits for whoever takes the place of a plain subscriber (SEM J5)."""
+        channel.leave(effect.subscription)
+        if isinstance(effect, ReportEnd):
+            return
+        subscription, spans, now_us = effect.subscription, effect.spans, self._clock.now_us()
+        if subscription in channel.state.subscribers:
+            channel.attend(Withhold(subscription, spans, is_full=True), now_us)
+        else:
+            channel.attend(Skip(subscription, spans), now_us)
+
+    async def _deliver(self, round_: _Round, effect: Deliver, outlet: Outlet) -> bool:
+        """Deliver granted events; those that could not be sent are given back. Gives whether any
+        were sent."""
+        if effect.subscription in round_.held:
+            self._withhold(round_, effect, effect.spans[0].first)
+            return False
+        known = self._known.get(effect.subscription)
+        if known is not None and isinstance(round_.store, MergeStore):
+            return await self._deliver_merged(
+                round_, round_.store, known, effect=effect, outlet=outlet
+            )
+        now_us = self._clock.now_us()
+        selector, spans = outlet.selector, effect.spans
+        unsent: list[Span] = []
+        sent, held_from = False, None
+        if selector is not None:
+            messages = messages_of(round_.channel)
+            spans = round_.store.promising(spans, selector, now_us, messages=messages)
+            if spans != effect.spans:
+                unsent += others(effect.spans, spans)
+        if spans:
+            sent, held_from = await self._deliver_read(
+                round_, effect, outlet, spans=spans, unsent=unsent
+            )
+        elif selector is not None:
+            round_.passed_over += selector.work
+        if held_from is not None:
+            unsent = list(parted(tuple(unsent), held_from)[0])
+        if unsent:
+            round_.channel.attend(Skip(effect.subscription, tuple(unsent)), now_us)
+        self._withhold(round_, effect, held_from)
+        if held_from is None and selector is not None:
+            self.choosers.passed(effect.subscription, effect.spans[-1].end)
+        return sent
+
+    async def _deliver_read(
+        self, round_: _Round, effect: Deliver, outlet: Outlet, spans: Spans, unsent: list[Span]
+    ) -> tuple[bool, int | None]:
+        """Send the events of ``spans`` that the outlet's selector chooses, and add the others to
+        ``unsent``. Gives whether any were sent, and the first id for which there was no room."""
+        sent = False
+        rows, damage = await self._rows(round_, spans)
+        unsent += damage.ids.spans
+        use = self._use(round_.channel, outlet)
+        for part, chosen in self.choosers.chosen(
+            effect.subscription, outlet.session, use, rows=rows
+        ):
+            if chosen is not part:
+                unsent += others(part.spans, chosen.spans if chosen is not None else ())
+            if chosen is not None:
+                await self.rely()
+                was_sent, held_from = self._send(round_.channel, chosen, effect, outlet)
+                sent |= was_sent
+                if held_from is not None:
+                    return sent, held_from
+        return sent, self.choosers.waits_from(effect.subscription)
+
+    def _use(self, channel: ChannelMachine, outlet: Outlet) -> SelectorUse | None:
+        if outlet.selector is None:
+            return None
+        return SelectorUse(outlet.selector, self._clock.now_us(), messages_of(channel))
+
+    def _send(
+        self, channel: ChannelMachine, rows: OutgoingBatch, effect: Deliver, outlet: Outlet
+    ) -> tuple[bool, int | None]:
+        """Send rows; gives whether any were sent, and the first id for which there was no room."""
+        room = self._rooms.get(effect.subscription)
+        taken = channel.state.seats.get(effect.subscription)
+        sent = False
+        for frame in rows.frames:
+            fits = frame if room is None else room.fitting(frame)
+            if fits is not None:
+                outlet.deliver(fits, effect.redeliveries)
+                sent = True
+                if taken is not None:
+                    again, now_us = effect.redeliveries, self._clock.now_us()
+                    self.latencies.note(taken[0], fits, again, now_us)
+                if room is not None:
+                    room.sent(room.size_of(fits))
+            if fits is not frame:
+                return sent, frame.spans[0].first if fits is None else fits.spans[-1].end
+        return sent, None
+
+    def _withhold(self, round_: _Round, effect: Deliver, held_from: int | None) -> None:
+        """Tell the core which events the client has no room for, with whether it gets no more for
+        now, and which its selector takes long for."""
+        room = self._rooms.get(effect.subscription)
+        if held_from is None and (room is None or not room.is_full):
+            return
+        spans: Spans = ()
+        if held_from is not None:
+            spans = parted(effect.spans, held_from)[1]
+            round_.held.add(effect.subscription)
+        command = Withhold(
+            effect.subscription,
+            spans,
+            is_full=room is not None and not room.is_half_free,
+            is_choosing=self.choosers.has(effect.subscription),
+        )
+        round_.channel.attend(command, self._clock.now_us())
+
+    async def _deliver_merged(
+        self, round_: _Round, store: MergeStore, known: KnownKeys, effect: Deliver, outlet: Outlet
+    ) -> bool:
+        channel, now_us = round_.channel, self._clock.now_us()
+        spans, chosen, held_from = self._chosen_merged(channel, store, effect, outlet=outlet)
+        rows, skipped = (
+            outgoing(store, known, spans, chosen=chosen, made=round_.made) if spans else ([], ())
+        )
+        if skipped:
+            channel.attend(Skip(effect.subscription, skipped), now_us)
+        if rows:
+            await self.rely()
+        for part in rows:
+            for frame in part.frames:
+                outlet.deliver(frame, ())
+                if (room := self._rooms.get(effect.subscription)) is not None:
+                    room.sent(room.size_of(frame))
+        self._withhold(round_, effect, held_from)
+        if (subscriber := channel.state.subscribers.get(effect.subscription)) is not None:
+            kept_up(known, subscriber.cursor, channel.state.next_id)
+        return bool(rows)
+
+    def _chosen_merged(
+        self, channel: ChannelMachine, store: MergeStore, effect: Deliver, outlet: Outlet
+    ) -> tuple[Spans, SelectedRows | None, int | None]:
+        """What may go out of a grant, what of it the outlet's selector chooses, if it has one, and
+        the first id for which the selector takes long."""
+        spans, use = effect.spans, self._use(channel, outlet)
+        whole = None if use is None else store.whole(spans)
+        if use is None or whole is None:
+            return spans, None, None
+        subscription = effect.subscription
+        if (mask := self.choosers.mask_now(subscription, use, whole.batch)) is not None:
+            return spans, SelectedRows(whole, mask), None
+        found = IdSet()
+        rows = [OutgoingBatch(spans_in(whole.batch), batch=whole.batch)]
+        for _, part in self.choosers.chosen(subscription, outlet.session, use, rows=rows):
+            found.add_all(IdSet(() if part is None else part.spans))
+        held_from = self.choosers.waits_from(subscription)
+        if held_from is not None:
+            spans = parted(spans, held_from)[0]
+            whole = store.whole(spans) if spans else None
+        else:
+            self.choosers.passed(subscription, spans[-1].end)
+        if whole is None:
+            return spans, None, held_from
+        return spans, SelectedRows(whole, pa.array(within(whole.ids, found.spans))), held_from
+
+    async def _rows(self, round_: _Round, spans: Spans) -> tuple[list[OutgoingBatch], Damage]:
+        found = round_.read.get(spans)
+        if found is not None:
+            return found
+        if (ready := self.ahead.take(round_.number, spans)) is not None:
+            found = list(ready), Damage()
+        else:
+            state = round_.channel.state
+            keep = state.definition.storage.enable_caching or state.moves_dead
+            found = await self.read(round_.store, spans, keep=keep)
+            self._report(round_, found[1])
+        round_.read[spans] = found
+        return found
+
+    async def read(
+        self, store: ChannelStore, spans: Spans, *, keep: bool = True
+    ) -> tuple[list[OutgoingBatch], Damage]:
+        """The events of ``spans``; files are opened as needed, and closed unless ``keep``."""
+        await self.open_files(store, spans)
+        damage = Damage()
+        rows = store.read(spans, damage)
+        if not keep:
+            for file in store.files_for(spans):
+                self.files.close(file)
+        return rows, damage
+
+    async def open_files(self, store: ChannelStore, spans: Spans) -> None:
+        """Map the files that hold some of ``spans``."""
+        if store.files and spans[0].first < store.sealed_through:
+            await self.files.open(store.files_for(spans))
+
+    def _report(self, round_: _Round, damage: Damage) -> None:
+        if damage.ids:
+            for reason in damage.reasons:
+                _log.error("events.quarantined", channel=round_.number, reason=reason)
+            round_.store.quarantined += damage.reasons
+            round_.quarantiner.quarantine(round_.number, Quarantine(damage.ids.spans))
+
+
+def _concerned(channel: ChannelMachine, effect: Effect) -> list[int]:
+    """The subscriptions that an effect is for."""
+    if isinstance(effect, FindLanes):
+        return [seat.subscription for seat in channel.state.durables[effect.durable].seats]
+    if isinstance(effect, FindInterested):
+        return list(channel.state.followers.members)
+    assert isinstance(effect, Deliver | ReportEnd), "channels know no other effects"
+    return [effect.subscription]

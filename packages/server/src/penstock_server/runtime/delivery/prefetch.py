@@ -1,0 +1,92 @@
+"""Prefetch: the next events of a consumer are read while it works on those it has.
+
+One that takes a window, acknowledges it and gets the next one waits for the realm between the
+two; the realm waits for it in the meantime. Reading the events and making their bytes is half of
+what the realm does for a window, and needs nothing that only the acknowledgement tells.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.ids.ids import Span, Spans
+from penstock_server.runtime.store.channel_store import ChannelStore
+from penstock_server.runtime.store.merge_store import MergeStore
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
+from penstock_server.runtime.store.sealed_file import Damage
+from penstock_server.runtime.store.state import RealmState
+
+BYTES_MAX = 1 << 20
+"""Deliveries of more are not read ahead: they are few."""
+CHANNELS_MAX = 64
+"""Most channels with prefetched events; the one that has waited longest is dropped first."""
+
+
+class ReadAhead:
+    """At most one guessed delivery for each channel: as many events as the last, right behind it.
+
+    A guess is used for a delivery of exactly these ids and for no other. What an id stands for
+    never changes, so it is right however much has happened in between.
+    """
+
+    def __init__(self) -> None:
+        self._last: OrderedDict[int, Span] = OrderedDict()
+        self.guessed: dict[int, Span] = {}
+        """The deliveries that :meth:`read` will prepare, by channel."""
+        self._ready: dict[int, tuple[Spans, Sequence[OutgoingBatch]]] = {}
+
+    def __len__(self) -> int:
+        """Number of channels with prefetched events."""
+        return len(self._last)
+
+    def delivered(self, channel_id: int, spans: Spans, rows: Sequence[OutgoingBatch]) -> None:
+        """Note a delivery on channel ``channel_id``, and guess the next one."""
+        before = self._last.get(channel_id)
+        made = [part.made_bytes for part in rows]
+        if len(spans) > 1 or not all(made) or sum(made) > BYTES_MAX:
+            self.forget(channel_id)  # gaps, only a part chosen by a selector, or too much
+            return
+        span = self._last[channel_id] = spans[0]
+        self._last.move_to_end(channel_id)
+        if before is not None and before.end == span.first and before.size == span.size:
+            self.guessed[channel_id] = Span(span.end, span.end + span.size)
+        if len(self._last) > CHANNELS_MAX:
+            self.forget(next(iter(self._last)))
+
+    def take(self, channel_id: int, spans: Spans) -> Sequence[OutgoingBatch] | None:
+        """The events of ``spans`` if they are ready; what was ready instead is dropped."""
+        ready = self._ready.pop(channel_id, None)
+        return None if ready is None or ready[0] != spans else ready[1]
+
+    def read(self, state: RealmState) -> None:
+        """Read what was guessed, where that needs no waiting: files that are open, events that
+        are in the journal's memory. Damage is left for those who ask for the events."""
+        guessed, self.guessed = self.guessed, {}
+        for channel_id, span in guessed.items():
+            channel = state.channels.get(channel_id)
+            if channel is None:
+                self.forget(channel_id)
+                continue
+            store, damage = state.stores[channel_id], Damage()
+            spans = channel.state.stored.within(span).spans
+            if spans != (span,) or not _keeps_still(channel, store):
+                continue
+            if any(not file.is_open for file in store.files_for(spans)):
+                continue
+            rows = store.read(spans, damage)
+            if not damage.ids and sum([len(part.body) for part in rows]) <= BYTES_MAX:
+                self._ready[channel_id] = spans, rows
+
+    def forget(self, channel_id: int) -> None:
+        """Keep nothing of channel ``channel_id``."""
+        self._last.pop(channel_id, None)
+        self.guessed.pop(channel_id, None)
+        self._ready.pop(channel_id, None)
+
+
+def _keeps_still(channel: ChannelMachine, store: ChannelStore) -> bool:
+    """Whether the stored bytes of an event never move while it is stored. Pages are used again, and
+    a merge channel makes each delivery from the present state."""
+    return channel.state.type.home == "journal" and not isinstance(store, MergeStore)

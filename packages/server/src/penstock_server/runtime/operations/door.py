@@ -1,0 +1,258 @@
+"""The one door of a realm: each request of :mod:`penstock_core.api` is executed here for its
+caller.
+
+:func:`execute` finds the target of a request, checks the right, calls the handler, and writes acts
+of administration to the audit log. Front ends only turn bytes into requests and answers into bytes.
+
+Requests whose order matters are begun with :func:`begin` instead, which does not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Any
+
+from penstock_core.api.channels import ChannelOpened
+from penstock_core.api.consuming import FetchEvents
+from penstock_core.api.joins import CopyIn
+from penstock_core.api.operations import READ, REQUESTS, TAKE, operation_on
+from penstock_core.api.patterns import ChannelsWatched, WatchChannels
+from penstock_core.api.publishing import Published, PublishEvents
+from penstock_core.api.reading import PopEvents, WatchEvents
+from penstock_core.api.requests import AnswerT, Kind, Request
+from penstock_core.api.subscriptions import Attach, BrowseDurable, Subscribe
+from penstock_core.api.transfers import ImportTar, PutImport
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.names import destination_name
+from penstock_server.runtime.access.permits import Opening
+from penstock_server.runtime.delivery.byte_credit import Room
+from penstock_server.runtime.delivery.delivery import Outlet
+from penstock_server.runtime.operations.beginners import BEGINNERS, Batches
+from penstock_server.runtime.operations.callers import Caller
+from penstock_server.runtime.operations.handlers import (
+    HANDLERS,
+    copy_in,
+    put_import,
+    registered_handler,
+)
+from penstock_server.runtime.operations.tar_handlers import import_tar
+from penstock_server.runtime.store.bodies import Body
+from penstock_server.runtime.subscriptions.subscriptions import Opened
+from penstock_server.runtime.subscriptions.watches import ChannelWatch, Tell
+from penstock_server.runtime.writer.requests import Reply
+
+Content = memoryview | AsyncGenerator[bytes, None] | None
+"""Bytes beside a request: those there are, or those that come."""
+
+
+async def execute(
+    caller: Caller,
+    request: Request[AnswerT],
+    content: Content = None,
+    *,
+    target: str | None = None,
+    **detail: Any,
+) -> AnswerT:
+    """Execute ``request`` if ``caller`` may.
+
+    ``content`` has bytes sent with it; ``target`` and ``detail`` are for the audit record. Raises
+    ``AccessDenied``, which names the missing right, and what the operation raises.
+    """
+    answer: AnswerT
+    if caller.permits is None or REQUESTS[type(request)].is_open:
+        caller.check_internal(request)
+        answer = await answer_to(caller, request, content)
+    else:
+        answer = await caller.permits.permitted(
+            request, lambda: answer_to(caller, request, content), target, detail=detail
+        )
+    return answer
+
+
+async def execute_on(
+    caller: Caller,
+    kind: Kind,
+    name: str,
+    asked: type[Request[AnswerT]],
+    request_of: Callable[[ChannelOpened], Request[AnswerT]],
+    *,
+    target: str = "",
+) -> AnswerT:
+    """Execute a request about the channel or queue ``name``, as :func:`execute` does.
+
+    The store is looked up only once it is known that ``caller`` may: ``request_of`` makes the
+    request from it. Raises ``NameDoesNotExist`` as well.
+    """
+
+    async def work() -> AnswerT:
+        request = request_of(await caller.realm.open_channel(name, kind))
+        if caller.permits is not None:
+            caller.permits.check_rest(request)
+        answer: AnswerT = await answer_to(caller, request)
+        return answer
+
+    operation = operation_on(asked, kind)
+    async with caller.realm.access.act(
+        caller.principal, operation, destination_name(name), target=target
+    ):
+        return await work()
+
+
+def answer_to(caller: Caller, request: Request[Any], content: Content = None) -> Awaitable[Any]:
+    """Do what ``request`` asks; whether ``caller`` may was asked before. Raises ``DurableInUse``
+    for events of another session's temporary queue."""
+    if isinstance(request, PopEvents | FetchEvents):
+        caller.check_consumer(request.channel)
+    if isinstance(request, PutImport):
+        assert content is None or isinstance(content, memoryview), "bytes of one frame"
+        return put_import(caller, request, content)
+    if isinstance(request, CopyIn):
+        assert content is None or isinstance(content, memoryview), "bytes of one frame"
+        return copy_in(caller, request, content)
+    if isinstance(request, ImportTar):
+        assert isinstance(content, AsyncGenerator), "a body that comes part by part"
+        return import_tar(caller, request, content)
+    kind = type(request)
+    handler = HANDLERS.get(kind) or registered_handler(kind)
+    return handler(caller, request)
+
+
+def check(caller: Caller, request: Request[Any]) -> None:
+    """Raises ``AccessDenied`` naming the missing right, ``NameDoesNotExist``."""
+    caller.check(request)
+
+
+async def find(caller: Caller, kind: Kind, name: str, asked: type[Request[Any]]) -> ChannelOpened:
+    """The channel or queue ``name``, for a ``caller`` that may ask ``asked`` of it: what is done
+    where its events come or go is begun with what was found here.
+
+    Raises ``AccessDenied``, ``NameDoesNotExist``, ``InvalidName``.
+    """
+    check_on(caller, kind, name, asked=asked)
+    return await caller.realm.open_channel(name, kind)
+
+
+def check_on(caller: Caller, kind: Kind, name: str, asked: type[Request[Any]]) -> None:
+    """As :func:`check`, of a request of the type ``asked`` about the channel or queue ``name``.
+
+    Raises ``AccessDenied``, ``InvalidName``.
+    """
+    operation = operation_on(asked, kind)
+    caller.realm.access.require(caller.principal, operation, destination_name(name))
+
+
+def begin(caller: Caller, request: Request[Any], reply: Reply, batches: Batches = ()) -> None:
+    """Begin ``request``, whose right :func:`check` has checked. ``reply`` gets the answer or the
+    error.
+
+    ``batches`` has the events sent with it, part by part. Raises errors in the request itself.
+    """
+    BEGINNERS[type(request)](caller, request, reply, batches)
+
+
+def publish(
+    caller: Caller,
+    channel: ChannelId,
+    bodies: Sequence[Body],
+    *,
+    producer: str = "",
+    sequence: int = 0,
+    on_reply: Callable[[], None] | None = None,
+) -> Awaitable[Published]:
+    """Begin to publish events, whose right :func:`check` has checked; what is returned waits until
+    they are stored. ``on_reply`` is called then, also if nobody waits any more.
+
+    Raises errors in the request itself.
+    """
+    stored: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
+
+    def reply(answer: Any, error: BaseException | None) -> None:
+        if on_reply is not None:
+            on_reply()
+        if stored.done():
+            return
+        if error is None:
+            stored.set_result(answer)
+        else:
+            stored.set_exception(error)
+
+    asked = PublishEvents(channel, producer, sequence, schema=0, sizes=())
+    begin(caller, asked, reply, batches=[bodies])
+    return stored
+
+
+def open_subscription(
+    caller: Caller,
+    request: Opening | WatchEvents,
+    outlet: Outlet,
+    place: str = "",
+    room: Room | None = None,
+) -> Awaitable[Opened]:
+    """Open a subscription, whose right :func:`check` was asked for; ``outlet`` gets the events.
+    ``place``: what it is known by to the next connection of its session (SEM J5). ``room`` bounds
+    the bytes on their way to it where the request does not. Raises ``DurableInUse``."""
+    if isinstance(request, Subscribe | Attach):
+        caller.check_consumer(request.channel)
+    subscriptions = caller.realm.subscriptions
+    match request:
+        case Subscribe():
+            return subscriptions.subscribe(
+                request.channel,
+                request.start,
+                outlet,
+                credit=request.credit,
+                browse=request.browse,
+                last_id=request.last_id,
+                place=place,
+                confirms=request.confirms,
+                deltas=request.deltas,
+                room=room or _room(request.bytes_max, request.bytes_held),
+            )
+        case Attach():
+            return subscriptions.attach(
+                request.channel,
+                request.durable,
+                outlet,
+                window=request.window,
+                pull=request.pull,
+                auto_ack=request.auto_ack,
+                sole=request.sole,
+                ack_timeout_ms=request.ack_timeout_ms,
+                place=place,
+                # Who pulls says how many events it takes.
+                room=room or (None if request.pull else _room(request.bytes_max)),
+            )
+        case WatchEvents():
+            return subscriptions.subscribe(
+                request.channel,
+                request.start,
+                outlet,
+                credit=request.credit,
+                browse=True,
+                endless=True,
+            )
+        case BrowseDurable():
+            return subscriptions.browse_durable(
+                request.channel,
+                request.durable,
+                outlet,
+                credit=request.credit,
+                room=_room(request.bytes_max),
+            )
+
+
+def watch_channels(
+    caller: Caller, request: WatchChannels, tell: Tell
+) -> tuple[ChannelWatch, ChannelsWatched]:
+    """Watch the channels of a pattern, as far as ``caller`` may read them; its right to look at all
+    was asked for by :func:`check`.
+
+    Raises ``InvalidName``, ``InvalidArgument``, ``NameDoesNotExist``.
+    """
+    operation, _ = TAKE if request.durable else READ
+    return caller.realm.watches.begin(request, lambda name: caller.allows(operation, name), tell)
+
+
+def _room(bytes_max: int, held: int = 0) -> Room | None:
+    return Room(bytes_max, held) if bytes_max else None

@@ -1,0 +1,123 @@
+"""Reads events for one answer: a browse that ends at its last event, its limit or its time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from penstock_core.columns.events.batch import EventBatch
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.selectors import Selector
+from penstock_core.ids.ids import Spans
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
+from penstock_server.runtime.subscriptions.realm_view import StoreView
+from penstock_server.runtime.subscriptions.subscriptions import Opened
+
+READING_S: Final = 10.0
+"""Seconds that one page may take: a selector that matches little among millions needs several."""
+PAGE_BYTES_MAX: Final = 32 << 20
+"""Bytes after which a page ends."""
+
+
+class Collected:
+    """An outlet that keeps events, up to a number of events and bytes."""
+
+    def __init__(
+        self, session: str, selector: Selector | None, count_max: int, *, first_id: int = 0
+    ) -> None:
+        """``session``: whose it is."""
+        self.session = session
+        self.selector = selector
+        self.count_max = count_max
+        self.batches: list[EventBatch] = []
+        self.count = 0
+        self.last_id = first_id - 1
+        """Id of the last event that was kept."""
+        self.is_full = False
+        self.done = asyncio.Event()
+        self.error: PenstockError | None = None
+        self._bytes = 0
+
+    @property
+    def writable(self) -> bool:
+        return True
+
+    def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+        if self.is_full:
+            return
+        batch = rows.batch.slice(0, self.count_max - self.count)
+        counts = {
+            event_id: count
+            for count, spans in redeliveries
+            for first, end in spans
+            for event_id in range(first, end)
+        }
+        self.batches.append(EventBatch(batch, counts, publishers=rows.publishers))
+        self.count += batch.num_rows
+        self.last_id = batch.column("event_id")[-1].as_py()
+        self._bytes += batch.nbytes
+        if self.count >= self.count_max or self._bytes >= PAGE_BYTES_MAX:
+            self.is_full = True
+            self.done.set()
+
+    def recall(self, spans: Spans) -> None:
+        """Ignored: a page is sent only when it is complete."""
+
+    def finished(self) -> None:
+        self.done.set()
+
+    def closed(self, reason: PenstockError) -> None:
+        self.error = reason
+        self.done.set()
+
+    def events(self) -> list[Event]:
+        """The events, in order."""
+        return [event for batch in self.batches for event in batch]
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait until it is full, at its end, or out of time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self.done.wait()
+
+
+def count_that_fits(store: StoreView | None, limit: int) -> int:
+    """How many events of a channel fit into a page, judged by their average size."""
+    size = 1.0 if store is None else store.event_bytes
+    return int(max(1, min(limit, PAGE_BYTES_MAX / size)))
+
+
+async def collect(
+    realm: RunningRealm,
+    number: ChannelId,
+    outlet: Collected,
+    open_: Callable[[], Awaitable[Opened]],
+    *,
+    timeout_s: float = READING_S,
+) -> int | None:
+    """Open a browse of channel ``number``, wait until it is at its end, full, or out of time, and
+    close it. Gives the id at which the next page begins; None: there is none.
+
+    Raises what opening it raises, and ``NameDoesNotExist`` when the channel is deleted meanwhile.
+    """
+    opened = await open_()
+    try:
+        await outlet.wait(timeout_s)
+        if outlet.error is not None:
+            raise outlet.error
+        if outlet.is_full:
+            next_id = outlet.last_id + 1
+        else:
+            store = realm.view.store(number)
+            cursor = None if store is None else store.cursor(opened.number)
+            if cursor is None:
+                return None
+            next_id = cursor
+        return next_id if opened.stop_id is None or next_id < opened.stop_id else None
+    finally:
+        realm.subscriptions.detach(opened.number)

@@ -1,0 +1,93 @@
+"""Counts dead events by where they came from and why they died (SEM T6)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from penstock_core.api.reading import DeadGroup, DeadSummary
+from penstock_core.columns.schema import compute as pc
+from penstock_core.columns.schema.layout import UTC_MICROSECONDS, cause_and_reason
+from penstock_core.ids.ids import Spans
+from penstock_server.runtime.reading.collecting import Collected
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
+
+GROUPS_MAX = 1_000
+"""Most groups in an answer: clients choose reasons, so there may be one for each event."""
+
+_SUMS = [
+    ("event_id", "count"),
+    ("event_id", "min"),
+    ("event_id", "max"),
+    ("at", "min"),
+    ("at", "max"),
+]
+
+
+class DeadEvents(Collected):
+    """An outlet that counts events instead of keeping them."""
+
+    def __init__(self, session: str, count_max: int) -> None:
+        super().__init__(session, None, count_max)
+        self._groups: dict[tuple[str, str], list[Any]] = {}
+
+    def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+        """Add the events of a batch to their groups."""
+        batch = rows.batch
+        self.count += batch.num_rows
+        self.last_id = batch.column("event_id")[-1].as_py()
+        index = batch.schema.get_field_index("origin")
+        if index >= 0:
+            self._add(batch.column("event_id"), batch.column(index))
+        if self.count >= self.count_max:
+            self.is_full = True
+            self.done.set()
+
+    def _add(self, ids: pa.Array, origins: pa.Array) -> None:
+        table = pa.table(
+            {
+                "event_id": ids,
+                "store": pc.struct_field(origins, "store"),
+                "cause": pc.struct_field(origins, "cause"),
+                "at": pc.struct_field(origins, "at").cast(UTC_MICROSECONDS),
+            }
+        )
+        for row in table.group_by(["store", "cause"]).aggregate(_SUMS).to_pylist():
+            if row["store"] is None:
+                continue
+            key = row["store"], row["cause"]
+            new = [row[f"{name}_{what}"] for name, what in _SUMS]
+            old = self._groups.get(key)
+            if old is not None:
+                new = [old[0] + new[0], *_wider(old[1:3], new[1:3]), *_wider(old[3:], new[3:])]
+            elif len(self._groups) >= GROUPS_MAX:
+                continue
+            self._groups[key] = new
+
+    def summary(self, *, is_complete: bool) -> DeadSummary:
+        """The groups, largest first."""
+        groups = [_group(store, cause, *sums) for (store, cause), sums in self._groups.items()]
+        groups.sort(key=lambda group: (-group.events, group.store, group.cause, group.reason))
+        return DeadSummary(events=self.count, is_complete=is_complete, groups=groups)
+
+
+def _wider(old: list[Any], new: list[Any]) -> list[Any]:
+    return [min(old[0], new[0]), max(old[1], new[1])]
+
+
+def _group(
+    store: str, written: str, events: int, first: int, last: int, oldest: datetime, newest: datetime
+) -> DeadGroup:
+    cause, reason = cause_and_reason(written)
+    return DeadGroup(
+        store=store,
+        cause=cause,
+        reason=reason,
+        events=events,
+        first_id=first,
+        last_id=last,
+        oldest=oldest,
+        newest=newest,
+    )

@@ -1,0 +1,115 @@
+"""The progress of pipelines, read from the status files beside their checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock_core.api.realm import PipelineInfo, PipelineStep
+from penstock_core.wire.positions import positions_in
+
+Lag = Callable[[str, int], int | None]
+"""How many ids a channel has from a given one on; None: there is no such channel."""
+
+QUERY = "query"
+"""Folder of Spark's checkpoint in the folder of a step."""
+RUNNING = frozenset(("starts", "runs", "restarts"))
+STATUS_BYTES_MAX = 1 << 20
+PIPELINES_MAX = 1_000
+LOCK_CHARACTERS_MAX = 100
+
+
+async def pipelines_in(folders: Sequence[str], lag: Lag) -> list[PipelineInfo]:
+    """The pipelines whose checkpoints are in ``folders``, by name. Files that are not a status are
+    skipped."""
+    found = await asyncio.to_thread(_all, folders)
+    return [
+        replace(each, steps=[replace(step, lag=_lags(step.next, lag)) for step in each.steps])
+        for each in found
+    ]
+
+
+def _lags(places: Mapping[str, int], lag: Lag) -> dict[str, int | None]:
+    return {name: lag(name, next_id) for name, next_id in places.items()}
+
+
+def _all(folders: Sequence[str]) -> list[PipelineInfo]:
+    found: dict[str, PipelineInfo] = {}
+    for folder in folders:
+        root = Path(folder).expanduser()
+        for place in (root, *sorted(_folders(root))):
+            steps = [step for path in sorted(place.glob("*.json")) if (step := _step(path))]
+            if steps and len(found) < PIPELINES_MAX:
+                found.setdefault(place.name, PipelineInfo(name=place.name, steps=steps))
+    return [found[name] for name in sorted(found)]
+
+
+def _folders(root: Path) -> list[Path]:
+    try:
+        return [path for path in root.iterdir() if path.is_dir()]
+    except OSError:
+        return []
+
+
+def _step(path: Path) -> PipelineStep | None:
+    try:
+        if path.stat().st_size > STATUS_BYTES_MAX:
+            return None
+        status: Any = msgspec.json.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError, RecursionError):
+        return None
+    if not isinstance(status, dict) or "state" not in status or "pid" not in status:
+        return None
+    folder = path.with_suffix("") / QUERY
+    batch = _newest(folder / "commits")
+    place = {} if batch is None else _place(folder / "offsets" / str(batch))
+    return PipelineStep(
+        name=path.stem,
+        status=status,
+        state=_state(status, path.with_name("lock")),
+        batch=batch,
+        next=place,
+        lag={},
+    )
+
+
+def _state(status: dict[str, Any], lock: Path) -> str:
+    state = str(status["state"])
+    return state if state not in RUNNING or _runs(status["pid"], lock) else "broken off"
+
+
+def _runs(pid: object, lock: Path) -> bool:
+    """Whether the run that wrote a status holds the lock; another one may run other steps."""
+    try:
+        with lock.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = re.match(r"process (\d+)", file.read(LOCK_CHARACTERS_MAX))
+                return holder is None or int(holder[1]) == pid
+    except (OSError, UnicodeDecodeError):
+        return False
+    return False
+
+
+def _newest(folder: Path) -> int | None:
+    try:
+        return max((int(p.name) for p in folder.iterdir() if p.name.isdecimal()), default=None)
+    except OSError:
+        return None
+
+
+def _place(path: Path) -> dict[str, int]:
+    """The positions in an entry of Spark's offset log, which has a line of JSON for each source."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return {}
+    return {name: next_id for line in lines for name, next_id in positions_in(line).items()}

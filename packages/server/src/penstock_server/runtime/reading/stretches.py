@@ -1,0 +1,104 @@
+"""Reads many events of a channel a page at a time: all there are, or those with some ids."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+
+from penstock_core.columns.events.batch import EventBatch
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.schema import compute as pc
+from penstock_core.vocabulary.errors import NameDoesNotExist
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromId
+from penstock_server.runtime.reading.collecting import Collected, collect, count_that_fits
+from penstock_server.runtime.realm import RunningRealm
+
+PAGE: Final = 1_000
+"""Most events that are read at once."""
+NEAR: Final = 100
+"""Events whose ids are nearer than that are read together: to read as many that are not wanted
+takes about as long as to begin anew."""
+
+
+async def pages_of(realm: RunningRealm, channel: ChannelId) -> AsyncIterator[list[Event]]:
+    """The events of a channel that are there now, with who published them, a page at a time.
+    Raises ``NameDoesNotExist``."""
+    async for page in _batches_between(realm, channel, 0, last_id=_last_id(realm, channel)):
+        yield [event for batch in page for event in batch]
+
+
+async def batches_of(
+    realm: RunningRealm,
+    channel: ChannelId,
+    first_id: int = 0,
+    page_max: int | None = None,
+) -> AsyncIterator[list[pa.RecordBatch]]:
+    """As :func:`pages_of`, in columns, from ``first_id`` on and at most ``page_max`` at a time.
+    Raises ``NameDoesNotExist``."""
+    last_id = _last_id(realm, channel)
+    async for page in _batches_between(
+        realm, channel, first_id, last_id=last_id, page_max=page_max
+    ):
+        yield [each.to_arrow() for each in page]
+
+
+def _last_id(realm: RunningRealm, channel: ChannelId) -> int:
+    """Raises ``NameDoesNotExist``."""
+    store = realm.view.store(channel)
+    if store is None:
+        raise NameDoesNotExist(f"channel number {channel} was deleted meanwhile")
+    return store.next_id - 1
+
+
+async def batches_at(
+    realm: RunningRealm, channel: ChannelId, event_ids: Sequence[int], page_max: int | None = None
+) -> AsyncIterator[list[pa.RecordBatch]]:
+    """The events with these ids, which rise, as far as they are there; those that are near to each
+    other are read together, and others between them left out."""
+    for first, last in stretches_of(event_ids):
+        wanted = pa.array(event_ids[first:last], pa.int64())
+        low_id, high_id = event_ids[first], event_ids[last - 1]
+        async for page in _batches_between(
+            realm, channel, low_id, last_id=high_id, page_max=page_max
+        ):
+            batches = [each.to_arrow() for each in page]
+            yield [each.filter(pc.is_in(each.column("event_id"), wanted)) for each in batches]
+
+
+def stretches_of(event_ids: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Parts of rising ids, from one place to another, without a gap of :data:`NEAR` or more."""
+    begin = 0
+    for place in range(1, len(event_ids) + 1):
+        if place == len(event_ids) or event_ids[place] - event_ids[place - 1] >= NEAR:
+            yield begin, place
+            begin = place
+
+
+async def _batches_between(
+    realm: RunningRealm,
+    channel: ChannelId,
+    first_id: int,
+    last_id: int,
+    page_max: int | None = None,
+) -> AsyncIterator[list[EventBatch]]:
+    next_id: int | None = first_id
+    while next_id is not None and next_id <= last_id:
+        size = count_that_fits(
+            realm.view.store(channel), min(page_max or PAGE, last_id - next_id + 1)
+        )
+        outlet = Collected("mqtt", None, size)
+        open_ = partial(
+            realm.subscriptions.subscribe,
+            channel,
+            FromId(next_id),
+            outlet,
+            credit=size,
+            browse=True,
+            last_id=last_id,
+        )
+        next_id = await collect(realm, channel, outlet, open_=open_)
+        yield outlet.batches

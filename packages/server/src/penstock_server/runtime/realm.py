@@ -1,0 +1,620 @@
+"""A running realm: what front ends ask for, and the tasks behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from penstock_core.api.channels import ChannelInfo, ChannelOpened, Maintained
+from penstock_core.api.joins import Redriven
+from penstock_core.api.realm import ClusterInfo, RealmInfo
+from penstock_core.api.requests import Kind
+from penstock_core.channel.state import RealmRules
+from penstock_core.columns.protobuf import checked_descriptors
+from penstock_core.loggers import logger
+from penstock_core.messages.definitions import ChannelCreated, Edit
+from penstock_core.messages.publishing import PublishingPauseSet
+from penstock_core.realm.directory import Directory
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.digest import Digest
+from penstock_core.vocabulary.errors import IllegalState, StorageFailed
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.names import destination_name
+from penstock_core.vocabulary.ports import Blobs, Clock, Journal, JournalInfo, Offload, Pages
+from penstock_server.runtime.access.access import AccessControl
+from penstock_server.runtime.access.incidents import Incidents
+from penstock_server.runtime.access.open_connections import OpenConnections
+from penstock_server.runtime.delivery.delivery import Dispatch
+from penstock_server.runtime.delivery.owner_lease import ENDLESS, OwnerLease
+from penstock_server.runtime.store.bodies import Body, digest_of
+from penstock_server.runtime.store.large_blocks import LargeBlocks
+from penstock_server.runtime.store.message_fields import check_all
+from penstock_server.runtime.store.sealed_file import SealedFile
+from penstock_server.runtime.subscriptions import views
+from penstock_server.runtime.subscriptions.leases import Leases
+from penstock_server.runtime.subscriptions.pattern_durables import PatternDurableOperations
+from penstock_server.runtime.subscriptions.pattern_leases import PatternLeases
+from penstock_server.runtime.subscriptions.realm_limits import Limits as Limits
+from penstock_server.runtime.subscriptions.realm_view import RealmView
+from penstock_server.runtime.subscriptions.subscriptions import Subscriptions
+from penstock_server.runtime.subscriptions.watches import ChannelWatches
+from penstock_server.runtime.transfer.backups import Backups
+from penstock_server.runtime.transfer.exports import Exports
+from penstock_server.runtime.transfer.imports import Imports
+from penstock_server.runtime.upkeep.history import FlowHistory
+from penstock_server.runtime.upkeep.recovery import (
+    RecoveredRealm,
+    clock_set_back,
+    index_keys,
+    keep_unknown,
+    recover,
+    remove_strays,
+)
+from penstock_server.runtime.upkeep.regular_work import RegularWork, run_again
+from penstock_server.runtime.upkeep.repair_growing_files import mend_files
+from penstock_server.runtime.upkeep.reply_queues import ReplyQueues, StoreOperations
+from penstock_server.runtime.upkeep.sealer import Sealer, SealingLimits
+from penstock_server.runtime.writer.asked import parse_stored
+from penstock_server.runtime.writer.clock import OwnerClock
+from penstock_server.runtime.writer.dead_events import warn_if_not_kept
+from penstock_server.runtime.writer.group import Group
+from penstock_server.runtime.writer.joins import JoinOperations
+from penstock_server.runtime.writer.pattern_durables import check_new, make_own
+from penstock_server.runtime.writer.placement import Placing
+from penstock_server.runtime.writer.redrive import MayPublish, Redriving
+from penstock_server.runtime.writer.requests import PublishBatches, Reply
+from penstock_server.runtime.writer.schedules import Alarm
+from penstock_server.runtime.writer.shard import Shard
+from penstock_server.runtime.writer.stages import CommitStaged, Stages
+from penstock_server.runtime.writer.store_names import StoreNames
+from penstock_server.runtime.writer.transactions import TransactionOperations
+from penstock_server.runtime.writer.with_files import with_open_files
+
+if TYPE_CHECKING:  # a realm on its own loads nothing of a cluster
+    from penstock_core.vocabulary.node_figures import TenureCounts
+
+_log = logger("penstock.realm")
+
+
+class RunningRealm:
+    """Opened by :meth:`open`, run by :meth:`run`, ended by :meth:`close`."""
+
+    cluster: Callable[[], ClusterInfo] = ClusterInfo
+    """Shows the cluster that the realm is in, as its node sees it; without one, none."""
+    tenures: TenureCounts | None = None
+    """What its node has lived through; None: it is in no cluster."""
+    names = StoreNames()
+
+    def __init__(
+        self,
+        recovered: RecoveredRealm,
+        journal: Journal,
+        blobs: Blobs,
+        pages: Pages,
+        clock: Clock,
+        offload: Offload,
+        *,
+        identity: str,
+        name: str,
+        limits: Limits,
+        sealing: SealingLimits,
+        lease: OwnerLease,
+    ) -> None:
+        self.recovered = recovered
+        self.identity, self.name = identity, name
+        self.limits, self.clock = limits, clock
+        self._state = recovered.state
+        self._state.run = f"{clock.now_us():x}" + (f".{lease.epoch}" if lease.epoch else "")
+        self._journal, self.blobs = journal, blobs
+        self.dispatch = Dispatch(
+            blobs,
+            clock,
+            offload,
+            cache_bytes_max=sealing.cache_bytes_max,
+            lease=lease,
+            name_of=self._name_of,
+        )
+        self.placing = Placing(pages)
+        self.view = RealmView(self._state, pages, clock)
+        self.shard = Shard(
+            self._state,
+            journal,
+            clock,
+            dispatch=self.dispatch,
+            placing=self.placing,
+            limits=limits.memory,
+            offload=offload,
+        )
+        if lease.epoch:
+            self.shard.large_blocks = LargeBlocks(
+                blobs, self._state.file_names, offload, bytes_max=limits.block_bytes_max
+            )
+        self._sealer = Sealer(
+            self.shard,
+            journal,
+            blobs,
+            dispatch=self.dispatch,
+            offload=offload,
+            limits=sealing,
+            snapshot=recovered.snapshot,
+            unsealed_bytes_max=limits.tail_bytes_max,
+            keeps_journal=recovered.has_gaps,
+        )
+        self._journal_bytes_max = sealing.journal_bytes_max
+        self.stages = Stages(clock, limits.stage_bytes_max)
+        self.subscriptions = Subscriptions(self.shard, self.dispatch, clock)
+        self.leases = Leases(self.shard, self.subscriptions, clock, limits=limits.leases)
+        self.exports = Exports(self.shard, blobs, clock, offload=offload, realm=identity)
+        self.backups = Backups(self.shard, blobs, clock, offload=offload, realm=identity, name=name)
+        self.imports = Imports(
+            self.shard,
+            blobs,
+            clock,
+            offload=offload,
+            rules=self.directory.rules,
+            limits=limits.memory,
+        )
+        self.transactions = TransactionOperations(self.shard, self.stages, limits.event_bytes_max)
+        self.joins = JoinOperations(self.shard, self.dispatch, blobs, clock=clock)
+        self.pattern_durables = PatternDurableOperations(
+            self.shard, self.subscriptions, self.dispatch.choosing
+        )
+        self._redriving = Redriving(self.shard, self.dispatch)
+        self._alarm = Alarm(self._state, self.shard.wake, clock, incidents=self.incidents)
+        self.reply_queues = ReplyQueues(
+            self._state,
+            StoreOperations(self.create_channel, self.open_channel, self.delete_channel),
+        )
+        self.watches = ChannelWatches(self._state)
+        self.pattern_leases = PatternLeases(self.leases, self.watches)
+        (
+            self.shard.is_congested,
+            self.shard.on_scheduled,
+            self.shard.on_deposed,
+            self.shard.on_made,
+        ) = (
+            lambda: self._sealer.is_behind,
+            self._alarm.changed.set,
+            self.cut,
+            self.watches.made,
+        )
+        self._on_deposed: list[Callable[[], None]] = []
+        for channel_id, command in recovered.unreadable:
+            self.shard.quarantine(channel_id, command)
+        self.access = AccessControl.off(clock)
+        """Users and rights; replaced before the first client connects."""
+        self.connections = OpenConnections()
+        self.history = FlowHistory(
+            self._state,
+            self.dispatch.latencies,
+            lambda: self.journal_info.syncs,
+            clock=clock,
+            incidents=self.incidents,
+        )
+        self.disk_space: Callable[[], tuple[int, int]] | None = None
+        """Tells the free bytes and all bytes of its disk; None: it has none of its own."""
+        self.pipeline_folders: tuple[str, ...] = ()
+        """Folders with the checkpoints of pipelines, from the settings."""
+        self._serving: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        journal: Journal,
+        blobs: Blobs,
+        pages: Pages,
+        rules: RealmRules,
+        clock: Clock,
+        offload: Offload,
+        *,
+        identity: str,
+        name: str = "penstock",
+        limits: Limits | None = None,
+        sealing: SealingLimits | None = None,
+        lease: OwnerLease = ENDLESS,
+    ) -> RunningRealm:
+        """Recover what is stored and make ready to serve.
+
+        ``journal`` has been opened for this owner alone; ``lease`` says for how long what is known
+        may leave without an append, and in which epoch its files are written. Raises
+        ``IllegalState`` if there is one and the blobs can grow.
+        """
+        if lease.epoch and blobs.grows:
+            raise IllegalState(
+                "a realm on a storage engine needs blobs that do not grow: a deposed owner would "
+                "write into a file of its successor"
+            )
+        recovered = await recover(journal, blobs, pages, rules=rules, epoch=lease.epoch)
+        recovered.state.agreed = lease
+        check_all(recovered.state.directory)
+        if recovered.has_gaps:
+            keep_unknown(recovered)
+        await remove_strays(recovered, blobs)
+        await mend_files(recovered.state, blobs, is_damaged=bool(recovered.damage))
+        if lease.epoch:
+            clock = OwnerClock(clock, recovered.newest_us)
+        elif recovered.last_us > (now_us := clock.now_us()):
+            clock_set_back(recovered.state, recovered.last_us, now_us)
+        realm = cls(
+            recovered,
+            journal,
+            blobs,
+            pages=pages,
+            clock=clock,
+            offload=offload,
+            identity=identity,
+            name=name,
+            limits=limits or Limits(),
+            sealing=sealing or SealingLimits(),
+            lease=lease,
+        )
+        recovered.damage += await realm.dispatch.files.load(recovered.state, offload)
+        await index_keys(recovered, realm.dispatch)
+        await parse_stored(recovered.state, offload)
+        return realm
+
+    @property
+    def directory(self) -> Directory:
+        return self._state.directory
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it stores nothing any more: it was closed, or its journal failed."""
+        return self.shard.ended.is_set()
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether the answers of a group are being given: they leave together after the last."""
+        return self.shard.is_answering
+
+    def on_answered(self, flush: Callable[[], None]) -> None:
+        """Have ``flush`` called once all answers of a group are given."""
+        self.shard.on_answered = flush
+
+    @property
+    def journal_info(self) -> JournalInfo:
+        """The size of the journal, and how long its syncs take."""
+        return self._journal.info()
+
+    def unsealed_s(self) -> float:
+        """For how long no snapshot has included what was stored last; 0: the newest does."""
+        return self._sealer.unsealed_s()
+
+    def name_with(self, names: StoreNames) -> None:
+        """Set who has a say in the names of new stores."""
+        self.names = self.imports.names = names
+
+    def _name_of(self, number: int) -> str | None:
+        channel = self._state.channels.get(number)
+        return None if channel is None else channel.state.name
+
+    @property
+    def incidents(self) -> Incidents:
+        """What background tasks could not do."""
+        return self.dispatch.incidents
+
+    # --- running -------------------------------------------------------------------------
+
+    def background_tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """The tasks that run beside the writer, by name."""
+        regular = {
+            "history": self.history.take_in_turns,
+            "subscriptions": self.subscriptions.forget_places,
+            "leases": self.leases.expire,
+            "reply queues": lambda: self.reply_queues.remove_idle(self.access),
+            "stages": self.stages.expire,
+            "exports": self.exports.expire,
+            "backups": self.backups.expire,
+            "imports": self.imports.expire,
+        }
+        return {
+            "sealing": self._sealer.run,
+            "regular work": RegularWork(
+                self.shard,
+                self.clock,
+                self.incidents,
+                interval_s=self.limits.sweep_interval_s,
+                steps=regular,
+            ).run,
+            "schedules": self._alarm.run,
+            "files of imports": self.imports.run,
+        }
+
+    def on_deposed(self, cut: Callable[[], None]) -> None:
+        """Have ``cut`` called when another owner has taken over: it drops every connection, so that
+        clients ask the next owner instead of being told what is not true any more."""
+        self._on_deposed.append(cut)
+
+    def cut(self) -> None:
+        """Another owner has taken over: nothing that is said from now on may reach a client."""
+        for cut in self._on_deposed:
+            cut()
+
+    async def run(self) -> None:
+        """Serve until :meth:`close`. Raises ``StorageFailed`` when the journal failed, ``Deposed``
+        when another owner has taken over, and ``Unknown`` when it was closed meanwhile."""
+        self.access.on_changed(lambda: self.joins.check_owners(self.access))
+        self.access.on_new_version = self.watches.rights_changed
+        self.joins.check_owners(self.access)  # rights may have changed while the realm was stopped
+        self.reply_queues.owners.restore(self.access.borrower)
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(run_again(self.incidents, name, work), name=name)
+                for name, work in self.background_tasks().items()
+            ]
+            try:
+                await self.shard.run()
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+    async def prepare_to_close(self) -> None:
+        """Write down, while clients are served, what :meth:`close` would let them wait for."""
+        await self._sealer.prepare_the_end()
+
+    async def close(self) -> None:
+        """Store what an orderly end stores. Everything acknowledged is on disk already, except
+        on channels that asked for ``sync = "none"``: that is synced here."""
+        try:
+            await self.shard.act(self._store_closing)
+            await self._sealer.snapshot_at_the_end(self._journal_bytes_max // 16)
+        except StorageFailed as failure:
+            _log.warning("snapshot.skipped", reason=str(failure))
+        finally:
+            self.shard.stop()
+        await self.shard.ended.wait()
+        await self.placing.pages.flush()
+        await self._journal.sync()
+
+    async def answered(self) -> None:
+        """Wait until everything that was asked before has been decided and answered. Raises
+        ``RealmStopping``, and what has ended the realm."""
+        await self.shard.act(_nothing, sweeps=())
+
+    def _store_closing(self, group: Group) -> None:
+        for channel_id, channel in group.state.channels.items():
+            with self.incidents.barrier("closing", channel_id):
+                for fact in channel.closing():
+                    group.realm_fact(channel_id, fact)
+
+    async def snapshot(self) -> None:
+        """Write the whole state down and cut the journal behind it."""
+        await self._sealer.snapshot()
+
+    async def release(self) -> None:
+        """Give the data directory back."""
+        await self.access.close()
+        await self.placing.pages.close()
+        await self._journal.close()
+
+    # --- channels ------------------------------------------------------------------------
+
+    async def create_channel(
+        self, name: str, definition: Definition, *, temporary: bool = False
+    ) -> ChannelOpened:
+        """``temporary``: one whose owner the realm knows (SEM R2)."""
+        checked_descriptors(definition.descriptors)
+
+        def decide() -> ChannelCreated:
+            return self.directory.decide_create(name, definition, temporary=temporary)
+
+        if self.names.asks:  # only for what could be made
+            await self.shard.act(lambda _: decide())
+
+        def create(group: Group) -> ChannelOpened:
+            fact = decide()
+            wanted = check_new(group, fact.name, fact.definition)
+            group.realm_fact(0, fact)
+            make_own(group, fact.number, wanted)
+            return group.state.opened(fact.number)
+
+        async with self.names.making(destination_name(name), definition):
+            opened: ChannelOpened = await self.shard.act(create, sweeps=())
+        _log.info("store.created", name=opened.name, kind=definition.kind, type=definition.type)
+        warn_if_not_kept(self.directory, opened)
+        return opened
+
+    def definition_of(self, name: str) -> Definition | None:
+        """The attributes of a channel or queue, if there is one of that name."""
+        channel_id = self.directory.find(name)
+        return None if channel_id is None else self.directory.channels[channel_id].state.definition
+
+    async def open_channel(self, name: str, kind: Kind = "channel") -> ChannelOpened:
+        def look(group: Group) -> ChannelOpened:
+            return group.state.opened(self.directory.number_of(name, kind))
+
+        opened: ChannelOpened = await self.shard.act(look, sweeps=())
+        return opened
+
+    async def delete_channel(self, name: str, kind: Kind = "channel") -> None:
+        def delete(group: Group) -> list[SealedFile]:
+            files: list[SealedFile] = []
+            for fact in self.directory.decide_delete(name, kind):
+                files += self._state.stores[fact.number].files
+                group.realm_fact(0, fact)
+                group.touched[fact.number] = None
+                self.watches.deleted(fact.number)
+            return files
+
+        for file in await self.shard.act(delete):
+            self.dispatch.files.close(file)
+            await self.blobs.delete(file.name)
+        self.names.deleted(destination_name(name))
+        _log.info("store.deleted", name=destination_name(name), kind=kind)
+
+    async def maintain(self, name: str, kind: Kind = "channel") -> Maintained:
+        """Rewrite a single-file channel without its dead events (SEM S, maintain), and give back
+        what only the journal holds of events that are in files or have left.
+
+        Rewrites nothing, and says why, on a channel of spindles. Raises ``NameDoesNotExist``,
+        ``IllegalState`` while it is being maintained already, ``Damaged``, ``StorageFailed``.
+        """
+        channel_id = await self.shard.act(lambda _: self.directory.number_of(name, kind))
+        done = await self._sealer.maintainer.maintain(channel_id)
+        await self._sealer.free_journal()
+        return done
+
+    async def edit_channel(self, name: str, definition: Definition) -> ChannelOpened:
+        checked_descriptors(definition.descriptors)
+
+        def number(_: Group) -> ChannelId:
+            return self.directory.number_of(name, definition.kind)
+
+        def edit(group: Group) -> ChannelOpened:
+            channel_id = number(group)
+            state = self.directory.channels[channel_id].state
+            wanted = self.directory.checked(state.name, definition)
+            group.do(channel_id, Edit(wanted))
+            return group.state.opened(channel_id)
+
+        # A new capacity may move what is in files (SEM T7).
+        channel_id = await self.shard.act(number)
+        opened: ChannelOpened = await with_open_files(
+            self.shard, self.dispatch.files, channel_id, action=edit
+        )
+        warn_if_not_kept(self.directory, opened)
+        return opened
+
+    async def list_channels(self, kind: Kind = "channel") -> list[str]:
+        names: list[str] = await self.shard.act(lambda _: self.directory.names(kind), sweeps=())
+        return names
+
+    async def describe_channel(self, name: str, kind: Kind = "channel") -> ChannelInfo:
+        def look(group: Group) -> ChannelInfo:
+            channel_id = self.directory.number_of(name, kind)
+            group.sweep(channel_id)
+            schedule = self.directory.schedule_of(channel_id)
+            waiting = self.directory.channels[schedule].state.stored if schedule else ()
+            return views.channel_info(
+                self.directory.channels[channel_id].state,
+                self._state.stores[channel_id],
+                scheduled=len(waiting),
+                paged_bytes=self.placing.pages.info(channel_id).size,
+            )
+
+        # a channel that is created meanwhile has nothing due
+        channel_id = self.directory.find(name)
+        sweeps = None if channel_id is None else (channel_id,)
+        info: ChannelInfo = await self.shard.act(look, sweeps=sweeps)
+        return info
+
+    async def describe(self, version: str) -> RealmInfo:
+        await self.dispatch.rely("answers")
+        return RealmInfo(
+            name=self.name,
+            version=version,
+            channels=len(self.directory.names("channel")),
+            queues=len(self.directory.names("queue")),
+            connections=len(self.connections),
+            journal_bytes=self._journal.info().size,
+            memory_bytes=self._state.meter.memory_bytes,
+            memory_bytes_max=self.limits.memory.heap_bytes_max,
+            off_heap_bytes=self.placing.off_heap_bytes,
+            off_heap_bytes_max=self.limits.memory.off_heap_bytes_max,
+            paged_bytes=self._state.meter.paged_bytes,
+            paged_bytes_max=self.limits.memory.paged_bytes_max,
+            publishing_paused=self.directory.publishing_paused,
+            mqtt_channel=self.directory.internal.mqtt_channel,
+        )
+
+    async def schedule_of(self, channel_id: ChannelId) -> ChannelOpened | None:
+        """The store of what waits to be published on a channel (SEM X4); None: nothing ever did."""
+
+        def look(group: Group) -> ChannelOpened | None:
+            group.channel(channel_id)
+            schedule = self.directory.schedule_of(channel_id)
+            return None if schedule is None else group.state.opened(schedule)
+
+        opened: ChannelOpened | None = await self.shard.act(look, sweeps=(channel_id,))
+        return opened
+
+    async def redrive(
+        self,
+        source: str,
+        destination: str,
+        selector: str,
+        *,
+        dry_run: bool = False,
+        may: MayPublish | None = None,
+    ) -> Redriven:
+        """Publish dead events again, each once (SEM T10); ``may`` is asked for each place they go
+        to."""
+        return await self._redriving.redrive(
+            source, destination, selector, dry_run=dry_run, may=may
+        )
+
+    async def pause(self, paused: bool) -> None:
+        """Refuse publishes and commits of clients, or take them again (SEM X5)."""
+
+        def pause(group: Group) -> None:
+            if self.directory.publishing_paused != paused:
+                group.realm_fact(0, PublishingPauseSet(paused))
+
+        await self.shard.act(pause)
+
+    # --- publishing ----------------------------------------------------------------------
+
+    def publish(
+        self,
+        channel_id: ChannelId,
+        bodies: Sequence[Body],
+        producer: str,
+        sequence: int,
+        reply: Reply,
+        *,
+        publisher: str = "",
+    ) -> None:
+        """Store events; ``reply`` gets their span. Raises ``Refused`` for an oversized event."""
+        work = PublishBatches(
+            channel_id,
+            self.digest(bodies),
+            bodies,
+            producer=producer,
+            sequence=sequence,
+            reply=reply,
+            publisher=publisher,
+        )
+        self.shard.submit(work)
+
+    def digest(self, bodies: Sequence[Body]) -> Digest:
+        """What the rules need to know of these events. Raises ``EventTooLarge``."""
+        return digest_of(bodies, self.limits.event_bytes_max)
+
+    def commit(
+        self,
+        channel_id: ChannelId,
+        stages: Sequence[str],
+        producer: str,
+        sequence: int,
+        reply: Reply,
+        *,
+        publisher: str = "",
+    ) -> None:
+        """Publish staged batches in one step; ``reply`` gets their span."""
+        self.shard.submit(
+            CommitStaged(
+                channel_id,
+                self.stages,
+                stages,
+                producer=producer,
+                sequence=sequence,
+                event_bytes_max=self.limits.event_bytes_max,
+                reply=reply,
+                publisher=publisher,
+            )
+        )
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether publishers should wait."""
+        return self._sealer.is_behind
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of stored events that wait to be sealed."""
+        return self._state.meter.waiting_bytes
+
+
+def _nothing(_: Group) -> None:
+    """Changes nothing, at its place in the order."""

@@ -1,0 +1,502 @@
+"""The contents of one channel's events: the tail in memory, the rest in sealed segments.
+
+The core says *which* ids are stored; this module knows what they contain. Events in the tail are in
+the journal, too, until they are sealed, unless they live in memory only.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+
+import pyarrow as pa
+
+from penstock_core.channel.channel_type import Home
+from penstock_core.columns.files.lean_columns import lean
+from penstock_core.columns.files.segments import meeting, segment_folder
+from penstock_core.columns.keys.keys import KeyIndex
+from penstock_core.columns.schema.property_names import PropertyNames
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.columns.selectors import Selector, SelectorIndex
+from penstock_core.columns.selectors.frames import MessageAccess
+from penstock_core.ids.ids import IdSet, Span, Spans
+from penstock_core.vocabulary.errors import Damaged
+from penstock_core.vocabulary.ports import PageSlot
+from penstock_server.runtime.store.outgoing_batch import (
+    OutgoingBatch,
+    merged,
+    publishers_of,
+    spans_in,
+)
+from penstock_server.runtime.store.sealed_file import Damage, SealedFile
+from penstock_server.runtime.store.tail_batch import (
+    MERGE_BELOW,
+    Meter,
+    ShareMeter,
+    TailBatch,
+    gathered,
+    united,
+)
+
+JUDGED_WORK_MAX = 8_192
+"""Comparisons of a selector with statistics of files in one call: events behind these are read."""
+CRUMBS_MAX = 16
+"""A batch that contributes at most this many spans to a read has its rows gathered together with
+those of other batches."""
+NOWHERE = Span(0, 0)
+UNTOUCHED = Span(1 << 62, 0)
+SCATTERED_MIN = 64
+"""Fewer ids than this are looked up one by one."""
+THINNED_PER_PIECE = 64
+"""Ids that leave for each piece they may be in, before these are looked at."""
+
+
+class ChannelStore:
+    """Tail and segments of one channel. Knows bytes, no rules."""
+
+    def __init__(self, meter: Meter, keys: Mapping[str, int] | None = None) -> None:
+        self._realm = meter
+        self.meter = Meter()
+        self.share: ShareMeter | None = None
+        """Counts the bytes of all temporary destinations of its user (SEM R4)."""
+        self.tail: list[TailBatch] = []
+        self._ends: list[int] = []
+        self.files: list[SealedFile] = []
+        self.sealed_through = 0
+        """Events below this that survive a restart are in files."""
+        self.late = IdSet()
+        """Stored events below ``sealed_through`` that are in the tail and in no file: they were
+        only passing when the others were sealed (SEM J7)."""
+        self.columns = ChannelSchema.empty()
+        self.names = PropertyNames()
+        self._newest_schema: pa.Schema | None = None
+        """That of the piece added last, if all its names are among the columns."""
+        self.quarantined: list[str] = []
+        self.keys = KeyIndex(keys) if keys else None
+        """The newest event of each publish key; derived from what is stored (SEM K1)."""
+        self.selectors: SelectorIndex | None = None
+        """The selectors in use on the channel, once there are any."""
+        self._thinned = UNTOUCHED
+        """Around the scattered ids that have left since pieces were last looked at."""
+        self._thinned_ids = 0
+        self.freed: list[PageSlot] = []
+        """Places in pages whose events have left: given back once that is on disk."""
+
+    def charge(self, share: ShareMeter) -> None:
+        """Count the bytes of this store, which is new and has none, in a share of the realm's."""
+        self._realm = self.share = share
+
+    # --- changes -------------------------------------------------------------------------
+
+    def add(self, piece: TailBatch) -> None:
+        self.tail.append(piece)
+        self._ends.append(piece.end)
+        self._added(piece)
+
+    def _insert(self, at: int, piece: TailBatch) -> None:
+        self.tail.insert(at, piece)
+        self._ends.insert(at, piece.end)
+        self._added(piece)
+
+    def _added(self, piece: TailBatch) -> None:
+        self._count(piece, 1)
+        if piece.schema is self._newest_schema:  # the usual case
+            return
+        self._newest_schema = None if "more" in piece.schema.names else piece.schema
+        self.columns = self.columns.grown(piece.schema)
+        self.names.add(piece.schema, piece.number)
+        if "more" in piece.schema.names:
+            self.names.add_more(piece.batch)
+
+    def came_back(self, piece: TailBatch) -> None:
+        """Add at recovery what may lie among the others, even in the gaps of one (SEM J7)."""
+        at = bisect_right(self._ends, piece.first)
+        if at < len(self.tail) and self.tail[at].first < piece.end:
+            piece = united(self.tail[at], piece)
+            self._drop(at, at + 1)
+        self._insert(at, piece)
+
+    def restored(self, piece: TailBatch) -> None:
+        """Add what a snapshot has kept: what is in no file, or was late for one."""
+        self.came_back(piece)
+        if piece.end <= self.sealed_through:
+            self.late.add_all(piece.of(IdSet((Span(piece.first, piece.end),))))
+
+    def secured(self, ids: IdSet) -> None:
+        """Note that these events survive a restart from now on."""
+        self.late.add_all(ids.within(Span(0, self.sealed_through)))
+
+    def keep_beside_damage(self, persistent: IdSet) -> None:
+        """A file turned out to be damaged: ``persistent`` events below ``sealed_through`` that a
+        batch of the tail has besides are not left to the file when the tail is cut (SEM S1)."""
+        for piece in self.tail:
+            if piece.first >= self.sealed_through:
+                break
+            self.late.add_all(piece.of(persistent.within(Span(piece.first, self.sealed_through))))
+
+    def removed(self, spans: Spans, stored: IdSet) -> None:
+        """Ids have left the channel (they are out of ``stored`` already): drop empty pieces."""
+        if self.late:
+            self.late.discard_all(IdSet(spans))
+        spans = self._to_look_at(spans)
+        pieces: dict[int, None] = {}
+        files: dict[SealedFile, None] = {}
+        # most spans lie in the piece found last, which is not looked up again
+        piece = segment = NOWHERE
+        sealed_through = self.sealed_through if self.files else 0
+        for first, end in spans:
+            if not (piece.first <= first and end <= piece.end):
+                i = bisect_right(self._ends, first)
+                while i < len(self.tail) and self.tail[i].first < end:
+                    pieces[i] = None
+                    piece = Span(self.tail[i].first, self._ends[i])
+                    i += 1
+            if first < sealed_through and not (segment.first <= first and end <= segment.end):
+                for met in self.files_for((Span(first, end),)):
+                    files[met] = None
+                    segment = met.span
+        for file in files:
+            file.is_stale = True
+            if not file.grows:  # large files are counted when asked for
+                file.recount(stored)
+        self._drop_empty([i for i in pieces if self._is_empty(self.tail[i], stored)])
+
+    def _to_look_at(self, spans: Spans) -> Spans:
+        """The ``spans`` to look up, ascending. Where they are many and lie in few batches, one span
+        around all of them is cheaper."""
+        if len(spans) <= SCATTERED_MIN:
+            return spans
+        around = Span(spans[0][0], spans[-1][1])
+        first = bisect_right(self._ends, around.first)
+        pieces = bisect_right(self._ends, around.end - 1) - first
+        return (around,) if pieces < len(spans) else spans
+
+    def thinned(self, ids: IdSet, stored: IdSet) -> None:
+        """Scattered ids have left the channel. Which pieces are empty is looked at once many
+        have: each look costs as much as there are pieces they may have been in."""
+        lowest, highest = ids.lowest, ids.highest
+        if lowest is None or highest is None:
+            return
+        if lowest == highest and self._dropped_alone(lowest):
+            return
+        around = Span(lowest, highest + 1)
+        if len(ids) < SCATTERED_MIN:
+            self.removed(ids.spans, stored)
+            return
+        self._thinned = Span(min(self._thinned.first, lowest), max(self._thinned.end, around.end))
+        self._thinned_ids += len(ids)
+        first = bisect_right(self._ends, self._thinned.first)
+        last = bisect_right(self._ends, self._thinned.end - 1)
+        if self._thinned_ids >= THINNED_PER_PIECE * (last - first):
+            self.removed((self._thinned,), stored)
+            self._thinned, self._thinned_ids = UNTOUCHED, 0
+        elif lowest < self.sealed_through:
+            for file in self.files_for((around,)):
+                file.is_stale = True
+
+    def _dropped_alone(self, event_id: int) -> bool:
+        """Whether the event was in a piece of its own, in no file: that piece is dropped then."""
+        if event_id < self.sealed_through:
+            return False
+        i = bisect_right(self._ends, event_id)
+        if i == len(self.tail) or self.tail[i].first != event_id or self._ends[i] > event_id + 1:
+            return False
+        self._drop(i, i + 1)
+        return True
+
+    def _is_empty(self, piece: TailBatch, stored: IdSet) -> bool:
+        whole = Span(piece.first, piece.end)
+        piece.live = stored.count(whole) if piece.is_whole else len(piece.of(stored))
+        return piece.live == 0
+
+    def _drop_empty(self, indexes: list[int]) -> None:
+        """Neighbours go together: a million small pieces may expire at once."""
+        while indexes:
+            stop = indexes.pop() + 1
+            start = stop - 1
+            while indexes and indexes[-1] == start - 1:
+                start = indexes.pop()
+            self._drop(start, stop)
+
+    def _drop(self, start: int, stop: int) -> None:
+        gone = self.tail[start:stop]
+        sizes: dict[Home, int] = {}
+        for piece in gone:
+            sizes[piece.home] = sizes.get(piece.home, 0) - piece.weight
+        for home, size in sizes.items():
+            self.meter.add_bytes(home, size)
+            self._realm.add_bytes(home, size)
+        self.freed += [piece.place for piece in gone if piece.place is not None]
+        del self.tail[start:stop], self._ends[start:stop]
+
+    def _count(self, piece: TailBatch, sign: int) -> None:
+        size = sign * piece.weight
+        self.meter.add_bytes(piece.home, size)
+        self._realm.add_bytes(piece.home, size)
+
+    def folder(self, name: str, number: int) -> str:
+        """The folder of the next file of this channel, which is called ``name``."""
+        return segment_folder(name, number, self.files[-1].name if self.files else "")
+
+    def discard(self) -> None:
+        """Forget everything: the channel was deleted."""
+        self._drop(0, len(self.tail))
+
+    def sealed(self, through: int, file: SealedFile | None, volatile: IdSet) -> None:
+        """Events below ``through`` are in files now; the tail keeps what lives in memory only."""
+        self.sealed_through = max(self.sealed_through, through)
+        if file is not None:
+            self.files.append(file)
+        self._forget_tail(through, volatile)
+
+    def extended(self, through: int, volatile: IdSet) -> None:
+        """The newest file has grown: events below ``through`` are in it."""
+        self.sealed_through = max(self.sealed_through, through)
+        self._forget_tail(through, volatile)
+
+    def rewritten(self, names: Sequence[str], file: SealedFile | None) -> None:
+        """``file`` takes the place of the files ``names`` (SEM S, maintenance)."""
+        kept = [own for own in self.files if own.name not in names]
+        self.files = sorted([*kept, *([file] if file else [])], key=lambda own: own.index.first_id)
+
+    def _forget_tail(self, through: int, volatile: IdSet) -> None:
+        done = bisect_right(self._ends, through)
+        if self.late:
+            volatile = volatile.copy()
+            volatile.add_all(self.late)
+        if not volatile:
+            self._drop(0, done)
+            return
+        for i in range(done - 1, -1, -1):
+            piece = self.tail[i]
+            kept = volatile.within(Span(piece.first, piece.end))
+            if not kept:
+                self._drop(i, i + 1)
+
+    def empty_files(self) -> list[SealedFile]:
+        """Files none of whose events is left, but the newest (SEM S, spindles) and damaged ones."""
+        return [
+            file
+            for file in self.files[:-1]
+            if file.live == 0 and not (file.is_damaged or file.is_frozen)
+        ]
+
+    def keep_damaged(self, file: SealedFile, reason: str) -> None:
+        """Mark a file as damaged: it is kept for inspection, and not deleted (SEM S1)."""
+        file.is_damaged = True
+        self.quarantined.append(reason)
+
+    def dropped(self, name: str) -> None:
+        self.files = [file for file in self.files if file.name != name]
+
+    # --- questions -----------------------------------------------------------------------
+
+    @property
+    def sealed_bytes(self) -> int:
+        return sum(file.index.size for file in self.files)
+
+    @property
+    def event_bytes(self) -> float:
+        """About how large events are, where they are largest."""
+        if not self.files and len(self.tail) <= 1:  # on most of many channels
+            return self.tail[0].event_bytes if self.tail else 0.0
+        in_files = (file.index.size / max(1, file.index.rows) for file in self.files)
+        in_tail = (piece.event_bytes for piece in self.tail)
+        return max([0.0, *in_files, *in_tail])
+
+    def recount(self, stored: IdSet) -> None:
+        """Make the files' counts of remaining events exact."""
+        for file in self.files:
+            file.recount(stored)
+
+    @property
+    def dead_bytes(self) -> int:
+        """About how many bytes in files are events that have left the channel."""
+        return sum(file.dead_bytes for file in self.files)
+
+    def is_open(self) -> bool:
+        """Whether every file that can be read can be read right now."""
+        return all(file.is_open or file.is_unreadable for file in self.files)
+
+    def unsealed(self, rows_max: int, bytes_max: int) -> tuple[int, list[TailBatch]] | None:
+        """The oldest pieces not sealed yet, once they make a full file: its end id and they."""
+        start = bisect_right(self._ends, self.sealed_through)
+        if start == len(self.tail):
+            return None
+        rows = self.tail[-1].end - max(self.tail[start].first, self.sealed_through)
+        if rows < rows_max and self.meter.tail_bytes < bytes_max:
+            return None  # called several times a second, so without examining each piece
+        rows = size = 0
+        for i in range(start, len(self.tail)):
+            piece = self.tail[i]
+            first = max(piece.first, self.sealed_through)
+            rows += piece.end - first
+            size += len(piece.body)
+            if rows >= rows_max or size >= bytes_max:
+                return piece.end - max(0, rows - rows_max), self.tail[start : i + 1]
+        return None
+
+    def all_unsealed(self) -> list[TailBatch]:
+        return self.tail[bisect_right(self._ends, self.sealed_through) :]
+
+    def held(self) -> Sequence[TailBatch]:
+        """The batches in memory, sealed or not."""
+        return self.tail
+
+    # --- reading -------------------------------------------------------------------------
+
+    def read(self, spans: Spans, damage: Damage) -> list[OutgoingBatch]:
+        """Read the events of ``spans``, in id order, in as few batches as is cheap.
+
+        ``spans`` are stored ids, ascending. Damaged events are left out and reported to ``damage``.
+        The files with the events must be open (:meth:`files_for`).
+        """
+        sealed, live = self._split(spans)
+        if not sealed:
+            return merged(self._from_tail(live), self.columns)
+        rows = list(self._from_files(sealed, damage))
+        tail = self._from_tail(live)
+        if tail and rows and tail[0].spans[0].first < rows[-1].spans[-1].end:
+            return [self._interleaved([*rows, *tail])]
+        return merged([*rows, *tail], self.columns)
+
+    def promising(
+        self, spans: Spans, selector: Selector, now_us: int, messages: MessageAccess | None = None
+    ) -> Spans:
+        """The part of ``spans`` in which ``selector`` may match, judged by the statistics of the
+        files (SEM F5). These say nothing about fields inside ``messages``."""
+        if messages is not None:
+            return spans
+        if not self.files or not spans or spans[0].first >= self.sealed_through:
+            return spans
+        sealed, live = self._split(spans)
+        found = IdSet(sealed)
+        places = (
+            place
+            for file in (self.files_for(tuple(sealed)) if sealed else ())
+            for place in file.batches_within(Span(sealed[0].first, sealed[-1].end))
+        )
+        for place in islice(places, max(1, JUDGED_WORK_MAX // selector.work)):
+            if not selector.may_match_in(place.summary, now_us=now_us):
+                found.remove(place.span)
+        for span in live:
+            found.add(span)
+        return found.spans
+
+    def _split(self, spans: Spans) -> tuple[list[Span], list[Span]]:
+        """The parts of ``spans`` in files and in the tail. Below ``sealed_through`` the tail has
+        only events that live in memory; an id is in one of the two."""
+        if not self.files or spans[0].first >= self.sealed_through:
+            return [], list(spans)
+        if spans[-1].end <= self.sealed_through <= self._tail_begins:
+            return list(spans), []
+        below = Span(0, self.sealed_through)
+        in_files = IdSet(span.clipped(below) for span in spans)
+        in_memory = IdSet()
+        for piece in self.tail:
+            if piece.first >= self.sealed_through:
+                break
+            own = piece.of(in_files)
+            in_files.discard_all(own)
+            in_memory.add_all(own)
+        for span in spans:
+            in_memory.add(span.clipped(Span(self.sealed_through, max(span.end, below.end))))
+        return list(in_files.spans), list(in_memory.spans)
+
+    @property
+    def _tail_begins(self) -> int:
+        return self.tail[0].first if self.tail else self.sealed_through
+
+    def files_for(self, spans: Spans) -> Iterator[SealedFile]:
+        """The files that hold some of ``spans``."""
+        first, end = spans[0].first, spans[-1].end
+        at = bisect_right(self.files, first, key=lambda file: file.index.end_id)
+        for file in self.files[at:]:
+            if file.index.first_id >= end:
+                return
+            yield file
+
+    def _from_files(self, spans: Sequence[Span], damage: Damage) -> Iterator[OutgoingBatch]:
+        ends = [end for _, end in spans]
+        for file in self.files_for(tuple(spans)):
+            inside = meeting(spans, ends, file.span)
+            if file.reader is None:  # it could not even be opened
+                for span in inside:
+                    damage.found(Damaged(f"{file.name} cannot be opened"), span.clipped(file.span))
+                continue
+            for own, batch in file.reader.gather(inside, damage.found):
+                if sum([end - first for first, end in own]) > batch.num_rows:
+                    own = spans_in(batch)
+                publishers = file.publishers_of(Span(own[0].first, own[-1].end))
+                yield OutgoingBatch(own, batch=batch, publishers=publishers)
+
+    def _from_tail(self, spans: Sequence[Span]) -> list[OutgoingBatch]:
+        found: list[tuple[TailBatch, list[Span]]] = []
+        at = 0
+        for i in range(bisect_right(self._ends, spans[0].first) if spans else 0, len(self.tail)):
+            piece = self.tail[i]
+            own = Span(piece.first, piece.end)
+            parts = []
+            while at < len(spans) and spans[at].first < own.end:
+                part = spans[at].clipped(own)
+                if part.size:
+                    parts.append(part)
+                if spans[at].end > own.end:
+                    break
+                at += 1
+            if parts:
+                found.append((piece, parts))
+            if at == len(spans):
+                break
+        return [rows for run in _alike(found) for rows in _of_pieces(run)]
+
+    def _interleaved(self, rows: list[OutgoingBatch]) -> OutgoingBatch:
+        """Events on disk and in memory of one id range, in id order (mixed channels)."""
+        table = pa.Table.from_batches(lean([part.batch for part in rows], self.columns))
+        table = table.sort_by("event_id").combine_chunks()
+        (batch,) = table.to_batches()
+        return OutgoingBatch(spans_in(batch), batch=batch, publishers=publishers_of(rows))
+
+
+def _is_crumb(piece: TailBatch, parts: list[Span]) -> bool:
+    """Whether so little of a batch is wanted that its rows are gathered with others."""
+    return (
+        piece.is_whole
+        and len(parts) <= CRUMBS_MAX
+        and parts[-1].end - parts[0].first < (piece.end - piece.first)
+    )
+
+
+def _alike(
+    found: list[tuple[TailBatch, list[Span]]],
+) -> Iterator[list[tuple[TailBatch, list[Span]]]]:
+    """Neighbours to be read together: crumbs of one schema and publisher; others come alone."""
+    run: list[tuple[TailBatch, list[Span]]] = []
+    for piece, parts in found:
+        joins = bool(run) and len(run) < MERGE_BELOW and _is_crumb(piece, parts)
+        last = run[-1][0] if run else piece
+        if joins and (piece.number, piece.publisher) == (last.number, last.publisher):
+            run.append((piece, parts))
+            continue
+        if run:
+            yield run
+        run = [(piece, parts)]
+        if not _is_crumb(piece, parts):
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def _of_pieces(run: list[tuple[TailBatch, list[Span]]]) -> Iterator[OutgoingBatch]:
+    piece, parts = run[0]
+    if len(run) > 1:
+        spans = [span for _, parts in run for span in parts]
+        batch = gathered([(piece, span) for piece, parts in run for span in parts])
+        yield OutgoingBatch(spans, batch=batch, publishers=piece.publishers(spans))
+    elif piece.is_whole and parts[0] == Span(piece.first, piece.end):
+        yield OutgoingBatch(parts, piece=piece)
+    else:
+        own, batch = piece.publishers(parts), piece.stored(parts)
+        yield OutgoingBatch(parts, batch=batch, publishers=own, at_us=piece.at_us)

@@ -1,0 +1,81 @@
+"""Blocks that are larger than the log of an engine takes comfortably: their bodies lie in a blob.
+
+A commit of staged batches may have gigabytes. The log gets the facts, the first of which names the
+blob; it is written before, and goes once the journal was cut behind the block. Until then the
+owner that wrote it, and every one after it, finds the events there or in segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from xxhash import xxh3_64, xxh3_64_intdigest
+
+from penstock_core.messages.segments import BodiesApart
+from penstock_core.vocabulary.errors import Damaged
+from penstock_core.vocabulary.ports import Blobs, Buffer, Offload
+from penstock_server.runtime.store.file_names import BLOCKS, FileNames, block_of_bodies
+from penstock_server.runtime.store.records import (
+    FactRecord,
+    GroupHeader,
+    bodies_in,
+    decode_block,
+    padded,
+)
+
+BLOCK_BYTES_MAX: Final = 64 << 20
+"""Bytes of bodies above which a block keeps them in a blob."""
+
+
+class LargeBlocks:
+    """Puts bodies of large blocks elsewhere, for one owner."""
+
+    def __init__(
+        self, blobs: Blobs, names: FileNames, offload: Offload, bytes_max: int = BLOCK_BYTES_MAX
+    ) -> None:
+        self._blobs = blobs
+        self._names = names
+        self._offload = offload
+        self._bytes_max = bytes_max
+
+    async def taken_out(
+        self, sequence: int, records: list[FactRecord], bodies: list[Buffer]
+    ) -> tuple[list[FactRecord], list[Buffer]]:
+        """What is left for the log of the block with this number, whose bodies are stored now if
+        they were too large for it. Raises ``StorageFailed``."""
+        size = sum([memoryview(body).nbytes for body in bodies])
+        if size <= self._bytes_max:
+            return records, bodies
+        chunks = padded(bodies)
+        size, checksum = await self._offload(lambda: _sum(chunks))
+        name = self._names.bodies(sequence)
+        await self._blobs.put(name, chunks)
+        return [FactRecord(0, BodiesApart(name, size, checksum)), *records], []
+
+    async def forget(self, through: int) -> None:
+        """Remove the bodies of blocks up to ``through``, which the journal has no more."""
+        for info in await self._blobs.list(BLOCKS):
+            if block_of_bodies(info.name) <= through and self._names.may_remove(info.name):
+                await self._blobs.delete(info.name)
+
+
+async def decode_whole(block: memoryview, blobs: Blobs) -> tuple[GroupHeader, Iterator[memoryview]]:
+    """Header and bodies of a block, wherever they are. Raises ``Damaged``, ``NewerFormat``, and
+    ``NameDoesNotExist`` when the bodies are gone, as they are once the journal was cut."""
+    header, bodies = decode_block(block)
+    first = header.records[0].fact if header.records else None
+    if not isinstance(first, BodiesApart):
+        return header, bodies
+    data = await blobs.get(first.name)
+    if (len(data), xxh3_64_intdigest(data)) != (first.size, first.checksum):
+        raise Damaged(f"{first.name}, the bodies of a block, fails its checksum")
+    return header, bodies_in(data, header, 0)
+
+
+def _sum(chunks: Sequence[Buffer]) -> tuple[int, int]:
+    size, checksum = 0, xxh3_64()
+    for chunk in chunks:
+        checksum.update(chunk)
+        size += memoryview(chunk).nbytes
+    return size, checksum.intdigest()

@@ -1,0 +1,307 @@
+"""The events of a merge channel: merged states in memory, deltas in the journal.
+
+Published batches are merged when somebody reads, or when there are enough of them. Nothing is
+sealed into files: a snapshot has the states, and the journal after it what was published since (ADR
+11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_core.channel.channel_type import Home
+from penstock_core.columns.events.batch import Int64s, ids_of, stamp
+from penstock_core.columns.keys.keys import KeyIndex
+from penstock_core.columns.merge.states import StateChunk, States, deltas_of
+from penstock_core.columns.schema.ipc import batch_bytes
+from penstock_core.ids.ids import IdSet, Span, Spans
+from penstock_server.runtime.store.channel_store import ChannelStore
+from penstock_server.runtime.store.outgoing_batch import MERGE_ROWS_MAX, OutgoingBatch, spans_in
+from penstock_server.runtime.store.recent_deltas import Raw, Recent
+from penstock_server.runtime.store.sealed_file import Damage, Publishers, SealedFile
+from penstock_server.runtime.store.tail_batch import Meter, TailBatch
+
+PENDING_ROWS_MAX: Final = 16_384
+PENDING_PIECES_MAX: Final = 2_048
+"""Most batches that wait to be merged while nobody reads."""
+GONE_MIN: Final = 4_096
+"""Fewer rows than this are not taken out at once when their events leave."""
+
+
+class MergeStore(ChannelStore):
+    """States and deltas of one channel. Knows bytes, no rules."""
+
+    def __init__(self, meter: Meter, keys: Mapping[str, int], home: Home) -> None:
+        super().__init__(meter, keys)
+        (key,) = keys
+        self.states = States(key)
+        self.keys: KeyIndex = KeyIndex(keys, self.states.values)
+        self.recent = Recent()
+        self._home = home
+        self._pending: list[Raw] = []
+        self._pending_rows = 0
+        self._weighed = 0
+        self._publishers: list[str] = [""]
+        self._gone: IdSet | None = None
+        """The stored ids, if events have left that no newer one has replaced."""
+        self._gone_rows = 0
+        self.covered: set[str] = set()
+        """Files whose rows are in a snapshot, too."""
+        self.lacks_files = False
+        """Events that files hold have not been read from them yet: nothing can be merged."""
+
+    # --- changes -------------------------------------------------------------------------
+
+    def add(self, piece: TailBatch) -> None:
+        rows = piece.batch
+        raw = Raw(piece, self.states.slots_of(rows), deltas_of(rows))
+        self.states.grown(rows.schema)
+        self.columns = self.states.columns
+        self.names.add(piece.schema, piece.number)
+        self._pending.append(raw)
+        self._pending_rows += len(raw.slots)
+        self._count(piece, 1)
+        self.recent.add(raw)
+        if len(self._pending) > PENDING_PIECES_MAX or self._pending_rows > PENDING_ROWS_MAX:
+            self.settle()
+
+    def settle(self) -> None:
+        """Merge the batches that were published since the last time."""
+        if not self._pending or self.lacks_files:
+            return
+        pending, self._pending, self._pending_rows = self._pending, [], 0
+        rows = self._together([_stamped(raw.piece) for raw in pending])
+        slots = np.concatenate([raw.slots for raw in pending])
+        deltas = np.concatenate([raw.deltas for raw in pending])
+        codes = np.concatenate(
+            [np.full(len(raw.slots), self._code(raw.piece.publisher)) for raw in pending]
+        )
+        merged, wanted = self.states.merged(rows, slots, ~deltas)
+        for raw in pending:
+            self._count(raw.piece, -1)
+        self.states.take_in(merged, slots[wanted], codes[wanted])
+        self.states.tidy(self._gone)
+        self._weigh()
+
+    def loaded(self, batch: pa.RecordBatch, publishers: Publishers) -> None:
+        """Add merged rows at recovery or import: their ids are above all there are."""
+        # a copy, because the file may be closed
+        rows = batch.take(pa.array(np.arange(batch.num_rows)))
+        codes = np.zeros(rows.num_rows, dtype=np.int32)
+        ids = ids_of(rows)
+        for publisher, spans in publishers:
+            for first, end in spans or (Span(0, 1 << 62),):
+                low, high = np.searchsorted(ids, (first, end))
+                codes[low:high] = self._code(publisher)
+        self.states.take_in(rows, self.states.slots_of(rows), codes)
+        self.columns = self.states.columns
+        self._weigh()
+
+    def index(self) -> None:
+        """After an import: find out which events are the newest of their keys."""
+        self.settle()
+        for chunk in self.states.chunks:
+            self.keys.append([chunk.batch], chunk.ids)
+
+    def removed(self, spans: Spans, stored: IdSet) -> None:
+        super().removed(spans, stored)
+        self._gone = stored
+        self._gone_rows += sum(end - first for first, end in spans)
+        if not stored:
+            self._forget_all()
+        elif self._gone_rows > max(GONE_MIN, self.states.rows // 2):
+            self.compact(stored)
+
+    def thinned(self, ids: IdSet, stored: IdSet) -> None:
+        """Nothing to do for replaced events: newer rows supersede them."""
+
+    def compact(self, stored: IdSet) -> None:
+        """Keep the rows of stored events and nothing else."""
+        self.settle()
+        if self._pending:
+            return
+        alive = self.states.compact(stored)
+        if alive is not None:
+            self.keys.renumbered(alive)
+            self.recent.clear(self._end)
+        self._gone, self._gone_rows = None, 0
+        self._weigh()
+
+    @property
+    def _end(self) -> int:
+        return int(self.states.chunks[-1].ids[-1]) + 1 if self.states.chunks else 0
+
+    def _forget_all(self) -> None:
+        for raw in self._pending:
+            self._count(raw.piece, -1)
+        self._pending, self._pending_rows = [], 0
+        self.states.clear()
+        self._gone, self._gone_rows = None, 0
+        self._weigh()
+
+    def discard(self) -> None:
+        super().discard()
+        self._forget_all()
+
+    def _weigh(self) -> None:
+        size = self.states.nbytes
+        self.meter.add_bytes(self._home, size - self._weighed)
+        if self._home != "journal":  # in the journal, the realm counts what waits to be sealed
+            self._realm.add_bytes(self._home, size - self._weighed)
+        self._weighed = size
+
+    def _code(self, publisher: str) -> int:
+        if publisher not in self._publishers:
+            self._publishers.append(publisher)
+        return self._publishers.index(publisher)
+
+    def _together(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        if len(batches) == 1:
+            return batches[0]
+        return pa.concat_batches([self.states.conformed(batch) for batch in batches])
+
+    # --- files: of an import, until a snapshot holds their rows ---------------------------
+
+    def sealed(self, through: int, file: SealedFile | None, volatile: IdSet) -> None:
+        if file is not None:
+            self.files.append(file)
+            self.lacks_files = True
+
+    def empty_files(self) -> list[SealedFile]:
+        """Files a snapshot has made needless."""
+        return [file for file in self.files if file.name in self.covered and not file.is_damaged]
+
+    # --- questions -----------------------------------------------------------------------
+
+    @property
+    def event_bytes(self) -> float:
+        return max(super().event_bytes, self.states.nbytes / max(1, self.states.rows))
+
+    def merged_ahead(
+        self, batches: Sequence[pa.RecordBatch], first_id: int, at_us: int
+    ) -> pa.RecordBatch:
+        """Merge bodies about to be published with ids from ``first_id`` on, row by row, into a
+        batch to store. Changes nothing that others see."""
+        self.settle()
+        for batch in batches:
+            self.states.grown(batch.schema)
+        slots = np.concatenate([self.states.slots_of(batch) for batch in batches])
+        flags = np.concatenate([deltas_of(batch) for batch in batches])
+        stamped = []
+        for batch in batches:
+            stamped.append(stamp(batch, Span(first_id, first_id + batch.num_rows), at_us))
+            first_id += batch.num_rows
+        merged, _ = self.states.merged(self._together(stamped), slots, ~flags, every=True)
+        return merged
+
+    def read(self, spans: Spans, damage: Damage) -> list[OutgoingBatch]:
+        return [self._rows(chunk) for chunk in self._few(self._chunks(spans))]
+
+    def whole(self, spans: Spans) -> StateChunk | None:
+        """The merged rows of ``spans`` in one."""
+        found = self._chunks(spans)
+        return self.states.together(found) if found else None
+
+    def rows_of(self, chunk: StateChunk) -> OutgoingBatch:
+        """Ready to be sent."""
+        return self._rows(chunk)
+
+    def slots_of(self, spans: Spans) -> Int64s:
+        """The slots of stored events."""
+        found = [chunk.slots for chunk in self._chunks(spans)]
+        return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+
+    def missing(self, stored: IdSet) -> IdSet:
+        """Stored events nothing is known of: something at recovery was damaged."""
+        self.settle()
+        left = stored.copy()
+        for chunk in self.states.chunks:
+            left.discard_all(IdSet.of(chunk.ids.tolist()))
+        return left
+
+    def kept(self, stored: IdSet) -> list[tuple[pa.RecordBatch, Publishers]]:
+        """The rows of stored events, for a snapshot."""
+        self.compact(stored)
+        assert not self._pending, "files have been read"
+        return [(chunk.batch, self._published_by(chunk)) for chunk in self.states.chunks]
+
+    def held(self) -> Sequence[TailBatch]:
+        self.settle()
+        return [
+            _StatePiece(part, self._publishers[code], self._home)
+            for chunk in self.states.chunks
+            for code, part in _by_publisher(self.states.alive(chunk))
+        ]
+
+    def _chunks(self, spans: Spans) -> list[StateChunk]:
+        self.settle()
+        return self.states.read(spans)
+
+    def _few(self, chunks: list[StateChunk]) -> list[StateChunk]:
+        """Small ones together: each is a frame of its own."""
+        few: list[StateChunk] = []
+        run: list[StateChunk] = []
+        for chunk in chunks:
+            if run and sum(len(part.ids) for part in run) + len(chunk.ids) > MERGE_ROWS_MAX:
+                few.append(self.states.together(run))
+                run = []
+            run.append(chunk)
+        return [*few, self.states.together(run)] if run else few
+
+    def _rows(self, chunk: StateChunk) -> OutgoingBatch:
+        return OutgoingBatch(
+            spans_in(chunk.batch), batch=chunk.batch, publishers=self._published_by(chunk)
+        )
+
+    def _published_by(self, chunk: StateChunk) -> Publishers:
+        codes = np.unique(chunk.codes)
+        if len(codes) == 1:
+            return ((self._publishers[codes[0]], ()),) if codes[0] else ()
+        found = []
+        for code in codes[codes > 0].tolist():
+            ids = IdSet.of(chunk.ids[chunk.codes == code].tolist())
+            found.append((self._publishers[code], ids.spans))
+        return tuple(found)
+
+
+class _StatePiece(TailBatch):
+    """Merged rows in the shape of published ones."""
+
+    __slots__ = ("_rows_held",)
+
+    def __init__(self, chunk: StateChunk, publisher: str, home: Home) -> None:
+        span = Span(int(chunk.ids[0]), int(chunk.ids[-1]) + 1)
+        ids = IdSet.of(chunk.ids.tolist())
+        body = memoryview(batch_bytes(chunk.batch))
+        super().__init__(
+            span,
+            0,
+            -1,
+            schema=chunk.batch.schema,
+            body=body,
+            batch=chunk.batch,
+            ids=ids,
+            home=home,
+            publisher=publisher,
+        )
+        self._rows_held = chunk.ids
+
+    def stored(self, spans: Sequence[Span]) -> pa.RecordBatch:
+        wanted = np.concatenate([np.arange(*span, dtype=np.int64) for span in spans])
+        return self.batch.take(pa.array(np.searchsorted(self._rows_held, wanted)))
+
+
+def _by_publisher(chunk: StateChunk) -> list[tuple[int, StateChunk]]:
+    codes = np.unique(chunk.codes).tolist()
+    if len(codes) == 1:
+        return [(codes[0], chunk)]
+    return [(code, chunk.taken(np.flatnonzero(chunk.codes == code))) for code in codes]
+
+
+def _stamped(piece: TailBatch) -> pa.RecordBatch:
+    spans = (Span(piece.first, piece.end),) if piece.ids is None else piece.ids.spans
+    return piece.stored(spans)

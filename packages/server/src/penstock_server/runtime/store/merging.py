@@ -1,0 +1,172 @@
+"""Deltas on their way in, and what a snapshot keeps of a merge channel (SEM K2, K4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+from msgspec.structs import replace
+
+from penstock_core.channel.state import ChannelState
+from penstock_core.columns.events.batch import body_part
+from penstock_core.columns.files.segments import SegmentReader
+from penstock_core.columns.merge.states import DELTA, deltas_of
+from penstock_core.columns.schema.layout import FIELDS
+from penstock_core.ids.ids import IdSet
+from penstock_core.messages.snapshots import KeptStates
+from penstock_core.vocabulary.digest import Digest
+from penstock_core.vocabulary.errors import Damaged, IllegalState, InvalidEvent
+from penstock_core.vocabulary.ports import Blobs, Buffer
+from penstock_server.runtime.store.bodies import Body, body_from
+from penstock_server.runtime.store.channel_store import ChannelStore
+from penstock_server.runtime.store.merge_store import MergeStore
+from penstock_server.runtime.store.sealed_file import Publishers, SealedFile
+
+
+def has_deltas(bodies: Sequence[Body]) -> bool:
+    """Whether any of these batches may have deltas."""
+    return any(DELTA in body.names and body.batch.column(DELTA).true_count > 0 for body in bodies)
+
+
+def refuse(
+    state: ChannelState, store: ChannelStore, bodies: Sequence[Body], digest: Digest
+) -> None:
+    """Raises ``IllegalState`` for deltas on a channel that does not merge, ``InvalidEvent`` for
+    one without the publish key, or for what a merge channel cannot take."""
+    if not isinstance(store, MergeStore):
+        if state.definition.kind != "schedule" and has_deltas(bodies):
+            raise IllegalState(
+                f"{state.name} has engine {state.definition.engine}; only channels with engine "
+                f"merge accept updates: publish whole events"
+            )
+        return
+    if digest.transient:
+        raise InvalidEvent(
+            f"event {digest.transient[0][0]} is transient: {state.name} must store the events it "
+            f"merges; publish it without transient"
+        )
+    if not has_deltas(bodies):
+        return
+    assert store.keys is not None, "an engine that merges has a publish key"
+    keyed = store.keys.known([body.batch for body in bodies], state.stored).keyed
+    wrong = np.flatnonzero(_deltas(bodies) & ~keyed)
+    if len(wrong):
+        (key,) = state.definition.keys
+        raise InvalidEvent(
+            f"event {wrong[0]} is a delta without a value of {key!r}, the publish key of "
+            f"{state.name}: give the value of the event it changes"
+        )
+
+
+def admitted(
+    state: ChannelState, store: ChannelStore, bodies: Sequence[Body], digest: Digest
+) -> tuple[Sequence[Body], Digest]:
+    """The bodies and their digest as they are stored: a delta of a key that is not there is a
+    full event (SEM K4), and every event is as persistent as the channel: later ones build on it.
+    """
+    if not isinstance(store, MergeStore):
+        return bodies, digest
+    if digest.volatile:
+        bodies = [_as_persistent(body) for body in bodies]
+        digest = replace(digest, volatile=())
+    if not has_deltas(bodies):
+        return bodies, digest
+    assert store.keys is not None, "an engine that merges has a publish key"
+    known = store.keys.known([body.batch for body in bodies], state.stored)
+    deltas = _deltas(bodies)
+    first = deltas & ~known.follows
+    if not first.any():
+        return bodies, digest
+    flags, found, at = deltas & ~first, [], 0
+    for body in bodies:
+        own = flags[at : at + body.batch.num_rows]
+        at += body.batch.num_rows
+        found.append(_flagged(body, own))
+    return found, digest
+
+
+def whole(store: ChannelStore, bodies: Sequence[Body], first_id: int, at_us: int) -> Sequence[Body]:
+    """The merged form of bodies, for selectors and joins."""
+    if not isinstance(store, MergeStore) or not has_deltas(bodies):
+        return bodies
+    return [body_from(body_part(store.merged_ahead([b.batch for b in bodies], first_id, at_us)))]
+
+
+def _deltas(bodies: Sequence[Body]) -> np.ndarray:
+    return np.concatenate([deltas_of(body.batch) for body in bodies])
+
+
+def _flagged(body: Body, flags: np.ndarray) -> Body:
+    batch = body.batch
+    index = batch.schema.get_field_index(DELTA)
+    if index < 0:
+        return body
+    if flags.any():
+        marked = batch.set_column(index, FIELDS[DELTA], pa.array(flags))
+        return body_from(marked, body.outcomes)
+    names = [name for name in batch.schema.names if name != DELTA]
+    return body_from(batch.select(names), body.outcomes)
+
+
+def _as_persistent(body: Body) -> Body:
+    names = [name for name in body.batch.schema.names if name != "persistent"]
+    if len(names) == len(body.batch.schema.names):
+        return body
+    if not names:  # a batch without columns has no rows
+        empty = pa.array([b""] * body.batch.num_rows, pa.binary())
+        return body_from(pa.RecordBatch.from_arrays([empty], schema=pa.schema([FIELDS["data"]])))
+    return body_from(body.batch.select(names), body.outcomes)
+
+
+# --- snapshots and files --------------------------------------------------------------------
+
+
+def kept_states(store: ChannelStore, stored: IdSet) -> Iterator[tuple[KeptStates, Buffer]]:
+    """The states that a snapshot keeps of a merge channel; nothing of other channels."""
+    if not isinstance(store, MergeStore):
+        return
+    kept = store.kept(stored)
+    if not kept:
+        yield KeptStates(), b""
+    for batch, publishers in kept:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+        yield KeptStates(publishers), memoryview(sink.getvalue())
+
+
+def take_in_kept(store: ChannelStore, fact: KeptStates, bodies: Sequence[Buffer]) -> None:
+    """Apply what a snapshot has kept."""
+    assert isinstance(store, MergeStore), "only merge channels keep states"
+    store.lacks_files = False
+    store.covered |= {file.name for file in store.files}
+    if not len(bodies[0]):
+        return
+    try:
+        batches = list(pa.ipc.open_stream(pa.py_buffer(bodies[0])))
+    except (pa.ArrowException, OSError) as error:
+        raise Damaged(f"states in a snapshot that cannot be read: {error}") from error
+    for batch in batches:
+        store.loaded(batch, fact.publishers)
+
+
+async def read_files(store: MergeStore, blobs: Blobs, damage: list[str]) -> None:
+    """Load at recovery what only the files of an import hold. Never raises: what cannot be read is
+    reported to ``damage``."""
+    if not store.lacks_files:
+        return
+    store.lacks_files = False
+    for file in store.files:
+        try:
+            for batch, publishers in rows_in(file, await blobs.get(file.name)):
+                store.loaded(batch, publishers)
+        except Damaged as error:
+            damage.append(str(error))
+
+
+def rows_in(file: SealedFile, data: memoryview) -> Iterator[tuple[pa.RecordBatch, Publishers]]:
+    """The rows of a file. Raises ``Damaged``."""
+    reader = SegmentReader(data, file.index, name=file.name)
+    for number in range(len(file.index.batches)):
+        yield reader.batch(number), file.publishers

@@ -1,0 +1,92 @@
+"""Files held open for reading, over all channels, within a limit (SEM S, caching)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from penstock_core.columns.files.segments import SegmentReader
+from penstock_core.loggers import logger
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_core.vocabulary.ports import Blobs, Offload
+from penstock_server.runtime.store.sealed_file import SealedFile
+from penstock_server.runtime.store.state import RealmState
+
+FILES_MAX = 512
+"""Most open files, as each needs a file descriptor."""
+CACHE_BYTES_MAX = 4 << 30
+
+
+_log = logger("penstock.files")
+
+
+class OpenFiles:
+    """Mapped files with their verified batches; the least recently read is closed first. Files are
+    mapped, so this limits the address space of the process, and not its memory."""
+
+    def __init__(self, blobs: Blobs, bytes_max: int = CACHE_BYTES_MAX) -> None:
+        self._blobs = blobs
+        self.bytes_max = bytes_max
+        self._open: OrderedDict[SealedFile, int] = OrderedDict()
+        self.bytes = 0
+        """Bytes of all open files."""
+
+    async def open(self, files: Iterable[SealedFile]) -> None:
+        """Open these, and keep them open at least until others are asked for.
+
+        One that cannot be opened is reported and left closed: its events are damaged.
+        """
+        wanted = list(files)
+        for file in wanted:
+            if file.is_open:
+                self._open.move_to_end(file)
+                continue
+            self.close(file)
+            try:
+                buffer = await self._blobs.get(file.name)
+            except PenstockError as error:
+                _log.error("segment.unreadable", name=file.name, reason=str(error))
+                file.is_unreadable = True
+                continue
+            file.reader = SegmentReader(buffer, file.index, name=file.name)
+            self._open[file] = len(buffer)
+            self.bytes += len(buffer)
+        if self.bytes > self.bytes_max or len(self._open) > FILES_MAX:
+            self._shrink(len(wanted))
+
+    async def pin(self, files: Iterable[SealedFile]) -> None:
+        """Open these and keep them open."""
+        wanted = list(files)
+        for file in wanted:
+            file.is_pinned = True
+        await self.open(wanted)
+
+    def close(self, file: SealedFile) -> None:
+        """Drop what is cached of a file."""
+        file.reader = None
+        self.bytes -= self._open.pop(file, 0)
+
+    async def load(self, state: RealmState, offload: Offload) -> list[str]:
+        """Read everything of the channels that asked for it, as long as there is room; gives
+        what is damaged (SEM S, cache_on_reload)."""
+        damage: list[str] = []
+        for number, channel in state.channels.items():
+            storage = channel.state.definition.storage
+            if not (storage.cache_on_reload and storage.enable_caching):
+                continue
+            for file in state.stores[number].files:
+                if self.bytes + file.index.size > self.bytes_max or len(self._open) >= FILES_MAX:
+                    _log.warning("files.not_all_loaded", channel=channel.state.name)
+                    return damage
+                await self.open([file])
+                if file.reader is not None:
+                    damage += await offload(file.reader.check)
+        return damage
+
+    def _shrink(self, kept: int) -> None:
+        """Close the oldest, but never one of the newest ``kept``."""
+        for file in list(self._open)[: max(0, len(self._open) - kept)]:
+            if self.bytes <= self.bytes_max and len(self._open) <= FILES_MAX:
+                return
+            if not file.is_pinned:
+                self.close(file)

@@ -1,0 +1,278 @@
+"""Events on their way out: batches as they came, or made for the occasion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from penstock_core.columns.events.batch import ids_of, runs_of, within
+from penstock_core.columns.files.lean_columns import lean
+from penstock_core.columns.merge.states import is_packed
+from penstock_core.columns.schema.ipc import batch_bytes, packed_bytes
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.columns.selectors import EventFrame, Selector
+from penstock_core.columns.selectors.frames import MessageAccess
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.ids.ranges import merged as runs_of_ranges
+from penstock_core.vocabulary.ports import Buffer
+from penstock_server.runtime.store.sealed_file import Publishers
+from penstock_server.runtime.store.tail_batch import MERGE_BELOW, TailBatch, stored_together
+
+FRAME_MAX = 16 << 20
+"""Larger batches are sent in parts."""
+MERGE_ROWS_MAX = 16_384
+"""Small batches are sent as one up to this many events."""
+MERGE_BYTES_MAX = 4 << 20
+
+
+class Looked:
+    """Which of the first rows of a batch a selector matches, as far as it was put to them."""
+
+    __slots__ = ("_masks", "rows")
+
+    def __init__(self) -> None:
+        self._masks: list[pa.BooleanArray] = []
+        self.rows = 0
+        """How many it was put to."""
+
+    def add(self, mask: pa.BooleanArray) -> None:
+        """Which of the next rows match."""
+        self._masks.append(mask)
+        self.rows += len(mask)
+
+    @property
+    def mask(self) -> pa.BooleanArray:
+        return pa.concat_arrays(self._masks)
+
+
+class OutgoingBatch:
+    """Events that are ready to be sent: a published batch, or one made for the occasion."""
+
+    __slots__ = (
+        "_batch",
+        "_body",
+        "_chosen",
+        "_frame",
+        "_frames",
+        "_looked",
+        "_wanted",
+        "at_us",
+        "count",
+        "first_id",
+        "piece",
+        "publishers",
+        "spans",
+    )
+
+    def __init__(
+        self,
+        spans: Sequence[Span],
+        *,
+        piece: TailBatch | None = None,
+        batch: pa.RecordBatch | None = None,
+        publishers: Publishers = (),
+        at_us: int = 0,
+    ) -> None:
+        self.publishers: Publishers = publishers
+        """The publishers of these events; may name more ids than these."""
+        if piece is not None and piece.publisher:
+            self.publishers = ((piece.publisher, ()),)
+        self.spans = spans
+        self.count = sum(span.size for span in spans) if batch is None else batch.num_rows
+        self.piece = piece
+        """Set when these are all rows of a published batch: its body can be sent as it is."""
+        self._batch = batch
+        self._body: Buffer | None = None
+        self._frames: Sequence[OutgoingBatch] | None = None
+        self._chosen: dict[str, OutgoingBatch | None] = {}
+        self._wanted: set[str] = set()
+        self._frame: EventFrame | None = None
+        self._looked: dict[str, Looked] = {}
+        self.first_id = -1 if piece is None else piece.first
+        self.at_us = at_us if piece is None else piece.at_us
+        """When they were published, if that is known and one time for all of them; else 0."""
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        """The batch with ``event_id`` and ``published``."""
+        if self._batch is None:
+            assert self.piece is not None, "rows without a piece have a batch"
+            self._batch = self.piece.stored(self.spans)
+        return self._batch
+
+    @property
+    def frames(self) -> Sequence[OutgoingBatch]:
+        """Split the rows into parts of about ``FRAME_MAX`` bytes."""
+        if self._frames is None:
+            self._frames = self._parts()
+        return self._frames or (self,)
+
+    def _parts(self) -> Sequence[OutgoingBatch]:
+        """None where it is all one part."""
+        if self._body is None and self.piece is None and self._is_small:
+            return ()
+        if len(self.body) <= FRAME_MAX or self.count == 1:  # it has to be sent anyway
+            return ()
+        half = self.count // 2
+        return [
+            part
+            for batch in (self.batch.slice(0, half), self.batch.slice(half))
+            for part in OutgoingBatch(
+                spans_in(batch), batch=batch, publishers=self.publishers
+            ).frames
+        ]
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether its body is surely within ``FRAME_MAX``, which not everybody who is sent events
+        needs to be made for."""
+        most = FRAME_MAX // 2
+        # Whole buffers are summed in a thirtieth of the time of the parts that the rows are in.
+        is_small = self.batch.get_total_buffer_size() < most or self.batch.nbytes < most
+        return is_small and not is_packed(self.batch)
+
+    @property
+    def weight(self) -> int:
+        """Its size in bytes, about."""
+        return len(self.piece.body) if self.piece is not None else int(self.batch.nbytes)
+
+    def chosen(
+        self,
+        selector: Selector,
+        now_us: int,
+        messages: MessageAccess | None = None,
+    ) -> OutgoingBatch | None:
+        """The rows ``selector`` matches: itself if all, None if none.
+
+        Worked out once however many receivers have this selector.
+        """
+        if not self.was_chosen(selector.text):
+            if self._frame is None or self._frame.now_us != now_us:
+                self._frame = EventFrame(self.batch, now_us, messages)
+            self._choose(selector.text, selector.mask_in(self._frame))
+        return self._chosen_before(selector.text)
+
+    def chosen_as(self, text: str, matched: IdSet) -> OutgoingBatch | None:
+        """The rows that the selector ``text`` matches, which are those of ``matched``: itself if
+        all, None if none."""
+        if not self.was_chosen(text):
+            mask = within(ids_of(self.batch), matched.overlap(IdSet(self.spans)).spans)
+            self._choose(text, pa.array(mask))
+        return self._chosen_before(text)
+
+    def was_chosen(self, text: str) -> bool:
+        """Whether it is known what a selector matches."""
+        return text in self._chosen
+
+    def looked_for(self, text: str) -> Looked:
+        """As far as a selector was put to these, slice by slice, whoever has it."""
+        return self._looked.setdefault(text, Looked())
+
+    def _chosen_before(self, text: str) -> OutgoingBatch | None:
+        return self if text in self._wanted else self._chosen[text]
+
+    def _choose(self, text: str, mask: pa.BooleanArray) -> None:
+        found = self._matching(mask)
+        if found is self:
+            self._wanted.add(text)  # rows that hold themselves would stay in memory
+        self._chosen[text] = None if found is self else found
+
+    def _matching(self, mask: pa.BooleanArray) -> OutgoingBatch | None:
+        if mask.true_count == 0:
+            return None
+        if mask.true_count == self.count:
+            return self
+        batch = self.batch.filter(mask)
+        return OutgoingBatch(spans_in(batch), batch=batch, publishers=self.publishers)
+
+    @property
+    def body(self) -> Buffer:
+        """The bytes to send; made once however many receive them."""
+        if self._body is None:
+            if self.piece is not None:
+                self._body = self.piece.body
+            elif is_packed(self.batch):
+                self._body = memoryview(packed_bytes(self.batch))
+            else:
+                self._body = memoryview(batch_bytes(self.batch))
+        return self._body
+
+    @property
+    def made_bytes(self) -> int:
+        """Size of the body, if it has been made; else 0."""
+        return 0 if self._body is None else len(self._body)
+
+
+def merged(rows: list[OutgoingBatch], columns: ChannelSchema) -> list[OutgoingBatch]:
+    """Neighbouring small batches as one; a lone or large one stays as it came."""
+    if len(rows) < 2:
+        return rows
+    merged: list[OutgoingBatch] = []
+    run: list[OutgoingBatch] = []
+    size = weight = 0
+    for part in rows:
+        large = part.count >= MERGE_BELOW or (
+            part.piece is not None and len(part.piece.body) > MERGE_BYTES_MAX // 16
+        )
+        if large or size + part.count > MERGE_ROWS_MAX or weight > MERGE_BYTES_MAX:
+            _flush(run, merged, columns)
+            run, size, weight = [], 0, 0
+        if large:
+            merged.append(part)
+            continue
+        run.append(part)
+        size += part.count
+        weight += len(part.piece.body) if part.piece is not None else part.batch.nbytes
+    _flush(run, merged, columns)
+    return merged
+
+
+def _flush(run: list[OutgoingBatch], merged: list[OutgoingBatch], columns: ChannelSchema) -> None:
+    if len(run) < 2:
+        merged += run
+        return
+    runs = runs_of_ranges(tuple(span for part in run for span in part.spans))
+    pieces = [part.piece for part in run if part.piece is not None]
+    if len(pieces) == len(run) and len({piece.number for piece in pieces}) == 1:
+        batch = stored_together(pieces)
+    else:
+        batches = [part.batch for part in run]
+        if any(each.schema != batches[0].schema for each in batches):
+            batches = lean(batches, columns, MERGE_BYTES_MAX)
+        batch = pa.concat_batches(batches)
+    spans = tuple(map(Span, *runs))
+    merged.append(OutgoingBatch(spans, batch=batch, publishers=publishers_of(run)))
+
+
+def publishers_of(rows: list[OutgoingBatch]) -> Publishers:
+    """The publishers of the events of several parts."""
+    found: dict[str, IdSet] = {}
+    for part in rows:
+        for publisher, spans in part.publishers:
+            ids = found.setdefault(publisher, IdSet())
+            ids.add_all(IdSet(tuple(spans or part.spans)))
+    return tuple((publisher, ids.spans) for publisher, ids in found.items())
+
+
+def spans_in(batch: pa.RecordBatch) -> Sequence[Span]:
+    ids = ids_of(batch)
+    if len(ids) == 0:
+        return ()
+    if ids[-1] - ids[0] + 1 == len(ids):
+        return (Span(int(ids[0]), int(ids[-1]) + 1),)
+    firsts, ends = runs_of(ids)
+    return tuple(map(Span, firsts.tolist(), ends.tolist()))
+
+
+def others(spans: Sequence[Span], chosen: Sequence[Span]) -> Sequence[Span]:
+    """The ids of ``spans`` that are not in ``chosen``, which is a part of it."""
+    if not chosen:
+        return spans
+    if len(spans) > 1:
+        left = IdSet(spans)
+        left.discard_all(IdSet(chosen))
+        return left.spans
+    firsts = [spans[0].first, *(span.end for span in chosen)]
+    ends = [*(span.first for span in chosen), spans[0].end]
+    return [Span(first, end) for first, end in zip(firsts, ends, strict=True) if first < end]

@@ -1,0 +1,131 @@
+"""The content of a journal block: facts of any channel, and the columns that they refer to.
+
+Layout of a block::
+
+    u32 length of the header | header (msgpack) | padding to 8 | bodies, each padded to 8
+
+A snapshot has the same layout: it is the shortest list of facts that leads to the same state.
+The bodies of a very large block may be in a blob; its first fact is then
+:class:`~penstock_core.messages.segments.BodiesApart`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from penstock_core.messages.unions import LoggedFact
+from penstock_core.vocabulary.errors import Damaged, NewerFormat
+from penstock_core.vocabulary.formats import FORMAT
+from penstock_core.vocabulary.ports import Buffer, PageSlot
+
+_LENGTH = struct.Struct("<I")
+_ALIGNMENT = 8
+_PADDING = [bytes(n) for n in range(_ALIGNMENT)]
+
+
+class BodyRef(Struct, frozen=True, array_like=True, gc=False):
+    schema: int
+    size: int
+    rows: int
+    publisher: str = ""
+    """The publisher, ``user@host`` (SEM E3)."""
+    place: PageSlot | None = None
+    """Its slot in the channel's pages; None: it is in this block."""
+
+
+class FactRecord(Struct, frozen=True, array_like=True, gc=False):
+    channel: int
+    """Number of the channel; 0: the realm itself."""
+    fact: LoggedFact
+    bodies: tuple[BodyRef, ...] = ()
+
+
+class GroupHeader(Struct, frozen=True, array_like=True):
+    at_us: int
+    records: tuple[FactRecord, ...]
+
+
+SINCE: dict[type[Struct], int] = {}
+"""The format (``penstock_core.vocabulary.formats.FORMAT``) with which a fact was new; the others
+have been there from the first one on. It is refused where not all nodes of the cluster know it
+(``penstock_server.runtime.store.newer_facts``)."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[GroupHeader] = msgspec.msgpack.Decoder(GroupHeader)
+
+
+def encode_block(
+    at_us: int, records: Sequence[FactRecord], bodies: Sequence[Buffer], format: int = FORMAT
+) -> list[Buffer]:
+    """The buffers of a block; ``bodies`` are those of all records, in order. The block is read by
+    everybody who knows this ``format``."""
+    if format < FORMAT:
+        newer = [record.fact for record in records if SINCE.get(type(record.fact), 1) > format]
+        assert not newer, f"nodes that know format {format} do not know {newer[0]}"
+    header = _encoder.encode(GroupHeader(at_us, tuple(records)))
+    start = _LENGTH.pack(len(header)) + header
+    return [start + _PADDING[-len(start) % _ALIGNMENT], *padded(bodies)]
+
+
+def padded(bodies: Sequence[Buffer]) -> list[Buffer]:
+    """The buffers of bodies, as they follow a header."""
+    chunks: list[Buffer] = []
+    for body in bodies:
+        chunks.append(body)
+        if padding := _PADDING[-len(body) % _ALIGNMENT]:
+            chunks.append(padding)
+    return chunks
+
+
+def decode_block(block: memoryview) -> tuple[GroupHeader, Iterator[memoryview]]:
+    """Header and bodies. Raises ``Damaged`` when the bytes are no block, ``NewerFormat`` when it
+    speaks of something this version does not know."""
+    length = 0
+    try:
+        (length,) = _LENGTH.unpack_from(block)
+        header = _decoder.decode(block[4 : 4 + length])
+    except (struct.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if unknown := _unknown_fact(block[4 : 4 + length]):
+            raise NewerFormat(
+                f"the fact {unknown}, in a form this version of Penstock does not know; a newer "
+                f"version wrote it"
+            ) from error
+        raise Damaged(f"a block cannot be decoded: {error}") from error
+    return header, bodies_in(block, header, 4 + length)
+
+
+def _unknown_fact(header: memoryview) -> str:
+    """The name of the first unknown fact in a header that is otherwise valid; empty: the header is
+    not valid. Since its checksum is right, a newer version wrote it."""
+    try:
+        _, records, *_ = msgspec.msgpack.decode(header)
+        for _, fact, *_ in records:
+            if not isinstance(fact, list) or not isinstance(fact[0], str):
+                return ""
+            try:
+                msgspec.convert(fact, LoggedFact)
+            except msgspec.ValidationError:
+                return fact[0]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    except (TypeError, ValueError, LookupError):  # the header has another form
+        return ""
+    return ""
+
+
+def bodies_in(block: memoryview, header: GroupHeader, at: int) -> Iterator[memoryview]:
+    """The bodies of a block's records, which follow each other from ``at`` on. Raises ``Damaged``
+    when one ends behind the bytes."""
+    at += -at % _ALIGNMENT
+    for record in header.records:
+        for ref in record.bodies:
+            if ref.place is not None:
+                continue
+            if at + ref.size > len(block):
+                raise Damaged(f"a block of {len(block)} bytes ends inside a body")
+            yield block[at : at + ref.size]
+            at += ref.size + -ref.size % _ALIGNMENT

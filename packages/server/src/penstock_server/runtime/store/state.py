@@ -1,0 +1,591 @@
+"""The state of a realm, and the one way to change it: applying records.
+
+It is used live, after each decision, and at recovery, from the snapshot and the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+import msgspec
+from msgspec import Struct
+
+from penstock_core.api.channels import ChannelOpened
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.channel.producers import JointProducers
+from penstock_core.channel.state import RealmRules
+from penstock_core.columns.files.segments import SegmentBatch, SegmentIndex
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.ids.id_lists import ids_in
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.messages.definitions import ChannelCreated, ChannelDeleted, Edited
+from penstock_core.messages.durables import DurableCreated, DurableDeleted
+from penstock_core.messages.joins import Join, JoinCreated, JoinDeleted
+from penstock_core.messages.kinds import Fact
+from penstock_core.messages.packing import unpacked
+from penstock_core.messages.pattern_durables import PatternDurableCreated, PatternDurableDeleted
+from penstock_core.messages.publishing import Appended, PublishingPauseSet
+from penstock_core.messages.retention import PersistedLate, Removed, Replaced
+from penstock_core.messages.segments import (
+    BodiesApart,
+    Extended,
+    Rewritten,
+    SchemaSeen,
+    Sealed,
+    SegmentDropped,
+)
+from penstock_core.messages.snapshots import CommitsKept, Kept, KeptStates, RealmFacts, Restored
+from penstock_core.messages.transactions import StagesCommitted, TransactionEnded
+from penstock_core.messages.unions import AnyFact, PackedIds, StoredFact
+from penstock_core.realm.directory import Directory
+from penstock_core.realm.transactions import TransactionTable
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.errors import Damaged
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.ports import BlobSum, Buffer, Pages, PageSlot
+from penstock_server.runtime.store.channel_store import ChannelStore
+from penstock_server.runtime.store.due_times import SweepTimes, WakeTimes
+from penstock_server.runtime.store.file_names import FileNames
+from penstock_server.runtime.store.merge_store import MergeStore
+from penstock_server.runtime.store.merging import kept_states, take_in_kept
+from penstock_server.runtime.store.newer_facts import AgreedFormat, NewestFormat
+from penstock_server.runtime.store.records import BodyRef, FactRecord
+from penstock_server.runtime.store.schemas import Schemas
+from penstock_server.runtime.store.sealed_file import SealedFile
+from penstock_server.runtime.store.tail_batch import Meter, TailBatch
+
+_index_decoder = msgspec.msgpack.Decoder(SegmentIndex)
+_batches_decoder = msgspec.msgpack.Decoder(tuple[SegmentBatch, ...])
+
+
+class Copied(Struct):
+    """What a join has copied since the realm started."""
+
+    copied: int = 0
+    dropped: int = 0
+    """Events not copied because of a loop or too many hops (SEM L2)."""
+
+
+class RealmState:
+    agreed: AgreedFormat = NewestFormat()
+    """Soft: what may be written, so that every node can read it."""
+    contradictions: Mapping[int, str] = MappingProxyType({})
+    """Channels whose number the journal gives twice, each with a description: a start that could
+    not read this state has given it again. What it did with that channel is left out."""
+    unsealable: Mapping[int, int] = MappingProxyType({})
+    """Soft: channels that accept no more events, which cannot be sealed; with the bytes."""
+    copied_out: Callable[[], object] = int
+    """Called when an outbox has got something; it does nothing until somebody wants to know."""
+
+    def __init__(self, rules: RealmRules) -> None:
+        self.directory = Directory(rules)
+        self.channels: Mapping[int, ChannelMachine] = self.directory.channels
+        self.stores: dict[int, ChannelStore] = {}
+        self.sweep_times = SweepTimes(self.channels)
+        """Soft: when there may be something to remove, and where."""
+        self.schemas = Schemas()
+        self.meter = Meter()
+        self.transactions = TransactionTable()
+        self.producers = JointProducers()
+        """Producers that have published to several stores in one step (SEM X3)."""
+        self.schedules: set[int] = set()
+        """The stores where events wait for their time (SEM X4)."""
+        self.wakes = WakeTimes()
+        """Soft: when channels have to be looked at because the time of an event has come."""
+        self.has_new_times = False
+        """Soft: whether something waits for an earlier time since this was last read."""
+        self.to_open: set[int] = set()
+        """Soft: channels whose dead events move, with files that are not open yet."""
+        self.dropped: list[int] = []
+        """Soft: channels deleted, with pages that are not dropped yet."""
+        self.freed: set[int] = set()
+        """Soft: channels with places in pages to give back."""
+        self.moved: set[int] = set()
+        """Soft: channels something was done on since the history took this: it looks at these."""
+        self.worn: set[int] = set()
+        """Soft: channels whose files or their events changed since the maintainer took this."""
+        self.freed_bytes = 0
+        """Soft: about how many bytes of the journal a purge or a deletion has made useless."""
+        self.skipped: list[str] = []
+        """Facts that could not be applied because an earlier block is damaged."""
+        self.unreadable: list[tuple[int, PageSlot]] = []
+        """Bodies in pages that are not there."""
+        self._with_durable: dict[str, dict[int, None]] = {}
+        """The stores that have a durable, by its name; the readers of queues are not here."""
+        self._joined: dict[tuple[int, int], Copied] = {}
+        self._file_sums: dict[str, BlobSum] = {}
+        self.file_names = FileNames()
+        """How the files of this realm are called."""
+        self.run = ""
+        """Soft: another one each time the realm starts."""
+
+    def opened(self, number: int) -> ChannelOpened:
+        """A channel's answer for a client that opens it."""
+        state = self.channels[number].state
+        run = "" if state.type.ids_survive else self.run
+        return ChannelOpened(ChannelId(number), state.name, state.definition, run=run)
+
+    def joined(self, join: Join) -> Copied:
+        """What a join has copied since the realm started."""
+        return self._joined.setdefault((join.source, join.destination), Copied())
+
+    def waiting_bytes(self, number: int) -> int:
+        """About how many bytes of events a store has that are not taken from it yet."""
+        state = self.channels[number].state
+        return int(len(state.stored) * state.event_bytes)
+
+    def apply_stored(
+        self, record: FactRecord, bodies: Iterator[memoryview], pages: Pages | None = None
+    ) -> None:
+        """Apply a record read back from the journal or a snapshot."""
+        fact, number, refs = record.fact, record.channel, record.bodies
+        if isinstance(fact, BodiesApart):  # the bodies were found
+            return
+        own = [self._body(number, ref, bodies, pages=pages) for ref in refs] if refs else ()
+        if self.contradictions and number in self.contradictions:
+            return
+        if number and number not in self.channels:
+            self.skipped.append(f"{type(fact).__name__} of channel {number}")
+            return
+        if isinstance(fact, PackedIds):
+            fact = unpacked(fact)
+        if not refs:
+            if isinstance(fact, ChannelCreated) and fact.number in self.channels:
+                self._contradicted(fact)
+                return
+            self.apply(number, fact)
+            return
+        missing = [ref.schema for ref in refs if not self.schemas.has(ref.schema)]
+        if missing and not isinstance(fact, SchemaSeen | KeptStates):
+            self.skipped.append(f"events of channel {number} in schema {missing[0]}")
+            return
+        self.apply(number, fact, self._pieces(record, own), bodies=own)
+
+    def _contradicted(self, fact: ChannelCreated) -> None:
+        known = self.channels[fact.number].state.name
+        self.contradictions = {
+            **self.contradictions,
+            fact.number: f"the journal makes channel {fact.number} ({fact.name!r}) where "
+            f"{known!r} is: it was written by a start that could not read all of this realm. "
+            f"{known!r} is kept, and what was done with the other one is left out",
+        }
+
+    def _body(
+        self, number: int, ref: BodyRef, bodies: Iterator[memoryview], pages: Pages | None
+    ) -> memoryview:
+        if ref.place is None:
+            return next(bodies)
+        try:
+            if pages is not None:
+                return pages.view(number, ref.place)
+        except Damaged:  # its events are quarantined after everything is read
+            self.unreadable.append((number, ref.place))
+        return memoryview(b"")
+
+    def _pieces(self, record: FactRecord, bodies: Sequence[memoryview]) -> list[TailBatch]:
+        match record.fact:
+            case Kept(first, end, at_us, ()) if [ref.rows for ref in record.bodies] == [
+                end - first
+            ]:
+                ref, span = record.bodies[0], Span(first, end)
+                return [
+                    self._whole(record.channel, ref, bodies[0], at_us=at_us, span=span, ids=None)
+                ]
+            case Appended(span, at_us, absent=absent):
+                ids = IdSet([Span(*span)])
+                for gone in absent:
+                    ids.remove(Span(*gone))
+            case PersistedLate(spans, at_us):
+                ids = IdSet(Span(*s) for s in spans)
+            case Kept(first, end, at_us, spans):
+                ids = IdSet(Span(*s) for s in spans) if spans else IdSet([Span(first, end)])
+            case _:
+                return []
+        return [
+            self._piece(record.channel, ref, body, at_us=at_us, ids=ids)
+            for ref, body in zip(record.bodies, bodies, strict=True)
+        ]
+
+    def _piece(
+        self, number: int, ref: BodyRef, body: memoryview, at_us: int, ids: IdSet
+    ) -> TailBatch:
+        """The piece of one body; takes its rows' ids off ``ids``."""
+        taken: list[Span] = []
+        rows = ref.rows
+        while rows and (span := ids.take(rows)) is not None:
+            taken.append(span)
+            rows -= span.size
+        span = Span(taken[0].first, taken[-1].end)
+        dense = span.size == ref.rows
+        return self._whole(
+            number, ref, body, at_us=at_us, span=span, ids=None if dense else IdSet(taken)
+        )
+
+    def _whole(
+        self, number: int, ref: BodyRef, body: memoryview, at_us: int, span: Span, ids: IdSet | None
+    ) -> TailBatch:
+        """The piece of a body whose rows have all ids of ``span``, or only ``ids``."""
+        return TailBatch(
+            span,
+            at_us,
+            ref.schema,
+            schema=self.schemas.schema(ref.schema),
+            body=body,
+            ids=ids,
+            home=self.channels[number].state.type.home,
+            publisher=ref.publisher,
+            place=ref.place,
+        )
+
+    def apply(
+        self,
+        number: int,
+        fact: AnyFact,
+        pieces: Sequence[TailBatch] = (),
+        bodies: Sequence[Buffer] = (),
+    ) -> None:
+        """Make ``fact`` true in the core and in the store."""
+        if isinstance(fact, Restored):
+            self._restored(number, fact)
+        elif isinstance(fact, Fact):
+            self._of_channel(number, fact, pieces)
+        else:
+            self._of_realm(number, fact, pieces, bodies=bodies)
+
+    def _of_realm(
+        self,
+        number: int,
+        fact: AnyFact,
+        pieces: Sequence[TailBatch],
+        bodies: Sequence[Buffer],
+    ) -> None:
+        """What is not for a channel's rules alone; first what a snapshot has most of."""
+        match fact:
+            case ChannelCreated() | ChannelDeleted():
+                self._made_or_gone(fact)
+            case Kept() | KeptStates():
+                self._kept(number, fact, pieces, bodies=bodies)
+            case Sealed() | Extended() | Rewritten() | SegmentDropped():
+                self._in_files(number, fact)
+            case (
+                JoinCreated()
+                | JoinDeleted()
+                | PublishingPauseSet()
+                | PatternDurableCreated()
+                | PatternDurableDeleted()
+            ):
+                self.directory.apply(fact)
+            case TransactionEnded(ended):
+                self.transactions.apply(ended)
+            case StagesCommitted(producer, sequence, at_us, spans):
+                self.producers.stored(producer, sequence, spans, at_us=at_us)
+            case CommitsKept(producer, forgotten, at_us, recent):
+                self.producers.put_back(producer, forgotten, at_us, recent=list(recent))
+            case SchemaSeen(schema):
+                self.schemas.record(schema, bytes(bodies[0]))
+            case RealmFacts(next_number):
+                self.directory.next_number = next_number
+            case _:
+                self._of_channel(number, fact, pieces)
+
+    def appended(self, number: int, fact: Appended, pieces: Sequence[TailBatch]) -> None:
+        """Make it true that events were published."""
+        self.channels[number].apply(fact)
+        store = self.stores[number]
+        for piece in pieces:
+            store.add(piece)
+
+    def _made_or_gone(self, fact: ChannelCreated | ChannelDeleted) -> None:
+        if isinstance(fact, ChannelCreated):
+            self._created(fact)
+        else:
+            self._deleted(fact)
+
+    def _of_channel(self, number: int, fact: StoredFact, pieces: Sequence[TailBatch]) -> None:
+        channel, store = self.channels[number], self.stores[number]
+        if isinstance(fact, Removed) and fact.cause is Cause.PURGED:
+            self._freed(channel, sum([end - first for first, end in fact.spans]))
+        channel.apply(fact)
+        self._note_durables(number, channel, fact)
+        for piece in pieces:
+            if isinstance(fact, PersistedLate):
+                store.came_back(piece)
+            else:
+                store.add(piece)
+        if isinstance(fact, PersistedLate):
+            store.secured(IdSet(fact.spans))
+        elif isinstance(fact, Removed):
+            _removed(store, channel, fact)
+        elif isinstance(fact, Replaced):
+            store.thinned(ids_in(fact.ids), channel.state.stored)
+        elif isinstance(fact, Edited):
+            self._files_changed(number)
+            self.directory.note_topics(number)
+        if store.files and isinstance(fact, Removed | Replaced):
+            self.worn.add(number)
+        if store.freed:
+            self.freed.add(number)
+        self.note_time(number, channel)
+
+    def _restored(self, number: int, fact: Restored) -> None:
+        """All there is of a channel is in one fact; its files and events follow."""
+        channel = self.channels[number]
+        channel.apply(fact)
+        if fact.durables:
+            self._note_durables(number, channel, fact)
+        if self.stores[number].files:
+            self._files_changed(number)
+        self.directory.note_topics(number)
+        self.note_time(number, channel)
+
+    def note_time(self, number: int, channel: ChannelMachine) -> None:
+        """Something may be to happen on a channel at another time than so far."""
+        self.has_new_times |= self.wakes.note(number, channel.state.wakes_us)
+
+    def with_durable(self, name: str) -> list[int]:
+        """The numbers of the stores that have a durable of this name."""
+        return sorted(self._with_durable.get(name, ()))
+
+    def _note_durables(self, number: int, channel: ChannelMachine, fact: StoredFact) -> None:
+        match fact:
+            case DurableCreated(name) | DurableDeleted(name):
+                names: Iterable[str] = (name,)
+            case Restored(durables=durables):
+                names = [durable.name for durable in durables]
+            case _:
+                return
+        there = channel.state.durables
+        for name in names:
+            if name and name in there:
+                self._with_durable.setdefault(name, {})[number] = None
+            else:
+                self._forget_durable(name, number)
+
+    def _forget_durable(self, name: str, number: int) -> None:
+        numbers = self._with_durable.get(name, {})
+        numbers.pop(number, None)
+        if not numbers:
+            self._with_durable.pop(name, None)
+
+    def _kept(
+        self,
+        number: int,
+        fact: Kept | KeptStates,
+        pieces: Sequence[TailBatch],
+        bodies: Sequence[Buffer],
+    ) -> None:
+        if isinstance(fact, KeptStates):
+            take_in_kept(self.stores[number], fact, bodies)
+        for piece in pieces:
+            self.stores[number].restored(piece)
+
+    def _created(self, fact: ChannelCreated) -> None:
+        self.directory.apply(fact)
+        self.sweep_times.touch((fact.number,))
+        keys = fact.definition.keys
+        if (own := self.channels[fact.number].state).engine.merges:
+            self.stores[fact.number] = MergeStore(self.meter, keys, own.type.home)
+        else:
+            self.stores[fact.number] = ChannelStore(self.meter, keys)
+        if fact.definition.kind == "schedule":
+            self.schedules.add(fact.number)
+
+    def forget_freed(self) -> None:
+        """Drop the page slots that recovered facts have freed; they must not be released again."""
+        for number in self.freed:
+            self.stores[number].freed.clear()
+        self.freed.clear()
+
+    def _freed(self, channel: ChannelMachine, events: int) -> None:
+        if channel.state.type.home == "journal":
+            self.freed_bytes += int(events * channel.state.event_bytes)
+
+    def _deleted(self, fact: ChannelDeleted) -> None:
+        if (gone := self.channels.get(fact.number)) is not None:
+            self._freed(gone, gone.state.counters.published)
+            for name in gone.state.durables:
+                self._forget_durable(name, fact.number)
+        self.directory.apply(fact)
+        self.schedules.discard(fact.number)
+        self.to_open.discard(fact.number)
+        if store := self.stores.pop(fact.number, None):
+            store.discard()
+            self.freed.discard(fact.number)
+            self.dropped.append(fact.number)
+
+    def _files_changed(self, number: int) -> None:
+        """Dead events are read in the middle of a step: their files are open before (SEM T7)."""
+        self.worn.add(number)
+        if self.channels[number].state.moves_dead:
+            self.to_open.add(number)
+
+    def _in_files(self, number: int, fact: Sealed | Extended | Rewritten | SegmentDropped) -> None:
+        """Something has changed in which file events are."""
+        if isinstance(fact, Sealed) and not (fact.through or fact.name):
+            return  # nothing was sealed yet, as on most of many channels
+        if not isinstance(fact, Sealed) or fact.name or self.stores[number].files:
+            self._files_changed(number)
+        match fact:
+            case Sealed():
+                self._sealed(number, fact)
+            case Extended():
+                self._extended(number, fact)
+            case Rewritten(names):
+                file = self._file(number, fact) if fact.name else None
+                self.stores[number].rewritten(names, file)
+            case SegmentDropped(name):
+                self.stores[number].dropped(name)
+
+    def _sealed(self, number: int, fact: Sealed) -> None:
+        channel, store = self.channels[number], self.stores[number]
+        channel.given(fact.through)
+        file = self._file(number, fact) if fact.name else None
+        store.sealed(fact.through, file, channel.state.volatile)
+
+    def _extended(self, number: int, fact: Extended) -> None:
+        channel, store = self.channels[number], self.stores[number]
+        channel.given(fact.through)
+        file = next((own for own in store.files if own.name == fact.name), None)
+        if file is None:
+            self.skipped.append(f"events of channel {number} added to {fact.name}")
+            return
+        file.extended(
+            _batches_decoder.decode(fact.batches),
+            size=fact.size,
+            checksum=fact.checksum,
+            publishers=fact.publishers,
+        )
+        file.is_stale = True
+        store.extended(fact.through, channel.state.volatile)
+
+    def _file(self, number: int, fact: Sealed | Rewritten) -> SealedFile:
+        index = _index_decoder.decode(fact.index)
+        file = SealedFile(fact.name, index, fact.publishers, grows=fact.grows)
+        store = self.stores[number]
+        known = ChannelSchema.of_file(index.schema).arrow
+        store.columns = store.columns.grown(known)
+        store.names.add(known)
+        file.live = len(self.channels[number].state.stored.within(file.span))
+        return file
+
+    def file_sum(self, name: str) -> BlobSum | None:
+        """What a segment file has to be; None: no record speaks of it, or it grows."""
+        if name not in self._file_sums:
+            self._file_sums = {
+                file.name: BlobSum(file.index.size, file.index.checksum)
+                for store in self.stores.values()
+                for file in store.files
+                if not file.grows
+            }
+        return self._file_sums.get(name)
+
+    def snapshot(self) -> tuple[Generator[None, None, list[FactRecord]], list[Buffer]]:
+        """The shortest records that lead to this state after a restart, and their bodies.
+
+        The records can be made later, anywhere, and piece by piece: much of the work is in them.
+        """
+        records = [FactRecord(0, RealmFacts(self.directory.next_number))]
+        bodies: list[Buffer] = []
+        of_channels: list[FactRecord | _Frozen] = []
+        kept_bodies: list[Buffer] = []
+        for number, channel in self.channels.items():
+            store = self.stores[number]
+            state = channel.state
+            of_channels.append(FactRecord(0, ChannelCreated(number, state.name, state.definition)))
+            frozen = channel.frozen()
+            if isinstance(frozen, Restored):
+                of_channels.append(FactRecord(number, frozen))
+            else:
+                of_channels.append((number, frozen))
+            of_channels += [FactRecord(number, fact) for fact in channel.kept_places()]
+            for file in store.files:
+                through = file.index.end_id
+                index = msgspec.msgpack.encode(file.index)
+                sealed = Sealed(
+                    through, file.name, index, publishers=file.publishers, grows=file.grows
+                )
+                of_channels.append(FactRecord(number, sealed))
+            of_channels.append(FactRecord(number, Sealed(store.sealed_through)))
+            if not channel.state.type.survives_restart:
+                continue
+            for states, body in kept_states(store, channel.state.stored):
+                of_channels.append(FactRecord(number, states, (BodyRef(0, len(body), 0),)))
+                kept_bodies.append(body)
+            for piece, kept in _all_kept(store, channel.state.volatile):
+                fact, rows, body = kept
+                place = piece.place
+                ref = BodyRef(piece.number, len(body), rows, publisher=piece.publisher, place=place)
+                of_channels.append(FactRecord(number, fact, (ref,)))
+                if place is None:
+                    kept_bodies.append(body)
+        of_channels += [FactRecord(0, JoinCreated(join)) for join in self.directory.joins]
+        of_channels += [FactRecord(0, PatternDurableCreated(m)) for m in self.directory.patterns]
+        of_channels += [FactRecord(0, TransactionEnded(end)) for end in self.transactions.state()]
+        of_channels += [FactRecord(0, CommitsKept(*kept)) for kept in self.producers.remembered()]
+        if self.directory.publishing_paused:
+            of_channels.append(FactRecord(0, PublishingPauseSet(paused=True)))
+        # All of them: blocks after this snapshot name schemas that were recorded before it.
+        for schema in self.schemas.recorded:
+            encoded = self.schemas.bytes_of(schema)
+            records.append(FactRecord(0, SchemaSeen(schema), (BodyRef(schema, len(encoded), 0),)))
+            bodies.append(encoded)
+        return _written(records, of_channels), bodies + kept_bodies
+
+
+_Frozen = tuple[int, Generator[None, None, Restored]]
+"""A channel and what makes its record."""
+
+
+def _written(
+    records: list[FactRecord], of_channels: Iterable[FactRecord | _Frozen]
+) -> Generator[None, None, list[FactRecord]]:
+    for record in of_channels:
+        if isinstance(record, FactRecord):
+            records.append(record)
+        else:
+            number, pieces = record
+            records.append(FactRecord(number, (yield from pieces)))
+    return records
+
+
+def _removed(store: ChannelStore, channel: ChannelMachine, fact: Removed) -> None:
+    if fact.cause is Cause.QUARANTINED:
+        persistent = channel.state.stored.copy()
+        persistent.discard_all(channel.state.volatile)
+        store.keep_beside_damage(persistent)
+    store.removed(fact.spans, channel.state.readable)
+
+
+def _all_kept(
+    store: ChannelStore, volatile: IdSet
+) -> Iterator[tuple[TailBatch, tuple[Kept, int, Buffer]]]:
+    """The rows of the tail that a snapshot keeps: those in no file, and those stored too late for
+    one."""
+    if store.late:
+        for piece in store.tail:
+            if late := piece.of(store.late):
+                fact = Kept(piece.first, piece.end, piece.at_us, ids=late.spans)
+                yield piece, (fact, len(late), piece.body_of(late))
+        volatile = volatile.copy()
+        volatile.add_all(store.late)
+    for piece in store.all_unsealed():
+        kept = _kept(piece, volatile)
+        if kept is not None:
+            yield piece, kept
+
+
+def _kept(piece: TailBatch, left_out: IdSet) -> tuple[Kept, int, Buffer] | None:
+    """The rows of a batch that a snapshot keeps; None: no row."""
+    if not left_out and piece.ids is None:
+        return Kept(piece.first, piece.end, piece.at_us), piece.end - piece.first, piece.body
+    left_out = left_out.within(Span(piece.first, piece.end))
+    ids = IdSet([Span(piece.first, piece.end)]) if piece.ids is None else piece.ids.copy()
+    if not left_out:
+        spans = () if piece.ids is None else ids.spans
+        return Kept(piece.first, piece.end, piece.at_us, ids=spans), len(ids), piece.body
+    ids.remove_all(left_out)
+    if not ids:
+        return None
+    body = piece.body_of(ids)
+    return Kept(piece.first, piece.end, piece.at_us, ids=ids.spans), len(ids), body

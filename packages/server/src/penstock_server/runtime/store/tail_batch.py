@@ -1,0 +1,323 @@
+"""Published batches in memory: the tail of a channel, before it is sealed."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Final, Self
+from weakref import ref
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock_core.channel.channel_type import Home
+from penstock_core.columns.events.batch import stamp
+from penstock_core.columns.files.segments import numbers_in
+from penstock_core.columns.schema.ipc import batch_bytes, batch_from
+from penstock_core.columns.schema.layout import EVENT_BYTES_MIN
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.vocabulary.ports import Buffer, PageSlot
+from penstock_server.runtime.store.bodies import Body
+from penstock_server.runtime.store.sealed_file import Publishers
+
+IntArray = npt.NDArray[np.int64]
+
+MERGE_BELOW = 1_024
+"""A batch of at least this many events is sent as it is."""
+FEW = 16
+"""Up to this many ranges of a batch are sliced and put together, which costs less than to take
+their rows, and needs no functions of Arrow that would have to be imported first."""
+
+PARSED_BYTES_MAX: Final = 64 << 20
+"""Bytes of parsed batches that are kept. The others are parsed again when they are needed."""
+_BODY_FACTOR: Final = 12
+"""A parsed batch takes up to so many times the bytes of its body: Arrow has some 600 bytes for each
+column of it, a body has 56."""
+_SCHEMA_FACTOR: Final = 5
+"""A schema that is the batch's own takes so many times its bytes."""
+
+
+class _ParsedBatches:
+    """The batches that have their parsed form in memory, the oldest first."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._kept: deque[tuple[ref[TailBatch], int]] = deque()
+        self._lock = threading.Lock()  # files are written by other threads
+
+    def add(self, piece: TailBatch, batch: pa.RecordBatch, own_schema: int = 0) -> None:
+        """Note that ``piece`` has its batch, with a schema of its own of so many bytes; the oldest
+        ones are forgotten for it."""
+        size = max(_BODY_FACTOR * len(piece.body), batch.get_total_buffer_size())
+        size += _SCHEMA_FACTOR * own_schema
+        with self._lock:
+            self.bytes += size
+            self._kept.append((ref(piece), size))
+            while self.bytes > PARSED_BYTES_MAX:
+                oldest, freed = self._kept.popleft()
+                self.bytes -= freed
+                if (other := oldest()) is not None:
+                    other.forget_parsed()
+
+
+_parsed: Final = _ParsedBatches()
+
+
+def _ids(spans: Sequence[Span]) -> IntArray:
+    edges = np.fromiter(chain.from_iterable(spans), np.int64, 2 * len(spans))
+    return numbers_in(edges[0::2], edges[1::2])
+
+
+def _int64s(values: IntArray) -> pa.Array:
+    """Without a copy, and without ``pa.array``, whose first call imports pandas where there is
+    one: a third of a second in which nobody is served."""
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+
+
+class TailBatch:
+    """One published batch, as it was published."""
+
+    __slots__ = (
+        "__weakref__",
+        "_batch",
+        "at_us",
+        "body",
+        "end",
+        "first",
+        "home",
+        "ids",
+        "live",
+        "number",
+        "place",
+        "publisher",
+        "schema",
+    )
+
+    def __init__(
+        self,
+        span: Span,
+        at_us: int,
+        number: int,
+        schema: pa.Schema,
+        body: Buffer,
+        batch: pa.RecordBatch | None = None,
+        ids: IdSet | None = None,
+        *,
+        home: Home = "journal",
+        publisher: str = "",
+        place: PageSlot | None = None,
+    ) -> None:
+        self.publisher = publisher
+        """The publisher, ``user@host`` (SEM E3)."""
+        self.first, self.end = span
+        self.at_us = at_us
+        self.number = number
+        """The schema's number."""
+        self.schema = schema
+        self.body = body
+        self._batch = batch
+        if batch is not None:
+            _parsed.add(self, batch)
+        self.ids = ids
+        """The ids its rows have; None: every id of the span."""
+        self.home = home
+        """Where its bytes are, and which limit they count against (SEM C6)."""
+        self.place = place
+        """Its slot in the channel's pages; None: it is not in pages."""
+        self.live = self.end - self.first if ids is None else len(ids)
+
+    @classmethod
+    def published(
+        cls, body: Body, span: Span, at_us: int, number: int, schema: pa.Schema, publisher: str
+    ) -> Self:
+        """The batch of a body that is published now."""
+        piece = cls(span, at_us, number, schema=schema, body=body.buffer, publisher=publisher)
+        if (batch := body.parsed) is not None:
+            piece._batch = batch
+            _parsed.add(piece, batch, len(body.schema_bytes))
+        return piece
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        batch = self._batch
+        if batch is None:
+            batch = self._batch = batch_from(self.body, self.schema)
+            _parsed.add(self, batch)
+        return batch
+
+    def forget_parsed(self) -> None:
+        """Keep the body alone, of which the batch can be made again."""
+        self._batch = None
+
+    @property
+    def weight(self) -> int:
+        """Bytes it counts against limits."""
+        rows = self.end - self.first if self.ids is None else len(self.ids)
+        return max(len(self.body), EVENT_BYTES_MIN * rows)
+
+    @property
+    def event_bytes(self) -> float:
+        """About how large its events are."""
+        return len(self.body) / max(1, self.end - self.first)
+
+    def moved_to(self, place: PageSlot, body: memoryview) -> None:
+        """Note that it was written to the channel's pages, and is read from there."""
+        self.place = place
+        self.body = body
+        self._batch = None
+
+    def moved_outside(self, body: memoryview) -> None:
+        """Note that its bytes were copied, and are read from there: outside of the Python heap, or
+        out of a buffer that is much larger."""
+        self.body = body
+        self._batch = None
+
+    @property
+    def is_whole(self) -> bool:
+        return self.ids is None
+
+    def of(self, ids: IdSet) -> IdSet:
+        """The subset of ``ids`` that this batch has rows of."""
+        found = ids.within(Span(self.first, self.end))
+        return found if self.ids is None else found.overlap(self.ids)
+
+    def stored(self, spans: Sequence[Span]) -> pa.RecordBatch:
+        """The rows of ``spans`` (all inside this piece), with ids and times."""
+        if self.ids is None and len(spans) == 1:
+            first, end = spans[0]
+            rows = self.batch.slice(first - self.first, end - first)
+            return stamp(rows, spans[0], self.at_us)
+        if self.ids is None and len(spans) <= FEW:
+            return gathered([(self, span) for span in spans])
+        wanted = _ids(spans)
+        return stamp(self._rows(wanted), wanted, self.at_us)
+
+    def publishers(self, spans: Sequence[Span]) -> Publishers:
+        """The publishers of ``spans``."""
+        return ((self.publisher, tuple(spans)),) if self.publisher else ()
+
+    def body_of(self, ids: IdSet) -> Buffer:
+        """The body with only the rows of ``ids``."""
+        return memoryview(batch_bytes(self._rows(_ids(ids.spans))))
+
+    def _rows(self, wanted: IntArray) -> pa.RecordBatch:
+        if self.ids is None:
+            offsets = wanted - self.first
+        else:
+            offsets = np.searchsorted(_ids(self.ids.spans), wanted).astype(np.int64)
+        return self.batch.take(_int64s(offsets))
+
+
+def united(one: TailBatch, other: TailBatch) -> TailBatch:
+    """One batch from two parts that were published together and came back separately."""
+    assert one.number == other.number, "they were published together"
+    ids = [_ids(_own(piece).spans) for piece in (one, other)]
+    order = np.argsort(np.concatenate(ids))
+    batch = pa.concat_batches([one.batch, other.batch]).take(_int64s(order))
+    both = _own(one)
+    both.add_all(_own(other))
+    span = Span(min(one.first, other.first), max(one.end, other.end))
+    return TailBatch(
+        span,
+        one.at_us,
+        one.number,
+        schema=one.schema,
+        body=memoryview(batch_bytes(batch)),
+        batch=batch,
+        ids=None if len(both) == span.size else both,
+        home=one.home,
+        publisher=one.publisher,
+    )
+
+
+def _own(piece: TailBatch) -> IdSet:
+    """All ids that a batch has rows of."""
+    return IdSet((Span(piece.first, piece.end),)) if piece.ids is None else piece.ids.copy()
+
+
+def stored_together(pieces: Sequence[TailBatch]) -> pa.RecordBatch:
+    """All rows of whole pieces of one schema: far less work than stamping each."""
+    counts = np.array([piece.end - piece.first for piece in pieces])
+    firsts = np.array([piece.first for piece in pieces])
+    total = int(counts.sum())
+    ids = np.arange(total) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+    at_us = np.repeat(np.array([piece.at_us for piece in pieces]), counts)
+    return stamp(pa.concat_batches([piece.batch for piece in pieces]), ids, at_us)
+
+
+def stored_rows(pieces: Sequence[TailBatch], wanted: IdSet) -> Iterator[pa.RecordBatch]:
+    """The rows of ``wanted``; neighbouring small batches of one schema are joined."""
+    run: list[TailBatch] = []
+    for piece in pieces:
+        whole = Span(piece.first, piece.end)
+        own = wanted.within(whole).spans
+        joins = piece.is_whole and own == (whole,) and whole.size < MERGE_BELOW
+        if run and not (joins and piece.number == run[0].number):
+            yield stored_together(run)
+            run = []
+        if joins:
+            run.append(piece)
+        elif own:
+            yield piece.stored(own)
+    if run:
+        yield stored_together(run)
+
+
+def gathered(parts: Sequence[tuple[TailBatch, Span]]) -> pa.RecordBatch:
+    """Some rows of whole pieces of one schema, in the order given: where a piece gives few, this
+    is far less work than taking and stamping those of each."""
+    spans = [span for _, span in parts]
+    counts = [span.size for span in spans]
+    rows = [piece.batch.slice(span.first - piece.first, span.size) for piece, span in parts]
+    at_us = np.repeat(np.array([piece.at_us for piece, _ in parts]), counts)
+    return stamp(pa.concat_batches(rows), _ids(spans), at_us)
+
+
+class Meter:
+    """Bytes in memory, over all channels of a realm."""
+
+    __slots__ = ("memory_bytes", "off_heap_bytes", "paged_bytes", "tail_bytes", "waiting_bytes")
+
+    def __init__(self) -> None:
+        self.tail_bytes = 0
+        """Events not sealed yet."""
+        self.memory_bytes = 0
+        """The part of ``tail_bytes`` that is nowhere else, in the Python heap."""
+        self.off_heap_bytes = 0
+        """The part of ``tail_bytes`` that is nowhere else, in Arrow memory outside the Python
+        heap."""
+        self.paged_bytes = 0
+        """Bytes in page files."""
+        self.waiting_bytes = 0
+        """Bytes that will be sealed."""
+
+    def add_bytes(self, home: Home, size: int) -> None:
+        """Count bytes in ``home``; negative: they are gone."""
+        self.tail_bytes += size
+        match home:
+            case "journal":
+                self.waiting_bytes += size
+            case "heap" | "nowhere":
+                self.memory_bytes += size
+            case "off_heap":
+                self.off_heap_bytes += size
+            case "pages":
+                self.paged_bytes += size
+
+
+class ShareMeter(Meter):
+    """Bytes in memory of some channels of a realm, whose meter counts them, too."""
+
+    __slots__ = ("__weakref__", "_realm")
+
+    def __init__(self, realm: Meter) -> None:
+        super().__init__()
+        self._realm = realm
+
+    def add_bytes(self, home: Home, size: int) -> None:
+        """Count bytes here and in the realm."""
+        super().add_bytes(home, size)
+        self._realm.add_bytes(home, size)

@@ -1,0 +1,41 @@
+"""Channels and queues as documents for programs: the command line and HTTP give the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import asdict
+
+from penstock_core.api.channels import ChannelInfo
+from penstock_core.channel.conservation import conservation
+from penstock_core.vocabulary.deprecation import DEPRECATED_CHANNELS
+from penstock_core.vocabulary.errors import Unavailable
+from penstock_core.vocabulary.reach import decided
+
+
+def channel_document(info: ChannelInfo) -> dict[str, Any]:
+    """Everything there is to know, with names; attributes that have their defaults, too."""
+    definition = asdict(decided(info.definition))
+    if info.definition.backoff is not None:
+        definition["backoff"] = asdict(info.definition.backoff)
+    definition["message_types"] = types_of(definition.pop("descriptors"))
+    return {
+        **asdict(info),
+        "definition": {**definition, "storage": asdict(info.definition.storage)},
+        "deprecated": info.definition.type in DEPRECATED_CHANNELS,
+        "counters": asdict(info.counters),
+        "storage": asdict(info.storage),
+        "conservation": conservation(info.counters, live=info.events, overdue=info.overdue),
+    }
+
+
+def types_of(serialized: bytes) -> list[str] | None:
+    """The message types in descriptors; None where Protocol Buffers are not installed."""
+    if not serialized:
+        return []
+    from penstock_core.columns.protobuf import descriptors_of
+
+    try:
+        return list(descriptors_of(serialized).types)
+    except Unavailable:
+        return None

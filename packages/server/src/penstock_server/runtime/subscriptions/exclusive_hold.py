@@ -1,0 +1,108 @@
+"""Durables that one client holds as a whole, seen from the shell (``core.channel.holding``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock_core.api.durables import Outstanding
+from penstock_core.channel.state import ChannelState
+from penstock_core.columns.schema.layout import REASON_CHARACTERS_MAX
+from penstock_core.durable.durable import Durable
+from penstock_core.ids.ids import IdSet, Span, Spans
+from penstock_core.messages.delivery import HoldEvents
+from penstock_core.messages.settlements import BuryEvents, ExtendTime
+from penstock_core.vocabulary.errors import IllegalState
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.stored_ids import id_set, written
+from penstock_server.runtime.writer.group import Group
+from penstock_server.runtime.writer.shard import Shard
+
+
+class Holding:
+    def __init__(self, shard: Shard, channel_of: Callable[[int], int | None]) -> None:
+        """``channel_of`` gives the channel of an open subscription."""
+        self._shard = shard
+        self._channel_of = channel_of
+
+    async def hold(self, subscription: int, span: Span) -> Outstanding:
+        """Take the outstanding events of ``span`` for a client that holds the durable alone. The
+        answer includes those that it already has. Raises ``IllegalState``."""
+        channel_id = self._number(subscription)
+
+        def hold(group: Group) -> Outstanding:
+            group.sweep(channel_id)
+            group.do(channel_id, HoldEvents(subscription, span))
+            state = group.channel(channel_id).state
+            durable, seat = state.seat(subscription)
+            return _picture(state, durable, seat.in_flight.within(span), now_us=group.now_us)
+
+        held: Outstanding = await self._shard.act(hold, sweeps=(channel_id,))
+        return held
+
+    async def outstanding(self, channel_id: ChannelId, name: str, span: Span) -> Outstanding:
+        """Describe the outstanding events of ``span`` at a durable; changes nothing.
+
+        Raises ``NameDoesNotExist``.
+        """
+
+        def look(group: Group) -> Outstanding:
+            group.sweep(channel_id)
+            state = group.channel(channel_id).state
+            durable = state.durable(name)
+            wanting = durable.wanting(state.stored.within(span))
+            return _picture(state, durable, wanting, now_us=group.now_us)
+
+        found: Outstanding = await self._shard.act(look, sweeps=(channel_id,))
+        return found
+
+    async def extend(self, subscription: int, spans: Spans, time_ms: int) -> int:
+        """Give a client more time for what it has in hand (SEM D19); gives how many events that
+        are. Raises ``IllegalState``."""
+        channel_id = self._number(subscription)
+
+        def extend(group: Group) -> int:
+            group.sweep(channel_id)
+            answer = group.do(channel_id, ExtendTime(subscription, spans, time_ms)).answer
+            assert isinstance(answer, int), "it is answered with a count"
+            return answer
+
+        count: int = await self._shard.act(extend, sweeps=(channel_id,))
+        return count
+
+    async def bury(self, subscription: int, spans: Spans, reason: str) -> int:
+        """Send events that a client rejects to the dead event store; gives how many.
+
+        Raises ``IllegalState``.
+        """
+        channel_id = self._number(subscription)
+
+        def bury(group: Group) -> int:
+            group.sweep(channel_id)
+            answer = group.do(channel_id, BuryEvents(subscription, spans), reason=reason).answer
+            assert isinstance(answer, int), "it is answered with a count"
+            return answer
+
+        state = self._shard.state.channels[channel_id].state
+        # What is there, not what the client names: it may name any range of ids.
+        named = len(state.stored.overlap(IdSet(spans)))
+        room = int(2 * (state.event_bytes + min(len(reason), REASON_CHARACTERS_MAX))) * named
+        count: int = await self._shard.act(bury, sweeps=(channel_id,), room=room)
+        return count
+
+    def _number(self, subscription: int) -> int:
+        channel_id = self._channel_of(subscription)
+        if channel_id is None:
+            raise IllegalState("the durable is no longer held; hold it again")
+        return channel_id
+
+
+def _picture(state: ChannelState, durable: Durable, ids: IdSet, now_us: int) -> Outstanding:
+    if state.overdue:
+        ids = ids.copy()
+        ids.discard_all(state.expired(now_us))  # SEM T1: they only wait to move
+    counts = []
+    for count, spans in durable.redeliveries(ids.spans):
+        counts.append((count, written(id_set(spans))))
+    waits = durable.waiting.by_time(ids) if durable.waiting else []
+    late = tuple((until_us, written(own)) for until_us, own in waits)
+    return Outstanding(written(ids), tuple(counts), late)

@@ -1,0 +1,28 @@
+"""The limits of a realm, which its settings give."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from penstock_server.runtime.store.large_blocks import BLOCK_BYTES_MAX
+from penstock_server.runtime.subscriptions.lease_book import LeaseLimits
+from penstock_server.runtime.writer.placement import MemoryLimits
+
+
+class Limits(Struct, frozen=True):
+    """Limits and intervals of a realm."""
+
+    event_bytes_max: int = 20 << 20
+    memory: MemoryLimits = MemoryLimits()
+    """Limits for each kind of memory (SEM C6)."""
+    stage_bytes_max: int = 2 << 30
+    backlog_bytes_max: int = 64 << 20
+    """Bytes of publishes waiting; above it connections are not read until it shrinks."""
+    tail_bytes_max: int = 512 << 20
+    """Bytes not sealed yet; above it publishers wait for the sealing."""
+    block_bytes_max: int = BLOCK_BYTES_MAX
+    """On a storage engine: bytes of events in a block of the log; more of them go into a blob."""
+    sweep_interval_s: float = 1.0
+    """Seconds between two searches for expired events (SEM T1)."""
+    leases: LeaseLimits = LeaseLimits()
+    """How much clients may have fetched by HTTP, and not settled (SEM H3)."""

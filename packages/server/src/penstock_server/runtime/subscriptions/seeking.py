@@ -1,0 +1,158 @@
+"""Durables that go back or forward, seen from the shell (``core.channel.seeking``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock_core.api.durables import SeekOutcome
+from penstock_core.channel.seeking import gone_since, preview
+from penstock_core.channel.state import ChannelState
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.loggers import logger
+from penstock_core.messages.seeking import Seek
+from penstock_core.vocabulary.errors import IllegalState
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.names import durable_name
+from penstock_core.vocabulary.start_positions import AnyStart, FromEarliest, FromId, FromTime
+from penstock_server.runtime.delivery.delivery import Dispatch
+from penstock_server.runtime.subscriptions.start_positions import first_id
+from penstock_server.runtime.writer.group import Group
+from penstock_server.runtime.writer.selector_scan import Matching
+from penstock_server.runtime.writer.shard import Shard
+from penstock_server.runtime.writer.with_files import with_open_files
+
+_BEYOND = 1 << 62
+
+_log = logger("penstock.realm")
+
+
+class Seeking:
+    """Moves durables, and tells what that would change."""
+
+    def __init__(self, shard: Shard, dispatch: Dispatch) -> None:
+        self._shard = shard
+        self._dispatch = dispatch
+
+    async def preview(self, channel_id: ChannelId, name: str, to: AnyStart) -> SeekOutcome:
+        """What :meth:`seek` would change. Raises what it does; changes nothing."""
+
+        def look(group: Group, command: Seek) -> SeekOutcome:
+            state = group.channel(channel_id).state
+            found = preview(state, command)
+            return SeekOutcome(
+                command.start_id,
+                found.again,
+                found.skipped,
+                taken_back=found.taken_back,
+                outstanding=found.outstanding,
+                gone=gone_since(state, _named(state, to, command.start_id)),
+            )
+
+        return await self._at(channel_id, durable_name(name), to, key="", action=look)
+
+    async def seek(
+        self, channel_id: ChannelId, name: str, to: AnyStart, *, key: str = ""
+    ) -> SeekOutcome:
+        """Have a durable go on from another place (SEM D20). What was done under ``key`` is
+        answered and not done again.
+
+        Raises ``NameDoesNotExist``; ``IllegalState`` for an event that is gone, and for a queue;
+        ``InvalidArgument`` for an id that was not given yet; ``DurableInUse`` while the durable is
+        held as a whole.
+        """
+
+        def move(group: Group, command: Seek) -> SeekOutcome:
+            group.do(channel_id, command)
+            state = group.channel(channel_id).state
+            durable = state.durable(command.durable)
+            done = durable.last_seek.under(command.key) or durable.last_seek
+            return SeekOutcome(
+                done.start_id,
+                done.again,
+                done.skipped,
+                taken_back=done.taken_back,
+                outstanding=durable.outstanding_count(state.stored),
+                gone=gone_since(state, _named(state, to, done.start_id)),
+            )
+
+        name = durable_name(name)
+        outcome = await self._at(channel_id, name, to, key=key, action=move)
+        _log.info(
+            "durable.sought",
+            durable=name,
+            channel=self._shard.state.channels[channel_id].state.name,
+            position=outcome.position,
+            again=outcome.again,
+            skipped=outcome.skipped,
+        )
+        return outcome
+
+    async def _at(
+        self,
+        channel_id: ChannelId,
+        name: str,
+        to: AnyStart,
+        key: str,
+        action: Callable[[Group, Seek], SeekOutcome],
+    ) -> SeekOutcome:
+        """Run ``action`` in its turn, with the seek to the place where ``to`` is then."""
+
+        def selector_now(group: Group) -> str:
+            return group.channel(channel_id).state.durable(name).selector
+
+        def among(group: Group) -> IdSet:
+            first = _first(group, channel_id, to)
+            return group.channel(channel_id).state.stored.within(Span(first, _BEYOND))
+
+        selector: str = await self._shard.act(selector_now, sweeps=(channel_id,))
+        matching: Matching | None = None
+        if selector:
+            choosing = self._dispatch.choosing
+            parsed = await choosing.parse(selector)
+            matching = Matching(parsed, choosing, self._shard, files=self._dispatch.files)
+
+        def act(group: Group) -> SeekOutcome:
+            group.sweep(channel_id)
+            if selector_now(group) != selector:
+                raise IllegalState(
+                    f"durable {name} was deleted and created again meanwhile; try again"
+                )
+            first = _first(group, channel_id, to)
+            matched = () if matching is None else matching.now(group, channel_id, among).spans
+            is_exact = isinstance(to, FromId)
+            return action(group, Seek(name, first, matched, is_exact=is_exact, key=key))
+
+        outcome: Any
+        if matching is not None:
+            outcome = await matching.act(channel_id, among, act)
+        elif isinstance(to, FromTime):
+            outcome = await with_open_files(
+                self._shard, self._dispatch.files, channel_id, action=act
+            )
+        else:
+            outcome = await self._shard.act(act, sweeps=(channel_id,))
+        assert isinstance(outcome, SeekOutcome), "it is what the action gives"
+        return outcome
+
+
+def _first(group: Group, channel_id: ChannelId, to: AnyStart) -> int:
+    """The id where ``to`` is now; the earliest is the first event that is stored."""
+    channel = group.channel(channel_id)
+    if isinstance(to, FromEarliest):
+        lowest = channel.state.stored.lowest
+        return channel.state.next_id if lowest is None else lowest
+    return first_id(channel, group.state.stores[channel_id], to)
+
+
+def _named(state: ChannelState, to: AnyStart, first: int) -> int:
+    """The lowest id that ``to`` may mean, whether it is stored or not: before a time are the events
+    that are stored and were published before it."""
+    match to:
+        case FromEarliest():
+            return 0
+        case FromTime():
+            before = state.stored.within(Span(0, first)).highest
+            return 0 if before is None else before + 1
+        case _:
+            return first

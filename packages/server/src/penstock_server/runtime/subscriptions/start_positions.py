@@ -1,0 +1,50 @@
+"""Where a subscription, durable or selector begins among the events that are stored (SEM E6)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.columns.events.batch import ids_of, times_of
+from penstock_core.vocabulary.start_positions import (
+    AnyStart,
+    FromEarliest,
+    FromId,
+    FromLatest,
+    FromTime,
+)
+from penstock_server.runtime.store.channel_store import ChannelStore
+from penstock_server.runtime.store.sealed_file import Damage
+from penstock_server.runtime.writer.selector_scan import SCAN_EVENTS
+
+
+def first_id(channel: ChannelMachine, store: ChannelStore, start: AnyStart) -> int:
+    """The id where ``start`` is now (SEM E6)."""
+    match start:
+        case FromId(event_id):
+            return max(0, event_id)
+        case FromEarliest():
+            return 0
+        case FromLatest():
+            return channel.state.next_id
+        case FromTime(at_us):
+            coarse = channel.state.ages.first_at(at_us, channel.state.next_id)
+            return _first_since(channel, store, coarse, at_us=at_us)
+
+
+def _first_since(channel: ChannelMachine, store: ChannelStore, coarse: int, at_us: int) -> int:
+    """The first stored event published at ``at_us`` or later, from ``coarse`` on."""
+    at = coarse
+    while (span := channel.state.stored.next_span(at, SCAN_EVENTS)) is not None:
+        for rows in store.read((span,), Damage()):
+            times = times_of(rows.batch)
+            if (times[1:] < times[:-1]).any():  # a clock that was ahead: later ones were right
+                times = np.minimum.accumulate(times[::-1])[::-1]
+            next_us = channel.state.ages.next_us(int(ids_of(rows.batch)[-1]))
+            if next_us is not None and next_us < at_us:
+                continue  # all of these were published before that
+            row = int(np.searchsorted(times, at_us))
+            if row < rows.batch.num_rows:
+                return int(ids_of(rows.batch)[row])
+        at = span.end
+    return channel.state.next_id

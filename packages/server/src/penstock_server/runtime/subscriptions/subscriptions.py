@@ -1,0 +1,602 @@
+"""Subscribing, settling and purging: requests that name ids, times and selectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from msgspec.structs import asdict, replace
+
+from penstock_core.api.durables import DurableInfo
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.columns.selectors import Selector
+from penstock_core.durable.durable import Durable
+from penstock_core.durable.queue import READERS
+from penstock_core.ids.ids import IdSet, Span, Spans
+from penstock_core.loggers import logger
+from penstock_core.messages.delivery import ConfirmRecall, EndChoosing, SetDemand, StallSession
+from penstock_core.messages.durables import AddDurable, PurgeOutstanding, RemoveDurable
+from penstock_core.messages.retention import PurgeEvents
+from penstock_core.messages.seats import Detach, GiveUpSeats, TakeLease, TakeSeat
+from penstock_core.messages.settlements import Ack, AckPrevious, Release, RollBack
+from penstock_core.messages.subscribers import (
+    AddKnownSubscriber,
+    AddSubscriber,
+    Disconnect,
+    GrantCredit,
+)
+from penstock_core.vocabulary.durable_attributes import DURABLE_DEFAULTS, DurableAttributes
+from penstock_core.vocabulary.errors import (
+    DurableUnbound,
+    IllegalState,
+    NameDoesNotExist,
+    PenstockError,
+)
+from penstock_core.vocabulary.identities import ChannelId, SubscriptionId
+from penstock_core.vocabulary.names import durable_name
+from penstock_core.vocabulary.ports import Clock
+from penstock_core.vocabulary.start_positions import AnyStart, FromId, FromTime
+from penstock_server.runtime.delivery.byte_credit import Room
+from penstock_server.runtime.delivery.delivery import Dispatch, Outlet
+from penstock_server.runtime.subscriptions import views
+from penstock_server.runtime.subscriptions.exclusive_hold import Holding
+from penstock_server.runtime.subscriptions.resume_places import ResumePlaces, await_seats
+from penstock_server.runtime.subscriptions.seeking import Seeking
+from penstock_server.runtime.subscriptions.start_positions import first_id
+from penstock_server.runtime.writer.asked import refuse_costly
+from penstock_server.runtime.writer.group import Group
+from penstock_server.runtime.writer.requests import (
+    GrantRoom,
+    Reply,
+    RunAction,
+    RunCommand,
+    SeatHolder,
+)
+from penstock_server.runtime.writer.selector_scan import Among, Matching
+from penstock_server.runtime.writer.shard import Shard
+from penstock_server.runtime.writer.with_files import with_open_files
+
+_ENDLESS = 1 << 62
+
+_log = logger("penstock.realm")
+
+
+class Opened(NamedTuple):
+    number: SubscriptionId
+    """The subscription."""
+    first_id: int = 0
+    stop_id: int | None = None
+    recalls: bool = False
+    """Whether delivered events may be recalled (SEM D11)."""
+    confirms: bool = False
+    """Whether it confirms which events have arrived (SEM J5)."""
+    cumulative: bool = False
+    ack_timeout_ms: int = 0
+
+
+class Subscriptions:
+    def __init__(self, shard: Shard, dispatch: Dispatch, clock: Clock) -> None:
+        self._shard = shard
+        self._dispatch = dispatch
+        self._clock = clock
+        self._numbers: dict[int, ChannelId] = {}
+        """Channel of each open subscription."""
+        self._places = ResumePlaces()
+        self._keeps_seats = False
+        dispatch.on_failed = self.detach
+        dispatch.choosers.on_chosen = self._chosen
+        self.holding = Holding(shard, self._numbers.get)
+        self.seeking = Seeking(shard, dispatch)
+
+    # --- plain subscriptions -------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        channel_id: ChannelId,
+        start: AnyStart,
+        outlet: Outlet,
+        *,
+        credit: int,
+        browse: bool = False,
+        last_id: int | None = None,
+        place: str = "",
+        confirms: bool = False,
+        deltas: bool = False,
+        endless: bool = False,
+        room: Room | None = None,
+    ) -> Opened:
+        """Deliver stored events, then live ones, without a gap (SEM E6).
+
+        ``place`` identifies the subscription on another connection. One that ``confirms`` tells
+        which events have arrived, and gets the others there (SEM J5). With ``deltas`` it gets
+        changes of a merge channel as deltas (SEM K3). An ``endless`` browse continues with new
+        events, but nothing is kept for it. ``room`` limits the bytes on their way to it.
+        """
+        subscription = self._dispatch.open(
+            channel_id, outlet, deltas=deltas and not browse, room=room
+        )
+
+        def subscribe(group: Group) -> Opened:
+            channel = group.channel(channel_id)
+            group.sweep(channel_id)
+            stop = None
+            if browse:
+                stop = _ENDLESS if endless else channel.state.next_id
+                stop = stop if last_id is None else min(stop, last_id + 1)
+            first = first_id(channel, group.state.stores[channel_id], start)
+            command = AddSubscriber(
+                subscription, outlet.session, first, stop_id=stop, credit=credit, confirms=confirms
+            )
+            if not (browse or channel.state.engine.needs_interest):
+                command = replace(command, is_selective=self._dispatch.follow(subscription))
+            elif not browse:
+                if (wanted := outlet.selector) is not None:
+                    refuse_costly(group.state, channel_id, wanted.text, selector=wanted)
+                command = self._waiting(command, channel_id, place, outlet=outlet, start=start)
+            group.do(channel_id, command)
+            opened = channel.state.subscribers[subscription]
+            return Opened(subscription, opened.cursor, stop, confirms=opened.confirms)
+
+        reads = isinstance(start, FromTime)
+        return await self._opened(subscription, channel_id, subscribe, reads=reads)
+
+    def _waiting(
+        self,
+        command: AddSubscriber,
+        channel_id: ChannelId,
+        place: str,
+        outlet: Outlet,
+        start: AnyStart,
+    ) -> AddSubscriber:
+        """``command`` where it matters who waits for what: the channel gives the subscriber what
+        its selector matches and nothing else (SEM J2), and what the one has missed whose place
+        it takes (SEM J5)."""
+        former = self._places.take(channel_id, place, command.subscription) if place else None
+        if former is not None:
+            self._numbers.pop(former, None)
+            self._dispatch.close(former)
+        wanted, outlet.selector = outlet.selector, None
+        text = wanted.text if wanted else ""
+        fields = asdict(replace(command, resumes=former, selector=text))
+        return AddKnownSubscriber(**fields, place=place, goes_on=isinstance(start, FromId))
+
+    def lose(self, subscription: int, arrived: Spans = ()) -> None:
+        """Note that the connection of a subscription is lost. What a durable's seat held goes back
+        at once (SEM D13); the place of a plain subscriber is kept for a while (SEM J5). ``arrived``
+        are events whose arrival it has reported and the core does not know yet."""
+        if subscription not in self._places:
+            self.detach(subscription)
+            return
+        channel_id = self._numbers.pop(subscription, None)
+        if channel_id is None:
+            return
+        self._dispatch.close(subscription)
+        self._shard.submit(RunCommand(channel_id, Disconnect(subscription, arrived)))
+
+    def forget_places(self) -> None:
+        """Forget places whose subscribers did not come back in time; called regularly."""
+        self._places.forget(self._shard.state.channels, self._numbers)
+
+    async def browse_durable(
+        self,
+        channel_id: ChannelId,
+        name: str,
+        outlet: Outlet,
+        credit: int,
+        *,
+        first_id: int = 0,
+        room: Room | None = None,
+    ) -> Opened:
+        """Deliver what is outstanding at a durable, in order; changes nothing (SEM D16)."""
+        subscription = self._dispatch.open(channel_id, outlet, room=room)
+
+        def browse(group: Group) -> Opened:
+            state = group.channel(channel_id).state
+            group.sweep(channel_id)
+            own = state.durable(name)
+            wanted = own.outstanding_spans(state.stored)
+            stop = wanted[-1].end if wanted else 0
+            command = AddSubscriber(
+                subscription,
+                outlet.session,
+                first_id,
+                stop_id=stop,
+                credit=credit,
+                only=wanted,
+                durable=own.name,
+            )
+            group.do(channel_id, command)
+            return Opened(subscription, first_id, stop)
+
+        return await self._opened(subscription, channel_id, browse)
+
+    async def _opened(
+        self,
+        subscription: int,
+        channel_id: ChannelId,
+        action: Callable[[Group], Opened],
+        *,
+        reads: bool = False,
+        chosen: tuple[Matching, Among] | None = None,
+    ) -> Opened:
+        self._numbers[subscription] = channel_id
+        try:
+            opened: Opened = await self._act(channel_id, action, reads=reads, chosen=chosen)
+        except BaseException:
+            self.detach(subscription)  # even if only the wait for the answer was cancelled
+            raise
+        return opened
+
+    def credit(
+        self,
+        subscription: int,
+        count: int,
+        next_id: int = 0,
+        *,
+        withdrawn: int = 0,
+        taken: int = 0,
+    ) -> None:
+        """``taken``: so many bytes are in the hands of the application."""
+        if channel_id := self._numbers.get(subscription):
+            has_room = bool(taken) and self._dispatch.taken(subscription, taken)
+            command = GrantCredit(
+                subscription, count, next_id, withdrawn=withdrawn, has_room=has_room
+            )
+            self._shard.submit(RunCommand(channel_id, command))
+
+    def arrived(self, subscription: int, spans: Spans, reply: Reply) -> None:
+        """A plain subscription's client has these (SEM J5)."""
+        if channel_id := self._numbers.get(subscription):
+            self._shard.submit(
+                RunCommand(channel_id, GrantCredit(subscription, 0, arrived=spans), reply)
+            )
+
+    # --- durables ------------------------------------------------------------------------
+
+    async def create_durable(
+        self,
+        channel_id: ChannelId,
+        name: str,
+        kind: str,
+        start: AnyStart,
+        selector: str,
+        *,
+        persistent: bool | None,
+        attributes: DurableAttributes = DURABLE_DEFAULTS,
+    ) -> DurableInfo:
+        name = durable_name(name)
+        reads = isinstance(start, FromTime)
+
+        def among(group: Group) -> IdSet:
+            channel = group.channel(channel_id)
+            first = first_id(channel, group.state.stores[channel_id], start)
+            return channel.state.stored.within(Span(first, channel.state.next_id))
+
+        matching = await self._matching_text(selector) if selector else None
+
+        def create(group: Group) -> DurableInfo:
+            channel = group.channel(channel_id)
+            group.sweep(channel_id)
+            first = first_id(channel, group.state.stores[channel_id], start)
+            matched: Spans = ()
+            if matching is not None:
+                refuse_costly(group.state, channel_id, selector, selector=matching.selector)
+                matched = matching.now(group, channel_id, among).spans
+            command = AddDurable(
+                name,
+                kind,
+                first,
+                selector=selector,
+                matched=matched,
+                persistent=persistent,
+                **asdict(attributes),
+            )
+            group.do(channel_id, command)
+            return self._info(channel, channel.state.durable(name))
+
+        chosen = None if matching is None else (matching, among)
+        info: DurableInfo = await self._act(channel_id, create, reads=reads, chosen=chosen)
+        _log.info("durable.created", name=info.name, channel=info.channel, type=info.type)
+        return info
+
+    async def delete_durable(self, channel_id: ChannelId, name: str) -> None:
+        def delete(group: Group) -> tuple[str, list[int]]:
+            state = group.channel(channel_id).state
+            durable = state.durable(durable_name(name))
+            seats = [seat.subscription for seat in durable.seats]
+            group.state.directory.patterns.refuse_removal(state.name, durable.name)
+            group.do(channel_id, RemoveDurable(name))
+            return state.name, seats
+
+        channel, seats = await self._shard.act(delete, sweeps=(channel_id,))
+        _log.info("durable.deleted", name=name, channel=channel)
+        self.ended(seats, NameDoesNotExist(f"durable {name} was deleted"))
+
+    async def unbind(self, channel_id: ChannelId, name: str) -> int:
+        """End all subscriptions of a durable, as if their clients had left (SEM D13, D14)."""
+
+        def unbind(group: Group) -> list[int]:
+            durable = group.channel(channel_id).state.durable(durable_name(name))
+            seats = [seat.subscription for seat in durable.seats]
+            for subscription in seats:
+                group.do(channel_id, Detach(subscription))
+            group.do(channel_id, GiveUpSeats(durable.name))
+            return seats
+
+        seats: list[int] = await self._shard.act(unbind, sweeps=(channel_id,))
+        self.ended(
+            seats,
+            DurableUnbound(
+                f"an administrator ended all subscriptions of durable {name}; its events went "
+                f"back to the durable: subscribe again to continue"
+            ),
+        )
+        return len(seats)
+
+    def ended(self, seats: list[int], reason: PenstockError) -> None:
+        self._dispatch.ended(seats, reason)
+        for subscription in seats:
+            self._numbers.pop(subscription, None)
+
+    async def durables(self, channel_id: ChannelId) -> list[DurableInfo]:
+        def look(group: Group) -> list[DurableInfo]:
+            channel = group.channel(channel_id)
+            group.sweep(channel_id)
+            durables = channel.state.durables
+            return [self._info(channel, durables[name]) for name in sorted(durables) if name]
+
+        infos: list[DurableInfo] = await self._shard.act(look, sweeps=(channel_id,))
+        return infos
+
+    async def durable(self, channel_id: ChannelId, name: str) -> DurableInfo:
+        def look(group: Group) -> DurableInfo:
+            channel = group.channel(channel_id)
+            group.sweep(channel_id)
+            return self._info(channel, channel.state.durable(name))
+
+        info: DurableInfo = await self._shard.act(look, sweeps=(channel_id,))
+        return info
+
+    def _info(self, channel: ChannelMachine, durable: Durable) -> DurableInfo:
+        return views.durable_info(channel.state, durable, self._clock.now_us())
+
+    async def attach(
+        self,
+        channel_id: ChannelId,
+        durable: str,
+        outlet: Outlet,
+        *,
+        window: int | None,
+        pull: bool,
+        auto_ack: bool = False,
+        sole: bool = False,
+        ack_timeout_ms: int = 0,
+        leased: bool = False,
+        place: str = "",
+        room: Room | None = None,
+    ) -> Opened:
+        """Take a seat at a durable, or become a reader of a queue (durable ``""``). A ``sole``
+        seat holds the durable as a whole, a ``leased`` one has events for its own time (SEM H1);
+        ``place`` identifies it on another connection. ``room`` bounds the bytes on their way to
+        it.
+
+        Raises ``DurableInUse``, ``InvalidArgument``.
+        """
+        wanted = outlet.selector
+        if sole and wanted is not None:
+            raise IllegalState("hold() takes no selector")
+        chooses = durable == READERS and wanted is not None
+        if chooses:
+            outlet.selector = None  # the queue itself applies the reader's selector
+        subscription = self._dispatch.open(channel_id, outlet, room=room)
+
+        def among(group: Group) -> IdSet:
+            state = group.channel(channel_id).state
+            return IdSet(state.durable(durable).outstanding_spans(state.stored))
+
+        matching = self._matching(wanted) if chooses and wanted is not None else None
+
+        def attach(group: Group) -> Opened:
+            state = group.channel(channel_id).state
+            group.sweep(channel_id)
+            own = state.durable(durable)
+            if wanted is not None and own.kind.stores_selector:
+                raise IllegalState(
+                    f"durable {durable} is {own.kind.name}: set its selector when you create it"
+                )
+            command = (TakeLease if leased else TakeSeat)(
+                own.name,
+                subscription,
+                outlet.session,
+                window=window,
+                pull=pull,
+                auto_ack=auto_ack,
+                sole=sole,
+                ack_timeout_ms=ack_timeout_ms,
+                place=place,
+            )
+            if matching is not None and wanted is not None:
+                refuse_costly(group.state, channel_id, wanted.text, selector=wanted)
+                matched = matching.now(group, channel_id, among).spans
+                command = replace(command, selector=wanted.text, matched=matched)
+            group.do(channel_id, command)
+            timeout_ms = state.seats[subscription][1].ack_timeout_ms
+            recalls, cumulative = own.recalls or timeout_ms > 0, own.kind.cumulative
+            return Opened(
+                subscription, recalls=recalls, cumulative=cumulative, ack_timeout_ms=timeout_ms
+            )
+
+        chosen = None if matching is None else (matching, among)
+        return await self._opened(subscription, channel_id, attach, chosen=chosen)
+
+    def recall_seen(self, subscription: int) -> None:
+        """The client of a subscription knows of a recall."""
+        if channel_id := self._numbers.get(subscription):
+            self._shard.submit(RunCommand(channel_id, ConfirmRecall(subscription)))
+
+    def demand(self, subscription: int, count: int) -> None:
+        if channel_id := self._numbers.get(subscription):
+            self._shard.submit(RunCommand(channel_id, SetDemand(subscription, count)))
+
+    def settle(
+        self,
+        subscription: int,
+        spans: Spans,
+        reply: Reply,
+        *,
+        roll_back: bool,
+        previous: bool,
+        delay_ms: int | None = None,
+    ) -> None:
+        """Acknowledge or roll back; answered once it is on disk."""
+        channel_id = self._numbers.get(subscription)
+        if channel_id is None:
+            reply(None, IllegalState(f"subscription {subscription} is not open"))
+            return
+        command: Ack | AckPrevious | RollBack
+        if previous and not roll_back:
+            command = AckPrevious(subscription, max((span.end for span in spans), default=0) - 1)
+        else:
+            command = Ack(subscription, spans)
+            if roll_back:
+                command = RollBack(subscription, spans, delay_ms=delay_ms)
+        self._shard.submit(RunCommand(channel_id, command, reply))
+
+    def _chosen(self, subscription: int) -> None:
+        """A selector that takes long was put to what comes next: it may be granted now."""
+        if channel_id := self._numbers.get(subscription):
+            self._shard.submit(RunCommand(channel_id, EndChoosing(subscription)))
+
+    def give_back(
+        self,
+        channel_id: ChannelId,
+        subscription: int,
+        spans: Spans,
+        reply: Reply,
+        *,
+        counted: bool,
+        elsewhere: bool = False,
+        delay_ms: int | None = None,
+    ) -> None:
+        """Give events back for another delivery: ``counted`` as one where the client has tried
+        them, to another client where they are wanted ``elsewhere``, and later with a delay."""
+        command = (RollBack if counted else Release)(subscription, spans, elsewhere, delay_ms)
+        self._shard.submit(RunCommand(channel_id, command, reply))
+
+    def grant(self, channel_id: ChannelId, holder: SeatHolder) -> None:
+        """Hand a seat what its holder has room for once the writer comes to it."""
+        self._shard.submit(GrantRoom(channel_id, holder))
+
+    # --- ends ----------------------------------------------------------------------------
+
+    def detach(self, subscription: int, reply: Reply | None = None) -> None:
+        """End a subscription; what it held goes back (SEM D13)."""
+        self._dispatch.close(subscription)
+        if (channel_id := self._numbers.pop(subscription, None)) is None:
+            if reply is not None:
+                reply(None, None)
+            return
+        command = Detach(subscription, self._keeps_seats)
+        self._shard.submit(RunCommand(channel_id, command, reply))
+
+    def keep_seats(self) -> None:
+        """Have seats wait for their sessions from now on (SEM N6): it is the realm that ends their
+        connections."""
+        self._keeps_seats = True
+
+    def await_seats(self) -> None:
+        """Sessions are taken again: they have from now on the time to come back."""
+        self._keeps_seats = False
+        self._shard.submit(RunAction(await_seats))
+
+    def stall(self, session: str, *, stalled: bool) -> None:
+        """A session's connection is full, or drained."""
+        for channel_id in self._dispatch.channels_of(session):
+            self._shard.submit(RunCommand(channel_id, StallSession(session, stalled)))
+
+    # --- purge and look-ups --------------------------------------------------------------
+
+    async def purge(
+        self,
+        channel_id: ChannelId,
+        first: int | None,
+        last: int | None,
+        selector: str,
+        *,
+        dry_run: bool = False,
+    ) -> int:
+        """Remove events; gives how many (SEM T9)."""
+
+        def among(group: Group) -> IdSet:
+            state = group.channel(channel_id).state
+            end = state.next_id if last is None else last + 1
+            return state.stored.within(Span(first or 0, end))
+
+        matching = await self._matching_text(selector) if selector else None
+
+        def purge(group: Group) -> int:
+            group.sweep(channel_id)
+            ids = among(group) if matching is None else matching.now(group, channel_id, among)
+            if dry_run:
+                return len(ids)
+            answer = group.do(channel_id, PurgeEvents(ids.spans)).answer
+            assert isinstance(answer, int), "a purge answers with a count"
+            return answer
+
+        chosen = None if matching is None else (matching, among)
+        return int(await self._act(channel_id, purge, chosen=chosen))
+
+    async def purge_durable(
+        self,
+        channel_id: ChannelId,
+        name: str,
+        first: int | None,
+        last: int | None,
+        selector: str,
+        *,
+        dry_run: bool = False,
+    ) -> int:
+        """Take events off what is outstanding at a durable; gives how many (SEM D)."""
+
+        def among(group: Group) -> IdSet:
+            state = group.channel(channel_id).state
+            end = state.next_id if last is None else last + 1
+            ids = IdSet(state.durable(durable_name(name)).outstanding_spans(state.stored))
+            return ids.within(Span(first or 0, end))
+
+        matching = await self._matching_text(selector) if selector else None
+
+        def purge(group: Group) -> int:
+            group.sweep(channel_id)
+            ids = among(group) if matching is None else matching.now(group, channel_id, among)
+            if dry_run:
+                return len(ids)
+            answer = group.do(channel_id, PurgeOutstanding(name, ids.spans)).answer
+            assert isinstance(answer, int), "a purge answers with a count"
+            return answer
+
+        chosen = None if matching is None else (matching, among)
+        return int(await self._act(channel_id, purge, chosen=chosen))
+
+    async def _matching_text(self, selector: str) -> Matching:
+        return self._matching(await self._dispatch.choosing.parse(selector))
+
+    def _matching(self, selector: Selector) -> Matching:
+        """A scan that applies a selector to stored events before the turn that acts."""
+        return Matching(selector, self._dispatch.choosing, self._shard, files=self._dispatch.files)
+
+    async def _act(
+        self,
+        channel_id: ChannelId,
+        action: Callable[[Group], Any],
+        *,
+        reads: bool = False,
+        chosen: tuple[Matching, Among] | None = None,
+    ) -> Any:
+        """Run ``action`` in order; with files open if it ``reads``, or behind a ``chosen`` scan."""
+        if chosen is not None:
+            matching, among = chosen
+            return await matching.act(channel_id, among, action)
+        if not reads:
+            return await self._shard.act(action, sweeps=(channel_id,))
+        return await with_open_files(self._shard, self._dispatch.files, channel_id, action=action)

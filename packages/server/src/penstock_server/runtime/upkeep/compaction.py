@@ -1,0 +1,531 @@
+"""Rewrites a channel's single file without its removed events, while traffic goes on (SEM S).
+
+The existing files are frozen: what is sealed meanwhile goes to a new one. Their live events are
+copied off the loop, and in one recorded step the copy takes their place. An event that leaves the
+channel during the copy is simply a removed event in the new file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import takewhile
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from msgspec import Struct
+
+from penstock_core.api.channels import Maintained
+from penstock_core.columns.files.growing_segment import (
+    Growth,
+    extended,
+    growing_name,
+    number_in,
+    started,
+)
+from penstock_core.columns.files.lean_columns import Needs, fitted_in, lean_image
+from penstock_core.columns.files.segments import (
+    SegmentImage,
+    SegmentIndex,
+    SegmentReader,
+    rows_of,
+    segment_name,
+)
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.columns.schema.shapes import NO_SLOTS, StructShape
+from penstock_core.ids.ids import IdSet
+from penstock_core.loggers import logger
+from penstock_core.messages.segments import Rewritten
+from penstock_core.vocabulary.compression import Compression
+from penstock_core.vocabulary.errors import (
+    Conflict,
+    Damaged,
+    IllegalState,
+    NameDoesNotExist,
+    StorageFailed,
+)
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.ports import Blobs, Offload
+from penstock_server.runtime.access.incidents import Incidents
+from penstock_server.runtime.store.channel_store import ChannelStore
+from penstock_server.runtime.store.file_names import FileNames
+from penstock_server.runtime.store.open_files import OpenFiles
+from penstock_server.runtime.store.sealed_file import Publishers, SealedFile, publishers_within
+from penstock_server.runtime.upkeep.backoff import RetryPauses
+from penstock_server.runtime.writer.group import Group
+from penstock_server.runtime.writer.shard import Shard
+
+SPINDLE_ROWS = 50_000
+"""Events in a file of a channel that wants a single one, where files do not grow."""
+COPY_BYTES = 16 << 20
+"""About as much is read, and written, at a time."""
+UNPACKED_ROW_BYTES = 128
+"""An event counts as at least so many bytes of that, however little it takes compressed."""
+JOINED_BYTES_MAX = 64 << 20
+"""Bytes of live events in a file that takes the place of several, where files do not grow."""
+ROUNDS_MAX = 4
+"""Most rounds that include what was sealed meanwhile; what is sealed after them stays in another
+file."""
+
+_log = logger("penstock.maintaining")
+
+
+RETRY_MAX_S = 30.0
+"""A disk that is free again is found within this time, however long it has refused."""
+
+
+class MaintenanceLimits(Struct, frozen=True):
+    dead_share: float = 0.5
+    """Maintenance starts when more than this share of a channel's files is dead ..."""
+    dead_bytes: int = 100 << 20
+    """... and at least this many bytes are."""
+    interval_s: float = 1.0
+    """Seconds between two searches for work."""
+    retry_s: float = 5.0
+    """Pause after the disk refused; twice as long after each time that follows ..."""
+    retry_max_s: float = RETRY_MAX_S
+    """... but not longer than this."""
+
+
+class Maintainer:
+    def __init__(
+        self,
+        shard: Shard,
+        blobs: Blobs,
+        files: OpenFiles,
+        offload: Offload,
+        limits: MaintenanceLimits,
+        incidents: Incidents,
+        *,
+        has_gaps: bool = False,
+    ) -> None:
+        self._incidents = incidents
+        self._shard = shard
+        self._blobs = blobs
+        self._files = files
+        self._offload = offload
+        self._limits = limits
+        self._has_gaps = has_gaps
+        """Whether files may hold events that nobody knows of: none is replaced (SEM S1)."""
+        self._backoff = RetryPauses(limits.retry_s, limits.retry_max_s)
+        self._busy: set[int] = set()
+        self._given_up: set[int] = set()
+        """Channels with a damaged file: for ``penstock store repair``."""
+
+    async def run(self) -> None:
+        """Rewrite files that need it until cancelled."""
+        state = self._shard.state
+        while True:
+            await asyncio.sleep(self._limits.interval_s)
+            worn, state.worn = state.worn, set()
+            for channel_id in map(ChannelId, sorted(worn)):
+                if channel_id in self._busy or self._incidents.is_aside("maintenance", channel_id):
+                    state.worn.add(channel_id)  # that may come to nothing
+                    continue
+                with self._incidents.barrier("maintenance", channel_id):
+                    state.worn.add(channel_id)  # until a look finds that it was done
+                    if self._is_due(channel_id):
+                        await self._try(channel_id)
+                    else:
+                        state.worn.discard(channel_id)
+
+    def _is_due(self, channel_id: ChannelId) -> bool:
+        channel = self._shard.state.channels.get(channel_id)
+        if channel is None or channel_id in self._given_up:
+            return False
+        storage, store = channel.state.definition.storage, self._shard.state.stores[channel_id]
+        if storage.events_per_spindle or not storage.auto_maintenance:
+            return False
+        if store.sealed_bytes < self._limits.dead_bytes:
+            return False
+        store.recount(channel.state.stored)
+        dead = store.dead_bytes
+        return (
+            dead >= self._limits.dead_bytes and dead > self._limits.dead_share * store.sealed_bytes
+        )
+
+    async def _try(self, channel_id: ChannelId) -> None:
+        try:
+            await self.maintain(channel_id)
+            self._backoff.succeeded()
+        except StorageFailed as failure:
+            _log.warning("maintenance.postponed", channel=channel_id, reason=str(failure))
+            await asyncio.sleep(self._backoff.failed())
+        except NameDoesNotExist:
+            return  # deleted meanwhile
+        except (Damaged, pa.ArrowException) as error:
+            self._given_up.add(channel_id)
+            _log.error("channel.not_maintained", channel=channel_id, reason=str(error))
+
+    async def maintain(self, channel_id: ChannelId, also: StructShape = NO_SLOTS) -> Maintained:
+        """Rewrite the files of a channel as one, without dead events and in the columns they
+        need, with room for those of ``also``; ids are kept.
+
+        On a channel of spindles or without files this does nothing and says so. Raises
+        ``IllegalState`` while it is under way already, ``Damaged`` (nothing is changed then) and
+        ``StorageFailed``.
+        """
+        channel = self._shard.state.channels.get(channel_id)
+        if channel is None:
+            raise NameDoesNotExist(f"channel number {channel_id} no longer exists")
+        if self._has_gaps:
+            raise Damaged(
+                f"{channel.state.name} is not maintained because the journal or a snapshot is "
+                f"damaged and files may hold unrecorded events; run penstock store repair"
+            )
+        state, store = channel.state, self._shard.state.stores[channel_id]
+        before = store.sealed_bytes
+        if state.type.home != "journal" or state.engine.merges:
+            reason = f"{state.name} has no segment files"
+            return Maintained(before, before, len(state.stored), reason=reason)
+        if rows := state.definition.storage.events_per_spindle:
+            reason = f"{state.name} is kept in files of {rows} events; empty files are deleted"
+            return Maintained(before, before, len(state.stored), reason=reason)
+        if not store.files:
+            return Maintained(0, 0, 0, reason=f"no event of {state.name} is in a file yet")
+        if channel_id in self._busy:
+            raise IllegalState(f"{state.name} is already being maintained")
+        kind = _Rewriting if self._blobs.grows else _Joining
+        return await self._alone(
+            channel_id, kind(self, channel_id, store, name=state.name, also=also), before
+        )
+
+    async def _alone(self, channel_id: ChannelId, work: _Rewriting, before: int) -> Maintained:
+        """Do the ``work``; nothing else is done to the channel's files meanwhile."""
+
+        def release() -> None:
+            self._busy.discard(channel_id)
+            work.thaw()
+
+        self._busy.add(channel_id)
+        with released_behind(self._shard, release):
+            return await work.run(before)
+
+
+class _Rewriting:
+    """The maintenance of one channel."""
+
+    def __init__(
+        self,
+        owner: Maintainer,
+        channel_id: ChannelId,
+        store: ChannelStore,
+        name: str,
+        also: StructShape,
+    ) -> None:
+        self._shard = owner._shard
+        self._blobs = owner._blobs
+        self._files = owner._files
+        self._offload = owner._offload
+        self._channel_id = channel_id
+        self._name = name
+        self._store = store
+        self._columns = store.columns
+        self._needs = Needs(store.columns)
+        self._also = also
+        self._schema = store.columns
+        """The schema of the copy."""
+        self._copied: list[SealedFile] = []
+        state = owner._shard.state.channels[channel_id].state
+        self._compression = state.definition.storage.compression
+        self._copy = FileCopy(
+            owner._blobs,
+            owner._offload,
+            store.folder(name, channel_id),
+            compression=self._compression,
+        )
+
+    async def run(self, before: int) -> Maintained:
+        switched: bool | None = False
+        try:
+            for file in self._freeze():
+                await self._each(file, self._look)
+            self._schema = self._needs.open_schema(self._also)
+            self._copy.note = self._columns.note(self._schema.arrow)
+            for _ in range(ROUNDS_MAX):
+                files = list(takewhile(self._knows, self._freeze()))
+                if not files:
+                    break
+                for file in files:
+                    await self._each(file, self._add)
+                    self._copied.append(file)
+            switched = None  # whoever is cancelled now does not learn which files the channel has
+            switched = await self._shard.act(self._switch)
+        finally:
+            if switched is False and self._copy.name:
+                # A cancellation has to get out, whatever the disk does: otherwise nothing would
+                # end. The file that is left has no fact, so the next start removes it.
+                with suppress(StorageFailed):
+                    await self._blobs.delete(self._copy.name)
+        if not switched:
+            raise NameDoesNotExist(f"channel number {self._channel_id} was deleted in the meantime")
+        for file in self._copied:
+            self._files.close(file)
+            await self._blobs.delete(file.name)
+        events = self._copy.index.rows if self._copy.index else 0
+        _log.info("channel.maintained", channel=self._channel_id, before=before, events=events)
+        return Maintained(before, self._store.sealed_bytes, events)
+
+    def thaw(self) -> None:
+        """Let the channel's files grow again."""
+        for file in self._store.files:
+            file.is_frozen = False
+
+    def _uncopied(self) -> list[SealedFile]:
+        return [file for file in self._store.files if file not in self._copied]
+
+    def _freeze(self) -> Sequence[SealedFile]:
+        """Freeze the existing files: nothing is appended to them from now on."""
+        files = self._uncopied()
+        for file in files:
+            file.is_frozen = True
+        return files
+
+    def _knows(self, file: SealedFile) -> bool:
+        """Whether all columns of a file were the channel's when this began, and the copy has those
+        beside the properties: a file that has others stays a file of its own."""
+        theirs = ChannelSchema.of_file(file.index.schema).arrow
+        beside = ChannelSchema.from_bytes(file.index.schema).names - {"properties"}
+        return self._columns.grown(theirs) is self._columns and beside <= self._schema.names
+
+    async def _look(self, batches: list[pa.RecordBatch]) -> None:
+        """Note which columns these batches need."""
+        await self._offload(lambda: self._needs.add_all(batches))
+
+    async def _add(self, batches: list[pa.RecordBatch]) -> None:
+        schema, columns = self._schema, self._columns
+        await self._copy.add(await self._offload(lambda: fitted_in(batches, schema, columns)))
+
+    async def _each(
+        self, file: SealedFile, work: Callable[[list[pa.RecordBatch]], Awaitable[None]]
+    ) -> None:
+        """Apply ``work`` to the live events of a file, some at a time. Each of its batches is
+        verified, because the file will be deleted."""
+        buffer = await self._blobs.get(file.name)
+        reader = SegmentReader(buffer, file.index, name=file.name)
+        at = 0
+        while at < len(file.index.batches):
+            end, size = at, 0
+            while end < len(file.index.batches) and size < COPY_BYTES:
+                place = file.index.batches[end]
+                size += max(place.length, place.rows * UNPACKED_ROW_BYTES)
+                end += 1
+            wanted = [self._live(file, number) for number in range(at, end)]
+            try:
+                batches = await self._offload(partial(_rows, reader, at, wanted))
+            except Damaged as error:
+                self._store.keep_damaged(file, str(error))
+                error.add_note("`penstock store repair` sets damaged events aside")
+                raise
+            if batches:
+                await work(batches)
+            at = end
+
+    def _live(self, file: SealedFile, batch: int) -> IdSet:
+        """The ids of one batch that are on the channel now."""
+        channel = self._shard.state.channels.get(self._channel_id)
+        if channel is None:
+            raise NameDoesNotExist(f"channel number {self._channel_id} was deleted in the meantime")
+        live = channel.state.stored.within(file.index.batches[batch].span)
+        live.remove_all(channel.state.volatile)
+        live.remove_all(self._store.late)
+        return live
+
+    def _publishers(self, files: Sequence[SealedFile]) -> Publishers:
+        """Who has published what is left of these files."""
+        ids = self._shard.state.channels[self._channel_id].state.stored
+        parts = [
+            part
+            for file in files
+            for part in publishers_within(file.publishers, ids.within(file.span))
+        ]
+        return _joined(parts)
+
+    def _switch(self, group: Group) -> bool:
+        """Put the copy in the place of the files that it was made from."""
+        if group.state.stores.get(self._channel_id) is not self._store:
+            return False
+        names = tuple(file.name for file in self._copied)
+        fact = Rewritten(names)
+        if index := self._copy.index:
+            encoded = msgspec.msgpack.encode(index)
+            fact = Rewritten(
+                names, self._copy.name, encoded, publishers=self._publishers(self._copied)
+            )
+        group.realm_fact(self._channel_id, fact)
+        return True
+
+
+class _Joining(_Rewriting):
+    """Maintenance where files do not grow: neighbouring files that are sparse become one new file,
+    as large as a spindle at most."""
+
+    async def run(self, before: int) -> Maintained:
+        channel = self._shard.state.channels[self._channel_id]
+        self._store.recount(channel.state.stored)
+        for files in _neighbours(self._store.files):
+            for file in files:
+                file.is_frozen = True
+            await self._join(files)
+        events = sum(file.live for file in self._store.files)
+        _log.info("channel.maintained", channel=self._channel_id, before=before, events=events)
+        return Maintained(before, self._store.sealed_bytes, events)
+
+    async def _join(self, files: Sequence[SealedFile]) -> None:
+        found: list[pa.RecordBatch] = []
+        names, image = tuple(file.name for file in files), None
+
+        async def take(batches: list[pa.RecordBatch]) -> None:
+            found.extend(batches)
+
+        for file in files:
+            await self._each(file, take)
+        name = ""
+        if found:
+            made = partial(lean_image, found, self._store.columns, self._compression)
+            image = await self._offload(made)
+            folder = self._store.folder(self._name, self._channel_id)
+            file_names = self._shard.state.file_names
+            name = await put_segment(self._blobs, file_names, folder, image=image)
+        if not await self._shard.act(partial(self._replace, files, names, name, image)):
+            if name:
+                await self._blobs.delete(name)
+            raise NameDoesNotExist(f"channel number {self._channel_id} was deleted in the meantime")
+        for file in files:
+            self._files.close(file)
+            await self._blobs.delete(file.name)
+
+    def _replace(
+        self,
+        files: Sequence[SealedFile],
+        names: tuple[str, ...],
+        name: str,
+        image: SegmentImage | None,
+        group: Group,
+    ) -> bool:
+        if group.state.stores.get(self._channel_id) is not self._store:
+            return False
+        fact = Rewritten(names, grows=False)
+        if image is not None:
+            encoded, publishers = msgspec.msgpack.encode(image.index), self._publishers(files)
+            fact = Rewritten(names, name, encoded, publishers=publishers, grows=False)
+        group.realm_fact(self._channel_id, fact)
+        return True
+
+
+def _neighbours(files: Sequence[SealedFile]) -> list[list[SealedFile]]:
+    """The files to be joined, those for one new file together: it is not too large, and it has less
+    in it than they have."""
+    found: list[list[SealedFile]] = []
+    rows = size = 0
+    for file in files:
+        bytes_left = file.index.size - file.dead_bytes
+        if not found or rows + file.live > SPINDLE_ROWS or size + bytes_left > JOINED_BYTES_MAX:
+            found.append([])
+            rows = size = 0
+        found[-1].append(file)
+        rows, size = rows + file.live, size + bytes_left
+    return [
+        own for own in found if len(own) > 1 or any(file.live < file.index.rows for file in own)
+    ]
+
+
+@contextmanager
+def released_behind(shard: Shard, release: Callable[[], None]) -> Iterator[None]:
+    """Call ``release`` at the end; where whoever waits is cancelled, behind all that was asked.
+
+    A fact about files may be on its way then, and is recorded all the same. Whoever works on the
+    same files before that writes the same events again, learns that they are there already, and
+    deletes the file that has them.
+    """
+    try:
+        yield
+    except asyncio.CancelledError:
+        shard.behind(release)
+        raise
+    except BaseException:
+        release()
+        raise
+    release()
+
+
+async def put_segment(blobs: Blobs, file_names: FileNames, folder: str, image: SegmentImage) -> str:
+    """Store a segment, and give its name; where a file of an unfinished sealing is in the way,
+    beside it."""
+    plain = segment_name(folder, image.index.first_id, image.index.end_id)
+    name = file_names.segment(plain)
+    try:
+        await blobs.put(name, image.chunks)
+    except Conflict:
+        plain = f"{plain.removesuffix('.arrow')}.{image.index.checksum:016x}.arrow"
+        name = file_names.segment(plain)
+        await blobs.put(name, image.chunks)
+    return name
+
+
+class FileCopy:
+    """A file of a channel that is being made, some batches at a time."""
+
+    def __init__(
+        self, blobs: Blobs, offload: Offload, folder: str, compression: Compression
+    ) -> None:
+        self._compression: Compression = compression
+        self._blobs = blobs
+        self._offload = offload
+        self._folder = folder
+        self.name = ""
+        self.index: SegmentIndex | None = None
+        self._tail: Any = b""
+        self.note: dict[bytes, bytes] | None = None
+        """Metadata of its schema."""
+
+    async def add(self, batches: list[pa.RecordBatch]) -> None:
+        """Append these; on disk on return."""
+        index, tail, compression = self.index, self._tail, self._compression
+        if index is None:
+            growth: Growth = await self._offload(
+                lambda: started(batches, note=self.note, compression=compression)
+            )
+            self.name = await new_file(self._blobs, self._folder, growth)
+        else:
+            growth = await self._offload(
+                lambda: extended(index, tail, batches, compression=compression)
+            )
+            await self._blobs.extend(self.name, growth.at, growth.chunks)
+        self.index, self._tail = growth.index, growth.chunks[-1]
+
+
+async def new_file(blobs: Blobs, folder: str, growth: Growth) -> str:
+    """Store a new file that will grow, under a name no file of the channel has; gives it."""
+    found = await blobs.list(f"segments/{folder}/")
+    number = max((number_in(info.name) for info in found), default=0)
+    while True:
+        number += 1
+        name = growing_name(folder, number)
+        try:
+            await blobs.put(name, growth.chunks)
+        except Conflict:
+            continue  # another change was faster
+        return name
+
+
+def _rows(reader: SegmentReader, first: int, wanted: Sequence[IdSet]) -> list[pa.RecordBatch]:
+    """The wanted rows of the batches from ``first`` on."""
+    found = []
+    for number, ids in enumerate(wanted, first):
+        batch = reader.batch(number)
+        if ids:
+            found.append(rows_of(batch, ids.spans))
+    return found
+
+
+def _joined(parts: Sequence[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
+    found: dict[str, IdSet] = {}
+    for publisher, spans in parts:
+        ids = found.setdefault(publisher, IdSet())
+        for span in spans:
+            ids.add(span)
+    return tuple((publisher, ids.spans) for publisher, ids in found.items())

@@ -1,0 +1,609 @@
+"""Moving events from the journal into segment files, and cutting the journal behind them.
+
+Sealing writes every byte a second time, in large batches and off the loop, so that plain Arrow
+readers, Spark among them, can map events without asking the realm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+
+import msgspec
+import pyarrow as pa
+from msgspec import Struct
+from xxhash import xxh3_64_intdigest
+
+from penstock_core.columns.files.growing_segment import (
+    Growth,
+    end_of_batches,
+    extended,
+    has_its_tail,
+    mended_tail,
+)
+from penstock_core.columns.files.lean_columns import fitted_in
+from penstock_core.columns.files.segments import (
+    SegmentImage,
+    SegmentIndex,
+    SegmentReader,
+)
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.garbage import FreedMemory, uncollected
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.loggers import logger
+from penstock_core.messages.segments import Extended, Sealed, SegmentDropped
+from penstock_core.vocabulary.compression import Compression
+from penstock_core.vocabulary.errors import (
+    Conflict,
+    Damaged,
+    IllegalState,
+    NameDoesNotExist,
+    StorageFailed,
+)
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.ports import Blobs, Buffer, Journal, Offload
+from penstock_server.runtime.delivery.delivery import Dispatch
+from penstock_server.runtime.store.channel_store import ChannelStore
+from penstock_server.runtime.store.file_names import SNAPSHOTS, snapshot_stem
+from penstock_server.runtime.store.merge_store import MergeStore
+from penstock_server.runtime.store.open_files import CACHE_BYTES_MAX
+from penstock_server.runtime.store.records import FactRecord, encode_block
+from penstock_server.runtime.store.sealed_file import Publishers, SealedFile
+from penstock_server.runtime.store.tail_batch import TailBatch
+from penstock_server.runtime.upkeep.backoff import RetryPauses
+from penstock_server.runtime.upkeep.compaction import (
+    RETRY_MAX_S,
+    SPINDLE_ROWS,
+    Maintainer,
+    MaintenanceLimits,
+    new_file,
+    put_segment,
+    released_behind,
+)
+from penstock_server.runtime.upkeep.regular_work import ENDS, run_again
+from penstock_server.runtime.upkeep.sealed_rows import NewRows, image_of, publishers_of
+from penstock_server.runtime.upkeep.snapshot_image import made_beside
+from penstock_server.runtime.writer.group import Group
+from penstock_server.runtime.writer.shard import Shard
+
+FREED_BYTES_MIN = 1 << 20
+"""Bytes of the journal worth a snapshot after a purge or deletion, or for maintenance."""
+
+FEW_BLOCKS = 50
+"""So many blocks behind a snapshot are read by the next owner in less time than another snapshot
+takes."""
+
+UNSEALABLE_BYTES_MAX = 64 << 20
+"""Bytes of unsealed events above which a channel that cannot be sealed accepts no more."""
+
+SEALING, SNAPSHOTTING, DROPPING = "sealing", "snapshots", "dropping files"
+
+_log = logger("penstock.sealing")
+
+
+class SealingLimits(Struct, frozen=True):
+    segment_bytes_max: int = 64 << 20
+    """A segment is closed above this, however few events it has."""
+    journal_bytes_max: int = 256 << 20
+    """A snapshot is taken, and the journal cut, above this."""
+    snapshot_blocks_max: int = 10_000
+    """On a storage engine a snapshot is taken after this many blocks, too, because a start asks for
+    each block behind it ..."""
+    snapshot_interval_s: float = 60.0
+    """... and after this time, if anything has happened."""
+    snapshot_tail_bytes_max: int = 1 << 20
+    """A channel with more than this unsealed is sealed before a snapshot, not copied into it."""
+    interval_s: float = 0.25
+    """Seconds between two searches for work."""
+    retry_s: float = 5.0
+    """Pause after the disk refused; twice as long after each time that follows ..."""
+    retry_max_s: float = RETRY_MAX_S
+    """... but not longer than this."""
+    remade_bytes_max: int = 64 << 20
+    """A single file up to this size is written anew when its channel gets more columns; a larger
+    one stays as it is, and a further file begins."""
+    cache_bytes_max: int = CACHE_BYTES_MAX
+    """Bytes of files kept open for reading."""
+    maintenance: MaintenanceLimits = MaintenanceLimits()
+
+
+class Sealer:
+    def __init__(
+        self,
+        shard: Shard,
+        journal: Journal,
+        blobs: Blobs,
+        dispatch: Dispatch,
+        offload: Offload,
+        limits: SealingLimits,
+        *,
+        snapshot: int,
+        unsealed_bytes_max: int,
+        keeps_journal: bool = False,
+    ) -> None:
+        """Publishers wait above ``unsealed_bytes_max``."""
+        self._shard = shard
+        self._unsealed_bytes_max = unsealed_bytes_max
+        self._journal = journal
+        self._blobs = blobs
+        self._files = dispatch.files
+        self._lease = dispatch.lease
+        self._offload = offload
+        self._limits = limits
+        self._snapshot = snapshot
+        """The sequence of the block that the newest snapshot includes; 0: there is none."""
+        self._keeps_journal = keeps_journal
+        """Whether there are gaps in what is known: no snapshot hides them, and no block is cut,
+        before somebody has looked at it (SEM S1)."""
+        self._names = shard.state.file_names
+        self._snapshot_s = 0.0
+        """When the newest snapshot of this run was taken, or the run began, by the loop's clock."""
+        self._covered_s = 0.0
+        """When a snapshot that was written included everything, or the run began."""
+        self._is_prepared = False
+        """Whether a snapshot was taken for the end of this run."""
+        self._taking = asyncio.Lock()
+        """One snapshot is taken at a time."""
+        self._covered_bytes = 0
+        self._image_bytes = 0
+        """Bytes of the newest snapshot of this run: the cost of freeing some of the journal."""
+        self._incidents = dispatch.incidents
+        self.unsealable_bytes = 0
+        """Bytes of events of channels that cannot be sealed, up to the limit for all unsealed ones:
+        other publishers do not wait for these."""
+        self._backoff = RetryPauses(limits.retry_s, limits.retry_max_s)
+        self._freed = FreedMemory()
+        self._freed.bytes = journal.info().size  # a recovery has read it
+        self._busy: dict[int, asyncio.Event] = {}
+        """Channels that are being sealed, and what is set when they are no more; a channel is
+        sealed by one task at a time."""
+        self.maintainer = Maintainer(
+            shard,
+            blobs,
+            dispatch.files,
+            offload=offload,
+            limits=limits.maintenance,
+            incidents=dispatch.incidents,
+            has_gaps=keeps_journal,
+        )
+
+    async def run(self) -> None:
+        """Seal and maintain what is due until cancelled. A full disk is reported, and tried again
+        later. A channel that cannot be sealed is an incident, and set aside."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(run_again(self._incidents, SEALING, self._run))
+            group.create_task(run_again(self._incidents, "maintenance", self.maintainer.run))
+
+    async def _run(self) -> None:
+        self._snapshot_s = self._covered_s = asyncio.get_running_loop().time()
+        while True:
+            await asyncio.sleep(self._limits.interval_s)
+            try:
+                await self._look()
+                self._backoff.succeeded()
+            except StorageFailed as failure:
+                _log.warning("sealing.postponed", reason=str(failure))
+                await asyncio.sleep(self._backoff.failed())
+
+    async def _look(self) -> None:
+        numbers, self._shard.changed = self._shard.changed, set()
+        try:
+            for channel_id in map(ChannelId, sorted(numbers)):
+                while await self._seal(channel_id):
+                    pass
+            await self._drop_empty(numbers)
+        except BaseException:
+            self._shard.changed |= numbers
+            raise
+        self._shard.changed.update(each for each in numbers if self._waits(ChannelId(each)))
+        self._note_unsealable()
+        if self.is_behind:
+            await self._catch_up()
+        if not self._incidents.is_aside(SNAPSHOTTING, None):
+            await self._reporting(self._snapshot_when_due)
+        if self._freed.is_worth_it(self._journal.info().size):
+            await self._offload(self._freed.give_back)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether publishers wait for the sealing."""
+        return self._sealable_bytes > self._unsealed_bytes_max
+
+    @property
+    def _sealable_bytes(self) -> int:
+        return self._shard.state.meter.waiting_bytes - self.unsealable_bytes
+
+    async def _catch_up(self) -> None:
+        """Seal the channels with the most to seal, although none fills a segment, so that
+        publishers go on: many channels with little each may be what they wait for."""
+        stores = self._shard.state.stores
+        sizes = {number: store.meter.waiting_bytes for number, store in stores.items()}
+        for number in sorted(sizes, key=sizes.__getitem__, reverse=True):
+            if self._sealable_bytes <= self._unsealed_bytes_max // 2 or not sizes[number]:
+                return
+            await self._seal(ChannelId(number), everything=True)
+
+    async def _snapshot_when_due(self) -> None:
+        await self.snapshot_above(self._limits.journal_bytes_max)
+        if self._names.epoch and self._is_long_ago():
+            await self._snapshot_unless_gaps()
+        if self._shard.state.freed_bytes >= max(FREED_BYTES_MIN, self._image_bytes):
+            await self.snapshot_above(FREED_BYTES_MIN)
+            self._shard.state.freed_bytes = 0
+
+    def _note_unsealable(self) -> None:
+        """Note which channels accept no more events, because too many of them wait in memory for
+        a sealing that fails."""
+        sizes = {
+            channel_id: self._unsealed_bytes(channel_id)
+            for channel_id in self._incidents.channels_of(SEALING)
+        }
+        self.unsealable_bytes = sum(sizes.values())
+        self._shard.state.unsealable = {
+            channel_id: size for channel_id, size in sizes.items() if size > UNSEALABLE_BYTES_MAX
+        }
+
+    async def _reporting(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Take snapshots that ``work`` finds to be due. Where that fails, the channels are reported
+        whose state cannot be written; sealing goes on, and the journal is not cut."""
+        try:
+            await work()
+        except ENDS:
+            raise
+        except StorageFailed:
+            raise
+        except Exception as failure:  # noqa: BLE001  it is logged as an incident
+            await self._report_snapshot(failure)
+
+    async def _report_snapshot(self, failure: Exception) -> None:
+        is_found = False
+        for channel_id in list(self._shard.state.channels):
+            if (channel := self._shard.state.channels.get(channel_id)) is None:
+                continue
+            try:
+                encode_block(0, [FactRecord(channel_id, channel.snapshot())], ())
+            except Exception as own:  # noqa: BLE001  it is logged as an incident
+                self._incidents.report(SNAPSHOTTING, own, channel_id)
+                is_found = True
+            await asyncio.sleep(0)
+        if not is_found:
+            self._incidents.report(SNAPSHOTTING, failure)
+
+    async def snapshot_above(self, size: int) -> None:
+        """Take a snapshot if the journal has more bytes that none covers."""
+        if self._journal.info().size - self._covered_bytes > size and not self._keeps_journal:
+            await self.snapshot()
+
+    async def prepare_the_end(self) -> None:
+        """Take snapshots for the owner that is to go on, so that the end need not take one. Two of
+        them: the journal goes back to the older one, and the next owner reads all of it."""
+        if self._names.epoch:
+            await self._reporting(self._snapshot_unless_gaps)
+            await self._reporting(self._snapshot_unless_gaps)
+            self._is_prepared = True
+
+    async def snapshot_at_the_end(self, size: int) -> None:
+        """Take the last snapshot of this run: where another owner is to go on, of all that is new
+        unless that is little, else if there is more than so many bytes of it."""
+        await self._reporting(partial(self._snapshot_at_the_end, size))
+
+    async def _snapshot_at_the_end(self, size: int) -> None:
+        if self._names.epoch:
+            if not self._is_prepared or self._shard.tail - self._snapshot > FEW_BLOCKS:
+                await self._snapshot_unless_gaps()
+        else:
+            await self.snapshot_above(size)
+
+    async def _snapshot_unless_gaps(self) -> None:
+        if not self._keeps_journal:
+            await self.snapshot()
+
+    def _is_long_ago(self) -> bool:
+        """Whether too many blocks, or too much time, came after the newest snapshot."""
+        blocks = self._shard.tail - self._snapshot
+        passed_s = asyncio.get_running_loop().time() - self._snapshot_s
+        return blocks > 0 and (
+            blocks >= self._limits.snapshot_blocks_max
+            or passed_s >= self._limits.snapshot_interval_s
+        )
+
+    def unsealed_s(self) -> float:
+        """For how long no snapshot has included what was stored last; 0: the newest does."""
+        if self._shard.tail == self._snapshot:
+            return 0.0
+        return max(0.0, asyncio.get_running_loop().time() - self._covered_s)
+
+    async def free_journal(self) -> None:
+        """Trim blocks that are not needed any more, if they are worth a snapshot."""
+        await self.snapshot_above(FREED_BYTES_MIN)
+
+    def _waits(self, channel_id: ChannelId) -> bool:
+        """Whether there is to be another look: something else has the channel's files now."""
+        store = self._shard.state.stores.get(channel_id)
+        frozen = store is not None and any(file.is_frozen for file in store.files)
+        is_aside = self._incidents.is_aside(SEALING, channel_id)
+        return frozen or is_aside or channel_id in self._busy
+
+    async def _seal(self, channel_id: ChannelId, *, everything: bool = False) -> bool:
+        """Seal the oldest unsealed events of a channel if they fill a segment."""
+        if channel_id in self._busy or self._incidents.is_aside(SEALING, channel_id):
+            return False
+        self._busy[channel_id] = asyncio.Event()
+        with released_behind(self._shard, lambda: self._busy.pop(channel_id).set()):
+            with self._incidents.barrier(SEALING, channel_id):
+                return await self._try_seal(channel_id, everything=everything)
+            return False  # its events are safe in the journal
+
+    async def _try_seal(self, channel_id: ChannelId, *, everything: bool) -> bool:
+        channel = self._shard.state.channels.get(channel_id)
+        if channel is None or channel.state.type.home != "journal":
+            return False
+        store = self._shard.state.stores[channel_id]
+        storage = channel.state.definition.storage
+        rows_max, compression = storage.events_per_spindle, storage.compression
+        if not self._blobs.grows:
+            rows_max = rows_max or SPINDLE_ROWS
+        due = store.unsealed(rows_max or 1 << 40, self._limits.segment_bytes_max)
+        if due is None and everything and (rest := store.all_unsealed()):
+            due = rest[-1].end, rest
+        if due is None:
+            return False
+        end, pieces = due
+        self._freed.bytes += sum([len(piece.body) for piece in pieces])
+        began = store.sealed_through
+        wanted = channel.state.stored.within(Span(max(pieces[0].first, began), end))
+        wanted.remove_all(channel.state.volatile)
+        folder = store.folder(channel.state.name, channel_id)
+        if not wanted and len(channel.state.stored) == len(channel.state.passing):
+            return False  # nothing of this channel goes to disk (SEM J4)
+        fact: Sealed | Extended = Sealed(end)
+        if wanted and rows_max:
+            fact = await self._into_spindle(
+                folder, store, end, pieces=pieces, wanted=wanted, compression=compression
+            )
+        elif wanted:
+            made = partial(NewRows.of, pieces, wanted, store.columns, compression)
+            added = await self._offload(made)
+            if await self._is_remade(channel_id, store, added):
+                return True
+            fact = await self._into_single_file(folder, store, end, added=added)
+        recorded = await self._shard.act(
+            lambda group: _record_sealed(group, channel_id, fact, began=began)
+        )
+        if isinstance(fact, Sealed) and fact.name and not recorded:
+            await self._blobs.delete(fact.name)  # the channel was deleted meanwhile
+        _log.debug("channel.sealed", channel=channel.state.name, through=end, events=len(wanted))
+        return bool(recorded)
+
+    async def _into_spindle(
+        self,
+        folder: str,
+        store: ChannelStore,
+        end: int,
+        pieces: list[TailBatch],
+        wanted: IdSet,
+        compression: Compression,
+    ) -> Sealed:
+        columns = store.columns
+
+        def made() -> tuple[SegmentImage, Publishers]:
+            image = image_of(pieces, wanted, columns, compression=compression)
+            return image, publishers_of(pieces, wanted)
+
+        image, publishers = await self._offload(made)
+        name = await put_segment(self._blobs, self._names, folder, image=image)
+        index = msgspec.msgpack.encode(image.index)
+        return Sealed(end, name, index, publishers=publishers)
+
+    async def _into_single_file(
+        self, folder: str, store: ChannelStore, end: int, added: NewRows
+    ) -> Sealed | Extended:
+        """Add to the newest file, or begin one: the first, or one with more columns."""
+        columns, publishers = added.columns, added.publishers
+        file = store.files[-1] if store.files else None
+        if file is not None and file.grows and added.fits(file) and not file.is_frozen:
+            physical = ChannelSchema.from_bytes(file.index.schema)
+            try:
+                batches = await self._offload(lambda: fitted_in(added.batches, physical, columns))
+                return await self._grow(file, end, batches, rows=added)
+            except (Damaged, NameDoesNotExist) as error:
+                file.is_frozen = True  # its own events are where they are
+                _log.error("segment.not_extended", name=file.name, reason=str(error))
+        before = file.index.schema if file is not None else b""
+        growth = await self._offload(lambda: added.started(before))
+        name = await new_file(self._blobs, folder, growth)
+        return Sealed(
+            end, name, msgspec.msgpack.encode(growth.index), publishers=publishers, grows=True
+        )
+
+    async def _grow(
+        self, file: SealedFile, end: int, batches: list[pa.RecordBatch], rows: NewRows
+    ) -> Extended:
+        data = await self._blobs.get(file.name)
+        growth: Growth = await self._offload(
+            partial(_growth, data, file.index, batches, rows.compression)
+        )
+        await self._blobs.extend(file.name, growth.at, growth.chunks)
+        added = msgspec.msgpack.encode(growth.added)
+        size, checksum = growth.index.size, growth.index.checksum
+        return Extended(
+            end, file.name, size, checksum=checksum, batches=added, publishers=rows.publishers
+        )
+
+    async def _is_remade(self, channel_id: ChannelId, store: ChannelStore, added: NewRows) -> bool:
+        """Whether a small file was rewritten with the channel's new columns. A large one stays, and
+        a new file is begun, so that a new column costs a bounded amount of writing."""
+        if len(store.files) != 1 or store.sealed_bytes > self._limits.remade_bytes_max:
+            return False
+        file = store.files[0]
+        if not file.grows or file.is_frozen or added.fits(file):
+            return False
+        try:
+            await self.maintainer.maintain(channel_id, added.shape)
+        except (Damaged, IllegalState):
+            return False
+        return not store.files or added.fits(store.files[-1])
+
+    async def _drop_empty(self, numbers: Iterable[int]) -> None:
+        state = self._shard.state
+        for channel_id in map(ChannelId, numbers):
+            if channel_id not in state.channels:  # deleted meanwhile
+                continue
+            if self._incidents.is_aside(DROPPING, channel_id):
+                self._shard.changed.add(channel_id)
+                continue
+            with self._incidents.barrier(DROPPING, channel_id):
+                await self._drop_empty_of(channel_id)
+
+    async def _drop_empty_of(self, channel_id: ChannelId) -> None:
+        state = self._shard.state
+        store = state.stores[channel_id]
+        store.recount(state.channels[channel_id].state.stored)
+        for file in store.empty_files():
+            if reason := await self._damage(file):
+                store.keep_damaged(file, reason)
+                _log.error("segment.kept", name=file.name, reason=reason)
+            else:
+                await self._drop(channel_id, file)
+
+    async def _damage(self, file: SealedFile) -> str:
+        """Describe the damage of a file; its events may have left because they were unreadable."""
+        try:
+            data = await self._blobs.get(file.name)
+        except NameDoesNotExist:
+            return ""
+        reader = SegmentReader(data, file.index, name=file.name)
+        if found := await self._offload(reader.check):
+            return f"{found[0]}; it is kept"
+        whole = file.grows or (
+            await self._offload(lambda: xxh3_64_intdigest(data)) == file.index.checksum
+        )
+        return "" if whole else f"{file.name} fails its checksum; it is kept"
+
+    async def _drop(self, channel_id: ChannelId, file: SealedFile) -> None:
+        fact = SegmentDropped(file.name)
+        await self._shard.act(lambda group: _record(group, channel_id, fact))
+        self._files.close(file)
+        await self._blobs.delete(file.name)
+        _log.debug("segment.dropped", name=file.name)
+
+    async def snapshot(self) -> None:
+        """Write the whole state down and cut the journal behind it."""
+        async with self._taking:
+            await self._take_snapshot()
+
+    async def _take_snapshot(self) -> None:
+        for channel_id in map(ChannelId, list(self._shard.state.stores)):
+            if self._is_large(channel_id):
+                await self._seal_if_large(channel_id)
+        sequence, image_of_now = await self._shard.act(self._image, first=True, sweeps=())
+        merge_stores = {
+            channel_id: [file.name for file in store.files]
+            for channel_id, store in self._shard.state.stores.items()
+            if isinstance(store, MergeStore) and store.files
+        }
+        self._snapshot_s = covered_s = asyncio.get_running_loop().time()
+        if sequence == self._snapshot:
+            self._covered_s = covered_s
+            return  # nothing has happened since
+        # The journal before it must be on disk first: later blocks must never reuse a sequence.
+        await self._shard.exclusively(self._journal.sync)
+        image = await image_of_now()
+        self._image_bytes = sum([memoryview(chunk).nbytes for chunk in image])
+        try:
+            for name in self._names.snapshots(sequence):
+                await self._blobs.put(name, image)
+        except Conflict:
+            # An interrupted attempt has left a snapshot of this very block. Nobody can tell which
+            # of the two is on disk for good, so both it and the journal stay.
+            _log.warning("snapshot.skipped", reason=f"block {sequence} has one already")
+            return
+        # On an engine, two snapshots stay: somebody may just be reading the one before.
+        needed = self._snapshot if self._names.epoch else sequence
+        await self._shard.exclusively(lambda: self._cut(sequence, needed))
+        await self._journal.free()
+        self._covered_s = covered_s
+        await self._forget_before(needed)
+        if self._shard.large_blocks is not None:
+            await self._shard.large_blocks.forget(needed)
+        for number, names in merge_stores.items():
+            if isinstance(store := self._shard.state.stores.get(number), MergeStore):
+                store.covered.update(names)
+                self._shard.changed.add(number)
+        self._incidents.close(SNAPSHOTTING, None)
+        _log.info("realm.snapshot_taken", block=sequence)
+
+    async def _seal_if_large(self, channel_id: ChannelId) -> None:
+        """Leave a channel with few unsealed events, so that the snapshot copies no more of them."""
+        while self._is_large(channel_id):
+            if (busy := self._busy.get(channel_id)) is not None:
+                await busy.wait()
+            elif not await self._seal(channel_id, everything=True):
+                return
+
+    async def _cut(self, sequence: int, through: int) -> None:
+        await self._journal.trim(through)
+        self._snapshot = sequence
+        self._covered_bytes = self._journal.info().size
+
+    def _is_large(self, channel_id: ChannelId) -> bool:
+        return self._unsealed_bytes(channel_id) > self._limits.snapshot_tail_bytes_max
+
+    def _unsealed_bytes(self, channel_id: int) -> int:
+        store = self._shard.state.stores.get(channel_id)
+        unsealed = store.all_unsealed() if store else ()
+        return sum([len(piece.body) for piece in unsealed])
+
+    def _image(self, group: Group) -> tuple[int, Callable[[], Awaitable[list[Buffer]]]]:
+        """The state as the newest stored block left it.
+
+        Asked for at the head of a group: what a group decides before is applied already, but
+        lies in the next block.
+        """
+        assert not group.records, "a snapshot is the first thing in its group"
+        with uncollected():
+            records, bodies = self._shard.state.snapshot()
+        format = self._lease.format
+        image = partial(made_beside, self._offload, group.now_us, records, bodies, format)
+        return self._shard.tail, image
+
+    async def _forget_before(self, sequence: int) -> None:
+        for info in await self._blobs.list(SNAPSHOTS):
+            if info.name < snapshot_stem(sequence) and self._names.may_remove(info.name):
+                await self._blobs.delete(info.name)
+
+
+def _record_sealed(
+    group: Group, channel_id: ChannelId, fact: Sealed | Extended, began: int
+) -> bool:
+    """Record what was sealed, unless the channel was deleted or its files have changed
+    meanwhile."""
+    store = group.state.stores.get(channel_id)
+    if store is None or store.sealed_through != began:
+        return False
+    if isinstance(fact, Extended):
+        newest = store.files[-1] if store.files else None
+        if newest is None or newest.name != fact.name or newest.is_frozen:
+            return False
+    return _record(group, channel_id, fact)
+
+
+def _growth(
+    data: memoryview,
+    index: SegmentIndex,
+    batches: list[pa.RecordBatch],
+    compression: Compression,
+) -> Growth:
+    if has_its_tail(data, index):
+        tail: bytes | memoryview = data[end_of_batches(index.batches) :]
+    else:  # bytes were appended whose fact was never recorded; they are overwritten now
+        tail = mended_tail(data, index)
+    return extended(index, tail, batches, compression=compression)
+
+
+def _record(group: Group, channel_id: ChannelId, fact: Sealed | Extended | SegmentDropped) -> bool:
+    if channel_id not in group.state.channels:
+        return False
+    group.realm_fact(channel_id, fact)
+    return True

@@ -1,0 +1,193 @@
+"""Reads everything that a realm has stored, and reports what is wrong with it (SEM S1).
+
+Nothing is changed. Findings in the journal, snapshots and pages are those that a start would
+report; files with sealed events, which a start does not read, are read completely.
+"""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+from xxhash import xxh3_64_intdigest
+
+from penstock_core.columns.files.growing_segment import end_of_batches, has_its_tail
+from penstock_core.columns.files.segments import SegmentReader
+from penstock_core.ids.ids import IdSet, Span, Spans
+from penstock_core.vocabulary.errors import Damaged, NameDoesNotExist
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.ports import Blobs, Block, Journal
+from penstock_server.runtime.store.file_names import SNAPSHOTS
+from penstock_server.runtime.store.records import decode_block
+from penstock_server.runtime.store.sealed_file import SealedFile
+from penstock_server.runtime.upkeep.recovery import READ_BLOCKS, RecoveredRealm, checked
+
+_PLACE = re.compile(r"(?P<file>.*) bytes (?P<first>\d+)-(?P<end>\d+)$")
+_ARROW_START = b"ARROW1\0\0"
+
+
+class Finding(Struct, frozen=True):
+    """Something that is not as it was written."""
+
+    file: str
+    reason: str
+    first_byte: int | None = None
+    end_byte: int | None = None
+    channel: str = ""
+    events: Spans = ()
+    """Stored events that cannot be read because of it."""
+
+
+class StoreReport(Struct):
+    """The amount that was read, and the faults that were found."""
+
+    blocks: int = 0
+    snapshots: int = 0
+    files: int = 0
+    batches: int = 0
+    bytes: int = 0
+    records: int = 0
+    audit_lines: int = 0
+    events: int = 0
+    """Stored on all channels."""
+    findings: list[Finding] = []
+    quarantined: list[str] = []
+    """Bytes that were set aside earlier."""
+
+
+class BadFile(Struct):
+    """A file of sealed events that is damaged, and where."""
+
+    number: ChannelId
+    """The channel of the file."""
+    file: SealedFile
+    batches: list[int]
+    """The batches that cannot be read."""
+    findings: list[Finding]
+
+
+async def check_all(
+    recovered: RecoveredRealm, journal: Journal, blobs: Blobs, report: StoreReport
+) -> None:
+    """Read everything there is into ``report``."""
+    report.findings += [_placed(what) for what in recovered.damage]
+    await _check_journal(journal, report)
+    await _check_snapshots(blobs, report)
+    for bad in await check_files(recovered, blobs, report):
+        report.findings += bad.findings
+    report.findings += [lost for _, lost in lost_events(recovered)]
+    report.events = recovered.events
+
+
+async def check_files(
+    recovered: RecoveredRealm, blobs: Blobs, report: StoreReport
+) -> list[BadFile]:
+    """Read every batch of every file of sealed events, and what is around them."""
+    found = []
+    for channel_id, store in recovered.state.stores.items():
+        for file in store.files:
+            report.files += 1
+            report.bytes += file.index.size
+            report.batches += len(file.index.batches)
+            bad = await _check_file(recovered, ChannelId(channel_id), file, blobs=blobs)
+            if bad.findings:
+                found.append(bad)
+    return found
+
+
+def lost_events(recovered: RecoveredRealm) -> list[tuple[int, Finding]]:
+    """Events that are recorded and that no file, page or block holds."""
+    found = []
+    for channel_id, channel in recovered.state.channels.items():
+        store, lost = recovered.state.stores[channel_id], channel.state.stored.copy()
+        for file in store.files:
+            for place in file.index.batches:
+                lost.remove(place.span)
+        for piece in store.held():
+            for span in (Span(piece.first, piece.end),) if piece.ids is None else piece.ids.spans:
+                lost.remove(span)
+        if lost:
+            reason = "events are recorded, and nothing holds them"
+            name = channel.state.name
+            found.append((channel_id, Finding("", reason, channel=name, events=lost.spans)))
+    return found
+
+
+async def damaged_snapshots(blobs: Blobs) -> list[Finding]:
+    """Snapshots that fail their checksum or do not decode."""
+    found = []
+    for info in await blobs.list(SNAPSHOTS):
+        try:
+            decode_block(checked(await blobs.get(info.name), info.name))
+        except Damaged as error:
+            found.append(Finding(info.name, str(error), 0, end_byte=info.size))
+    return found
+
+
+def _placed(what: str) -> Finding:
+    """A report of a start, with the place it names."""
+    where, colon, reason = what.partition(": ")
+    if match := _PLACE.match(where):
+        return Finding(match["file"], reason, int(match["first"]), end_byte=int(match["end"]))
+    if colon and "/" in where:
+        return Finding(where.removeprefix("snapshot "), reason)
+    return Finding("journal", what)
+
+
+async def _check_journal(journal: Journal, report: StoreReport) -> None:
+    info = journal.info()
+    report.bytes += info.size
+    at = info.floor + 1
+    while at <= info.tail:
+        for block in await journal.read(at, READ_BLOCKS):
+            report.blocks += 1
+            at = block.seq + (1 if isinstance(block, Block) else block.count)
+
+
+async def _check_snapshots(blobs: Blobs, report: StoreReport) -> None:
+    for info in await blobs.list(SNAPSHOTS):
+        report.snapshots += 1
+        report.bytes += info.size
+    known = {finding.file for finding in report.findings}
+    for finding in await damaged_snapshots(blobs):
+        if finding.file not in known:
+            report.findings.append(finding)
+
+
+async def _check_file(
+    recovered: RecoveredRealm, channel_id: ChannelId, file: SealedFile, blobs: Blobs
+) -> BadFile:
+    state = recovered.state.channels[channel_id].state
+    bad = BadFile(channel_id, file, [], findings=[])
+
+    def found(reason: str, first: int, end: int, events: IdSet) -> None:
+        finding = Finding(
+            file.name, reason, first, end_byte=end, channel=state.name, events=events.spans
+        )
+        bad.findings.append(finding)
+
+    try:
+        data = await blobs.get(file.name)
+    except NameDoesNotExist:
+        found("the file is gone", 0, file.index.size, events=state.stored.within(file.span))
+        bad.batches = list(range(len(file.index.batches)))
+        return bad
+    reader = SegmentReader(data, file.index, name=file.name)
+    for batch, place in enumerate(file.index.batches):
+        try:
+            reader.batch(batch)
+        except Damaged as error:
+            bad.batches.append(batch)
+            reason = str(error).removeprefix(f"{file.name}: ")
+            lost = state.stored.within(place.span)
+            found(reason, place.offset, place.offset + place.length, events=lost)
+    start, end = file.index.batches[0].offset, end_of_batches(file.index.batches)
+    if bytes(data[:start]) != _ARROW_START + file.index.schema:
+        found("the header is damaged", 0, start, events=IdSet())
+    if file.grows:
+        whole = has_its_tail(data, file.index)
+    else:
+        whole = bool(bad.findings) or xxh3_64_intdigest(data) == file.index.checksum
+    if not whole:
+        found("the footer is damaged", end, len(data), events=IdSet())
+    return bad

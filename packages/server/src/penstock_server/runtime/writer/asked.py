@@ -1,0 +1,189 @@
+"""The selectors that are put to events as they are published, and how much that may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from penstock_core.bounds import (
+    MERGED_SELECTORS_WORK_MAX,
+    SELECTORS_WORK_MAX,
+    STAMPED_PREDICATES_MAX,
+)
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.columns.events.batch import stamp
+from penstock_core.columns.events.digest import spans_of
+from penstock_core.columns.selectors import (
+    EventFrame,
+    Selector,
+    SelectorIndex,
+    selector_of,
+    stamped_of,
+    work_of,
+)
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.vocabulary.digest import Digest
+from penstock_core.vocabulary.errors import InvalidSelector, LimitReached
+from penstock_core.vocabulary.ports import Offload
+from penstock_server.runtime.delivery.selection import PARSED_BESIDE_ABOVE
+from penstock_server.runtime.store.bodies import Asked, Body
+from penstock_server.runtime.store.channel_store import ChannelStore
+from penstock_server.runtime.store.message_fields import messages_of
+from penstock_server.runtime.store.state import RealmState
+
+
+def asked_of(state: RealmState, number: int) -> dict[Asked, int]:
+    """The selectors that events published on a store are put to, there and wherever joins copy
+    them, each with its work."""
+    found: dict[Asked, int] = {}
+    for each, channel in _reached(state, number):
+        texts = _texts(state, each)
+        if texts:
+            messages = messages_of(channel)
+            found.update(((messages, text), work_of(text)) for text in texts)
+    return found
+
+
+def asked_of_body(state: RealmState, number: int, body: Body) -> dict[Asked, int]:
+    """Like :func:`asked_of`, but without the selectors that are known not to match what is
+    published: those for which it lacks a value that they require."""
+    found: dict[Asked, int] = {}
+    for each, channel in _reached(state, number):
+        texts = _of_joins(state, each)
+        if not (texts or channel.state.selectors):
+            continue
+        messages = messages_of(channel)
+        if channel.state.selectors:
+            index = index_of(channel, state.stores[each])
+            texts.update(body.found_in(index, messages).asked)
+        found.update(((messages, text), work_of(text)) for text in texts)
+    return found
+
+
+def _reached(state: RealmState, number: int) -> Iterator[tuple[int, ChannelMachine]]:
+    """A store, and wherever joins copy what is published there."""
+    seen = {number}
+    left = [number]
+    while left:
+        each = left.pop()
+        channel = state.channels.get(each)
+        if channel is None:
+            continue
+        yield each, channel
+        for join in state.directory.joins.of(each):
+            if join.destination not in seen:
+                seen.add(join.destination)
+                left.append(join.destination)
+
+
+def completed(
+    channel: ChannelMachine,
+    store: ChannelStore,
+    digest: Digest,
+    bodies: Sequence[Body],
+    now_us: int,
+) -> Digest:
+    """The digest of what is about to be published, with what the selectors in use on the channel
+    match (SEM F5)."""
+    if not channel.state.selectors:
+        return digest
+    matched: dict[str, IdSet] = {}
+    index, messages = index_of(channel, store), messages_of(channel)
+    first = next_id = channel.state.next_id
+    for body in bodies:
+        found, span = body.found_in(index, messages), Span(first, first + body.rows)
+        first = span.end
+        if not (found.exact or found.asked):
+            continue
+        stamped = stamp(body.batch, span, now_us)
+        frame = EventFrame(stamped, now_us, messages, outcomes=body.outcomes)
+        for text, mask in found.masks(frame, selector_of):
+            ids = matched.setdefault(text, IdSet())
+            for part in spans_of(mask):
+                ids.add(part.shifted(span.first - next_id))
+    return replace(digest, matched={text: ids.spans for text, ids in matched.items()})
+
+
+def index_of(channel: ChannelMachine, store: ChannelStore) -> SelectorIndex:
+    """The selectors in use on a channel, as they are now."""
+    index = store.selectors
+    if index is None:
+        index = store.selectors = SelectorIndex()
+    if channel.state.asked.has_changed:
+        for text, is_there in channel.state.asked.changes():
+            if is_there:
+                index.add(text, _parsed(text))
+            else:
+                index.remove(text, _parsed(text))
+    return index
+
+
+def _parsed(text: str) -> Selector | None:
+    """None where a stored text is no selector, which whoever puts it to events is told."""
+    try:
+        return selector_of(text)
+    except InvalidSelector:
+        return None
+
+
+async def parse_stored(state: RealmState, offload: Offload) -> None:
+    """Parse the long selectors that are stored, in a thread and before anything is published: a
+    short one is parsed where it is asked first."""
+
+    def parse() -> None:
+        for number in state.channels:
+            for text in _texts(state, number):
+                if len(text) > PARSED_BESIDE_ABOVE:
+                    _parsed(text)
+
+    await offload(parse)
+
+
+def work_where_dead(state: RealmState, number: int) -> tuple[int, int]:
+    """The work of the selectors that dead events of a store are put to where they go, and how many
+    stores they come to there: joins copy them on."""
+    target, joins = state.directory.dead_event_store_of(number), state.directory.joins
+    if target is None:
+        return 0, 1
+    copies = len(joins.reached_from(target)) if target in joins.by_source else 1
+    return sum(asked_of(state, target).values()), copies
+
+
+def refuse_costly(state: RealmState, number: int, text: str, selector: Selector | None) -> None:
+    """Raises ``LimitReached`` where events published on a store would be asked too much about,
+    with one selector more: that of ``text``, which is going to be stored."""
+    channel = state.channels.get(number)
+    if channel is None or selector is None:
+        return
+    index, joined = index_of(channel, state.stores[number]), _of_joins(state, number)
+    if text in index or text in joined:
+        return
+    joined -= channel.state.selectors
+    stamped = frozenset(index.stamped).union(selector.stamped, *map(stamped_of, joined))
+    if len(stamped) > STAMPED_PREDICATES_MAX:
+        raise LimitReached(
+            f"with this selector those of {channel.state.name} would make {len(stamped)} different "
+            "comparisons of ids, times, priorities and delivery modes, which the realm sets; "
+            f"{STAMPED_PREDICATES_MAX} may be: compare properties instead"
+        )
+    total = index.work + sum(map(work_of, joined)) + selector.work
+    merges = channel.state.engine.merges
+    most = MERGED_SELECTORS_WORK_MAX if merges else SELECTORS_WORK_MAX
+    if total > most:
+        raise LimitReached(
+            f"with this selector those of {channel.state.name} would make {total} comparisons, "
+            f"calculations and wildcards of each event published; {most} may be: make it "
+            "simpler, or end durables, readers and joins there that have selectors of their own"
+        )
+    selector_of.keep(text, selector)  # the writer does not parse it again
+
+
+def _texts(state: RealmState, number: int) -> set[str]:
+    """The selectors on one store alone."""
+    return {*state.channels[number].state.selectors, *_of_joins(state, number)}
+
+
+def _of_joins(state: RealmState, number: int) -> set[str]:
+    """Selectors of the joins from one store."""
+    return {join.selector for join in state.directory.joins.of(number) if join.selector}

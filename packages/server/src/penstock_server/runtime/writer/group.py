@@ -1,0 +1,616 @@
+"""A group: everything decided between two appends. It is one block with one sync, and then all
+answers.
+
+What a decision leads to on other channels (dead events, copies of joins, scheduled events) is
+decided in the same group and so lies in the same block: all of it or nothing (SEM T7, X1).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.channel.channel_type import Home
+from penstock_core.channel.decided import Decided
+from penstock_core.channel.state import ChannelState
+from penstock_core.columns.keys.keys import SingleEvent
+from penstock_core.columns.merge.states import DELTA
+from penstock_core.ids.id_lists import listed
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.messages.definitions import ChannelCreated
+from penstock_core.messages.durables import AddDurable
+from penstock_core.messages.kinds import Command
+from penstock_core.messages.publishing import Appended, Publish
+from penstock_core.messages.retention import PersistedLate, Removed, Replaced, Sweep
+from penstock_core.messages.segments import SchemaSeen
+from penstock_core.messages.settlements import Ack, Acked, AckPrevious, Buried
+from penstock_core.messages.unions import AnyFact, StoredFact
+from penstock_core.vocabulary.digest import Digest
+from penstock_core.vocabulary.errors import NameDoesNotExist
+from penstock_core.vocabulary.formats import FORMAT
+from penstock_core.vocabulary.ports import Buffer
+from penstock_server.runtime.store import merging
+from penstock_server.runtime.store.bodies import Body, as_keyed, prepared
+from penstock_server.runtime.store.channel_store import ChannelStore
+from penstock_server.runtime.store.newer_facts import refuse_newer
+from penstock_server.runtime.store.records import BodyRef, FactRecord
+from penstock_server.runtime.store.state import RealmState
+from penstock_server.runtime.store.tail_batch import TailBatch
+from penstock_server.runtime.writer import dead_events, join_copies, looking_ahead, persisting
+from penstock_server.runtime.writer.asked import completed, work_where_dead
+from penstock_server.runtime.writer.open_group import Way
+from penstock_server.runtime.writer.placement import (
+    MemoryLimits,
+    Placing,
+    PublishHome,
+    on_disk,
+    room_for,
+)
+from penstock_server.runtime.writer.selector_cache import LookedAhead, NeedsLook
+
+DECIDED_MIN = 64
+"""Requests a group takes in, if they wait, before its time may end it."""
+Keyed = list[pa.RecordBatch] | SingleEvent
+"""What is published, as publish keys see it."""
+_NO_KEYS: Keyed = []
+_NO_LIMIT = 1 << 62
+"""Bytes of memory left for events that are kept on disk: they take none."""
+SWEEP_EVERY_US = 50_000
+"""Most microseconds that due events stay on a channel that nobody looks at."""
+
+
+class Group:
+    sweeping = Sweep()
+    """What channels are asked on which something is due."""
+    has_moved = 0
+    """How many dead events have moved in this group."""
+    held_s = 0.0
+    """For how long it held up the loop to decide it."""
+
+    def __init__(
+        self,
+        state: RealmState,
+        now_us: int,
+        limits: MemoryLimits,
+        placing: Placing,
+        looked_ahead: LookedAhead,
+    ) -> None:
+        self.state = state
+        self.now_us = now_us
+        self.limits = limits
+        self.placing = placing
+        self.records: list[FactRecord] = []
+        self.bodies: list[Buffer] = []
+        self.touched: dict[int, None] = {}
+        """Channels, in order, that may have something to offer now."""
+        self.must_sync = False
+        self.must_close = False
+        """Whether the group must end now, because a channel wants what it has just stored to be on
+        disk first (SEM S)."""
+        self.began: dict[int, int] = {}
+        """Next id of each touched channel before this group."""
+        self.has_room = True
+        """Whether the disk takes events that move; if not, they stay where they are, unseen."""
+        self.may_move = True
+        """Whether it is their turn; if not, they stay as well."""
+        self._changes = 0
+        """Number of changes so far, both in memory and in the block."""
+        self._stands = (0, 0)
+        """How many of these, and of the bodies, stand by themselves, whatever becomes of the work
+        at hand."""
+        self.settled: dict[tuple[int, str], IdSet] = {}
+        """Acknowledged, by channel and durable, and not applied yet."""
+        self._waits: set[int] = set()
+        """Channels that offer nothing before the block is stored."""
+        self.asked: set[int] = set()
+        """Channels on which somebody has settled something, or asked for it otherwise."""
+        self._quiet: set[int] = set()
+        """Channels where nothing is due, and to which nothing but plain publishes has happened
+        since somebody looked."""
+        self._moved: set[int] = set()
+        """Channels whose dead events have been moved, as many as one group may."""
+        self.looked_ahead = looked_ahead
+        self.looks: list[NeedsLook] = []
+        """What due events wait for that do not move in this group."""
+        # channels that were made, with an empty name, and durables
+        self.made: list[tuple[int, str]] = []
+        self._looked = self._size = 0
+        self._size_max = 1 << 62
+        self._closes_us = 1 << 62
+
+    # --- the group itself ----------------------------------------------------------------
+
+    def channel(self, number: int) -> ChannelMachine:
+        channel = self.state.channels.get(number)
+        if channel is None:
+            raise NameDoesNotExist(
+                f"channel number {number} no longer exists; open the channel again"
+            )
+        self.touched[number] = None
+        self.began.setdefault(number, channel.state.next_id)
+        self._quiet.discard(number)
+        return channel
+
+    def is_full(self, decided: int, now_us: int) -> bool:
+        """Whether what waits still goes into the next group (SEM S, group commit).
+
+        Time ends a group once it has ``decided`` some (or at once, where it is set to 0): a
+        group that begins with many dead events to move would else take in one publish after the
+        other, a sync for each.
+        """
+        if self.must_close or self._size >= self._size_max:
+            return True
+        enough = decided >= DECIDED_MIN or self._closes_us == self.now_us
+        return enough and now_us >= self._closes_us
+
+    def offers_early(self) -> list[tuple[int, int]]:
+        """Channels that may deliver before this group's block is stored, and below which id.
+
+        An acknowledgement makes room in a window; what fills it was stored long ago, so nothing
+        is seen that a power cut could unsay. Events of this group wait, for their ids are not
+        below; other facts (redelivery counts, new durables) show in deliveries, and have to be
+        stored first.
+        """
+        early = self.asked - self._waits
+        if not (early and self.records):
+            return []
+        return [(n, below) for n, below in self.began.items() if n in early]
+
+    def may_look(self, cost: int) -> bool:
+        """Whether selectors may be put to events in this turn, at this cost; if so, it counts."""
+        fits = self._looked + cost <= looking_ahead.TURN_COST_MAX
+        self._looked += cost if fits else 0
+        return fits
+
+    # --- work that fails -----------------------------------------------------------------
+
+    def begin_work(self) -> None:
+        """Start a unit of work: everything from here to the next call belongs together."""
+        self._stands = self._changes, len(self.bodies)
+
+    @property
+    def is_half_done(self) -> bool:
+        """Whether the work at hand has made anything true: then it has to be done as a whole."""
+        return (self._changes, len(self.bodies)) != self._stands
+
+    def _by_itself(self, step: Callable[[], None]) -> None:
+        """Do what comes before the work at hand, and stands whatever becomes of that."""
+        is_first = not self.is_half_done
+        step()
+        if is_first:
+            self.begin_work()
+
+    # --- deciding ------------------------------------------------------------------------
+
+    def do(self, number: int, command: Command, *, reason: str | None = None) -> Decided:
+        """Decide ``command``, apply its facts, and update soft state. ``reason`` is why a client
+        buries events."""
+        channel = self.channel(number)
+        self.asked.add(number)
+        decided = channel.decide(command, self.now_us)
+        if channel.state.moves_dead and not isinstance(command, Sweep):
+            looking_ahead.refuse_to_move(self, number, channel, facts=decided.facts)
+        for fact in decided.facts:
+            self._store(number, channel, fact, reason=reason)
+        if type(command) is AddDurable:
+            self.made.append((number, command.name))
+        channel.attend(command, self.now_us)
+        return decided
+
+    def acknowledge(self, number: int, command: Ack | AckPrevious) -> None:
+        """Decide an acknowledgement. Consecutive ones become one fact, so that a million single
+        acks in any order cost one fact for each run, and not one each."""
+        channel = self.channel(number)
+        if channel.state.is_due(self.now_us):
+            self.settle()
+            self.sweep(number)
+        self.asked.add(number)
+        for fact in channel.decide(command, self.now_us).facts:
+            assert isinstance(fact, Acked), "that is all it leads to"
+            self._changes += 1
+            self.settled.setdefault((number, fact.durable), IdSet()).add_all(IdSet(fact.spans))
+        channel.attend(command, self.now_us)
+
+    def settle(self) -> None:
+        """Apply gathered acknowledgements; called before anything else is decided."""
+        if self.settled:
+            self._by_itself(self._settle)
+
+    def _settle(self) -> None:
+        self._changes += 1  # others will be answered that these are stored
+        settled, self.settled = self.settled, {}
+        for (number, durable), ids in settled.items():
+            self._store(number, self.channel(number), Acked(durable, ids.spans))
+
+    def sweep(self, number: int) -> None:
+        """Remove what is due. Dead events move in small steps: one a group.
+
+        Raises ``NameDoesNotExist``.
+        """
+        channel = self.state.channels.get(number) or self.channel(number)
+        if not channel.needs_sweep(self.now_us):
+            return
+        if channel.state.overdue and (number in self._moved or not self.may_move):
+            return
+        if channel.state.moves_dead:
+            channel.gather(self.now_us)
+            channel.state.dead_work, channel.state.dead_copies = work_where_dead(self.state, number)
+            if not (self.has_room and self.may_move and self._may_sweep(number, channel)):
+                channel.hold_back(self.now_us)
+                if not self.has_room or channel.state.overdue or channel.state.excess:
+                    return
+            self._moved.add(number)
+        self._by_itself(lambda: self._sweep(number))
+
+    def _may_sweep(self, number: int, channel: ChannelMachine) -> bool:
+        return not channel.state.dead_work or looking_ahead.may_sweep(self, number, channel)
+
+    def _sweep(self, number: int) -> None:
+        for fact in self.do(number, self.sweeping).facts:
+            if isinstance(fact, Removed) and fact.dead:
+                self.has_moved += sum([end - first for first, end in fact.dead])
+
+    def sweep_in_time(self, number: int, *, at_once: bool = False) -> bool:
+        """Remove due events at once if somebody could see them or they are in the way, otherwise a
+        little later together with others, because a sweep costs more than an event (SEM T1). Gives
+        whether nothing is due."""
+        state = self.state.channels[number].state
+        if not state.needs_sweep(self.now_us):
+            self._quiet.add(number)
+            return True
+        soon = at_once or state.swept_us + SWEEP_EVERY_US <= self.now_us
+        if soon or state.overdue or state.subscribers or state.seats or state.is_full:
+            self.sweep(number)
+        return False
+
+    def sweep_touched(self, failed: Callable[[str, Exception, int], None]) -> None:
+        """Remove what is due from all touched channels, if it is time; ``failed`` reports some."""
+        for number in list(self.touched):
+            if number in self._quiet or number not in self.state.channels:
+                continue
+            self.begin_work()
+            try:
+                self.sweep_in_time(number)
+            except Exception as failure:
+                if self.is_half_done:
+                    raise
+                failed("expiry", failure, number)
+        self.state.moved.update(self.touched)
+
+    def publish(
+        self,
+        number: int,
+        bodies: Sequence[Body],
+        digest: Digest,
+        *,
+        producer: str = "",
+        sequence: int = 0,
+        overshoot: bool = False,
+        forced: bool = False,
+        in_journal: bool = False,
+        publisher: str = "",
+        way: Way | None = None,
+    ) -> Span:
+        """Store events on a channel and do what follows from it. Raises ``Refused``.
+
+        ``in_journal``: no room was made for them in the pages of a paged channel, for they come
+        by themselves (a dead event, a join's copy); they lie in the journal.
+        """
+        is_quiet = number in self._quiet
+        channel = self.channel(number)
+        state, store = channel.state, self.state.stores[number]
+        if not is_quiet:  # after a merge, a delta of a due event is no longer a delta
+            is_quiet = self.sweep_in_time(number, at_once=state.engine.merges)
+        first = state.next_id
+        if state.adds_columns:
+            bodies, fits = self._prepared(state, bodies, publisher)
+            in_journal = in_journal or not fits  # for example a long publisher in every event
+        has_joins = number in self.state.directory.joins.by_source
+        seen, keyed, left = bodies, _NO_KEYS, _NO_LIMIT
+        special = digest.volatile or not state.adds_only
+        if special or has_joins or (state.durables and state.selectors):
+            bodies, digest = self._admitted(state, store, bodies, digest=digest, forced=forced)
+            seen, digest = self._seen(
+                number, channel, store, bodies=bodies, digest=digest, has_joins=has_joins
+            )
+            digest, keyed = self._replacing(number, digest, bodies)
+            left = self._memory_left(number, digest)
+        command = Publish(
+            digest, producer, sequence, overshoot=overshoot, memory_left=left, forced=forced
+        )
+        decided = channel.decide(command, self.now_us)
+        if decided.is_retry:
+            assert isinstance(decided.answer, Span), "what a publish is answered with"
+            return decided.answer
+        decided = self._check(number, command, decided, bodies=bodies)
+        for fact in decided.facts:
+            if isinstance(fact, Appended):
+                self._append(
+                    number,
+                    channel,
+                    fact,
+                    bodies=bodies,
+                    publisher=publisher,
+                    decided=decided,
+                    in_journal=in_journal,
+                )
+            else:
+                self._store(number, channel, fact)
+        span = Span(first, first + digest.count)
+        if decided.follows or has_joins:
+            self._note_keys(store, keyed, first)
+            channel.attend(command, self.now_us)
+            joins = self.state.directory.joins.of(number)
+            join_copies.copy(
+                self, number, joins, span=span, bodies=seen, publisher=publisher, way=way
+            )
+        elif is_quiet:
+            self._quiet.add(number)
+        return span
+
+    def _admitted(
+        self,
+        state: ChannelState,
+        store: ChannelStore,
+        bodies: Sequence[Body],
+        digest: Digest,
+        *,
+        forced: bool,
+    ) -> tuple[Sequence[Body], Digest]:
+        if not forced:
+            merging.refuse(state, store, bodies, digest=digest)
+        return merging.admitted(state, store, bodies, digest=digest)
+
+    def _check(
+        self, number: int, command: Publish, decided: Decided, bodies: Sequence[Body]
+    ) -> Decided:
+        """What is decided of a publish. Raises what events are refused with whose columns the
+        channel cannot take, and ``NeedsLook``."""
+        state, store = self.state.channels[number].state, self.state.stores[number]
+        if not command.forced:
+            if self.state.directory.joins.by_outbox:
+                join_copies.refuse_when_full(self.state, number)
+            store.names.check(state.name, bodies, self.limits.property_names_max)
+            for body in bodies:  # each publish passes here, so without a generator
+                if state.engine.merges or DELTA in body.names:
+                    merging.refuse(state, store, bodies, digest=command.digest)
+                    break
+        if state.moves_dead and decided.follows:
+            return looking_ahead.evicting(self, number, command, decided=decided, bodies=bodies)
+        return decided
+
+    def _seen(
+        self,
+        channel_id: int,
+        channel: ChannelMachine,
+        store: ChannelStore,
+        bodies: Sequence[Body],
+        digest: Digest,
+        *,
+        has_joins: bool,
+    ) -> tuple[Sequence[Body], Digest]:
+        """The events as selectors and joins see them, and what selectors match of them."""
+        if not (has_joins or channel.state.selectors):
+            return bodies, digest
+        seen = merging.whole(store, bodies, channel.state.next_id, at_us=self.now_us)
+        if seen is not bodies:
+            seen = looking_ahead.seen_states(self, channel_id, seen)
+        return seen, completed(channel, store, digest, bodies=seen, now_us=self.now_us)
+
+    def _prepared(
+        self, state: ChannelState, came: Sequence[Body], publisher: str
+    ) -> tuple[Sequence[Body], bool]:
+        """The bodies with what the channel adds to its events, and whether they still fit in the
+        room made for them."""
+        first = state.next_id
+        bodies = prepared(
+            came, state.definition.storage, first, at_us=self.now_us, publisher=publisher
+        )
+        return bodies, all(map(_has_room, came, bodies))
+
+    def check(
+        self,
+        publishes: Mapping[int, tuple[Sequence[Body], Digest]],
+        overshoot: Container[int] = frozenset(),
+        *,
+        evicts: bool = True,
+    ) -> None:
+        """Raises what one of these publishes, by channel number, would be refused with: they
+        happen together or not at all. Those of ``overshoot`` may pass the capacity (SEM T4);
+        unless one ``evicts``, all capacities are honoured."""
+        claimed: Counter[Home] = Counter()
+        for number, (bodies, digest) in publishes.items():
+            self.sweep(number)
+            join_copies.refuse_when_full(self.state, number)
+            channel = self.channel(number)
+            kind = channel.state.type
+            store = self.state.stores[number]
+            if channel.state.engine.needs_interest:  # events that nobody wants take no room
+                digest = completed(channel, store, digest, bodies=bodies, now_us=self.now_us)
+            store.names.check(channel.state.name, bodies, self.limits.property_names_max)
+            merging.refuse(channel.state, store, bodies, digest=digest)
+            digest, _ = self._replacing(number, digest, bodies)
+            limited = kind.home if kind.home in ("off_heap", "pages") else "heap"
+            left = self._memory_left(number, digest, claimed[limited])
+            overshoots = number in overshoot
+            asked = Publish(digest, overshoot=overshoots, memory_left=left, evicts=evicts)
+            decided = channel.decide(asked, self.now_us)
+            if channel.state.moves_dead:
+                looking_ahead.evicting(self, number, asked, decided=decided, bodies=bodies)
+            fleeting = kind.volatile(digest) or channel.state.engine.needs_interest
+            if limited != "heap" or fleeting:
+                claimed[limited] += digest.size
+
+    def _memory_left(self, number: int, digest: Digest, claimed: int = 0) -> int:
+        """Bytes free for events of a channel (SEM C6, R4); some may pass through the heap (J4)."""
+        state, meter = self.state.channels[number].state, self.state.meter
+        left = self.limits.left(state.type.home, digest, meter)
+        if state.engine.needs_interest and state.type.home == "pages":
+            left = min(left, self.limits.left("heap", digest, meter))
+        if number in self.state.directory.temporary:
+            own = self.limits.left_of_temporary(self.state.stores[number], digest)
+            return min(left - claimed, own)
+        return left - claimed
+
+    def _replacing(
+        self, number: int, digest: Digest, bodies: Sequence[Body]
+    ) -> tuple[Digest, Keyed]:
+        """The digest with what newer values of publish keys replace (SEM K1), and the updates of
+        the key index for when the events are stored."""
+        state, store = self.channel(number).state, self.state.stores[number]
+        if store.keys is None or state.type.relays:
+            return digest, []
+        is_one = len(bodies) == 1 and bodies[0].rows == 1 and not digest.transient
+        if not (is_one and (one := store.keys.superseded_by_one(bodies[0].value_of, state.stored))):
+            keyed: Keyed = as_keyed(bodies, digest)
+            gone = store.keys.superseded(keyed, state.next_id, state.stored)
+        else:
+            gone, keyed = one
+        return (replace(digest, superseded=listed(gone)) if gone else digest), keyed
+
+    def _note_keys(self, store: ChannelStore, keyed: Keyed, first: int) -> None:
+        if store.keys is None or not keyed:
+            return
+        if isinstance(keyed, SingleEvent):
+            store.keys.append_one(keyed, first)
+        else:
+            store.keys.append(keyed, first)
+
+    # --- storing -------------------------------------------------------------------------
+
+    def _store(
+        self, number: int, channel: ChannelMachine, fact: StoredFact, reason: str | None = None
+    ) -> None:
+        """Make a fact true, here and in the block; dead events move on first (SEM T7)."""
+        self._changes += 1
+        if isinstance(fact, Buried) or (isinstance(fact, Removed) and fact.dead):
+            dead_events.move(self, number, channel, fact=fact, reason=reason)
+        elif isinstance(fact, PersistedLate):
+            self._waits.add(number)
+            persisting.secure(self, number, channel, fact=fact)
+        else:
+            self.apply(number, channel, fact)
+
+    def apply(self, number: int, channel: ChannelMachine, fact: StoredFact) -> None:
+        """Make a fact true, here and in the block."""
+        self._changes += 1
+        recorded = channel.recorded(fact)
+        if recorded is not None:
+            self.record(number, recorded)
+        if not isinstance(fact, Acked | Removed | Replaced):
+            self._waits.add(number)
+        self.state.apply(number, fact)
+
+    def record(
+        self, number: int, fact: AnyFact, refs: tuple[BodyRef, ...] = (), *, sync: bool = True
+    ) -> None:
+        if self.state.agreed.format < FORMAT:
+            refuse_newer(fact, self.state.agreed)
+        self._changes += 1
+        self.records.append(FactRecord(number, fact, refs))
+        if not number:
+            self.must_sync = self.must_sync or sync
+            return
+        storage = self.state.channels[number].state.definition.storage
+        if sync and storage.sync != "none":
+            self.must_sync = True
+            self.must_close = self.must_close or storage.sync_each_write
+            self._size_max = min(self._size_max, storage.sync_max_batch_size)
+            closes_us = self.now_us + storage.sync_batch_time * 1_000
+            self._closes_us = min(self._closes_us, closes_us)
+
+    def realm_fact(self, number: int, fact: AnyFact, body: Buffer | None = None) -> None:
+        """Record and apply a fact of the realm that no channel has decided."""
+        refs = () if body is None else (BodyRef(0, len(body), 0),)
+        bodies = [] if body is None else [body]
+        self.record(number, fact, refs)
+        self.bodies += bodies
+        self.state.apply(number, fact, bodies=bodies)
+        if type(fact) is ChannelCreated:
+            self.made.append((fact.number, ""))
+
+    def schema_number(self, schema: bytes) -> int:
+        known = self.state.schemas.known(schema)
+        if known is None:
+            known = self.state.schemas.next_number()
+            self.realm_fact(0, SchemaSeen(known), schema)
+        return known
+
+    def _append(
+        self,
+        number: int,
+        channel: ChannelMachine,
+        fact: Appended,
+        bodies: Sequence[Body],
+        publisher: str,
+        decided: Decided,
+        *,
+        in_journal: bool,
+    ) -> None:
+        self._changes += 1
+        follows = decided.follows
+        recorded = channel.recorded(fact) if follows else fact
+        pieces = []
+        first = fact.span.first
+        schemas = self.state.schemas
+        rare = PublishHome(self.placing, channel.state.type.home, fact) if follows else None
+        for body in bodies:
+            schema = schemas.ids.get(body.schema_bytes)
+            if schema is None:
+                schema = self.schema_number(body.schema_bytes)
+            span = Span(first, first + body.rows)
+            first = span.end
+            arrow = schemas.by_id[schema]
+            piece = TailBatch.published(
+                body, span, fact.at_us, number=schema, schema=arrow, publisher=publisher
+            )
+            if rare is None or rare.keeps(piece):
+                pieces.append(piece)
+                self._size += len(piece.body)
+        if isinstance(recorded, Appended):
+            self._record_events(number, channel, recorded, pieces=pieces, in_journal=in_journal)
+        if follows:
+            engine = channel.state.engine
+            # others are wanted only if they are new
+            if engine.merges or engine.needs_interest or fact.relayed:
+                self._waits.add(number)
+        self.state.appended(number, fact, pieces)
+
+    def _record_events(
+        self,
+        number: int,
+        channel: ChannelMachine,
+        fact: Appended,
+        pieces: Sequence[TailBatch],
+        *,
+        in_journal: bool,
+    ) -> None:
+        """Add events to the block, and those of paged channels to their pages."""
+        absent = IdSet(fact.absent) if fact.absent else None
+        # Pages have whole bodies, not what only passes (SEM E8, J7) or a merging engine's states.
+        by_page = channel.state.type.home == "pages" and not (
+            in_journal or absent is not None or channel.state.engine.merges
+        )
+        refs = []
+        for piece in pieces:
+            body, rows = piece.body, piece.end - piece.first
+            if absent is not None:
+                body, rows = on_disk(piece, absent)
+                if not rows:
+                    continue
+            place = self.placing.place(number, piece, body) if by_page else None
+            refs.append(
+                BodyRef(piece.number, len(body), rows, publisher=piece.publisher, place=place)
+            )
+            if place is None:
+                self.bodies.append(body)
+        self.record(number, fact, tuple(refs))
+
+
+def _has_room(came: Body, stored: Body) -> bool:
+    """Whether what a body has become fits in the room made for it."""
+    return stored is came or len(stored.buffer) <= room_for(came)

@@ -1,0 +1,196 @@
+"""Joins at work: what is published on a store is copied on in the same step (SEM L)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_core.columns.events.batch import stamp
+from penstock_core.columns.events.origin import (
+    for_join,
+    path_contains,
+    path_lengths,
+    stores_on_paths,
+)
+from penstock_core.columns.selectors import selector_of
+from penstock_core.columns.selectors.frames import EventFrame, MessageAccess
+from penstock_core.ids.ids import Span
+from penstock_core.messages.joins import Join
+from penstock_core.realm.joins import HOPS_MAX
+from penstock_core.vocabulary.errors import CapacityReached
+from penstock_server.runtime.store.bodies import UNLIMITED, Body, body_from, digest_of
+from penstock_server.runtime.store.message_fields import messages_of
+from penstock_server.runtime.writer.open_group import Bools, OpenGroup, Rows, Way
+
+if TYPE_CHECKING:
+    from penstock_server.runtime.store.state import RealmState
+
+
+class CopyCandidates:
+    """A batch that was just published, with the answers to its joins' selectors, each found
+    once."""
+
+    __slots__ = (
+        "_been",
+        "_frame",
+        "_masks",
+        "_messages",
+        "_now_us",
+        "batch",
+        "outcomes",
+        "roots",
+        "span",
+        "too_far",
+    )
+
+    def __init__(
+        self,
+        body: Body,
+        span: Span,
+        roots: Rows,
+        now_us: int,
+        messages: MessageAccess | None = None,
+    ) -> None:
+        batch = self.batch = body.batch
+        self.outcomes = body.outcomes
+        self.span = span
+        self.roots = roots
+        self._now_us = now_us
+        self._messages = messages
+        self._frame: EventFrame | None = None
+        self._masks: dict[str, Bools] = {}
+        self._been: set[str] = stores_on_paths(batch)
+        """The stores that some of its events have been on."""
+        self.too_far: Bools | None = path_lengths(batch) > HOPS_MAX if self._been else None
+
+    @property
+    def passing(self) -> Bools:
+        """The rows that are stored nowhere (SEM E8), and so wait for nobody."""
+        if "transient" not in self.batch.schema.names:
+            return np.zeros(self.batch.num_rows, dtype=np.bool_)
+        flags = self.batch.column("transient").fill_null(fill_value=False)
+        return np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+    def matched(self, selector: str) -> Bools:
+        """The rows that match the selector of a join."""
+        found = self._masks.get(selector)
+        if found is None:
+            found = self._masks[selector] = self._match(selector)
+        return found
+
+    def _match(self, selector: str) -> Bools:
+        if not selector:
+            return np.ones(self.batch.num_rows, dtype=np.bool_)
+        if self._frame is None:
+            stamped = stamp(self.batch, self.span, self._now_us)
+            self._frame = EventFrame(stamped, self._now_us, self._messages, outcomes=self.outcomes)
+        mask = selector_of(selector).mask_in(self._frame)
+        return np.asarray(mask.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+    def stopped(self, destination: str) -> Bools | None:
+        """Which rows may not go there: they would go round, or too far (SEM L2). None: all may."""
+        if self.too_far is None or destination not in self._been:
+            return self.too_far
+        been = path_contains(self.batch, destination).to_numpy(zero_copy_only=False)
+        return np.asarray(self.too_far | been, dtype=np.bool_)
+
+
+def copy(
+    group: OpenGroup,
+    number: int,
+    joins: Sequence[Join],
+    span: Span,
+    bodies: Sequence[Body],
+    publisher: str,
+    way: Way | None,
+) -> None:
+    """Publish the copies of a publish on channel ``number``."""
+    if not joins:
+        return
+    name = group.state.channels[number].state.name
+    if way is None:
+        way = Way(np.arange(span.size), {name: np.ones(span.size, dtype=np.bool_)})
+    messages = messages_of(group.state.channels[number])
+    offered = _offered(span, bodies, way, now_us=group.now_us, messages=messages)
+    for join in joins:
+        copies: list[Body] = []
+        roots: list[Rows] = []
+        for each in offered:
+            wanted = _wanted(group, join, each, way=way)
+            if wanted.any():
+                ids = np.arange(each.span.first, each.span.end, dtype=np.int64)[wanted]
+                rows = pa.array(wanted)
+                known = None if each.outcomes is None else each.outcomes.chosen(rows)
+                batch = for_join(each.batch.filter(rows), ids, group.now_us, store=name)
+                copies.append(body_from(batch, known))
+                roots.append(each.roots[wanted])
+        if not copies:
+            continue
+        ours = np.concatenate(roots)
+        way.comes_to(group.state.channels[join.destination].state.name, ours)
+        group.state.joined(join).copied += len(ours)
+        group.publish(
+            join.destination,
+            copies,
+            digest_of(copies, UNLIMITED),
+            forced=True,
+            in_journal=True,
+            publisher=publisher,
+            way=way.on(ours),
+        )
+        if join.leads_out:
+            group.state.copied_out()
+
+
+def _offered(
+    span: Span, bodies: Sequence[Body], way: Way, now_us: int, messages: MessageAccess | None
+) -> list[CopyCandidates]:
+    found = []
+    first = span.first
+    for body in bodies:
+        part = Span(first, first + body.batch.num_rows)
+        roots = way.roots[part.first - span.first : part.end - span.first]
+        found.append(CopyCandidates(body, part, roots, now_us=now_us, messages=messages))
+        first = part.end
+    return found
+
+
+def _wanted(group: OpenGroup, join: Join, offered: CopyCandidates, way: Way) -> Bools:
+    """The rows that the join copies."""
+    wanted = offered.matched(join.selector)
+    if not wanted.any():
+        return wanted
+    name = group.state.channels[join.destination].state.name
+    stopped = offered.stopped(name)
+    if join.leads_out:
+        stopped = offered.passing if stopped is None else stopped | offered.passing
+    if stopped is not None and (dropped := int(np.count_nonzero(wanted & stopped))):
+        group.state.joined(join).dropped += dropped
+        wanted = wanted & ~stopped
+    if not join.archive:
+        wanted = wanted & ~way.has_been(name, offered.roots)
+    return wanted
+
+
+def refuse_when_full(state: RealmState, number: int) -> None:
+    """Raise ``CapacityReached`` where what is published on channel ``number`` would be copied into
+    an outbox that has as much as it may (SEM N9)."""
+    directory = state.directory
+    if not directory.joins.by_outbox:
+        return
+    reached = None
+    for join in directory.joins.by_outbox.values():
+        waiting = state.waiting_bytes(join.destination)
+        if join.ending or waiting < directory.rules.outbox_bytes_max:
+            continue
+        reached = directory.joins.reached_from(number) if reached is None else reached
+        if join.destination in reached:
+            target = state.channels[join.destination].state.name
+            raise CapacityReached(
+                f"the join from {join.source_name} to {target} has {waiting:,} bytes that wait for "
+                f"the cluster, as many as an outbox may have (cluster.outbox_bytes_max); publish "
+                f"again when the cluster has taken some, or delete the join"
+            )

@@ -1,0 +1,205 @@
+"""Making, listing and ending joins (SEM L)."""
+
+from __future__ import annotations
+
+import secrets
+
+from penstock_core.access.rights import Principal
+from penstock_core.api.joins import JoinInfo
+from penstock_core.api.operations import READING, WRITING
+from penstock_core.columns.selectors import Selector
+from penstock_core.loggers import logger
+from penstock_core.messages.definitions import ChannelCreated
+from penstock_core.messages.joins import Join, JoinCreated
+from penstock_core.vocabulary.errors import AccessDenied
+from penstock_core.vocabulary.names import destination_name
+from penstock_core.vocabulary.ports import Blobs, Clock
+from penstock_server.runtime.access.access import AccessControl
+from penstock_server.runtime.delivery.delivery import Dispatch
+from penstock_server.runtime.writer.asked import refuse_costly
+from penstock_server.runtime.writer.group import Group
+from penstock_server.runtime.writer.outboxes import Onward, Outboxes, OutboxState
+from penstock_server.runtime.writer.requests import RunAction
+from penstock_server.runtime.writer.shard import Shard
+
+_log = logger("penstock.realm")
+
+
+class JoinOperations:
+    """The realm's operations on joins."""
+
+    def __init__(self, shard: Shard, dispatch: Dispatch, blobs: Blobs, clock: Clock) -> None:
+        self._shard = shard
+        self._choosing = dispatch.choosing
+        self._clock = clock
+        self.outboxes = Outboxes(shard, dispatch, blobs)
+        """What has been copied for stores of the whole cluster."""
+
+    async def create(
+        self,
+        source: str,
+        destination: str,
+        selector: str,
+        archive: bool,
+        by: Principal | None = None,
+    ) -> JoinInfo:
+        """Copy what is published on ``source`` from now on (SEM L4), for as long as ``by`` may
+        read there and publish here. Raises ``NameDoesNotExist``, ``NameAlreadyBound``,
+        ``InvalidArgument``, ``InvalidSelector``, ``LimitReached``."""
+        owner = by.name if by is not None and not by.trusted else ""
+        groups = tuple(sorted(by.groups)) if by is not None and owner else ()
+        parsed = await self._choosing.parse(selector) if selector else None
+        onward = self.outboxes.onward
+        if onward is not None and self._shard.state.directory.find(destination) is None:
+            join = Join(
+                0,
+                0,
+                selector,
+                archive=archive,
+                owner=owner,
+                groups=groups,
+                outbox=secrets.token_hex(16),
+            )
+            return await self._create_out(source, destination, join, parsed=parsed, onward=onward)
+
+        def create(group: Group) -> JoinInfo:
+            directory = group.state.directory
+            fact = directory.decide_join(
+                source, destination, selector, archive=archive, owner=owner, groups=groups
+            )
+            refuse_costly(group.state, fact.join.source, selector, selector=parsed)
+            group.realm_fact(0, fact)
+            return _info(group, fact.join)
+
+        info: JoinInfo = await self._shard.act(create)
+        _log.info("join.created", source=info.source, destination=info.destination)
+        return info
+
+    async def _create_out(
+        self, source: str, destination: str, join: Join, parsed: Selector | None, onward: Onward
+    ) -> JoinInfo:
+        """A join that leads to a store of the whole cluster (SEM N9), of whose realm is asked
+        whether it is there."""
+
+        def decide(group: Group, target: str) -> tuple[ChannelCreated | JoinCreated, ...]:
+            facts = group.state.directory.decide_join_out(source, target, join)
+            made = facts[-1]
+            assert isinstance(made, JoinCreated), "the join is the last of them"
+            refuse_costly(group.state, made.join.source, join.selector, selector=parsed)
+            return facts
+
+        def create(group: Group) -> None:
+            for fact in decide(group, target):
+                group.realm_fact(0, fact)
+
+        await self._shard.act(lambda group: decide(group, destination))
+        target = await onward.check(join, destination)
+        await self._shard.act(create)
+        names = destination_name(source), target
+        info = next(each for each in self._outward() if (each.source, each.destination) == names)
+        _log.info("join.created", source=info.source, destination=info.destination)
+        return info
+
+    def _outward(self) -> list[JoinInfo]:
+        return [self._out_info(each) for each in self.outboxes.now()]
+
+    def _out_info(self, outbox: OutboxState) -> JoinInfo:
+        join, done = outbox.join, self._shard.state.joined(outbox.join)
+        now_us, oldest_us = self._clock.now_us(), outbox.oldest_us
+        onward = self.outboxes.onward
+        why = (
+            "the node has no way to the cluster"
+            if onward is None
+            else onward.waits_for(outbox.number)
+        )
+        return JoinInfo(
+            source=outbox.source,
+            destination=outbox.target,
+            selector=join.selector,
+            archive=join.archive,
+            copied=done.copied,
+            dropped=done.dropped,
+            owner=join.owner,
+            leads_out=True,
+            waiting=outbox.waiting,
+            waiting_bytes=outbox.waiting_bytes,
+            waiting_ms=0 if oldest_us is None else max(0, now_us - oldest_us) // 1_000,
+            waits_for=why if outbox.waiting else "",
+            ending=join.ending,
+        )
+
+    async def delete(self, source: str, destination: str) -> None:
+        """Delete a join; copies that were made stay, and those in an outbox still leave. Raises
+        ``NameDoesNotExist``."""
+
+        def delete(group: Group) -> None:
+            group.realm_fact(0, group.state.directory.decide_unjoin(source, destination))
+
+        await self._shard.act(delete)
+        self._shard.state.copied_out()
+        _log.info("join.deleted", source=source, destination=destination)
+
+    def check_owners(self, access: AccessControl) -> None:
+        """Rights have changed: a join whose owner could not make it any more ends (SEM A3)."""
+        if access.is_open:
+            return
+
+        def check(group: Group) -> None:
+            for join in list(group.state.directory.joins):
+                refusal = _refusal(group, join, access)
+                if refusal is None:
+                    continue
+                target = group.state.channels[join.destination].state.name
+                source = join.source_name or group.state.channels[join.source].state.name
+                names = {"source": source, "destination": target}
+                group.realm_fact(0, group.state.directory.decide_unjoin(source, target))
+                _log.warning("join.ended", owner=join.owner, reason=refusal, **names)
+                access.audit.aside(join.owner, "join.delete", "access-denied", **names)
+
+        self._shard.submit(RunAction(check, sweeps=()))
+
+    async def list(self) -> tuple[JoinInfo, ...]:
+        """All joins, by source and destination."""
+
+        def look(group: Group) -> tuple[JoinInfo, ...]:
+            joins = group.state.directory.joins
+            infos = [_info(group, join) for join in joins if not join.leads_out]
+            infos += self._outward()
+            return tuple(sorted(infos, key=lambda info: (info.source, info.destination)))
+
+        infos: tuple[JoinInfo, ...] = await self._shard.act(look)
+        return infos
+
+
+def _info(group: Group, join: Join) -> JoinInfo:
+    channels = group.state.channels
+    done = group.state.joined(join)
+    return JoinInfo(
+        source=channels[join.source].state.name,
+        destination=channels[join.destination].state.name,
+        selector=join.selector,
+        archive=join.archive,
+        copied=done.copied,
+        dropped=done.dropped,
+        owner=join.owner,
+    )
+
+
+def _refusal(group: Group, join: Join, access: AccessControl) -> str | None:
+    """Why the owner of a join could not make it now; None: it could, or it has none."""
+    if not join.owner or join.ending:
+        return None
+    user, _, host = join.owner.rpartition("@")
+    owner = Principal(user, host, groups=frozenset(join.groups))
+    source, destination = (
+        group.state.channels[number].state for number in (join.source, join.destination)
+    )
+    needs = [("join.create", ""), (READING[source.definition.kind], source.name)]
+    if not join.leads_out:  # or else the realm of the cluster asks, with every request
+        needs.append((WRITING[destination.definition.kind], destination.name))
+    for operation, name in needs:
+        try:
+            access.require(owner, operation, name)
+        except AccessDenied as refusal:
+            return str(refusal)
+    return None

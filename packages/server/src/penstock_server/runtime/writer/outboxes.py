@@ -1,0 +1,177 @@
+"""The outboxes of a node's local channels: copies that joins have made for stores of the whole
+cluster, and that wait here until these have them (SEM N9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+from msgspec import Struct
+from pyarrow import ipc
+
+from penstock_core.api.joins import CopiedPart
+from penstock_core.channel.dead import moved_at_once
+from penstock_core.columns.events.batch import ids_of
+from penstock_core.columns.events.origin import carried
+from penstock_core.ids.ids import IdSet
+from penstock_core.loggers import logger
+from penstock_core.messages.joins import Join
+from penstock_core.messages.retention import Quarantine, RemoveRedriven
+from penstock_core.vocabulary.errors import NameDoesNotExist
+from penstock_core.vocabulary.ports import Blobs
+from penstock_server.runtime.delivery.delivery import Dispatch
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
+from penstock_server.runtime.store.sealed_file import Damage, SealedFile
+from penstock_server.runtime.store.state import RealmState
+from penstock_server.runtime.writer.dead_events import by_publisher
+from penstock_server.runtime.writer.group import Group
+from penstock_server.runtime.writer.shard import Shard
+from penstock_server.runtime.writer.with_files import with_open_files
+
+_log = logger("penstock.local")
+
+
+class Onward(Protocol):
+    """What a node knows of the way from its outboxes to the realm of the cluster."""
+
+    async def check(self, join: Join, target: str) -> str:
+        """See whether events could be copied to ``target`` with the rights of the join's owner;
+        gives its name in the canonical form. Raises what stands in the way."""
+        ...
+
+    def waits_for(self, outbox: int) -> str:
+        """Why what is in an outbox waits; empty: it is on its way."""
+        ...
+
+
+class OutboxState(Struct, frozen=True):
+    """An outbox as it is now."""
+
+    number: int
+    source: str
+    target: str
+    join: Join
+    waiting: int
+    waiting_bytes: int
+    next_id: int
+    oldest_us: int | None
+    """When the oldest event that waits was copied; None: none waits."""
+
+
+class Outgoing(Struct, frozen=True):
+    """The oldest events of an outbox, ready to be sent."""
+
+    parts: tuple[CopiedPart, ...]
+    bodies: tuple[bytes, ...]
+    ids: IdSet
+
+
+def outboxes(state: RealmState) -> Iterator[OutboxState]:
+    """All of them, in the order in which they were made."""
+    for number, join in sorted(state.directory.joins.by_outbox.items()):
+        own = state.channels[number].state
+        oldest = own.stored.lowest
+        yield OutboxState(
+            number=number,
+            source=join.source_name,
+            target=own.name,
+            join=join,
+            waiting=len(own.stored),
+            waiting_bytes=state.waiting_bytes(number),
+            next_id=own.next_id,
+            oldest_us=None if oldest is None else own.ages.oldest_us(oldest),
+        )
+
+
+class Outboxes:
+    """Takes out what has left, and ends those that are not needed any more."""
+
+    def __init__(self, shard: Shard, dispatch: Dispatch, blobs: Blobs) -> None:
+        self._shard = shard
+        self._files = dispatch.files
+        self._blobs = blobs
+        self.onward: Onward | None = None
+        """The way to the cluster; None where there is none."""
+
+    def on_change(self, tell: Callable[[], object]) -> None:
+        """Have ``tell`` called when something has come into an outbox, or a join has ended."""
+        self._shard.state.copied_out = tell
+
+    def now(self) -> list[OutboxState]:
+        """How they are."""
+        return list(outboxes(self._shard.state))
+
+    async def next(self, number: int) -> Outgoing | None:
+        """The oldest events of an outbox, as many as one request may have; None: it is empty. They
+        are on disk. Raises ``NameDoesNotExist``."""
+        found: Outgoing | None = await with_open_files(
+            self._shard, self._files, number, action=lambda group: _next(group, number)
+        )
+        return found
+
+    async def sent(self, number: int, ids: IdSet) -> None:
+        """The cluster has these events: remove them here. Raises ``NameDoesNotExist``."""
+        await self._shard.act(lambda group: group.do(number, RemoveRedriven(ids.spans)))
+
+    async def end(self, number: int, *, given_up: bool = False) -> bool:
+        """End an outbox whose join was deleted, once it is empty, or with what is in it where that
+        is ``given_up``; gives whether it was ended."""
+
+        def end(group: Group) -> list[SealedFile] | None:
+            channel = group.state.channels.get(number)
+            facts = group.state.directory.decide_end(number)
+            if facts is None or channel is None or (channel.state.stored and not given_up):
+                return None
+            files = list(group.state.stores[number].files)
+            for fact in facts:
+                group.realm_fact(0, fact)
+            group.touched[number] = None
+            return files
+
+        files: list[SealedFile] | None = await self._shard.act(end)
+        for file in files or ():
+            self._files.close(file)
+            await self._blobs.delete(file.name)
+        return files is not None
+
+
+def _next(group: Group, number: int) -> Outgoing | None:
+    if group.state.directory.joins.by_outbox.get(number) is None:
+        raise NameDoesNotExist(f"outbox {number} has ended")
+    state, store = group.channel(number).state, group.state.stores[number]
+    while ids := state.stored.lowest_part(moved_at_once(state)).copy():
+        damage = Damage()
+        rows = store.read(ids.spans, damage)
+        if damage.ids:
+            store.quarantined += damage.reasons
+            group.do(number, Quarantine(damage.ids.spans))
+            _log.error("outbox.damaged", outbox=number, reasons=damage.reasons)
+            ids.remove_all(damage.ids)
+        if ids:
+            parts, bodies = zip(*_parts(rows), strict=True)
+            return Outgoing(parts, bodies, ids)
+    return None
+
+
+def _parts(rows: Sequence[OutgoingBatch]) -> Iterator[tuple[CopiedPart, bytes]]:
+    for part in rows:
+        for publisher, batch in by_publisher(part.batch, part.publishers):
+            for run in _dense(batch):
+                data = _stream(carried(run))
+                through = int(ids_of(run)[-1])
+                yield CopiedPart(len(data), through, publisher), data
+
+
+def _dense(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Runs of rows whose ids follow one another."""
+    for first, end in IdSet.of(ids_of(batch).tolist()).spans:
+        start = int(ids_of(batch).searchsorted(first))
+        yield batch.slice(start, end - first)
+
+
+def _stream(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return bytes(sink.getvalue())

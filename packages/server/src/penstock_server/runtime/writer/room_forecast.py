@@ -1,0 +1,207 @@
+"""Forecasts how many bytes a group may write besides its own: copies of joins, dead events.
+
+Space for them is reserved before anything is decided. If the disk has none, publishes are refused,
+and expired events stay where they are, invisible, until it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.channel.dead import moved_at_once
+from penstock_core.channel.state import ChannelState
+from penstock_core.columns.events.digest import event_sizes
+from penstock_core.columns.selectors import Selector, selector_of
+from penstock_core.columns.selectors.frames import EventFrame
+from penstock_core.ids.ids import IdSet
+from penstock_core.vocabulary.digest import Digest
+from penstock_server.runtime.store.bodies import Body, prepared
+from penstock_server.runtime.store.state import RealmState
+from penstock_server.runtime.writer.schedules import waits
+
+COPIES_BYTES_MAX = 64 << 20
+"""Up to here room is made as if every join copied everything. Above it is counted what each
+copies: by hundreds of joins most events go to few stores."""
+_ROW_BYTES = 512
+"""Estimate for an event that is copied or moved: its origin."""
+_BODY_BYTES = 4_096
+"""Estimate for a batch of copies: its record in the block, and the origin's columns."""
+
+Bools = npt.NDArray[np.bool_]
+
+
+def side_effect_bytes(state: RealmState, number: int, bodies: Sequence[Body]) -> int:
+    """About how many bytes a publish leads to besides its own (SEM L, T7)."""
+    channel = state.channels.get(number)
+    if channel is None or not (
+        number in state.directory.joins.by_source or _evicts_to(channel.state)
+    ):
+        return 0
+    sizes = [(len(body.buffer), body.rows) for body in bodies]
+    rows: int = sum(count for _, count in sizes)
+    size = sum(own for own, _ in sizes) + _ROW_BYTES * rows
+    return _following(state, number, size, rows=rows, bodies=bodies)
+
+
+def has_no_side_effects(state: RealmState, number: int) -> bool:
+    """Whether a publish writes to the journal, and that is all it leads to."""
+    channel = state.channels.get(number)
+    if channel is None:
+        return True
+    return channel.state.writes_only_events and number not in state.directory.joins.by_source
+
+
+def bytes_of_redrive(state: RealmState, number: int, destination: int | None) -> int:
+    """About how many bytes a step of a redrive out of a store leads to, wherever its events go
+    (SEM T10)."""
+    if number not in state.channels:  # deleted meanwhile, which the step itself reports
+        return 0
+    own, store = state.channels[number].state, state.stores[number]
+    rows = min(len(own.stored), moved_at_once(own))
+    size = int(rows * (max(own.event_bytes, store.event_bytes) + _ROW_BYTES))
+    targets = state.channels if destination is None else (destination,)
+    return size + max(_following(state, target, size, rows=rows) for target in targets)
+
+
+def writes_nothing(
+    state: RealmState, number: int, digest: Digest, bodies: Sequence[Body], before: int = 0
+) -> bool:
+    """Whether a publish, after ``before`` other events, is known to write nothing to disk, so that
+    a full disk is no reason to refuse it: nobody wants it stored (SEM J2, J4, C1c-f)."""
+    channel = state.channels.get(number)
+    if channel is None or waits(bodies) or number in state.directory.joins.by_source:
+        return False
+    own = channel.state
+    storage, kind = own.definition.storage, own.type
+    if own.definition.capacity and own.moves_dead:
+        return False
+    if prepared(bodies, storage, 0, at_us=0, publisher="") is not bodies:
+        return False
+    if any(state.schemas.known(body.schema_bytes) is None for body in bodies):
+        return False
+    if kind.ids_survive and own.next_id + before + digest.count > own.reserved:
+        return False
+    in_memory = len(IdSet(kind.volatile(digest))) == digest.count
+    pulls = any(each.pulls for each in own.subscribers.values())
+    fed = all(each.is_fed for each in own.durables.values())
+    passes = own.engine.needs_interest and fed and not pulls
+    return in_memory or kind.relays or passes
+
+
+def _following(
+    state: RealmState, number: int, size: int, rows: int, bodies: Sequence[Body] = ()
+) -> int:
+    stores = _reached(state, number)
+    evicting = [state.channels[each].state for each in stores]
+    copies = size * (len(stores) - 1)
+    if copies > COPIES_BYTES_MAX and bodies:
+        copies = sum(_bytes_copied(state, number, body) for body in bodies)
+    elif copies > COPIES_BYTES_MAX:  # nobody has examined the events yet
+        copies = max(COPIES_BYTES_MAX, size)
+    return copies + sum(_evicted(each, size, rows) for each in evicting)
+
+
+def _bytes_copied(state: RealmState, number: int, body: Body) -> int:
+    """How many bytes joins make of a body, for the events that they copy."""
+    rows = body.batch.num_rows
+    sizes = event_sizes(body.batch) + _ROW_BYTES
+    extra = _BODY_BYTES + max(0, len(body.buffer) - body.batch.nbytes)
+    matching = _Matching(body)
+    reached = {number: np.ones(rows, dtype=np.bool_)}
+    archived = 0
+    left = [number]
+    while left:
+        source = left.pop()
+        # Fields inside messages were not examined.
+        looks_inside = bool(state.channels[source].state.definition.descriptors)
+        for join in state.directory.joins.of(source):
+            copied = reached[source] & matching.rows("" if looks_inside else join.selector)
+            before = reached.get(join.destination, np.zeros(rows, dtype=np.bool_))
+            if join.archive:  # accepts duplicates, too
+                archived += int(sizes[copied].sum()) + extra
+            if (copied & ~before).any():
+                reached[join.destination] = before | copied
+                left.append(join.destination)
+    del reached[number]
+    stored: int = sum(int(sizes[own].sum()) + extra for own in reached.values())
+    return archived + stored
+
+
+class _Matching:
+    """Which rows of a batch that is not published yet a selector may match."""
+
+    def __init__(self, body: Body) -> None:
+        self._frame = EventFrame(body.batch, 0, outcomes=body.outcomes)
+        self._known: dict[str, Bools] = {}
+
+    def rows(self, text: str) -> Bools:
+        found = self._known.get(text)
+        if found is None:
+            found = self._known[text] = self._match(text)
+        return found
+
+    def _match(self, text: str) -> Bools:
+        selector = selector_of(text) if text else None
+        if selector is None or not _is_known_before(selector):
+            return np.ones(self._frame.rows, dtype=np.bool_)
+        mask = selector.mask_in(self._frame)
+        return np.asarray(mask.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _is_known_before(selector: Selector) -> bool:
+    """Whether it asks only of what the publisher gave: no ids, times, defaults or origins."""
+    given = all(
+        path in ("data", "tag", "more") or (path.startswith("properties.") and "$" not in path)
+        for path in selector.columns
+    )
+    return given and "NOW()" not in selector.text
+
+
+def bytes_that_move(state: RealmState, numbers: Iterable[int], now_us: int) -> int:
+    """About how many bytes of expired events leave these channels in one step (SEM T7)."""
+    total = 0
+    for number in numbers:
+        channel = state.channels.get(number)
+        if channel is None or not channel.state.moves_dead or not _is_due(channel, now_us):
+            continue
+        own = channel.state
+        rows = min(len(own.stored), moved_at_once(own))
+        total += int(rows * (own.event_bytes + _ROW_BYTES))
+    return total
+
+
+def _is_due(channel: ChannelMachine, now_us: int) -> bool:
+    """Whether a sweep is due. Nothing moves from a channel where that is impossible to say: its
+    sweep fails as well, and reports it."""
+    try:
+        return channel.needs_sweep(now_us)
+    except Exception:  # noqa: BLE001
+        return False
+
+
+def _reached(state: RealmState, number: int) -> list[int]:
+    """The store itself, and all that its events are copied to."""
+    found = {number: None}
+    left = [number]
+    while left:
+        for join in state.directory.joins.of(left.pop()):
+            if join.destination not in found:
+                found[join.destination] = None
+                left.append(join.destination)
+    return list(found)
+
+
+def _evicts_to(state: ChannelState) -> bool:
+    """Whether events that are evicted go to another store."""
+    return bool(state.definition.capacity) and state.moves_dead
+
+
+def _evicted(state: ChannelState, size: int, rows: int) -> int:
+    """The events that would be evicted to another store."""
+    if not _evicts_to(state):
+        return 0
+    return max(size, int(rows * (state.event_bytes + _ROW_BYTES)))

@@ -1,0 +1,586 @@
+"""The single writer: the only place where the realm's state meets the world.
+
+One task takes all that waits, decides and applies it in order, appends once, and only then
+answers and delivers: nothing is seen that a power cut could unsay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.loggers import logger
+from penstock_core.messages.retention import EndRelay, Quarantine, Sweep
+from penstock_core.messages.seats import Detach
+from penstock_core.messages.settlements import Ack, AckPrevious
+from penstock_core.vocabulary.errors import (
+    Deposed,
+    PenstockError,
+    RealmStopping,
+    StorageFailed,
+    Unknown,
+)
+from penstock_core.vocabulary.ports import Clock, Journal, Offload, inline
+from penstock_server.runtime.delivery.delivery import Dispatch
+from penstock_server.runtime.store.large_blocks import LargeBlocks
+from penstock_server.runtime.store.records import encode_block
+from penstock_server.runtime.store.state import RealmState
+from penstock_server.runtime.writer.dead_events import MovingPace
+from penstock_server.runtime.writer.group import Group
+from penstock_server.runtime.writer.linger import Linger
+from penstock_server.runtime.writer.looking import Looking
+from penstock_server.runtime.writer.persisting import bytes_to_secure
+from penstock_server.runtime.writer.placement import MemoryLimits, Placing, room_for
+from penstock_server.runtime.writer.requests import (
+    PublishBatches,
+    Repeatable,
+    Reply,
+    RunAction,
+    RunCommand,
+    ShardRequest,
+    expect_answer,
+    outcome_of,
+    send_answer,
+    size_of,
+    sizes_of,
+    split_at,
+)
+from penstock_server.runtime.writer.room_forecast import (
+    bytes_that_move,
+    has_no_side_effects,
+    side_effect_bytes,
+    writes_nothing,
+)
+from penstock_server.runtime.writer.selector_cache import NeedsLook
+
+GROUP_BYTES_MAX = 16 << 20
+"""A group closes at this many bytes of events: what waits longer goes into the next."""
+
+Outcome = tuple[Reply | None, Any, BaseException | None]
+"""What became of one piece of work: its reply, its answer, and the error it was refused with."""
+
+_log = logger("penstock.shard")
+
+
+class Shard:
+    is_congested: Callable[[], bool] = bool
+    """Whether publishers wait for the sealing, as dead events do then; False unless it is set."""
+
+    def __init__(
+        self,
+        state: RealmState,
+        journal: Journal,
+        clock: Clock,
+        dispatch: Dispatch,
+        *,
+        placing: Placing,
+        limits: MemoryLimits,
+        offload: Offload = inline,
+    ) -> None:
+        self.state = state
+        self.looking = Looking(state, offload, self._rouse)
+        """Publishes wait there whose events many selectors are put to."""
+        self.placing = placing
+        self._limits = limits
+        self._journal = journal
+        self._clock = clock
+        self._dispatch = dispatch
+        self._ahead: list[ShardRequest] = []
+        """Begins the next group, whatever of an earlier one still waits."""
+        self._waiting: list[ShardRequest] = []
+        self._serving: list[ShardRequest] = []
+        self._between: list[tuple[Callable[[], Awaitable[None]], asyncio.Future[None]]] = []
+        self._idle: asyncio.Future[None] | None = None  # done once there is something to do
+        self.ended = asyncio.Event()
+        """Set when :meth:`run` has ended, after which nothing is written."""
+        self._woken: dict[int, None] = {}
+        self._pace = MovingPace(self.wake)
+        self._has_room = True
+        """Whether the disk has room for what the next group leads to."""
+        self.changed = set(state.channels)
+        """Channels something was done on since the sealer took this: it looks at no other."""
+        self._failed: PenstockError | None = None
+        self._stopping = False
+        self.tail = journal.info().tail  # sequence of the newest block
+        self.large_blocks: LargeBlocks | None = None
+        """Where bodies go that are too much for the log of an engine; None: the journal is ours."""
+        self.groups = 0
+        self.on_scheduled: Callable[[], None] = lambda: None
+        """Called when events wait for a time they did not wait for before (SEM X4)."""
+        self.on_made: Callable[[list[tuple[int, str]]], None] = lambda made: None
+        """Called with the durables that were made, and channels, which have an empty name."""
+        self.on_deposed: Callable[[], None] = lambda: None
+        """Called when another owner has taken over, before those are answered who still wait."""
+        self.linger: Linger | None = None
+        """Whether the loop stays awake for the next of a client that waits for each answer."""
+        self.is_answering = False
+        self.on_answered: Callable[[], None] = lambda: None
+        """Called once all answers of a group are given, and what is delivered before it is stored:
+        they leave together, and at once."""
+
+    # --- asking --------------------------------------------------------------------------
+
+    def submit(self, work: ShardRequest, *, first: bool = False) -> None:
+        """Queue ``work`` (or put it ahead of all that waits); its reply comes once it is stored."""
+        if self._failed is not None or self._stopping:
+            send_answer(work.reply, None, self._failed or RealmStopping("the realm is closing"))
+            return
+        (self._ahead if first else self._waiting).append(work)
+        if self._idle is not None:
+            self._rouse()
+
+    async def ask(self, work: ShardRequest, *, first: bool = False) -> Any:
+        """Queue ``work`` and wait for its answer. Raises what it is refused with."""
+        answer = expect_answer(work)
+        self.submit(work, first=first)
+        try:
+            return await answer
+        finally:
+            del answer  # an error in it refers to this frame: a cycle
+
+    async def act(
+        self,
+        action: Callable[[Group], Any],
+        *,
+        first: bool = False,
+        sweeps: Sequence[int] | None = None,
+        room: int = 0,
+    ) -> Any:
+        """Run ``action(group)`` at its place in the order; gives its result.
+
+        Only channels in ``sweeps`` may lose due events in it; None: any channel. Raises
+        ``StorageFailed`` if the disk has no room for ``room`` bytes, which it may write.
+        """
+        return await self.ask(RunAction(action, sweeps=sweeps, room=room), first=first)
+
+    def behind(self, then: Callable[[], None]) -> None:
+        """Call ``then`` when all that was asked before is done, or will not be: the realm ends."""
+        self.submit(RunAction(lambda _: None, reply=lambda *_: then(), sweeps=()))
+
+    async def exclusively(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Run ``call`` between two groups: a journal serves one caller at a time."""
+        if self._failed is not None:
+            raise self._failed
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._between.append((call, done))
+        self._rouse()
+        try:
+            await done
+        finally:
+            del done  # an error in it refers to this frame: a cycle
+
+    def quarantine(self, number: int, command: Quarantine) -> None:
+        """Quarantine stored events that turned out to be unreadable (SEM S1). Nothing is swept
+        before, since expired events are read on their way to a dead event store."""
+        self.submit(RunAction(lambda group: group.do(number, command), sweeps=(number,)))
+
+    def _read_ahead(self) -> None:
+        if not (self._waiting or self._ahead):
+            self._dispatch.ahead.read(self.state)
+
+    def _rouse(self) -> None:
+        idle, self._idle = self._idle, None
+        if idle is not None and not idle.done():
+            idle.set_result(None)
+
+    def wake(self, number: int) -> None:
+        """A channel may have something to offer (credit came, a connection drained)."""
+        self._woken[number] = None
+        self._rouse()
+
+    # --- serving -------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until cancelled, stopped, deposed, or until the journal fails.
+
+        A failed append ends the shard: facts have been applied that are not stored, so it must
+        not answer again. What is on disk is whole; a new realm is built from it.
+        """
+        try:
+            await self._serve()
+        except StorageFailed as failure:
+            self._failed = failure
+            _log.error("journal.failed", reason=str(failure))
+            self._refuse_waiting(failure)
+            raise
+        except (Deposed, Unknown) as end:
+            self._failed = end
+            _log.warning("shard.deposed", reason=str(end))
+            raise
+        except Exception as error:
+            _log.exception("shard.broken", exc_info=not isinstance(error, PenstockError))
+            if self._dispatch.lease.epoch:  # the next owner knows what was stored (SEM N4)
+                self._failed = Unknown(f"the owner failed ({error}); ask the next one")
+            raise
+        finally:
+            self._failed = self._failed or RealmStopping("the realm is closed")
+            if isinstance(self._failed, Deposed | Unknown):
+                self.on_deposed()  # nobody is answered
+            self._refuse_waiting(self._failed)
+            self.ended.set()
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not (self._stopping and not self._has_work and self.looking.is_idle):
+            if not (self._has_work or self._woken or self._between):
+                self._idle = loop.create_future()
+                if self._dispatch.ahead.guessed:
+                    loop.call_soon(self._read_ahead)  # once the loop has sent what is queued
+                if self.linger is not None:
+                    self.linger.stay(self._idle)
+                await self._idle
+                if self.linger is not None:
+                    self.linger.came()
+            if self._between:
+                await self._serve_between()
+            began_s = loop.time()
+            group = await self._serve_group()
+            if group.has_moved:
+                self._pace.has_moved(group.has_moved, group.held_s)
+                self._pace.rest(began_s)
+            if self._woken:
+                await asyncio.sleep(0)  # let connections drain before offering them more
+
+    @property
+    def _may_copy(self) -> bool:
+        """Whether dead events may move: otherwise they stay where they are, unseen."""
+        return self._has_room and not self.is_congested()
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._ahead or self._waiting or self.looking.ready)
+
+    def stop(self) -> None:
+        """Serve what waits, then end :meth:`run`."""
+        self._stopping = True
+        self._rouse()
+
+    def _refuse_waiting(self, failure: PenstockError) -> None:
+        waiting = self._serving + self._ahead + self._waiting + self.looking.drained()
+        self._serving, self._ahead, self._waiting = [], [], []
+        self._dispatch.choosers.close()
+        for work in waiting:
+            send_answer(work.reply, None, failure)
+        between, self._between = self._between, []
+        for _, done in between:
+            if not done.done():
+                done.set_exception(failure)
+
+    async def _serve_between(self) -> None:
+        while self._between:
+            call, done = self._between[0]
+            try:
+                await call()
+            except (Deposed, Unknown):
+                raise  # clients that wait are told as the shard ends
+            except PenstockError as failure:
+                if not done.done():
+                    done.set_exception(failure)
+            else:
+                if not done.done():
+                    done.set_result(None)
+            del self._between[0]
+
+    async def _serve_group(self) -> Group:
+        waiting, self._ahead, self._waiting = self._ahead + self._waiting, [], []
+        waiting = self.looking.begin_group(waiting)
+        self._serving = waiting  # so that all are answered if this is the end
+        if self.state.to_open:
+            await self._open_files()
+        waiting = self._serving = await self._with_room(waiting)
+        ahead = self.looking.ahead
+        group = Group(
+            self.state, self._clock.now_us(), self._limits, placing=self.placing, looked_ahead=ahead
+        )
+        group.has_room, group.may_move = self._may_copy, self._pace.resting is None
+        group.sweeping = Sweep(may_write=self._has_room, moved_max=self._pace.events_max)
+        group.touched |= self._woken
+        self._woken, self._dispatch.choosers.spent = {}, 0
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        answers = self._decide(waiting, group)
+        if self.state.to_open:
+            await self._open_files()
+        group.sweep_touched(self._dispatch.incidents.report)
+        group.held_s = loop.time() - began_s
+        for look in group.looks:
+            self.looking.sweeps_after(look)
+        has_moved = False
+        early = group.offers_early() if group.asked and self._dispatch.lease.holds() else ()
+        for number, below in early:
+            has_moved |= await self._perform(number, below)
+        if group.records:
+            if has_moved and group.must_sync:  # clients can work while the disk does
+                self.on_answered()
+                await asyncio.sleep(0)  # the loop sends it
+            await self._append(group)
+        elif answers:
+            await self._dispatch.rely("answers")
+        self._serving = []
+        self._answer(group, answers)
+        self.changed.update(group.touched)
+        self.state.sweep_times.touch(group.touched)
+        await self._offer(list(group.touched))
+        if group.must_sync and (self.state.freed or self.state.dropped):
+            await self._give_back()
+        if self.state.has_new_times:
+            self.state.has_new_times = False
+            self.on_scheduled()
+        return group
+
+    def _answer(self, group: Group, answers: Sequence[Outcome]) -> None:
+        """Send what clients must be told first, and then the answers."""
+        for number in group.touched:
+            channel = self.state.channels.get(number)
+            if channel is not None and channel.state.recalls:
+                self._dispatch.recall(channel)
+        self.is_answering = True
+        for reply, result, error in answers:
+            send_answer(reply, result, error)
+        self.is_answering = False
+        if group.made:
+            self.on_made(group.made)
+        self.on_answered()
+        if self.linger is not None:
+            self.linger.served(len(answers), group.bodies)
+
+    def _decide(self, waiting: list[ShardRequest], group: Group) -> list[Outcome]:
+        """Decide in order until the group is full, or files have to be opened for the next step;
+        the rest goes into the next group."""
+        answers = []
+        may_ask_more = False
+        for i, work in enumerate(waiting, start=1):
+            if may_ask_more and self.looking.holds(work):
+                self._serving = [each for each in self._serving if each is not work]
+            else:
+                try:
+                    answers.append((work.reply, *outcome_of(work, group)))
+                except NeedsLook as look:
+                    self.looking.waits_for(work, look)
+                    self._serving = [each for each in self._serving if each is not work]
+                    may_ask_more = True
+                else:
+                    if self.looking.order:
+                        self.looking.decided(work)
+                    may_ask_more |= isinstance(work, RunAction)
+            if i == len(waiting):
+                break
+            if group.is_full(i, self._clock.now_us()) or self.state.to_open:
+                self._waiting = waiting[i:] + self._waiting
+                left = set(map(id, self._waiting))
+                self._serving = [each for each in self._serving if id(each) not in left]
+                self._rouse()
+                break
+        if group.settled:
+            group.settle()
+        return answers
+
+    async def _open_files(self) -> None:
+        """Files that may be read in the middle of a step are open before (SEM T7)."""
+        while self.state.to_open:
+            store = self.state.stores.get(self.state.to_open.pop())
+            if store is not None:
+                await self._dispatch.files.pin(store.files)
+
+    async def _give_back(self) -> None:
+        """Pages whose events have left, now that this is on disk."""
+        while self.state.freed:
+            number = self.state.freed.pop()
+            freed = self.state.stores[number].freed
+            places, freed[:] = list(freed), []
+            await self.placing.pages.release(number, places)
+        while self.state.dropped:
+            await self.placing.pages.drop(self.state.dropped.pop())
+
+    async def _with_room(self, waiting: list[ShardRequest]) -> list[ShardRequest]:
+        """Make sure that what waits will find room on disk, before anything is decided."""
+        try:
+            return await self._room_made(waiting)
+        except Exception:  # noqa: BLE001  of one of them, which is over then; else it is raised again
+            waiting = self._serving = self._foreseeable(waiting)
+            return await self._room_made(waiting)
+
+    async def _room_made(self, waiting: list[ShardRequest]) -> list[ShardRequest]:
+        size = sizes_of(waiting)
+        if size > GROUP_BYTES_MAX and len(waiting) > 1:
+            waiting, rest = split_at(waiting, GROUP_BYTES_MAX)
+            self._waiting = rest + self._waiting
+            self._serving = waiting
+            self._rouse()
+            size = sizes_of(waiting)
+        self._has_room = True
+        try:
+            size += 4_096 * (1 + len(waiting))
+            if self._has_no_side_effects(waiting):
+                await self._journal.reserve(size)
+            else:
+                await self._journal.reserve(size + self._follows(waiting))
+                await self._reserve_pages(waiting)
+        except StorageFailed as failure:
+            self._has_room = False
+            return self._without_room(waiting, failure)
+        return waiting
+
+    def _foreseeable(self, waiting: list[ShardRequest]) -> list[ShardRequest]:
+        """The work whose follow-up bytes can be forecast. The rest is answered with its error here,
+        so that a failing forecast costs nobody else."""
+        kept = []
+        for work in waiting:
+            try:
+                for number, bodies in work.offered:
+                    if not has_no_side_effects(self.state, number):
+                        side_effect_bytes(self.state, number, bodies)
+            except PenstockError as refusal:
+                send_answer(work.reply, None, refusal)
+            except Exception as failure:  # noqa: BLE001
+                send_answer(work.reply, None, failure)
+            else:
+                kept.append(work)
+        return kept
+
+    def _has_no_side_effects(self, waiting: Sequence[ShardRequest]) -> bool:
+        """Whether what waits is publishes that write nothing but their own events, and
+        acknowledgements that none of what may leave with them moves."""
+        if self._woken:
+            return False
+        for work in waiting:
+            match work:
+                case PublishBatches(number) | RunCommand(number, Ack() | AckPrevious()):
+                    if not has_no_side_effects(self.state, number):
+                        return False
+                case _:
+                    return False
+        return True
+
+    def _without_room(
+        self, waiting: Sequence[ShardRequest], failure: StorageFailed
+    ) -> list[ShardRequest]:
+        """The work that needs next to no room on disk; the rest is refused with ``failure``."""
+        kept: list[ShardRequest] = []
+        ids: Counter[int] = Counter()
+        for i, work in enumerate(waiting):
+            is_decided = isinstance(work, Repeatable) and work.is_decided(self.state)
+            if is_decided or not size_of(work):
+                kept.append(work)
+            elif not (isinstance(work, PublishBatches) and self._is_light(work, ids)):
+                send_answer(work.reply, None, failure)
+            # an earlier publish may be what makes this one write
+            elif any(not size_of(before) for before in kept):
+                self._waiting = [*waiting[i:], *self._waiting]
+                self._rouse()
+                break
+            else:
+                kept.append(work)
+        self._serving = kept
+        return kept
+
+    def _is_light(self, work: PublishBatches, ids: Counter[int]) -> bool:
+        """Whether a publish writes nothing, after those that have taken ``ids``."""
+        before = ids[work.number]
+        ids[work.number] += work.digest.count
+        return writes_nothing(
+            self.state, work.number, work.digest, bodies=work.bodies, before=before
+        )
+
+    def _follows(self, waiting: Sequence[ShardRequest]) -> int:
+        """Bytes of what is copied or moves because of what waits, or because it is time."""
+        numbers = {*self._woken, *(work.number for work in waiting if isinstance(work, RunCommand))}
+        size = 0
+        for work in waiting:
+            for number, bodies in work.offered:
+                numbers.add(number)
+                size += side_effect_bytes(self.state, number, bodies)
+        for work in waiting:
+            if isinstance(work, RunAction):
+                numbers |= set(self.state.channels if work.sweeps is None else work.sweeps)
+        for number in numbers:
+            size += self._owed_when_they_leave(number, waiting)
+        return size + bytes_that_move(self.state, numbers, self._clock.now_us())
+
+    def _owed_when_they_leave(self, number: int, waiting: Sequence[ShardRequest]) -> int:
+        channel = self.state.channels.get(number)
+        if channel is None or not channel.state.unwritten:
+            return 0
+        leaves = any(
+            isinstance(work, RunAction)  # may attach, or end a subscription
+            or (
+                isinstance(work, RunCommand)
+                and work.number == number
+                and isinstance(work.command, Detach)
+            )
+            for work in waiting
+        )
+        return bytes_to_secure(self.state, number) if leaves or channel.state.has_left else 0
+
+    async def _reserve_pages(self, waiting: Sequence[ShardRequest]) -> None:
+        sizes: dict[int, list[int]] = {}
+        for work in waiting:
+            for number, bodies in work.offered:
+                channel = self.state.channels.get(number)
+                if (
+                    channel is not None
+                    and channel.state.type.home == "pages"
+                    and not channel.state.engine.merges
+                ):
+                    sizes.setdefault(number, []).extend(map(room_for, bodies))
+        for number, wanted in sizes.items():
+            await self.placing.pages.reserve(number, wanted)
+
+    async def _append(self, group: Group) -> None:
+        if self.placing.placed:
+            await self.placing.flush(sync=group.must_sync)
+        records, bodies = group.records, group.bodies
+        if self.large_blocks is not None:
+            records, bodies = await self.large_blocks.taken_out(self.tail + 1, records, bodies)
+        chunks = encode_block(group.now_us, records, bodies, format=self._dispatch.lease.format)
+        self.tail = await self._journal.append(self.tail, chunks, sync=group.must_sync)
+        self.groups += 1
+
+    async def _offer(self, touched: Sequence[int]) -> None:
+        for number in touched:
+            channel = self.state.channels.get(number)
+            if channel is None:
+                self._dispatch.channel_gone(number)
+                continue
+            state = channel.state
+            there = state.subscribers or state.seats or state.cancelled
+            if not (there or state.may_pass or state.overdue):
+                continue
+            if channel.has_offers:
+                await self._perform(number)
+            if state.relayed or state.passing or state.leaving:
+                await self._relay(number, channel)
+            if channel.state.overdue and self._pace.resting is not None:
+                self._pace.hold_back(number)
+            elif channel.state.overdue and number in self.looking.ahead.sweeping:
+                continue  # it is swept once its events have been looked at
+            elif channel.has_offers and (self._may_copy or not channel.state.overdue):
+                self.wake(number)  # otherwise the next sweep does
+
+    async def _relay(self, number: int, channel: ChannelMachine) -> None:
+        """Deliver events that are never stored, or have made room already, to connected clients
+        with credit; then they are gone (SEM E8, T3). Passing events leave once they have reached
+        everybody (SEM J4)."""
+        state = channel.state
+        while (state.relayed or state.leaving) and channel.has_offers and not state.overdue:
+            # the end of a client is waiting, or of damaged events
+            if not await self._perform(number):
+                break
+        if channel.state.overdue:  # nothing goes out before expired events have moved (SEM T1)
+            return
+        for fact in channel.decide(
+            EndRelay(spares=self._limits.are_half_free(self.state.meter)), self._clock.now_us()
+        ).facts:
+            self.state.apply(number, fact)
+
+    async def _perform(self, number: int, below: int | None = None) -> bool:
+        """Carry out what a channel offers; gives whether any subscriber made progress."""
+        channel, store = self.state.channels.get(number), self.state.stores.get(number)
+        if channel is None or store is None:
+            return False
+        moved = await self._dispatch.perform(number, channel, store, quarantiner=self, below=below)
+        self.state.note_time(number, channel)
+        return moved

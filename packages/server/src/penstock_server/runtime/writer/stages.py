@@ -1,0 +1,157 @@
+"""Staged batches, put aside until they are published in one step: large publishes, Spark
+micro-batches.
+
+A stage is one upload. It is not stored: a restart loses it, the commit then fails with an error
+that says so, and the client uploads it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from penstock_core.access.name_owners import owned, owner_of, plain
+from penstock_core.vocabulary.errors import MemoryLimit, NoSuchStage
+from penstock_core.vocabulary.ports import Clock
+from penstock_server.runtime.store.bodies import Body, digest_of
+from penstock_server.runtime.store.state import RealmState
+from penstock_server.runtime.writer.group import Group
+from penstock_server.runtime.writer.publish_stops import refuse_stopped
+from penstock_server.runtime.writer.requests import PublishBatches, Reply, is_remembered
+
+STAGE_LIFETIME_US = 3_600 * 1_000_000
+"""Microseconds after which a stage that nobody commits is dropped."""
+
+
+class _Stage(Struct):
+    number: int
+    bodies: Sequence[Body]
+    size: int
+    at_us: int
+
+
+class Stages:
+    def __init__(self, clock: Clock, bytes_max: int) -> None:
+        self._clock = clock
+        self._bytes_max = bytes_max
+        self._by_id: dict[str, _Stage] = {}
+        self._groups: dict[str, set[str]] = {}
+        self._of_owners: dict[str, int] = {}
+        """Bytes staged by each user."""
+        self.size = 0
+
+    def put(self, stage: str, number: int, bodies: Sequence[Body]) -> None:
+        """Keep ``bodies`` for channel ``number``; the same stage again is no error."""
+        if stage in self._by_id:
+            return
+        size = sum(body.weight for body in bodies)
+        owner = owner_of(stage)
+        own = self._of_owners.get(owner, 0) + size
+        if owner and own > self._bytes_max // 2:
+            raise MemoryLimit(
+                f"{size} bytes to be staged, which makes {own} of {owner}; one user may have "
+                f"{self._bytes_max // 2} staged, which is half of limits.stage_bytes: commit or "
+                f"drop some"
+            )
+        if self.size + size > self._bytes_max:
+            raise MemoryLimit(
+                f"{size} bytes to be staged, {self._bytes_max - self.size} of "
+                f"{self._bytes_max} are free; commit smaller micro-batches, or raise "
+                "the setting limits.stage_bytes"
+            )
+        self._by_id[stage] = _Stage(number, bodies, size, at_us=self._clock.now_us())
+        self._groups.setdefault(_group(stage), set()).add(stage)
+        self.size += size
+        self._of_owners[owner] = own
+
+    def of(self, stages: Sequence[str], number: int) -> list[Body]:
+        """The batches of ``stages``, in that order. Raises ``NoSuchStage``."""
+        missing = [s for s in stages if s not in self._by_id or self._by_id[s].number != number]
+        if missing:
+            raise NoSuchStage(
+                f"{len(missing)} of {len(stages)} stages are gone (the realm restarted, another "
+                f"node took over, or an hour passed); stage the rows again"
+            )
+        return [body for stage in stages for body in self._by_id[stage].bodies]
+
+    def known(self, stages: Sequence[str]) -> list[Body]:
+        """The part of ``stages`` that still exist."""
+        return [body for s in stages if s in self._by_id for body in self._by_id[s].bodies]
+
+    def drop(self, stages: Sequence[str]) -> None:
+        for stage in stages:
+            gone = self._by_id.pop(stage, None)
+            if gone is not None:
+                self.size -= gone.size
+                self._give_back(owner_of(stage), gone.size)
+                group = self._groups[_group(stage)]
+                group.discard(stage)
+                if not group:
+                    del self._groups[_group(stage)]
+
+    def _give_back(self, owner: str, size: int) -> None:
+        self._of_owners[owner] -= size
+        if not self._of_owners[owner]:
+            del self._of_owners[owner]
+
+    def committed(self, stages: Sequence[str]) -> None:
+        """Drop what has been published, and what others have staged to publish the same."""
+        self.drop(stages)
+        for group in {_group(stage) for stage in stages} - {""}:
+            self.drop(sorted(self._groups.get(group, ())))
+
+    def expire(self) -> None:
+        horizon = self._clock.now_us() - STAGE_LIFETIME_US
+        self.drop([stage for stage, kept in self._by_id.items() if kept.at_us < horizon])
+
+
+def _group(stage: str) -> str:
+    """The work a stage is part of, as its name says; tasks that are tried twice have one."""
+    return owned(plain(stage).rpartition("/")[0], owner_of(stage))
+
+
+class CommitStaged(Struct):
+    """Publish staged batches in one step, and once (SEM X1, X3)."""
+
+    number: int
+    stages: Stages
+    names: Sequence[str]
+    producer: str
+    sequence: int
+    event_bytes_max: int
+    reply: Reply | None = None
+    publisher: str = ""
+
+    @property
+    def bodies(self) -> Sequence[Body]:
+        return self.stages.known(self.names)
+
+    @property
+    def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
+        return ((self.number, self.bodies),)
+
+    def is_decided(self, state: RealmState) -> bool:
+        """See :class:`~penstock_server.runtime.writer.requests.Repeatable`."""
+        return is_remembered(state, self.number, self.producer, sequence=self.sequence)
+
+    def run(self, group: Group) -> Any:
+        group.settle()
+        channel = group.channel(self.number)
+        if self.producer:  # a repetition is answered although its stages are gone
+            known = channel.state.producers.stored_as(self.producer, self.sequence)
+            if known is not None:
+                return known
+        refuse_stopped(group, (self.number,))
+        bodies = self.stages.of(self.names, self.number)
+        digest = digest_of(bodies, self.event_bytes_max)
+        return PublishBatches(
+            self.number,
+            digest,
+            bodies,
+            producer=self.producer,
+            sequence=self.sequence,
+            overshoot=not channel.state.is_full,  # a unit of its own (SEM T4)
+            publisher=self.publisher,
+        ).run(group)

@@ -1,0 +1,291 @@
+"""Transactions: events for one or several stores, all of them or none (SEM X1, X2, X4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from penstock_core.api.transactions import TransactionInfo
+from penstock_core.columns.schema.layout import DELIVERY_TIME
+from penstock_core.ids.ids import Span
+from penstock_core.messages.transactions import Ended, StagesCommitted, TransactionEnded
+from penstock_core.vocabulary.digest import Digest
+from penstock_core.vocabulary.errors import InvalidArgument, PenstockError
+from penstock_server.runtime.store.bodies import Body, digest_of
+from penstock_server.runtime.store.state import RealmState
+from penstock_server.runtime.writer.group import Group
+from penstock_server.runtime.writer.publish_stops import refuse_stopped
+from penstock_server.runtime.writer.removals import Removal, check_there, is_redrive, leave
+from penstock_server.runtime.writer.requests import Reply
+from penstock_server.runtime.writer.schedules import waits
+from penstock_server.runtime.writer.shard import Shard
+from penstock_server.runtime.writer.stages import Stages
+from penstock_server.runtime.writer.unit_of_work import Acknowledged, UnitOfWork, by_store
+
+Spans = tuple[tuple[int, Span], ...]
+
+
+class StorePart(Struct, frozen=True):
+    """Events of a transaction for one store: batches, and batches that were staged before."""
+
+    number: int
+    bodies: Sequence[Body] = ()
+    stages: Sequence[str] = ()
+
+
+class PublishTransaction(Struct):
+    transaction: str
+    parts: Sequence[StorePart]
+    stages: Stages
+    event_bytes_max: int
+    publisher: str = ""
+    reply: Reply | None = None
+    leaving: Sequence[Removal] = ()
+
+    @property
+    def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
+        return [
+            (part.number, [*part.bodies, *self.stages.known(part.stages)]) for part in self.parts
+        ]
+
+    def is_decided(self, state: RealmState) -> bool:
+        """See :class:`~penstock_server.runtime.writer.requests.Repeatable`."""
+        try:
+            state.transactions.begun(self.transaction)
+        except PenstockError:
+            return True
+        return False
+
+    def run(self, group: Group) -> Spans:
+        """The ids of each store's events. Raises ``Refused``, and nothing is stored."""
+        group.settle()
+        begun = group.state.transactions.begun(self.transaction)
+        publishes = self._publishes()
+        refuse_stopped(group, publishes)
+        check_there(group, self.leaving)
+        if is_redrive(self.leaving):  # nothing is evicted for events that come back
+            group.check(publishes, evicts=False)
+        else:
+            group.check(publishes, begun.below_capacity)
+        spans = tuple(
+            (number, group.publish(number, bodies, digest, forced=True, publisher=self.publisher))
+            for number, (bodies, digest) in publishes.items()
+        )
+        leave(group, self.leaving)
+        group.realm_fact(
+            0, TransactionEnded(Ended(self.transaction, group.now_us, committed=True, spans=spans))
+        )
+        return spans
+
+    def _publishes(self) -> dict[int, tuple[list[Body], Digest]]:
+        """The events by store, in the order the stores were first named."""
+        found: dict[int, list[Body]] = {}
+        for part in self.parts:
+            staged = self.stages.of(part.stages, part.number)
+            found.setdefault(part.number, []).extend([*part.bodies, *staged])
+        for bodies in found.values():
+            if waits(bodies):
+                raise InvalidArgument(
+                    f"an event in a transaction cannot have {DELIVERY_TIME}; publish it outside "
+                    "the transaction"
+                )
+        return {
+            number: (bodies, digest_of(bodies, self.event_bytes_max))
+            for number, bodies in found.items()
+            if bodies
+        }
+
+
+class PublishStagedParts(Struct):
+    """Publish what was staged for several stores, in one step and once in the realm (SEM X3)."""
+
+    parts: Sequence[tuple[int, Sequence[str]]]
+    """By number of the store: its stages, in order. A store may be named again."""
+    stages: Stages
+    producer: str
+    sequence: int
+    event_bytes_max: int
+    publisher: str = ""
+    reply: Reply | None = None
+
+    @property
+    def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
+        return [(number, self.stages.known(names)) for number, names in self.parts]
+
+    def is_decided(self, state: RealmState) -> bool:
+        """See :class:`~penstock_server.runtime.writer.requests.Repeatable`."""
+        try:
+            return self._known(state) is not None
+        except PenstockError:
+            return True
+
+    def run(self, group: Group) -> Spans:
+        """The ids of each store's events. Raises ``Refused``, and nothing is stored."""
+        group.settle()
+        known = self._known(group.state)
+        if known is not None:
+            return known
+        publishes = self._publishes(group)
+        refuse_stopped(group, publishes)
+        # A unit of its own: stores that were not full may overshoot (SEM T4).
+        below = {n for n in publishes if not group.channel(n).state.is_full}
+        group.check(publishes, below)
+        spans = tuple(
+            (number, self._publish(group, number, bodies, digest=digest))
+            for number, (bodies, digest) in publishes.items()
+        )
+        fact = StagesCommitted(self.producer, self.sequence, group.now_us, spans=spans)
+        group.realm_fact(0, fact)
+        return spans
+
+    def _known(self, state: RealmState) -> Spans | None:
+        """The answer to a transaction that was committed before; None: it is new. A channel
+        remembers, too: it may have been the only one then, or was imported from another realm."""
+        known = state.producers.stored_as(self.producer, self.sequence)
+        if known is not None:
+            return known
+        of_channels = []
+        for number, _ in self.parts:
+            if (channel := state.channels.get(number)) is not None:
+                span = channel.state.producers.stored_as(self.producer, self.sequence)
+                of_channels += [] if span is None else [(number, span)]
+        return tuple(of_channels) or None
+
+    def _publishes(self, group: Group) -> dict[int, tuple[list[Body], Digest]]:
+        """The events by store, in the order the stores were first named; those that wait for
+        their time by the store they wait in."""
+        found: dict[tuple[int, bool], list[Body]] = {}
+        for number, names in self.parts:
+            group.channel(number)  # raises if it was deleted
+            for name in names:
+                bodies = self.stages.of((name,), number)
+                found.setdefault((number, waits(bodies)), []).extend(bodies)
+        return by_store(group, found, self.event_bytes_max)
+
+    def _publish(self, group: Group, number: int, bodies: list[Body], digest: Digest) -> Span:
+        return group.publish(
+            number,
+            bodies,
+            digest,
+            producer=self.producer,
+            sequence=self.sequence,
+            forced=True,
+            publisher=self.publisher,
+        )
+
+
+class TransactionOperations:
+    """The realm's operations on transactions."""
+
+    def __init__(self, shard: Shard, stages: Stages, event_bytes_max: int) -> None:
+        self._shard = shard
+        self._stages = stages
+        self._event_bytes_max = event_bytes_max
+
+    async def begin(self, transaction: str, channels: Sequence[int]) -> None:
+        """Open a transaction for these stores. Raises ``AlreadyCommitted``, ``AlreadyAborted``."""
+        if not transaction:
+            raise InvalidArgument("a transaction has an id of at least one character")
+
+        def begin(group: Group) -> None:
+            below = []
+            for number in channels:
+                state = group.channel(number).state
+                group.sweep(number)
+                if not state.is_full:
+                    below.append(number)
+            group.state.transactions.begin(transaction, group.now_us, below)
+
+        await self._shard.act(begin)
+
+    def commit(
+        self,
+        transaction: str,
+        parts: Sequence[StorePart],
+        reply: Reply,
+        publisher: str = "",
+        *,
+        leaving: Sequence[Removal] = (),
+    ) -> None:
+        """Publish the events of a transaction in one step, in which others may leave; ``reply``
+        gets their ids by store."""
+        limit = self._event_bytes_max
+        self._shard.submit(
+            PublishTransaction(
+                transaction,
+                parts,
+                self._stages,
+                event_bytes_max=limit,
+                publisher=publisher,
+                reply=reply,
+                leaving=leaving,
+            )
+        )
+
+    def commit_staged(
+        self,
+        parts: Sequence[tuple[int, Sequence[str]]],
+        producer: str,
+        sequence: int,
+        reply: Reply,
+        publisher: str = "",
+    ) -> None:
+        """Publish what was staged for several stores in one step; ``reply`` gets their ids by
+        store, the same ones for the same ``producer`` and ``sequence``."""
+        limit = self._event_bytes_max
+        work = PublishStagedParts(
+            parts,
+            self._stages,
+            producer,
+            sequence=sequence,
+            event_bytes_max=limit,
+            publisher=publisher,
+            reply=reply,
+        )
+        self._shard.submit(work)
+
+    def publish_together(
+        self,
+        publishes: Sequence[tuple[int, Sequence[Body]]],
+        reply: Reply,
+        publisher: str = "",
+    ) -> None:
+        """Publish events to several stores in one step; ``reply`` gets their ids by store."""
+        self._shard.submit(
+            UnitOfWork(publishes, (), self._event_bytes_max, publisher=publisher, reply=reply)
+        )
+
+    async def publish_and_acknowledge(
+        self,
+        publishes: Sequence[tuple[int, Sequence[Body]]],
+        acknowledged: Sequence[Acknowledged],
+        publisher: str,
+    ) -> None:
+        """Publish events to several stores and acknowledge others, in one step."""
+        work = UnitOfWork(publishes, acknowledged, self._event_bytes_max, publisher=publisher)
+        await self._shard.ask(work)
+
+    async def abort(self, transaction: str) -> None:
+        """End a transaction without its events. Raises ``NoSuchTransaction``,
+        ``AlreadyCommitted``, ``AlreadyAborted``."""
+
+        def abort(group: Group) -> None:
+            group.state.transactions.begun(transaction)
+            group.realm_fact(0, TransactionEnded(Ended(transaction, group.now_us, committed=False)))
+
+        await self._shard.act(abort)
+
+    async def describe(self, transaction: str) -> TransactionInfo:
+        """The outcome of a transaction. Raises ``NoSuchTransaction``."""
+
+        def look(group: Group) -> TransactionInfo:
+            ended = group.state.transactions.ended(transaction)
+            if ended is None:
+                return TransactionInfo("open")
+            return TransactionInfo("committed" if ended.committed else "aborted", ended.spans)
+
+        info: Any = await self._shard.act(look)
+        assert isinstance(info, TransactionInfo), "what look() gives"
+        return info

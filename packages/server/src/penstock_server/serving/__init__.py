@@ -1,0 +1,164 @@
+"""The server: a realm, its listener, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from penstock.client.connection.threads import fast_loop
+from penstock_core.garbage import uncollected
+from penstock_core.imports import left_out
+from penstock_core.loggers import logger
+from penstock_core.version import __version__
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_server.bootstrap import (
+    native_listener,
+    notifying,
+    open_realm,
+    with_certificate,
+)
+from penstock_server.frontends.native.listener import check_exposed
+from penstock_server.parts import loaded
+from penstock_server.serving.lifecycle import (
+    collect_rarely,
+    linger,
+    log_limits,
+    log_recovery,
+    reload,
+    run,
+    show_first_password,
+    wanted_front_ends,
+)
+from penstock_server.settings import ClusterSettings, Settings
+
+SERVERS: Final = "penstock.servers"
+"""Group of what serves a data directory in other ways than alone; ``cluster`` is a node."""
+
+_log = logger("penstock.realm")
+
+
+class ServeNode(Protocol):
+    """Serves a data directory as a node of a cluster, until ``stopping`` is set."""
+
+    async def __call__(
+        self, directory: Path, settings: Settings, stopping: asyncio.Event
+    ) -> None: ...
+
+
+def leave_pandas_out() -> None:
+    """Have Arrow decide, once and for all, that it works without pandas in this process.
+
+    Where pandas is installed the first array made of Python values would import it: a third of
+    a second in which nobody is served, and memory for nothing.
+    """
+    with left_out("pandas"):
+        pa.array([0])
+
+
+def serve(directory: Path, settings: Settings) -> None:
+    """Serve a data directory until SIGTERM or SIGINT; everything acknowledged is on disk then.
+
+    A second signal ends the process at once. Raises ``DataDirectoryInUse``, ``NewerFormat``,
+    ``InvalidArgument``, ``AddressInUse``, and ``StorageFailed`` when the journal cannot be
+    written any more.
+    """
+    check_exposed(settings.listen.host, settings.access.mode)
+    if settings.http.enabled and settings.http.host:
+        check_exposed(settings.http.host, settings.access.mode)
+    _check_cluster(settings.cluster)
+    leave_pandas_out()
+    relays_max = settings.cluster.relays_max if settings.cluster.engine else 0
+    beside = (settings.cluster.local_port, settings.cluster.history_port)
+    listeners = 1 + sum(port is not None for port in beside)
+    _raise_file_limit(listeners * settings.listen.connections_max + 2 * relays_max)
+    with asyncio.Runner(loop_factory=fast_loop) as runner:
+        runner.run(_serve(directory.absolute(), settings))
+
+
+def _check_cluster(wanted: ClusterSettings) -> None:
+    """Raise ``InvalidArgument`` for settings of a cluster where there is none."""
+    for name in ClusterSettings.__struct_fields__:
+        if not wanted.engine and getattr(wanted, name) != getattr(ClusterSettings(), name):
+            raise InvalidArgument(
+                f"cluster.{name} is set, and cluster.engine is not: name the engine of the cluster "
+                f"(--cluster URL), or leave cluster.{name} out"
+            )
+
+
+async def _serve(directory: Path, settings: Settings) -> None:
+    stopping = _stop_on_signals()
+    _log.info(
+        "realm.starting",
+        version=__version__,
+        python=sys.version.split()[0],
+        loop=type(asyncio.get_running_loop()).__module__.partition(".")[0],
+        data=str(directory),
+        pid=os.getpid(),
+    )
+    if settings.cluster.engine:
+        # the cluster's modules, its engine's adapter and client are loaded by nobody else
+        serve: ServeNode = loaded(SERVERS, "cluster", use="cluster.engine asks for a cluster")
+        await serve(directory, settings, stopping)
+    else:
+        await _serve_alone(directory, settings, stopping)
+    _log.info("realm.stopped", on_disk="everything acknowledged")
+
+
+async def _serve_alone(directory: Path, settings: Settings, stopping: asyncio.Event) -> None:
+    with uncollected():
+        realm = await open_realm(directory, settings)
+        collect_rarely()
+    try:
+        log_recovery(realm)
+        log_limits(settings)
+        linger(realm, settings)
+        show_first_password(realm, as_json=settings.log.format == "json")
+        settings = with_certificate(directory, settings)
+        listener = native_listener(realm, settings, __version__)
+        asyncio.get_running_loop().add_signal_handler(
+            signal.SIGHUP, lambda: reload(realm, listener)
+        )
+        await run(
+            realm,
+            listener,
+            settings,
+            stopping=stopping,
+            front_ends=wanted_front_ends(settings),
+        )
+    finally:
+        await realm.release()
+
+
+def _stop_on_signals() -> asyncio.Event:
+    """Set by the first signal. The second does not wait: what was acknowledged is on disk."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stop(number: signal.Signals) -> None:
+        if stopping.is_set():
+            _log.warning("realm.abandoned", signal=number.name)
+            os._exit(128 + number)
+        _log.info("realm.stopping", signal=number.name)
+        notifying.stopping()
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    return stopping
+
+
+def _raise_file_limit(connections: int) -> None:
+    """As many open files as the connections need, within what the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + 1_024
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if wanted > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,259 @@
+"""The life of a realm in a server: its front ends, its log lines at the start, and its end.
+
+Single realms, nodes of a cluster and local channels of a node use it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from penstock_core.loggers import logger
+from penstock_core.vocabulary.errors import AddressInUse, InvalidArgument, PenstockError
+from penstock_core.wire.addresses import is_loopback
+from penstock_server.bootstrap import notifying
+from penstock_server.bootstrap.front_end_urls import front_end_url
+from penstock_server.frontends.front_end import (
+    NATIVE,
+    FrontEnd,
+    front_end_named,
+    front_ends,
+    service_of,
+)
+from penstock_server.frontends.native.listener import NativeListener
+from penstock_server.frontends.shared.tls import Tls
+from penstock_server.runtime.access.accounts import FIRST_USER
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.writer.linger import Linger
+from penstock_server.settings import Settings
+
+_log = logger("penstock.realm")
+
+_DAMAGE_SHOWN = 10
+"""Lines about damage in the start-up log; it stays one screen."""
+
+
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+"""The processor time a container may take, in microseconds, and in how many."""
+_PROCESSORS_MIN = 2
+"""So many make it worth to stay awake: one for the realm, and one for its client meanwhile."""
+COLLECT_AFTER = (10_000, 20, 50)
+"""New objects, and generations, after which Python looks for cycles."""
+LOAD_AFTER_S: Final = 0.2
+"""Seconds from when a realm listens until it loads what a start leaves out and nearly all need."""
+
+
+def wanted_front_ends(settings: Settings) -> Sequence[FrontEnd]:
+    """The front ends that the settings ask for besides the native one, in the order in which they
+    are opened. Raises ``InvalidArgument``."""
+    loaded = front_ends()
+    for name, port in (("amqp", settings.listen.amqp_port), ("mqtt", settings.listen.mqtt_port)):
+        if port is not None and name not in loaded:
+            raise InvalidArgument(
+                f"listen.{name}_port is {port}, and no installed package serves {name}: "
+                f"pip install 'penstock-realm[{name}]', or leave listen.{name}_port out"
+            )
+    return [
+        front_end
+        for name, front_end in loaded.items()
+        if name != NATIVE and front_end.place(settings) is not None
+    ]
+
+
+async def run(
+    realm: RunningRealm,
+    listener: NativeListener,
+    settings: Settings,
+    stopping: asyncio.Event,
+    front_ends: Sequence[FrontEnd] = (),
+) -> None:
+    """Serve an opened realm until ``stopping`` is set; the caller releases it. ``front_ends`` are
+    served besides the native protocol.
+
+    Raises ``AddressInUse``, ``InvalidArgument``, ``StorageFailed``.
+    """
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(realm.run(), name="realm")
+            ready = asyncio.Event()
+            serving = [tasks.create_task(listener.run(ready), name="listener")]
+            try:
+                await ready.wait()
+                port = await listener.listen(settings.listen.host, settings.listen.port)
+                for front_end in front_ends:
+                    service = service_of(listener, front_end.name, settings)
+                    serving.append(tasks.create_task(service.run(), name=front_end.name))
+                    await _listen(front_end, listener, settings)
+                _warn_of_eavesdroppers(listener, settings)
+                is_safe = listener.tls is not None
+                native = front_end_named(NATIVE)
+                url = front_end_url(native, settings.listen.host, port, is_safe=is_safe)
+                native.log_listening(url)
+                notifying.ready(f"listening on {url}")
+                loading = load_later()
+                await stopping.wait()
+                loading.cancel()
+            finally:
+                for service in listener.services.values():
+                    await service.close()
+                await listener.close()
+            await realm.close()
+            for task in serving:
+                task.cancel()
+    except* PenstockError as failures:
+        raise first_failure(failures) from None
+
+
+async def _listen(front_end: FrontEnd, listener: NativeListener, settings: Settings) -> None:
+    place = front_end.place(settings)
+    assert place is not None, "the settings ask for it"
+    try:
+        port = await listener.services[front_end.name].listen(place.host, place.port)
+    except AddressInUse as error:
+        if place.is_required:
+            raise
+        front_end.log_left_out(str(error))
+        return
+    is_safe = listener.tls is not None
+    front_end.log_listening(front_end_url(front_end, place.host, port, is_safe=is_safe))
+
+
+def show_first_password(realm: RunningRealm, *, as_json: bool = False) -> None:
+    """Once, and not in the log: that may be kept, and read by others. ``as_json``: as a line of
+    JSON, for programs that read standard output together with the log."""
+    password, realm.access.first_password = realm.access.first_password, ""
+    if password and as_json:
+        line = {"event": "access.first_administrator", "user": FIRST_USER, "password": password}
+        sys.stdout.write(f"{json.dumps(line)}\n")
+        sys.stdout.flush()
+    elif password:
+        sys.stdout.write(
+            f"First administrator of this realm: user {FIRST_USER}, password {password}\n"
+            "It is shown this once. Change it with: penstock user password "
+            f"{FIRST_USER}\n"
+        )
+        sys.stdout.flush()
+
+
+def reload(realm: RunningRealm, listener: NativeListener) -> None:
+    """Read certificates and the keys of tokens again; connections go on. Files that do not do
+    are said, and the old ones stay in use."""
+    notifying.reloading()
+    try:
+        _reload(realm, listener)
+    finally:
+        notifying.ready("reloaded")
+
+
+def _reload(realm: RunningRealm, listener: NativeListener) -> None:
+    realm.access.reload()
+    if listener.tls is not None:
+        if not reload_certificate(listener.tls):
+            return
+        realm.access.revoke(listener.tls.revoked)
+    _log.info("realm.reloaded", tls=listener.tls is not None)
+
+
+def reload_certificate(certificate: Tls) -> bool:
+    """Read a certificate again; False: its files do not do, which is said, and the old one stays
+    in use."""
+    try:
+        certificate.reload()
+    except InvalidArgument as error:
+        _log.error("realm.not_reloaded", reason=str(error))
+        return False
+    return True
+
+
+def _warn_of_eavesdroppers(listener: NativeListener, settings: Settings) -> None:
+    """Without TLS everybody on the way reads what is published, and any password that is sent."""
+    hosts = {settings.listen.host, settings.http.host or settings.listen.host}
+    open_ = sorted(host for host in hosts if not is_loopback(host))
+    if listener.tls is None and open_:
+        _log.warning(
+            "network.without_tls",
+            hosts=open_,
+            passwords="taken" if settings.access.cleartext_passwords else "refused",
+            remedy="name listen.tls_certificate and listen.tls_key, or listen.tls_self_signed",
+        )
+
+
+def collect_rarely() -> None:
+    """Python looks for unreachable cycles after 700 new objects, and now and then among all there
+    are: with a million events in memory everybody would wait for that."""
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
+
+
+def log_recovery(realm: RunningRealm) -> None:
+    """Tell what a start has found."""
+    found = realm.recovered
+    _log.info(
+        "realm.recovered",
+        channels=len(realm.directory.channels),
+        events=found.events,
+        journal_blocks=found.blocks,
+        snapshot=found.snapshot or "none",
+        damage=len(found.damage),
+    )
+    for damage in found.damage[:_DAMAGE_SHOWN]:
+        _log.warning("realm.damage", what=damage)
+    if len(found.damage) > _DAMAGE_SHOWN:
+        _log.warning("realm.damage", what=f"{len(found.damage) - _DAMAGE_SHOWN} more")
+
+
+def processors(quota: Path = _QUOTA) -> float:
+    """Processors that may run this process; less than one where a container has only a part."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    count = float(len(affinity(0)) if affinity is not None else os.cpu_count() or 1)
+    try:
+        most, period = quota.read_text().split()
+        return min(count, int(most) / int(period))
+    except (OSError, ValueError, ZeroDivisionError):  # there is no quota, or the system has none
+        return count
+
+
+def load_later() -> asyncio.TimerHandle:
+    """Load Arrow's kernels once a start is over, beside the loop. The first file of events needs
+    them, and would be made 70 ms of a processor later, in the middle of its publishers' work."""
+    loop = asyncio.get_running_loop()
+    load = partial(loop.run_in_executor, None, importlib.import_module, "pyarrow.compute")
+    return loop.call_later(LOAD_AFTER_S, load)
+
+
+def linger(realm: RunningRealm, settings: Settings) -> None:
+    """Have the realm stay awake for clients that publish one after the other, where there is a
+    processor for the client meanwhile."""
+    if settings.listen.linger_us and processors() >= _PROCESSORS_MIN:
+        realm.shard.linger = Linger(settings.listen.linger_us / 1e6, time.perf_counter)
+
+
+def log_limits(settings: Settings) -> None:
+    """Tell the limits in force."""
+    _log.info(
+        "realm.limits",
+        event_bytes=settings.limits.max_event_bytes,
+        memory_bytes=settings.limits.memory_bytes,
+        off_heap_bytes=settings.limits.off_heap_bytes,
+        paged_bytes=settings.limits.paged_bytes,
+        unsealed_bytes=settings.limits.unsealed_bytes,
+        connections=settings.listen.connections_max,
+    )
+
+
+def first_failure(failures: BaseExceptionGroup[PenstockError]) -> PenstockError:
+    """The first error of a group."""
+    first: BaseException = failures
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    assert isinstance(first, PenstockError), "the group holds nothing else"
+    return first

@@ -1,0 +1,135 @@
+"""The audit logs as files of the data directory, one record per line.
+
+``audit.ndjson`` records acts, ``audit-sign-ins.ndjson`` sign-ins, ``audit-refusals.ndjson``
+refusals.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from penstock_core.vocabulary.errors import StorageFailed
+from penstock_core.vocabulary.ports import Offload
+from penstock_server.storage.disk import Disk
+
+NAMES = {
+    "acts": "audit.ndjson",
+    "sign-ins": "audit-sign-ins.ndjson",
+    "refusals": "audit-refusals.ndjson",
+}
+FILE_BYTES_MAX = 16 << 20
+"""Bytes above which a log file is renamed to ``audit-1.ndjson`` and so on, and a new one begun.
+
+The highest number is the newest. Renamed files may be moved elsewhere or deleted.
+"""
+READ_BYTES = 4 << 20
+"""Bytes at the end of a log that are read at start-up."""
+
+
+class FileAudit:
+    """Appends lines and syncs each. A line torn by a crash is ended, and skipped by readers."""
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        disk: Disk,
+        offload: Offload,
+        name: str = NAMES["acts"],
+        files_max: int = 0,
+    ) -> None:
+        """``files_max`` is how many renamed files are kept, newest first; 0 keeps all."""
+        self._root = root
+        self._name = name
+        self._path = f"{root}/{name}"
+        self._files_max = files_max
+        self._disk = disk
+        self._offload = offload
+        self._file: int | None = None
+        self._size = 0
+
+    async def append(self, line: bytes) -> None:
+        """Append a line, on disk on return. Raises ``StorageFailed``."""
+        await self._offload(lambda: self._append(line))
+
+    def append_now(self, line: bytes) -> None:
+        """Append a line on the calling thread, for shutdown. Raises ``StorageFailed``."""
+        self._append(line)
+
+    async def newest(self, count: int) -> Sequence[bytes]:
+        """The last ``count`` lines, oldest first. Raises ``StorageFailed``."""
+        lines: list[bytes] = await self._offload(self._last_lines)
+        return lines[-count:]
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._disk.close(self._file)
+            self._file = None
+
+    def _append(self, line: bytes) -> None:
+        try:
+            if self._size > FILE_BYTES_MAX:
+                self._put_aside()
+            file = self._opened()
+            self._disk.pwrite(file, [line], self._size)
+            self._disk.datasync(file)
+        except OSError as error:
+            raise StorageFailed(f"the audit log {self._path} cannot be written: {error}") from error
+        self._size += len(line)
+
+    def _last_lines(self) -> list[bytes]:
+        try:
+            file = self._opened()
+            start = max(0, self._size - READ_BYTES)
+            tail = self._disk.pread(file, self._size - start, start)
+        except OSError as error:
+            raise StorageFailed(f"the audit log {self._path} cannot be read: {error}") from error
+        lines = tail.split(b"\n")
+        return [line for line in lines[1 if start else 0 :] if line]
+
+    def _opened(self) -> int:
+        if self._file is None:
+            try:
+                self._file = self._disk.open(self._path)
+            except FileNotFoundError:
+                self._file = self._disk.open(self._path, create=True, private=True)
+                self._disk.sync_directory(self._root)
+            self._size = self._disk.size(self._file)
+            if self._size and self._disk.pread(self._file, 1, self._size - 1) != b"\n":
+                self._disk.pwrite(self._file, [b"\n"], self._size)
+                self._size += 1
+        return self._file
+
+    def _put_aside(self) -> None:
+        found = aside(self._disk, self._root, self._name)
+        number = max(found, default=0) + 1
+        self.close()
+        self._disk.rename(
+            self._path, f"{self._root}/{_numbered(self._name, number)}", replace=False
+        )
+        if self._files_max:
+            for old in sorted([*found, number])[: -self._files_max]:
+                self._disk.unlink(f"{self._root}/{_numbered(self._name, old)}")
+        self._disk.sync_directory(self._root)
+
+
+def _numbered(name: str, number: int) -> str:
+    return f"{name.removesuffix('.ndjson')}-{number}.ndjson"
+
+
+def aside(disk: Disk, root: str, name: str) -> list[int]:
+    """The numbers of the renamed files of one log, oldest first."""
+    wanted = re.compile(rf"{re.escape(name.removesuffix('.ndjson'))}-(\d+)\.ndjson")
+    found = (wanted.fullmatch(entry.name) for entry in disk.list(root))
+    return sorted(int(each[1]) for each in found if each)
+
+
+def files_of(disk: Disk, root: str) -> list[list[str]]:
+    """The files of each log, in the order in which they were written."""
+    there = {entry.name for entry in disk.list(root)}
+    logs = [
+        [*(_numbered(name, number) for number in aside(disk, root, name)), name]
+        for name in NAMES.values()
+    ]
+    return [[name for name in log if name in there] for log in logs]

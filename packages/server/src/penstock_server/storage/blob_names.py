@@ -1,0 +1,41 @@
+"""The rules for names of blobs, and for ranges in them."""
+
+from __future__ import annotations
+
+import re
+
+from penstock_core.vocabulary.errors import InvalidArgument, InvalidName
+
+BLOB_ROOTS = ("segments", "snapshots", "blocks", "realm")
+"""The first part of every blob's name."""
+
+_KNOWN = f"{', '.join(BLOB_ROOTS[:-1])} or {BLOB_ROOTS[-1]}"
+_SHARD = re.compile(r"shard-[0-9]+")
+_PART = re.compile(r"[A-Za-z0-9_#~\-][A-Za-z0-9_#~.\-]*")
+
+
+def check_blob_name(name: str, *, of_shard: bool = False) -> None:
+    """Raise ``InvalidName`` unless ``name`` is a relative path that stays inside the store.
+
+    With ``of_shard`` it may begin with the folder of a shard, for several share the store.
+    """
+    parts = name.split("/")
+    if of_shard and _SHARD.fullmatch(parts[0]):
+        del parts[0]
+    if len(parts) < 2 or parts[0] not in BLOB_ROOTS:
+        raise InvalidName(f"blob {name!r}: a name starts with {_KNOWN} and a '/'")
+    for part in parts:
+        if not _PART.fullmatch(part):
+            raise InvalidName(
+                f"blob {name!r}: {part!r} cannot be a part of a name; use letters, digits and _ # "
+                f"~ - . and no dot at the start"
+            )
+
+
+def end_of_range(name: str, size: int, offset: int, length: int | None) -> int:
+    """Where the range ends that a ``get`` asks for, in a blob of ``size`` bytes; without a
+    ``length`` with the blob. Raises ``InvalidArgument`` for one that is not in it."""
+    end = size if length is None else offset + length
+    if not 0 <= offset <= end <= size:
+        raise InvalidArgument(f"{name} has {size} bytes; {offset}-{end} are not in it")
+    return end

@@ -1,0 +1,276 @@
+"""The disk operations that the embedded store uses, and their real implementation.
+
+All code under ``storage.embedded`` uses :class:`Disk`, so a simulation can replace it by a disk
+that loses power, tears writes or fills up (``penstock_testing.disk``).
+All calls are synchronous and raise ``OSError``; the caller chooses the thread that waits.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from penstock_core.vocabulary.ports import Buffer
+
+_VECTORS_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
+"""Most buffers that one ``pwritev`` accepts."""
+_JOIN_BELOW = 32 << 10
+"""Bytes below which chunks are joined: a copy then costs less than a vectored write."""
+
+
+class LockHeld(Exception):
+    """Raised if another process holds the lock; the text is that holder's description of itself."""
+
+
+PRIVATE_FILE = 0o600
+PRIVATE_DIRECTORY = 0o700
+
+
+class DirectoryEntry(NamedTuple):
+    """One name in a directory."""
+
+    name: str
+    size: int
+    is_directory: bool
+
+
+class Disk(Protocol):
+    """Operations on files. Paths are absolute with ``/``; open files are numbers."""
+
+    def open(self, path: str, *, create: bool = False, private: bool = False) -> int:
+        """Open a file for reading and writing.
+
+        With ``create`` the file must not exist yet; ``private`` restricts a new file to its owner.
+        """
+        ...
+
+    def close(self, file: int) -> None: ...
+
+    def pwrite(self, file: int, chunks: Sequence[Buffer], offset: int) -> None:
+        """Write all chunks one after the other from ``offset`` on, or raise ``OSError``."""
+        ...
+
+    def pread(self, file: int, size: int, offset: int) -> bytes:
+        """Up to ``size`` bytes; fewer only at the end of the file."""
+        ...
+
+    def map(self, file: int) -> memoryview:
+        """The whole file at its current length, mapped without a copy where possible.
+
+        The view shows later writes, and stays valid after ``close`` and ``unlink``.
+        """
+        ...
+
+    def datasync(self, file: int) -> None:
+        """Sync the content and the size of a file to disk."""
+        ...
+
+    def truncate(self, file: int, size: int) -> None: ...
+
+    def allocate(self, file: int, offset: int, size: int) -> None:
+        """Reserve space for ``offset .. offset + size``; the file is extended by zeros."""
+        ...
+
+    def size(self, file: int) -> int: ...
+
+    def rename(self, old: str, new: str, *, replace: bool) -> None:
+        """Rename in one directory. ``FileExistsError`` if ``new`` exists, unless ``replace``."""
+        ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def list(self, path: str) -> list[DirectoryEntry]:
+        """The entries of a directory by name. ``FileNotFoundError`` if it does not exist."""
+        ...
+
+    def make_directory(self, path: str, *, private: bool = False) -> None:
+        """Make one directory unless it exists. ``private`` restricts it to its owner."""
+        ...
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory. ``OSError`` if it is not empty."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Sync creations, renames and removals in this directory to disk."""
+        ...
+
+    def lock(self, path: str, holder: str) -> int:
+        """Lock a file for this process and write ``holder`` into it; ``close`` unlocks it.
+
+        Raises :class:`LockHeld` immediately if another process holds the lock.
+        """
+        ...
+
+    def local_path(self, path: str) -> str | None:
+        """The path under which other processes find this file; None if they cannot."""
+        ...
+
+
+class RealDisk:
+    """The operating system's files."""
+
+    def open(self, path: str, *, create: bool = False, private: bool = False) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+        return os.open(path, flags, PRIVATE_FILE if private else 0o640)
+
+    def close(self, file: int) -> None:
+        os.close(file)
+
+    def pwrite(self, file: int, chunks: Sequence[Buffer], offset: int) -> None:
+        if len(chunks) == 1:
+            whole = memoryview(chunks[0]).cast("B")
+            written = os.pwritev(file, [whole], offset)
+            if written == whole.nbytes:
+                return
+            chunks, offset = [whole[written:]], offset + written
+        views = [memoryview(chunk) for chunk in chunks]
+        if len(views) > 1 and sum(view.nbytes for view in views) < _JOIN_BELOW:
+            views = [memoryview(b"".join(views))]
+        queue = [whole for view in views if (whole := view.cast("B")).nbytes]
+        start = 0
+        while start < len(queue):
+            written = os.pwritev(file, queue[start : start + _VECTORS_MAX], offset)
+            if written == 0:
+                raise OSError(errno.EIO, "the disk accepted no bytes")
+            offset += written
+            while start < len(queue) and written >= queue[start].nbytes:
+                written -= queue[start].nbytes
+                start += 1
+            if written:
+                queue[start] = queue[start][written:]
+
+    def pread(self, file: int, size: int, offset: int) -> bytes:
+        parts = []
+        while size and (found := os.pread(file, size, offset)):
+            parts.append(found)
+            size -= len(found)
+            offset += len(found)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def map(self, file: int) -> memoryview:
+        size = os.fstat(file).st_size
+        if not size:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(file, size, prot=mmap.PROT_READ))
+
+    def datasync(self, file: int) -> None:
+        if sys.platform == "darwin":  # its fsync does not flush the drive's cache
+            fcntl.fcntl(file, fcntl.F_FULLFSYNC)
+        else:
+            os.fdatasync(file)
+
+    def truncate(self, file: int, size: int) -> None:
+        os.ftruncate(file, size)
+
+    def allocate(self, file: int, offset: int, size: int) -> None:
+        if sys.platform != "darwin":  # it cannot preallocate: files just grow
+            os.posix_fallocate(file, offset, size)
+
+    def size(self, file: int) -> int:
+        return os.fstat(file).st_size
+
+    def rename(self, old: str, new: str, *, replace: bool) -> None:
+        if replace:
+            os.replace(old, new)
+            return
+        try:
+            os.link(old, new)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+            if os.path.lexists(new):  # no hard links; safe because of the lock
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new) from None
+            os.rename(old, new)
+        else:
+            os.unlink(old)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def list(self, path: str) -> list[DirectoryEntry]:
+        with os.scandir(path) as found:
+            entries = [
+                DirectoryEntry(
+                    entry.name,
+                    entry.stat(follow_symlinks=False).st_size,
+                    entry.is_dir(follow_symlinks=False),
+                )
+                for entry in found
+            ]
+        return sorted(entries)
+
+    def make_directory(self, path: str, *, private: bool = False) -> None:
+        try:
+            os.mkdir(path, PRIVATE_DIRECTORY if private else 0o750)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+    def lock(self, path: str, holder: str) -> int:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = os.pread(file, 200, 0).decode("utf-8", "replace").strip()
+            os.close(file)
+            raise LockHeld(text or "an unnamed process") from None
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"{holder}\n".encode(), 0)
+        return file
+
+    def local_path(self, path: str) -> str | None:
+        return path
+
+
+def make_directories(disk: Disk, path: str, below: str, *, private: bool = False) -> None:
+    """Make ``path`` and missing directories between it and ``below``, each synced to disk."""
+    parts = path.removeprefix(below).strip("/").split("/")
+    parent = below.rstrip("/") or "/"
+    for part in parts:
+        child = f"{parent.rstrip('/')}/{part}"
+        try:
+            is_used = bool(disk.list(child))
+        except FileNotFoundError:
+            disk.make_directory(child, private=private)
+            is_used = False
+        if not is_used:  # its maker may have crashed before the sync
+            disk.sync_directory(parent)
+        parent = child
+
+
+def write_all(disk: Disk, path: str, chunks: Sequence[Buffer], *, private: bool = False) -> None:
+    """Create ``path`` with these bytes, synced on return. A failure leaves no file behind."""
+    file = disk.open(path, create=True, private=private)
+    try:
+        disk.pwrite(file, chunks, 0)
+        disk.datasync(file)
+    except OSError:
+        disk.unlink(path)
+        raise
+    finally:
+        disk.close(file)
+
+
+def read_all(disk: Disk, path: str) -> bytes:
+    """The bytes of a small file."""
+    file = disk.open(path)
+    try:
+        return disk.pread(file, disk.size(file), 0)
+    finally:
+        disk.close(file)

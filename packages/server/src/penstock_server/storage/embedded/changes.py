@@ -1,0 +1,76 @@
+"""Makes changes to files one at a time.
+
+After a failed sync it is unknown what reached the disk, so every further change is refused.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from penstock_core.vocabulary.errors import StorageFailed
+from penstock_core.vocabulary.ports import Offload
+
+
+class Changes:
+    """The changes of one set of files, made by one writer that awaits each before the next."""
+
+    __slots__ = ("_offload", "_refusal", "alone", "failed", "is_busy")
+
+    def __init__(self, refusal: str, offload: Offload) -> None:
+        """``refusal`` is the error text for changes that are refused after a failure; ``offload``
+        runs blocking calls off the event loop."""
+        self._refusal = refusal
+        self._offload = offload
+        self.is_busy = False
+        """True while a change is being made."""
+        self.alone = threading.Lock()
+        """Held during each change, because a cancelled change may still run in its thread."""
+        self.failed = ""
+        """Why changes are refused; empty while none has failed.
+
+        A sync is never retried: after a failure, the system may report success for data that it
+        has dropped.
+        """
+
+    def check(self) -> None:
+        """Raise ``StorageFailed`` if an earlier change failed."""
+        if self.failed:
+            raise StorageFailed(f"{self._refusal}: {self.failed}")
+
+    def check_idle(self) -> None:
+        """Raise ``StorageFailed`` if an earlier change failed. Call it only between changes."""
+        if self.failed:
+            self.check()
+        assert not self.is_busy, "one writer awaits each change before the next"
+
+    async def make(self, call: Callable[[], None], *, inline: bool) -> None:
+        """Make a change: on the event loop if it is quick (``inline``), else in a thread.
+
+        Raises ``StorageFailed``. If it is interrupted midway, it is unknown what is on disk, and
+        all further changes are refused.
+        """
+        assert not self.is_busy, "one writer awaits each change before the next"
+        is_settled = False
+        self.is_busy = True
+        try:
+            if inline:
+                with self.alone:
+                    if self.failed:
+                        self.check()
+                    call()
+            else:
+                await self._offload(lambda: self._make(call))
+            is_settled = True
+        except StorageFailed:
+            is_settled = True
+            raise
+        finally:
+            self.is_busy = False
+            if not is_settled:
+                self.failed = self.failed or "a change was cancelled midway"
+
+    def _make(self, call: Callable[[], None]) -> None:
+        with self.alone:
+            self.check()
+            call()

@@ -1,0 +1,131 @@
+"""Captures the data directory of a running realm at one moment, for a copy made meanwhile.
+
+The captured content stays readable whatever the realm does. Journal, pages and growing files are
+held open: they change only beyond the length they had. Other files are mapped.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+
+from penstock_core.api.backup_files import is_data_file
+from penstock_core.vocabulary.errors import StorageFailed
+from penstock_core.vocabulary.ports import BlobInfo
+from penstock_server.storage.audit_file import NAMES as AUDIT_LOGS
+from penstock_server.storage.disk import Disk
+from penstock_server.storage.embedded.journal import FileJournal
+
+_SEGMENTS = "segments/"
+_WHOLE = 1 << 62
+
+
+class HeldFile:
+    """One file at its captured length. ``stamp`` is 0 if the content under its name may change."""
+
+    def __init__(self, name: str, size: int, stamp: int, read: Callable[[int, int], bytes]) -> None:
+        self.name = name
+        self.size = size
+        self.stamp = stamp
+        self._read = read
+        self.file: int | None = None
+        """The open file; None if the content is in memory, or released."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to ``size`` bytes, none beyond the captured length. Raises ``StorageFailed``."""
+        wanted = min(size, self.size - offset)
+        try:
+            return self._read(wanted, offset) if wanted > 0 else b""
+        except OSError as error:
+            raise StorageFailed(f"{self.name} cannot be read: {error}") from error
+
+
+class Capture:
+    """Captures one data directory. Must be called while nothing is appended to its journal."""
+
+    def __init__(self, root: str, disk: Disk, journal: FileJournal) -> None:
+        self._root = root
+        self._disk = disk
+        self._journal = journal
+
+    def __call__(self, blobs: Sequence[BlobInfo], growing: frozenset[str]) -> list[HeldFile]:
+        """Capture all files; ``growing`` are the names of blobs that are appended to.
+
+        Raises ``StorageFailed``, and holds no file, if a file cannot be opened.
+        """
+        held: list[HeldFile] = []
+        try:
+            held.extend(self._files(blobs, growing))
+        except OSError as error:
+            self.release(held)
+            raise StorageFailed(f"{self._root} cannot be captured: {error}") from error
+        return held
+
+    def release(self, held: Sequence[HeldFile]) -> None:
+        """Close captured files."""
+        for each in held:
+            if each.file is not None:
+                self._disk.close(each.file)
+                each.file = None
+
+    def _files(self, blobs: Sequence[BlobInfo], growing: frozenset[str]) -> Iterator[HeldFile]:
+        for part in self._journal._files:
+            name = part.path.rpartition("/")[2]
+            yield from self._opened(f"journal/{name}", part.end)  # without space reserved ahead
+        for blob in blobs:
+            if blob.name in growing:
+                yield from self._opened(blob.name, blob.size)
+            else:
+                yield from self._mapped(blob.name, blob.size)
+        for channel in self._below("pages"):
+            for page in self._below(channel):
+                yield from self._opened(page, _WHOLE)
+        for record in self._below("registry"):
+            yield from self._copied(record)
+        for name in AUDIT_LOGS.values():
+            yield from self._opened(name, _WHOLE)
+
+    def _below(self, directory: str) -> list[str]:
+        entries = self._disk.list(f"{self._root}/{directory}")
+        found = [f"{directory}/{entry.name}" for entry in entries if not entry.name.startswith(".")]
+        # Other files are not part of a realm, and no client would accept them.
+        return [name for name in found if directory == "pages" or is_data_file(name)]
+
+    def _opened(self, name: str, size: int) -> Iterator[HeldFile]:
+        """Hold a file open. A file that is gone by now is not referred to by anything captured."""
+        with suppress(FileNotFoundError):
+            file = self._disk.open(f"{self._root}/{name}")
+            size = min(size, self._disk.size(file))
+            held = HeldFile(
+                name, size, 0, read=lambda wanted, at: self._disk.pread(file, wanted, at)
+            )
+            held.file = file
+            yield held
+
+    def _mapped(self, name: str, size: int) -> Iterator[HeldFile]:
+        with suppress(FileNotFoundError):
+            path = f"{self._root}/{name}"
+            file = self._disk.open(path)
+            try:
+                view = self._disk.map(file)
+            finally:
+                self._disk.close(file)
+            stamp = self._stamp(path) if name.startswith(_SEGMENTS) else 0
+            size = min(size, len(view))
+            yield HeldFile(name, size, stamp, read=lambda wanted, at: bytes(view[at : at + wanted]))
+
+    def _stamp(self, path: str) -> int:
+        """A stamp of the content: after a removal, other content may get the same name later."""
+        found = self._disk.local_path(path)
+        return 0 if found is None else os.stat(found).st_mtime_ns
+
+    def _copied(self, name: str) -> Iterator[HeldFile]:
+        """Read a small file that is replaced as a whole whenever it changes."""
+        with suppress(FileNotFoundError):
+            file = self._disk.open(f"{self._root}/{name}")
+            try:
+                content = self._disk.pread(file, self._disk.size(file), 0)
+            finally:
+                self._disk.close(file)
+            yield HeldFile(name, len(content), 0, read=lambda wanted, at: content[at : at + wanted])

@@ -1,0 +1,201 @@
+"""Journal format 1 in bytes, and how files are read back, intact or damaged.
+
+A file has a header, then blocks, each padded to 8 bytes, then zeros up to the reserved size. All
+numbers are little-endian::
+
+    file   magic 8 | format u64 | journal id u64 | first seq u64 | previous u64 | check u64
+    block  magic 8 | seq u64 | payload length u64 | synced u64 | previous u64 | checksum u64
+           | check u64 | payload | padding
+
+``checksum`` is xxh3_64 over the payload, seeded by xxh3_64 over the five fields before it, so it
+covers both and, through ``previous`` (the checksum of the block before), chains the blocks.
+``check`` is xxh3_64 over the header alone, seeded by the journal id. So a block with a damaged
+payload still shows where the next one starts, and published bytes that look like a block are not
+mistaken for one. ``synced`` is the newest sequence known to be on disk when the block was
+written: a bad block at or below it is damage, a bad block above it is the tail of a power cut.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from xxhash import xxh3_64, xxh3_64_intdigest
+
+from penstock_core.vocabulary.ports import Buffer
+
+FORMAT = 1
+"""Format of the journal's files."""
+DIRECTORY_FORMAT = 2
+"""Format of the data directory; since 2, scattered ids in facts and snapshots are packed."""
+
+_FILE = struct.Struct("<8sQQQQQ")
+_BLOCK = struct.Struct("<8sQQQQQQ")
+_FILE_MAGIC = b"PNSTKJRN"
+_JOIN_BELOW = 32 << 10
+"""Bytes below which a block is joined to one buffer: a copy costs less than a vectored write."""
+_BLOCK_MAGIC = b"\xf1PNSTBLK"
+
+FILE_HEADER_SIZE = _FILE.size
+BLOCK_HEADER_SIZE = _BLOCK.size
+
+
+class FileHeader(NamedTuple):
+    identity: int
+    first: int
+    previous: int
+    """Checksum of the block before ``first``; 0 if there is none, or it is unknown."""
+
+
+class BlockHeader(NamedTuple):
+    seq: int
+    length: int
+    synced: int
+    previous: int
+    checksum: int
+
+
+class JournalRange(NamedTuple):
+    """A range of a journal file: one block, or unreadable bytes in place of one or more blocks."""
+
+    seq: int
+    span: int
+    """Number of sequences in it; 1 unless it is unreadable."""
+    start: int
+    end: int
+    header: BlockHeader | None
+    reason: str
+    """Why it cannot be served; empty for an intact block."""
+
+
+class Scan(NamedTuple):
+    """The content of one file, in order."""
+
+    pieces: list[JournalRange]
+    end: int
+    """Offset of the end of the last piece."""
+    trailing: int
+    """Bytes after ``end`` up to the last one that is not zero."""
+    synced: int
+    """The newest sequence that was on disk, according to any intact header."""
+
+
+BLOCK_BYTES_BESIDE = BLOCK_HEADER_SIZE + 8
+"""No block takes more bytes than this beside its payload."""
+
+
+def padded(length: int) -> int:
+    """Bytes of a block with a payload of ``length`` bytes, including header and padding."""
+    return BLOCK_HEADER_SIZE + (length + 7 & ~7)
+
+
+def file_header(header: FileHeader) -> bytes:
+    fields = _FILE.pack(_FILE_MAGIC, FORMAT, header.identity, header.first, header.previous, 0)
+    return fields[:-8] + xxh3_64_intdigest(fields[:-8]).to_bytes(8, "little")
+
+
+def read_file_header(data: Buffer) -> FileHeader | None:
+    """The header of a journal file; None if it is damaged."""
+    if len(data) < FILE_HEADER_SIZE:
+        return None
+    magic, number, identity, first, previous, check = _FILE.unpack_from(data)
+    if magic != _FILE_MAGIC or number != FORMAT:
+        return None
+    if check != xxh3_64_intdigest(memoryview(data)[: FILE_HEADER_SIZE - 8]):
+        return None
+    return FileHeader(identity, first, previous)
+
+
+def frame(
+    chunks: Sequence[Buffer], identity: int, *, seq: int, synced: int, previous: int
+) -> tuple[list[Buffer], BlockHeader]:
+    """The chunks to write for one block, and its header."""
+    length = 0
+    for chunk in chunks:
+        length += memoryview(chunk).nbytes
+    covered = _BLOCK.pack(_BLOCK_MAGIC, seq, length, synced, previous, 0, 0)[:40]
+    if length < _JOIN_BELOW:
+        chunks = (b"".join(chunks),)
+    hasher = xxh3_64(seed=xxh3_64_intdigest(covered))
+    for chunk in chunks:
+        hasher.update(chunk)
+    checksum = hasher.intdigest()
+    checked = covered + checksum.to_bytes(8, "little")
+    check = xxh3_64_intdigest(checked, seed=identity)
+    head = checked + check.to_bytes(8, "little")
+    header = BlockHeader(seq, length, synced, previous=previous, checksum=checksum)
+    if length < _JOIN_BELOW:
+        return [b"".join((head, *chunks, bytes(-length % 8)))], header
+    return [head, *chunks, bytes(-length % 8)], header
+
+
+def read_block_header(data: Buffer, at: int, identity: int) -> BlockHeader | None:
+    """The block header at ``at``; None if the bytes there are not a header of this journal."""
+    if at + BLOCK_HEADER_SIZE > len(data):
+        return None
+    magic, seq, length, synced, previous, checksum, check = _BLOCK.unpack_from(data, at)
+    if magic != _BLOCK_MAGIC:
+        return None
+    if check != xxh3_64_intdigest(memoryview(data)[at : at + 48], seed=identity):
+        return None
+    return BlockHeader(seq, length, synced, previous=previous, checksum=checksum)
+
+
+def is_whole(data: memoryview, at: int, header: BlockHeader) -> bool:
+    """True if the block at ``at`` is complete and its checksum is right."""
+    body = at + BLOCK_HEADER_SIZE
+    if body + header.length > len(data):
+        return False
+    seed = xxh3_64_intdigest(data[at : at + 40])
+    return xxh3_64_intdigest(data[body : body + header.length], seed=seed) == header.checksum
+
+
+def scan(data: bytes, identity: int, first: int) -> Scan:
+    """Read all blocks in the bytes of a file; ``first`` is the sequence it should start with."""
+    view = memoryview(data)
+    pieces: list[JournalRange] = []
+    at, expected, synced = FILE_HEADER_SIZE, first, 0
+    while (found := _next_header(data, at, identity, expected=expected)) is not None:
+        start, header = found
+        if start > at and header.seq > expected:
+            count = header.seq - expected
+            pieces.append(
+                JournalRange(
+                    expected,
+                    count,
+                    at,
+                    end=start,
+                    header=None,
+                    reason="the block header is damaged",
+                )
+            )
+        elif header.seq > expected:
+            count = header.seq - expected
+            pieces.append(JournalRange(expected, count, at, end=at, header=None, reason="missing"))
+        end = min(start + padded(header.length), len(data))
+        reason = "" if is_whole(view, start, header) else "the payload fails its checksum"
+        pieces.append(JournalRange(header.seq, 1, start, end=end, header=header, reason=reason))
+        synced = max(synced, header.synced)
+        at, expected = end, header.seq + 1
+    return Scan(pieces, at, _significant(view[at:]), synced=synced)
+
+
+def _next_header(
+    data: bytes, at: int, identity: int, expected: int
+) -> tuple[int, BlockHeader] | None:
+    """The first header at or after ``at`` with a sequence of ``expected`` or more."""
+    while at >= 0:
+        header = read_block_header(data, at, identity)
+        if header is not None and header.seq >= expected:
+            return at, header
+        at = data.find(_BLOCK_MAGIC, at + 1)
+    return None
+
+
+def _significant(rest: memoryview) -> int:
+    """Length of ``rest`` without the zeros at its end."""
+    if not rest.nbytes or not np.frombuffer(rest, dtype=np.uint8).any():
+        return 0
+    return len(bytes(rest).rstrip(b"\0"))

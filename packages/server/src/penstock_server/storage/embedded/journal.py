@@ -1,0 +1,563 @@
+"""The embedded journal: checksummed, chained blocks in preallocated files (SEM S1).
+
+``frames`` defines the bytes, ``recovery`` reads them at the next start.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from penstock_core.vocabulary.errors import (
+    Damaged,
+    Deposed,
+    InvalidArgument,
+    StorageFailed,
+    Trimmed,
+)
+from penstock_core.vocabulary.ports import (
+    READ_BYTES_MAX,
+    Block,
+    Buffer,
+    Clock,
+    DamagedBlock,
+    JournalInfo,
+    Offload,
+    VersionedRecord,
+)
+from penstock_core.vocabulary.timings import Timings
+from penstock_server.storage.disk import Disk, write_all
+from penstock_server.storage.embedded.ahead import zeros_behind
+from penstock_server.storage.embedded.changes import Changes
+from penstock_server.storage.embedded.frames import (
+    BLOCK_BYTES_BESIDE,
+    BLOCK_HEADER_SIZE,
+    FILE_HEADER_SIZE,
+    FileHeader,
+    file_header,
+    frame,
+    is_whole,
+    padded,
+    read_block_header,
+)
+from penstock_server.storage.embedded.quarantine import QuarantineFolder
+from penstock_server.storage.embedded.records import RecordFiles, Unsettled
+from penstock_server.storage.embedded.recovery import (
+    JournalFile,
+    Recovery,
+    file_name,
+    identity_in,
+    journal_files,
+)
+
+RECORD_KEY = "journal"
+"""Key of the journal's own registry record: its id, its floor, and the tail at an orderly close."""
+
+
+class JournalLimits(Struct, frozen=True, kw_only=True):
+    file_bytes_max: int = 64 << 20
+    """Bytes after which a file is not written to any more."""
+    allocation_bytes: int = 8 << 20
+    """Bytes of space reserved ahead at a time, because writes into reserved space sync faster. 0:
+    none."""
+    trimmed_bytes_max: int = 1 << 20
+    """Bytes of trimmed blocks in the newest file above which a new file begins."""
+    inline_bytes_max: int = 128 << 10
+    """Bytes above which a block that is synced is written, or read, off the event loop."""
+    inline_unsynced_bytes_max: int = 1 << 20
+    """Bytes above which a block that is not synced is written off the event loop. The limit is
+    higher than for synced blocks: up to here copying costs less than the hand-over."""
+    inline_sync_us_max: int = 1_000
+    """Syncs slower than this on average are done off the event loop."""
+
+
+class JournalRecord(Struct, frozen=True):
+    id: int
+    floor: int
+    synced: int
+    """The tail at the last orderly close or trim: blocks up to it are on disk."""
+
+
+class _Extent(NamedTuple):
+    """A run of neighbouring blocks that are read together."""
+
+    file: JournalFile
+    first: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of its blocks, without the header of the first."""
+        last = self.end - 1 - self.file.first
+        start = self.file.offsets[self.first - self.file.first]
+        return self.file.offsets[last] + self.file.sizes[last] - start
+
+
+class FileJournal:
+    """The :class:`~penstock_core.vocabulary.ports.Journal` in a directory, with one writer that
+    makes one append at a time.
+
+    After a failed sync, or an append cancelled while writing, it is unknown what is on disk. Then
+    everything but reads is refused until the journal is opened again.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        disk: Disk,
+        offload: Offload,
+        clock: Clock,
+        identity: Callable[[], int],
+        limits: JournalLimits | None = None,
+    ) -> None:
+        """Open or create ``<root>/journal``. Reads all of it, which may take a while.
+
+        ``identity`` returns 64 random bits as the id of a new journal.
+        """
+        self._disk = disk
+        self._offload = offload
+        self._clock = clock
+        self._limits = limits or JournalLimits()
+        self._inline_max = self._limits.inline_unsynced_bytes_max, self._limits.inline_bytes_max
+        self._path = f"{root}/journal"
+        self._records = RecordFiles(disk, f"{root}/registry")
+        self._changes = Changes("the journal accepts no more blocks after a failure", offload)
+        self._syncs = Timings()
+        self._retired: list[JournalFile] = []
+        """Files below the floor, which :meth:`free` deletes."""
+        self._deleting = threading.Lock()
+        """Held meanwhile, because a cancelled deletion may still run in its thread."""
+        quarantine = QuarantineFolder(disk, root)
+        record, self._record_version = self._load_record(quarantine, identity)
+        self._identity = record.id
+        self._floor = record.floor
+        found = Recovery(
+            disk,
+            self._path,
+            quarantine,
+            identity=record.id,
+            floor=record.floor,
+            synced=record.synced,
+        ).run()
+        self._files = found.files
+        self._damage = found.damage
+        self._tail = found.tail
+        self._previous = found.previous
+        self._cut = found.cut
+        if not self._files or found.roll:
+            self._roll()
+        self._reserved = disk.size(self._files[-1].file)
+        self._synced = self._tail
+
+    def info(self) -> JournalInfo:
+        size = sum(file.end for file in self._files)
+        return JournalInfo(self._floor, self._tail, size, cut=self._cut, syncs=self._syncs)
+
+    @property
+    def damage(self) -> Sequence[DamagedBlock]:
+        """The damaged blocks that were found when the journal was opened, oldest first."""
+        return tuple(self._damage)
+
+    async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
+        """See :meth:`penstock_core.vocabulary.ports.Journal.append`."""
+        if self._changes.failed or self._changes.is_busy:
+            self._changes.check_idle()
+        if expected != self._tail:
+            return await self._again(expected, block, sync=sync)
+        seq, length = self._tail + 1, 0
+        for chunk in block:
+            length += memoryview(chunk).nbytes
+        write = partial(self._write, block, sync=sync)
+        is_quick = not sync or self._syncs.recent_us < self._limits.inline_sync_us_max
+        await self._changes.make(write, inline=is_quick and length < self._inline_max[sync])
+        return seq
+
+    async def reserve(self, size: int) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Journal.reserve`."""
+        if self._changes.failed or self._changes.is_busy:
+            self._changes.check_idle()
+        if size < 0:
+            raise InvalidArgument(f"cannot reserve {size} bytes")
+        taken = size + BLOCK_BYTES_BESIDE
+        end = self._files[-1].end + taken
+        if end > self._reserved or end > self._limits.file_bytes_max:
+            await self._change(
+                lambda: self._try_make_room(taken, promised=True),
+                inline=not self._is_full_for(taken),
+                syncs=False,
+            )
+
+    async def sync(self) -> None:
+        """Sync all appended blocks. Raises ``StorageFailed``; every further change then fails,
+        too."""
+        self._changes.check_idle()
+        if self._synced < self._tail:
+            await self._change(self._sync_tail, inline=True, syncs=True)
+
+    async def read(
+        self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
+    ) -> list[Block | DamagedBlock]:
+        """See :meth:`penstock_core.vocabulary.ports.Journal.read`. Each block is checked again."""
+        if first <= self._floor:
+            raise Trimmed(f"block {first} is gone: the journal starts after {self._floor}")
+        if not self._files:
+            raise StorageFailed(self._changes.failed)
+        if limit < 1:
+            raise InvalidArgument(f"limit {limit}: ask for at least 1 block")
+        found: list[Block | DamagedBlock] = []
+        seq = first
+        while seq <= self._tail and len(found) < limit:
+            hurt = self._damage_at(seq)
+            if hurt is not None:
+                found.append(hurt)
+                seq += hurt.count
+                continue
+            extent = self._extent(seq, limit - len(found), bytes_max)
+            bytes_max -= extent.size
+            if found and bytes_max < 0:
+                break
+            blocks = await self._read_extent(extent)
+            found.extend(blocks)
+            seq += len(blocks)
+        return found
+
+    async def trim(self, through: int) -> None:
+        """Forget blocks up to ``through``. The floor is durable on return; whole files are left to
+        :meth:`free`.
+
+        The floor is kept in the registry record ``journal``, since the newest trimmed blocks may
+        still be in a file that later blocks need.
+        """
+        self._changes.check_idle()
+        if through > self._tail:
+            raise InvalidArgument(f"cannot trim through {through}: the newest is {self._tail}")
+        if through <= self._floor:
+            return
+        await self.sync()
+
+        def persist() -> None:
+            self._store_record(floor=through)
+            self._leave_behind(through)
+
+        await self._change(persist, inline=False, syncs=False)
+        self._floor = through
+        while len(self._files) > 1 and self._files[1].first - 1 <= through:
+            self._retired.append(self._files.pop(0))
+        self._damage = [hurt for hurt in self._damage if hurt.seq + hurt.count - 1 > through]
+
+    async def free(self) -> None:
+        """Delete the files that hold trimmed blocks only: a large one takes up to 100 ms, during
+        which others append. Readers that have them open can finish. Raises ``StorageFailed``."""
+        retired, self._retired = self._retired, []
+        if retired:
+            for file in retired:
+                file.retired = True
+            unread = [file for file in retired if not file.readers]
+            await self._offload(lambda: self._delete(retired, unread))
+
+    def _delete(self, retired: Sequence[JournalFile], unread: Sequence[JournalFile]) -> None:
+        """A closed journal may be another's already: then the files are left to the next start."""
+        failed: StorageFailed | None = None
+        with self._deleting:
+            for file in retired if self._files else ():
+                try:
+                    self._disk.unlink(file.path)
+                except OSError as error:
+                    failed = StorageFailed(f"{file.path} could not be removed: {error}")
+            for file in unread:
+                self._disk.close(file.file)
+        if failed is not None:
+            raise failed
+
+    def _leave_behind(self, through: int) -> None:
+        """Begin a new file if the newest holds many trimmed bytes, so that it can be deleted now,
+        or once its few live blocks are trimmed, too. On a full disk this waits."""
+        file = self._files[-1]
+        if file.first > through or file.end <= FILE_HEADER_SIZE + self._limits.trimmed_bytes_max:
+            return
+        try:
+            self._begin_file()
+        except OSError as error:
+            if self._changes.failed:
+                raise StorageFailed(self._changes.failed) from error
+
+    async def close(self) -> None:
+        """Sync, record an orderly close, and close the files. Closing twice is harmless."""
+        with self._deleting, self._changes.alone:
+            if not self._files:
+                return
+            try:
+                if not self._changes.failed:
+                    self._close_orderly()
+            finally:
+                for file in (*self._files, *self._retired):
+                    self._disk.close(file.file)
+                self._files, self._retired = [], []
+                self._changes.failed = "the journal is closed"
+
+    # Writing
+
+    async def _change(self, call: Callable[[], None], *, inline: bool, syncs: bool) -> None:
+        is_quick = not syncs or self._syncs.recent_us < self._limits.inline_sync_us_max
+        await self._changes.make(call, inline=inline and is_quick)
+
+    def _write(self, block: Sequence[Buffer], *, sync: bool) -> None:
+        seq, synced, previous = self._tail + 1, self._synced, self._previous
+        chunks, header = frame(block, self._identity, seq=seq, synced=synced, previous=previous)
+        size = padded(header.length)
+        end = self._files[-1].end + size
+        if end > self._reserved or end > self._limits.file_bytes_max:
+            self._try_make_room(size)
+        file = self._files[-1]
+        is_at_zeros = file.end + size <= file.zeroed
+        if sync and not is_at_zeros and (zeros := zeros_behind(file, size, self._reserved)):
+            chunks.append(zeros)
+        try:
+            self._disk.pwrite(file.file, chunks, file.end)
+        except OSError as error:
+            self._undo(error)
+            raise StorageFailed(f"{file.path}: block {header.seq} not written: {error}") from error
+        file.place(header.seq, file.end + BLOCK_HEADER_SIZE, header.length)
+        file.end += size
+        self._reserved = max(self._reserved, file.end)
+        self._tail, self._previous = header.seq, header.checksum
+        if sync:
+            self._sync_tail()
+
+    def _try_make_room(self, size: int, *, promised: bool = False) -> None:
+        try:
+            self._make_room(size, promised=promised)
+        except OSError as error:
+            seq = self._tail + 1
+            raise StorageFailed(f"{self._path}: no room for block {seq}: {error}") from error
+
+    def _make_room(self, size: int, *, promised: bool = False) -> None:
+        """Begin a new file if this one is full, and reserve space ahead. With ``promised`` a
+        failure to reserve is an error."""
+        file, limits = self._files[-1], self._limits
+        if self._is_full_for(size):
+            self._begin_file()
+            file = self._files[-1]
+        end = file.end + size
+        if end <= self._reserved or not (promised or limits.allocation_bytes):
+            return
+        ahead = max(end, min(end + limits.allocation_bytes, limits.file_bytes_max))
+        if not self._allocate(ahead) and promised and not self._allocate(end):
+            raise StorageFailed(f"{file.path}: no room for a block of {size} bytes")
+
+    def _begin_file(self) -> None:
+        """Begin a new file, and give back the reserved space of the newest one."""
+        file = self._files[-1]
+        self._sync_tail()
+        self._disk.truncate(file.file, file.end)
+        self._reserved = file.end
+        self._roll()
+        self._reserved = FILE_HEADER_SIZE
+
+    def _is_full_for(self, size: int) -> bool:
+        file = self._files[-1]
+        return file.end > FILE_HEADER_SIZE and file.end + size > self._limits.file_bytes_max
+
+    def _allocate(self, end: int) -> bool:
+        """Reserve space in the newest file up to ``end``; gives whether there was enough."""
+        file = self._files[-1].file
+        try:
+            self._disk.allocate(file, self._reserved, end - self._reserved)
+        except OSError:
+            # give back what was reserved before it failed
+            self._disk.truncate(file, self._reserved)
+            return False
+        self._reserved = end
+        return True
+
+    def _roll(self) -> None:
+        """Create a new file; every block before it is already on disk."""
+        first = self._tail + 1
+        path = f"{self._path}/{file_name(first)}"
+        header = file_header(FileHeader(self._identity, first, self._previous))
+        try:
+            write_all(self._disk, path, [header])
+        except OSError as error:
+            self._forget(path, error)
+            raise
+        try:
+            self._disk.sync_directory(self._path)
+            self._files.append(JournalFile(path, self._disk.open(path), first))
+        except OSError as error:
+            self._changes.failed = f"the new file {path} might not survive a power failure: {error}"
+            raise
+
+    def _forget(self, path: str, error: OSError) -> None:
+        """Make sure that a file which could not be made is gone, also after a power cut. If that
+        fails as well, all further changes are refused.
+
+        Blocks go on in the newest file. If the name came back, the next start would look in that
+        file for no block from ``path`` on, and so lose them.
+        """
+        try:
+            self._disk.sync_directory(self._path)
+            is_left = any(found == path for _, found in journal_files(self._disk, self._path))
+        except OSError:
+            is_left = True
+        if is_left:
+            self._changes.failed = f"{error}; and the new file {path} might come back"
+
+    def _undo(self, error: OSError) -> None:
+        """Undo a failed write. If that fails as well, all further changes are refused."""
+        file = self._files[-1]
+        try:
+            file.zeroed = file.end
+            self._disk.truncate(file.file, file.end)
+            self._disk.datasync(file.file)
+        except OSError as second:
+            self._changes.failed = f"{error}; and it could not be undone: {second}"
+        else:
+            self._reserved = file.end
+
+    def _sync_tail(self) -> None:
+        started = self._clock.now_us()
+        file = self._files[-1]
+        try:
+            self._disk.datasync(file.file)
+        except OSError as error:
+            # The system may have dropped the pages: a second sync could succeed and write nothing.
+            self._changes.failed = f"{file.path} could not be synced: {error}"
+            raise StorageFailed(self._changes.failed) from error
+        self._syncs.note(self._clock.now_us() - started)
+        self._synced = self._tail
+
+    def _close_orderly(self) -> None:
+        file = self._files[-1]
+        try:
+            self._sync_tail()
+            self._disk.truncate(file.file, file.end)
+            self._disk.datasync(file.file)
+            self._store_record(floor=self._floor)
+        except OSError as error:
+            raise StorageFailed(f"{self._path}: was not closed properly: {error}") from error
+
+    # The same append again
+
+    async def _again(self, expected: int, block: Sequence[Buffer], *, sync: bool) -> int:
+        seq = expected + 1
+        if self._floor < seq <= self._tail and self._damage_at(seq) is None:
+            found = (await self.read(seq, 1))[0]
+            if isinstance(found, Block) and found.data == b"".join(block):
+                if sync and seq > self._synced:
+                    await self.sync()
+                return seq
+        raise Deposed(
+            f"expected the tail to be {expected}, it is {self._tail}: another writer has been here"
+        )
+
+    # Reading
+
+    def _damage_at(self, seq: int) -> DamagedBlock | None:
+        at = bisect_right(self._damage, seq, key=lambda hurt: hurt.seq) - 1
+        if at < 0:
+            return None
+        hurt = self._damage[at]
+        behind = seq - hurt.seq
+        if behind >= hurt.count:
+            return None
+        return msgspec.structs.replace(hurt, seq=seq, count=hurt.count - behind)
+
+    def _extent(self, seq: int, limit: int, bytes_max: int) -> _Extent:
+        at = bisect_right(self._files, seq, key=lambda file: file.first) - 1
+        file = self._files[at]
+        last = min(file.last, seq + limit - 1)
+        following = bisect_right(self._damage, seq, key=lambda hurt: hurt.seq)
+        if following < len(self._damage):
+            last = min(last, self._damage[following].seq - 1)
+        start = file.offsets[seq - file.first]
+        most = min(bytes_max, _EXTENT_BYTES)
+        while last > seq and file.offsets[last - file.first] - start > most:
+            last = seq + (last - seq) // 2
+        return _Extent(file, seq, last + 1)
+
+    async def _read_extent(self, extent: _Extent) -> list[Block | DamagedBlock]:
+        file = extent.file
+        file.readers += 1
+        try:
+            if extent.size < self._limits.inline_bytes_max:
+                return self._read_blocks(extent)
+            return await self._offload(lambda: self._read_blocks(extent))
+        finally:
+            file.readers -= 1
+            if file.retired and not file.readers:
+                self._disk.close(file.file)
+
+    def _read_blocks(self, extent: _Extent) -> list[Block | DamagedBlock]:
+        file, first = extent.file, extent.first
+        base = file.offsets[first - file.first] - BLOCK_HEADER_SIZE
+        try:
+            data = memoryview(self._disk.pread(file.file, extent.size + BLOCK_HEADER_SIZE, base))
+        except OSError as error:
+            if extent.end == first + 1:
+                return [self._newly_damaged(file, first, f"the disk cannot read it: {error}")]
+            half = (first + extent.end) // 2
+            parts = extent._replace(end=half), extent._replace(first=half)
+            return [block for part in parts for block in self._read_blocks(part)]
+        found: list[Block | DamagedBlock] = []
+        for seq in range(first, extent.end):
+            body = file.offsets[seq - file.first] - base
+            header = read_block_header(data, body - BLOCK_HEADER_SIZE, self._identity)
+            if header is None or header.seq != seq:
+                found.append(self._newly_damaged(file, seq, "the block header is damaged"))
+            elif not is_whole(data, body - BLOCK_HEADER_SIZE, header):
+                found.append(self._newly_damaged(file, seq, "the payload fails its checksum"))
+            else:
+                found.append(Block(seq, data[body : body + header.length]))
+        return found
+
+    def _newly_damaged(self, file: JournalFile, seq: int, reason: str) -> DamagedBlock:
+        start = file.offsets[seq - file.first] - BLOCK_HEADER_SIZE
+        size = padded(file.sizes[seq - file.first])
+        return DamagedBlock(seq, f"{file.path} bytes {start}-{start + size}", reason, size=size)
+
+    # Floor and identity
+
+    def _load_record(
+        self, quarantine: QuarantineFolder, identity: Callable[[], int]
+    ) -> tuple[JournalRecord, int]:
+        try:
+            stored = self._records.load(RECORD_KEY)
+        except Damaged:
+            quarantine.keep("registry-journal.record", self._records.raw(RECORD_KEY))
+            stored = None
+        if stored is not None:
+            return msgspec.json.decode(stored.value, type=JournalRecord), stored.version
+        listed = journal_files(self._disk, self._path)
+        known = identity_in(self._disk, self._path)
+        if listed and known is None:
+            raise Damaged(
+                f"{self._path}: no file header is whole and the registry record "
+                f"{RECORD_KEY!r} is gone; restore either from a copy"
+            )
+        floor = listed[0][0] - 1 if listed else 0
+        record = JournalRecord(identity() if known is None else known, floor, 0)
+        self._records.store(RECORD_KEY, VersionedRecord(1, msgspec.json.encode(record)))
+        return record, 1
+
+    def _store_record(self, *, floor: int) -> None:
+        record = JournalRecord(self._identity, floor, self._synced)
+        version = self._record_version + 1
+        try:
+            self._records.store(RECORD_KEY, VersionedRecord(version, msgspec.json.encode(record)))
+        except Unsettled as error:
+            self._changes.failed = f"the floor could not be synced: {error}"
+            raise StorageFailed(self._changes.failed) from error
+        except OSError as error:
+            raise StorageFailed(f"the floor {floor} could not be written: {error}") from error
+        self._record_version = version
+
+
+_EXTENT_BYTES = 16 << 20
+"""Bytes that are read at a time, about."""

@@ -1,0 +1,328 @@
+"""The embedded pages: bodies of paged channels in preallocated files, mapped when read (SEM C1g).
+
+``page_files`` handles the files; this module decides which body goes where.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from msgspec import Struct
+from xxhash import xxh3_64_intdigest
+
+from penstock_core.vocabulary.errors import Damaged, StorageFailed
+from penstock_core.vocabulary.ports import Buffer, Clock, DamagedBody, Offload, PagesInfo, PageSlot
+from penstock_server.storage.disk import Disk
+from penstock_server.storage.embedded.changes import Changes
+from penstock_server.storage.embedded.page_files import PageFile, PageFiles, padded
+
+
+class PageLimits(Struct, frozen=True, kw_only=True):
+    page_bytes_min: int = 1 << 20
+    """Bytes of a channel's first page. Each new page is as large as all before it together."""
+    page_bytes_max: int = 16 << 20
+    """Largest page in bytes, except for a single body that is larger itself."""
+    inline_bytes_max: int = 128 << 10
+    """Bytes above which a write is done off the event loop."""
+    inline_sync_us_max: int = 1_000
+    """Syncs slower than this on average are done off the event loop."""
+
+
+class _Body(NamedTuple):
+    page: PageFile
+    place: PageSlot
+    content: Buffer
+
+
+class _Channel:
+    """The pages of one channel, in order. ``at`` is the page for the next body."""
+
+    __slots__ = ("at", "number", "numbered", "pages")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.pages: list[PageFile] = []
+        self.at = 0
+        self.numbered = 0
+        """The highest page number used so far."""
+
+    @property
+    def size(self) -> int:
+        return sum(page.size for page in self.pages)
+
+    def page(self, number: int) -> PageFile | None:
+        at = bisect_left(self.pages, number, key=lambda page: page.number)
+        found = at < len(self.pages) and self.pages[at].number == number
+        return self.pages[at] if found else None
+
+    def remove(self, page: PageFile) -> None:
+        index = self.pages.index(page)
+        assert index < self.at, "a page with room stays"
+        del self.pages[index]
+        self.at -= 1
+
+
+class FilePages:
+    """The :class:`~penstock_core.vocabulary.ports.Pages` in ``<root>/pages``.
+
+    After a failed sync, or a flush cancelled while writing, it is unknown what is on disk. Then
+    everything but reads is refused until the pages are opened again.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        disk: Disk,
+        offload: Offload,
+        clock: Clock,
+        limits: PageLimits | None = None,
+    ) -> None:
+        """Find the page files of the data directory ``root``. Reads no page."""
+        self._files = PageFiles(root, disk)
+        self._clock = clock
+        self._limits = limits or PageLimits()
+        self._changes = Changes("the pages accept no more bodies after a failure", offload)
+        self._restored = False
+        self._sync_us = 0.0
+        self._pending: list[_Body] = []
+        self._unsynced: dict[PageFile, None] = {}
+        self._channels: dict[int, _Channel] = {}
+        for number, pages, highest in self._files.found():
+            channel = self._channels[number] = _Channel(number)
+            channel.pages, channel.at, channel.numbered = pages, len(pages), highest
+            # Synced before the journal that refers to it: after a crash it may be in the
+            # system's cache only.
+            self._files.sync_all(pages)
+
+    # Writing
+
+    async def reserve(self, channel: int, sizes: Sequence[int]) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Pages.reserve`."""
+        self._changes.check()
+        assert self._restored, "restore says what is in use before anything is added"
+        held = self._channels.setdefault(channel, _Channel(channel))
+        wanted = dict(enumerate(self._missing(held, sizes), held.numbered + 1))
+        if not wanted:
+            return
+        held.numbered += len(wanted)  # even if this fails: no number is used twice
+        made: list[PageFile] = []
+        await self._changes.make(
+            lambda: made.extend(self._files.make(channel, wanted)), inline=False
+        )
+        held.pages.extend(made)
+
+    def allocate(self, channel: int, body: Buffer) -> PageSlot:
+        """See :meth:`penstock_core.vocabulary.ports.Pages.allocate`."""
+        self._changes.check_idle()
+        size = memoryview(body).nbytes
+        held = self._channels.get(channel)
+        while held and held.at < len(held.pages) and not held.pages[held.at].fits(size):
+            held.at += 1
+        assert held, f"no room was reserved for a body of {size} bytes"
+        assert held.at < len(held.pages), f"no room was reserved for a body of {size} bytes"
+        page = held.pages[held.at]
+        place = PageSlot(page.number, page.end, size, checksum=xxh3_64_intdigest(body))
+        page.take(place)
+        self._pending.append(_Body(page, place, body))
+        return place
+
+    async def flush(self, *, sync: bool = True) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Pages.flush`."""
+        self._changes.check()
+        pending, self._pending = self._pending, []
+        if not pending and not (sync and self._unsynced):
+            return
+        self._unsynced.update(dict.fromkeys(body.page for body in pending))
+
+        def write() -> None:
+            self._write(pending)
+            if sync:
+                self._sync()
+
+        size = sum(body.place.size for body in pending)
+        quick = not sync or self._sync_us < self._limits.inline_sync_us_max
+        try:
+            await self._changes.make(write, inline=quick and size < self._limits.inline_bytes_max)
+        except StorageFailed:
+            for body in pending:
+                body.page.give_back(body.place)
+            raise
+
+    # Reading
+
+    def view(self, channel: int, place: PageSlot) -> memoryview:
+        """See :meth:`penstock_core.vocabulary.ports.Pages.view`."""
+        page = self._page(channel, place)
+        if page is None:
+            raise Damaged(f"{self._files.path(channel, place.page)} is not there")
+        return self._files.view(page, place)
+
+    async def check(self, channel: int, places: Sequence[PageSlot]) -> list[DamagedBody]:
+        """See :meth:`penstock_core.vocabulary.ports.Pages.check`. A copy goes to ``quarantine``."""
+        found: list[DamagedBody] = []
+
+        def look() -> None:
+            ordered = sorted(places, key=lambda place: (place.page, place.offset))
+            for number, within in groupby(ordered, key=lambda place: place.page):
+                held = self._channels.get(channel)
+                page = held.page(number) if held else None
+                found.extend(self._files.damaged(channel, number, page, places=list(within)))
+
+        await self._changes.make(look, inline=False)
+        return found
+
+    def info(self, channel: int) -> PagesInfo:
+        """See :class:`penstock_core.vocabulary.ports.PagesInfo`."""
+        held = self._channels.get(channel) or _Channel(channel)
+        return PagesInfo(len(held.pages), held.size, sum(page.used for page in held.pages))
+
+    # Going
+
+    async def restore(
+        self, in_use: Mapping[int, Sequence[PageSlot]], *, keep_rest: bool = False
+    ) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Pages.restore`.
+
+        With ``keep_rest`` page files in which nothing is in use are renamed to ``<number>.kept``;
+        no start removes those.
+        """
+        self._changes.check()
+        assert not self._restored, "what is in use is said once"
+        for number, places in in_use.items():
+            for place in places:
+                page = self._page(number, place)
+                if page is not None:
+                    page.take(place)
+
+        def settle() -> None:
+            for held in list(self._channels.values()):
+                self._settle(held, keep_rest=keep_rest)
+
+        await self._changes.make(settle, inline=False)
+        self._restored = True
+
+    async def release(self, channel: int, places: Sequence[PageSlot]) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Pages.release`."""
+        self._changes.check()
+        held = self._channels.get(channel)
+        if held is None:
+            return
+        for place in places:
+            page = held.page(place.page)
+            if page is not None:
+                page.give_back(place)
+        self._forget_pending()
+        free = [page for page in held.pages[: held.at] if not page.bodies]
+        if not free:
+            return
+        gone: list[PageFile] = []
+
+        def remove() -> None:
+            for page in free:
+                self._files.remove(page)
+                gone.append(page)
+
+        try:
+            await self._changes.make(remove, inline=False)
+        finally:
+            for page in gone:
+                self._files.unmap(page)
+                held.remove(page)
+
+    async def drop(self, channel: int) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Pages.drop`.
+
+        Files that are kept because of damage stay.
+        """
+        self._changes.check()
+        held = self._channels.pop(channel, None)
+        if held is None:
+            return
+        for page in held.pages:
+            page.bodies.clear()
+            self._files.unmap(page)
+        self._forget_pending()
+        await self._changes.make(lambda: self._files.remove_all(channel, held.pages), inline=False)
+
+    async def close(self) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Pages.close`. Views stay valid."""
+        with self._changes.alone:
+            try:
+                if not self._changes.failed:
+                    self._sync()
+            finally:
+                self._files.close(self._unsynced)
+                self._unsynced.clear()
+                self._changes.failed = self._changes.failed or "they are closed"
+
+    # Inside
+
+    def _page(self, channel: int, place: PageSlot) -> PageFile | None:
+        held = self._channels.get(channel)
+        return held.page(place.page) if held else None
+
+    def _missing(self, held: _Channel, sizes: Sequence[int]) -> list[int]:
+        """The sizes of the new pages that bodies of these ``sizes`` need."""
+        rooms = [page.size - page.end for page in held.pages[held.at :]]
+        limits, total = self._limits, held.size
+        missing: list[int] = []
+        at = 0
+        for size in map(padded, sizes):
+            while at < len(rooms) and rooms[at] < size:
+                at += 1
+            if at == len(rooms):
+                grown = min(max(total, limits.page_bytes_min), limits.page_bytes_max)
+                missing.append(padded(max(grown, size)))
+                rooms.append(missing[-1])
+                total += missing[-1]
+            rooms[at] -= size
+        return missing
+
+    def _forget_pending(self) -> None:
+        """Drop bodies from the write queue that were released before they were written."""
+        self._pending = [body for body in self._pending if body.page.has(body.place)]
+
+    def _settle(self, held: _Channel, *, keep_rest: bool) -> None:
+        """Remove pages not in use, and continue after the last body of the newest page."""
+        for page in [page for page in held.pages if not page.bodies]:
+            self._files.remove(page, keep=keep_rest)
+            held.remove(page)
+        if not held.pages:
+            self._files.remove_all(held.number, [])
+        elif keep_rest:
+            for page in held.pages:
+                page.keep = True
+        else:
+            held.at = len(held.pages) - 1
+
+    def _write(self, bodies: Sequence[_Body]) -> None:
+        by_page: dict[PageFile, list[_Body]] = {}
+        for body in bodies:
+            by_page.setdefault(body.page, []).append(body)
+        for page, group in by_page.items():
+            chunks: list[Buffer] = []
+            start = end = group[0].place.offset
+            for _, place, content in group:
+                if place.offset != end:  # a body in between was released
+                    self._files.write(page, chunks, start)
+                    chunks, start = [], place.offset
+                chunks.extend((content, bytes(padded(place.size) - place.size)))
+                end = place.offset + padded(place.size)
+            self._files.write(page, chunks, start)
+
+    def _sync(self) -> None:
+        started = self._clock.now_us()
+        try:
+            for page in self._unsynced:
+                self._files.sync(page)
+        except StorageFailed as error:
+            # The system may have dropped the bytes: a second sync could succeed and write nothing.
+            self._changes.failed = str(error)
+            raise
+        self._sync_us += (self._clock.now_us() - started - self._sync_us) / 8
+        self._files.close(self._unsynced)
+        self._unsynced.clear()

@@ -1,0 +1,333 @@
+"""Opens a journal directory: finds blocks, damage, and the place to continue (SEM S1).
+
+The main question is how to treat bytes that fail their checksum. If there is evidence that they
+had been synced (a later block, a newer file, the mark of an orderly close), they are damage: it
+is reported in their place, they are copied to quarantine, and the blocks after them are served.
+Otherwise they and everything after them are the tail of a power cut, which was never
+acknowledged: the journal is cut back to the last block before them, and the cut bytes are kept
+in quarantine. Intact blocks are synced again before they are served, so that they also survive
+the next power cut.
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import pairwise
+from typing import NamedTuple
+
+from penstock_core.vocabulary.ports import DamagedBlock
+from penstock_server.storage.disk import Disk
+from penstock_server.storage.embedded.frames import (
+    BLOCK_HEADER_SIZE,
+    FILE_HEADER_SIZE,
+    BlockHeader,
+    JournalRange,
+    Scan,
+    read_file_header,
+    scan,
+)
+from penstock_server.storage.embedded.quarantine import QuarantineFolder
+
+_RETRY_SIZE = 1 << 12
+_HEADER = "the block header is damaged"
+
+
+class JournalFile:
+    """One open file of the journal and where its blocks are."""
+
+    __slots__ = ("end", "file", "first", "offsets", "path", "readers", "retired", "sizes", "zeroed")
+
+    def __init__(self, path: str, file: int, first: int) -> None:
+        self.path = path
+        self.file = file
+        self.first = first
+        self.end = FILE_HEADER_SIZE
+        """Offset of the next block."""
+        self.offsets = array("q")
+        """Offset of each payload, by sequence from ``first`` on; -1 if the block is not intact."""
+        self.sizes = array("q")
+        self.readers = 0
+        self.retired = False
+        self.zeroed = 0
+        """Offset up to which zeros were written into reserved space (module ``ahead``)."""
+
+    @property
+    def last(self) -> int:
+        """The newest sequence in this file; ``first - 1`` if it has none."""
+        return self.first + len(self.offsets) - 1
+
+    def place(self, seq: int, offset: int, size: int) -> None:
+        """Record the place of ``seq``; skipped sequences before it count as not intact."""
+        missing = seq - self.first - len(self.offsets)
+        if missing:
+            self.offsets.extend([-1] * missing)
+            self.sizes.extend([0] * missing)
+        self.offsets.append(offset)
+        self.sizes.append(size)
+
+
+class RecoveredJournal(NamedTuple):
+    """The recovered journal, with a torn tail cut off."""
+
+    files: list[JournalFile]
+    damage: list[DamagedBlock]
+    tail: int
+    previous: int
+    """Checksum of the newest block; 0 if there is none, or it is unknown."""
+    cut: int
+    roll: bool
+    """True if the newest file ends in damage, so that writing continues in a new file."""
+
+
+class _Candidate(NamedTuple):
+    file: JournalFile
+    data: bytes
+    found: Scan
+    start: int
+    """Checksum of the block before its first one, from its header; 0 if unknown."""
+    is_known: bool
+    """True if its header is intact and belongs to this journal."""
+
+
+def file_name(first: int) -> str:
+    return f"{first:020d}.log"
+
+
+def journal_files(disk: Disk, path: str) -> list[tuple[int, str]]:
+    """First sequence and path of every journal file; other files are ignored."""
+    found = []
+    for entry in disk.list(path):
+        stem = entry.name.removesuffix(".log")
+        if entry.name.endswith(".log") and len(stem) == 20 and stem.isdecimal():
+            found.append((int(stem), f"{path}/{entry.name}"))
+    return found
+
+
+def read_patiently(disk: Disk, file: int) -> bytes:
+    """All bytes of a file. Unreadable parts are returned as zeros, so their checksums fail."""
+    size = disk.size(file)
+    try:
+        return disk.pread(file, size, 0)
+    except OSError:
+        return b"".join(_page(disk, file, at, size=size) for at in range(0, size, _RETRY_SIZE))
+
+
+def _page(disk: Disk, file: int, at: int, size: int) -> bytes:
+    length = min(_RETRY_SIZE, size - at)
+    try:
+        return disk.pread(file, length, at)
+    except OSError:
+        return bytes(length)
+
+
+def identity_in(disk: Disk, path: str) -> int | None:
+    """The journal id in the headers of the files; None if no header is intact."""
+    for _, file_path in journal_files(disk, path):
+        file = disk.open(file_path)
+        try:
+            header = read_file_header(disk.pread(file, FILE_HEADER_SIZE, 0))
+        finally:
+            disk.close(file)
+        if header is not None:
+            return header.identity
+    return None
+
+
+class Recovery:
+    """Opens the files of one journal directory."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        quarantine: QuarantineFolder,
+        identity: int,
+        floor: int,
+        synced: int,
+    ) -> None:
+        self._disk = disk
+        self._path = path
+        self._quarantine = quarantine
+        self._identity = identity
+        self._floor = floor
+        self._known = max(floor, synced)
+        """The newest sequence known to have been synced."""
+        self._files: list[JournalFile] = []
+        self._damage: list[DamagedBlock] = []
+        self._tail = floor
+        self._previous = 0
+        self._cut = 0
+        self._roll = False
+
+    def run(self) -> RecoveredJournal:
+        """Read all files. Raises ``OSError`` if one cannot be opened or cut."""
+        self._drop_trimmed()
+        listed = journal_files(self._disk, self._path)
+        if listed:
+            self._tail = self._floor if listed[0][0] > self._floor else listed[0][0] - 1
+            self._known = max(self._known, listed[-1][0] - 1)
+        last = self._load(*listed[-1]) if listed else None
+        if last is not None:
+            self._known = max(self._known, last.found.synced)
+        for (first, path), (following, _) in pairwise(listed):
+            self._take(self._load(first, path), following)
+        if last is not None:
+            self._take(last, None)
+        if self._files:
+            self._write_again(self._files[-1])
+        self._note_lost_tail()
+        damage = [hurt for hurt in self._damage if hurt.seq + hurt.count - 1 > self._floor]
+        return RecoveredJournal(
+            self._files, damage, self._tail, previous=self._previous, cut=self._cut, roll=self._roll
+        )
+
+    def _write_again(self, file: JournalFile) -> None:
+        """Write again and sync the blocks that are not known to be on disk.
+
+        After a crash they may be in the system's cache only. A sync alone is not enough: after a
+        failed sync the system may treat unwritten pages as written.
+        """
+        fresh = file.offsets[max(0, self._known + 1 - file.first) :]
+        start = min((at for at in fresh if at >= 0), default=0) - BLOCK_HEADER_SIZE
+        if start > 0:
+            content = self._disk.pread(file.file, file.end - start, start)
+            self._disk.pwrite(file.file, [content], start)
+        self._disk.datasync(file.file)
+
+    def _drop_trimmed(self) -> None:
+        """Finish a trim that a crash interrupted."""
+        listed = journal_files(self._disk, self._path)
+        for (_, path), (following, _) in pairwise(listed):
+            if following - 1 <= self._floor:
+                self._disk.unlink(path)
+
+    def _load(self, first: int, path: str) -> _Candidate:
+        file = self._disk.open(path)
+        data = read_patiently(self._disk, file)
+        header = read_file_header(data)
+        found = scan(data, self._identity, first)
+        known = header is not None and header.identity == self._identity
+        start = header.previous if header is not None and known else 0
+        return _Candidate(JournalFile(path, file, first), data, found, start=start, is_known=known)
+
+    def _take(self, candidate: _Candidate, limit: int | None) -> None:
+        """Read one file; ``limit`` is the first sequence of the next file, if there is one."""
+        file = candidate.file
+        if file.first > self._tail + 1:
+            gap = JournalRange(
+                self._tail + 1, file.first - self._tail - 1, 0, end=0, header=None, reason="missing"
+            )
+            self._report(gap, where=f"{self._path}: no file has these blocks", data=b"")
+            self._previous = candidate.start
+        if not candidate.is_known and not self._is_worth_keeping(candidate, limit):
+            return
+        self._roll = False
+        self._files.append(file)
+        file.end = candidate.found.end
+        if not self._take_pieces(candidate, limit):
+            return
+        if candidate.found.trailing:
+            self._take_trailing(candidate, limit)
+
+    def _is_worth_keeping(self, candidate: _Candidate, limit: int | None) -> bool:
+        """Decide on a file with a damaged header, which is copied to quarantine.
+
+        False for the newest file if a crash interrupted its creation: it is deleted.
+        """
+        file, data = candidate.file, candidate.data
+        if data[:FILE_HEADER_SIZE].strip(b"\0"):
+            self._quarantine.keep(f"journal-{file.first:020d}.header", data[:FILE_HEADER_SIZE])
+        if limit is not None or candidate.found.pieces or self._known >= file.first:
+            return True
+        if candidate.found.trailing:
+            self._cut_bytes(candidate, FILE_HEADER_SIZE, is_last=False)
+        self._disk.close(file.file)
+        self._disk.unlink(file.path)
+        self._disk.sync_directory(self._path)
+        self._roll = True
+        return False
+
+    def _take_pieces(self, candidate: _Candidate, limit: int | None) -> bool:
+        """Take the blocks of a file. True if it was taken to its end without a cut."""
+        for piece in candidate.found.pieces:
+            if piece.seq <= self._tail:
+                continue
+            if limit is not None and piece.seq + piece.span > limit:
+                if limit > piece.seq:
+                    self._keep(candidate, piece._replace(span=limit - piece.seq), _HEADER)
+                return False
+            reason = piece.reason or self._break(piece.header)
+            if reason and piece.seq + piece.span - 1 > self._known:
+                self._cut_at(candidate, piece, reason)
+                return False
+            self._keep(candidate, piece, reason)
+        return True
+
+    def _take_trailing(self, candidate: _Candidate, limit: int | None) -> None:
+        """Handle the bytes after the last readable header."""
+        at = candidate.found.end
+        known = self._known if limit is None else limit - 1
+        if known > self._tail:
+            end = at + candidate.found.trailing
+            hurt = JournalRange(
+                self._tail + 1, known - self._tail, at, end=end, header=None, reason=_HEADER
+            )
+            self._keep(candidate, hurt, _HEADER)
+        else:
+            self._cut_bytes(candidate, at, is_last=limit is None)
+
+    def _break(self, header: BlockHeader | None) -> str:
+        if header is None or not self._previous or header.previous == self._previous:
+            return ""
+        return f"it does not follow block {header.seq - 1}: the hash chain is broken"
+
+    def _keep(self, candidate: _Candidate, piece: JournalRange, reason: str) -> None:
+        if reason:
+            where = f"{candidate.file.path} bytes {piece.start}-{piece.end}"
+            self._report(piece._replace(reason=reason), where=where, data=candidate.data)
+        else:
+            assert piece.header is not None, "a whole block has a header"
+            body = piece.start + BLOCK_HEADER_SIZE
+            candidate.file.place(piece.seq, body, piece.header.length)
+        self._tail = piece.seq + piece.span - 1
+        self._previous = piece.header.checksum if piece.header is not None else 0
+        self._roll = bool(reason)
+
+    def _report(self, piece: JournalRange, *, where: str, data: bytes) -> None:
+        hurt = data[piece.start : piece.end]
+        if hurt:
+            self._quarantine.keep(f"journal-{piece.seq:020d}.block", hurt)
+        self._damage.append(
+            DamagedBlock(
+                piece.seq, where, piece.reason, size=piece.end - piece.start, count=piece.span
+            )
+        )
+        self._tail = max(self._tail, piece.seq + piece.span - 1)
+
+    def _cut_at(self, candidate: _Candidate, piece: JournalRange, reason: str) -> None:
+        """Cut off a block that was never acknowledged, and everything after it (SEM S1)."""
+        if piece.seq <= self._known:
+            known = piece._replace(span=self._known - piece.seq + 1)
+            self._keep(candidate, known, reason)
+        candidate.file.end = piece.start
+        self._cut_bytes(candidate, piece.start, is_last=True)
+
+    def _cut_bytes(self, candidate: _Candidate, at: int, *, is_last: bool) -> None:
+        end = candidate.found.end + candidate.found.trailing
+        hurt = candidate.data[at:end].rstrip(b"\0")
+        if hurt:
+            name = f"journal-{self._tail + 1:020d}.{'tail' if is_last else 'rest'}"
+            self._quarantine.keep(name, hurt)
+        if is_last and not self._roll:
+            self._cut += end - at
+            self._disk.truncate(candidate.file.file, at)
+            self._disk.datasync(candidate.file.file)
+
+    def _note_lost_tail(self) -> None:
+        """Report blocks that are known to have been on disk but are missing completely."""
+        if self._known > self._tail:
+            lost = JournalRange(
+                self._tail + 1, self._known - self._tail, 0, end=0, header=None, reason="missing"
+            )
+            self._report(lost, where=f"{self._path}: the end of the newest file", data=b"")
+            self._previous, self._roll = 0, True

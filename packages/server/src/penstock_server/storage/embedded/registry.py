@@ -1,0 +1,127 @@
+"""The registry of the embedded store: one small file per key, replaced atomically."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+
+from penstock_core.vocabulary.errors import Conflict, Damaged, StorageFailed
+from penstock_core.vocabulary.ports import Change, Offload, VersionedRecord
+from penstock_server.storage.disk import Disk
+from penstock_server.storage.embedded.journal import RECORD_KEY
+from penstock_server.storage.embedded.quarantine import QuarantineFolder
+from penstock_server.storage.embedded.records import RecordFiles, Unsettled, record_name
+from penstock_server.storage.watching import Watches
+
+
+class FileRegistry:
+    """The :class:`~penstock_core.vocabulary.ports.Registry` in ``<root>/registry``.
+
+    All records are read and checked at start-up. A damaged record is copied to quarantine, and
+    ``get`` and ``cas`` of its key raise ``Damaged``; other keys are not affected.
+    """
+
+    def __init__(self, root: str, *, disk: Disk, offload: Offload) -> None:
+        self._offload = offload
+        self._files = RecordFiles(disk, f"{root}/registry")
+        self._records: dict[str, VersionedRecord] = {}
+        self._damaged: dict[str, str] = {}
+        self._watches = Watches()
+        self._writing = threading.Lock()  # a cancelled change may still be in its thread
+        self._failed = ""
+        self._files.remove_leftovers()
+        for key in self._files.all_keys():
+            self._read(key, QuarantineFolder(disk, root))
+
+    async def get(self, key: str) -> VersionedRecord | None:
+        """The record under ``key``. Raises ``Damaged`` if its file fails its checksum."""
+        self._check_whole(key)
+        return self._records.get(key)
+
+    async def cas(self, key: str, expected: int, value: bytes) -> int:
+        """See :meth:`penstock_core.vocabulary.ports.Registry.cas`.
+
+        A full disk raises ``StorageFailed`` and changes nothing. After a failed directory sync,
+        every further change is refused.
+        """
+        record_name(key)
+        self._check_whole(key)
+        if key == RECORD_KEY:
+            raise Conflict(f"{RECORD_KEY!r} is the journal's own record")
+        record = await self._offload(lambda: self._change(key, expected, value))
+        self._watches.note(key, record)
+        return record.version
+
+    async def delete(self, key: str, expected: int) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Registry.delete`. Fails as ``cas`` does."""
+        record_name(key)
+        self._check_whole(key)
+        if key == RECORD_KEY:
+            raise Conflict(f"{RECORD_KEY!r} is the journal's own record")
+        if await self._offload(lambda: self._remove(key, expected)):
+            self._watches.note(key, None)
+
+    async def list(self, prefix: str = "") -> Sequence[str]:
+        """Keys that start with ``prefix``, in order, including those of damaged records."""
+        keys = self._records.keys() | self._damaged.keys()
+        return sorted(key for key in keys if key.startswith(prefix))
+
+    def watch(self, prefix: str = "") -> AsyncIterator[Change]:
+        """Changes made through this registry. A slow watcher may miss intermediate records."""
+        return self._watches.add(prefix)
+
+    def _read(self, key: str, quarantine: QuarantineFolder) -> None:
+        if key == RECORD_KEY:
+            return
+        try:
+            record = self._files.load(key)
+        except Damaged as error:
+            quarantine.keep(f"registry-{record_name(key)[:200]}.record", self._files.raw(key))
+            self._damaged[key] = str(error)
+        else:
+            assert record is not None, "it was just listed"
+            self._records[key] = record
+
+    def _change(self, key: str, expected: int, value: bytes) -> VersionedRecord:
+        with self._writing:
+            version = self._checked(key, expected)
+            record = VersionedRecord(version + 1, bytes(value))
+            with self._explained(key, "written"):
+                self._files.store(key, record)
+            self._records[key] = record
+            return record
+
+    def _remove(self, key: str, expected: int) -> bool:
+        with self._writing:
+            if not self._checked(key, expected):
+                return False
+            with self._explained(key, "removed"):
+                self._files.remove(key)
+            del self._records[key]
+            return True
+
+    def _checked(self, key: str, expected: int) -> int:
+        """The version of a key, 0 for none. Raises ``Conflict`` if another one is expected."""
+        if self._failed:
+            raise StorageFailed(f"the registry accepts no more changes: {self._failed}")
+        held = self._records.get(key)
+        version = held.version if held is not None else 0
+        if version != expected:
+            raise Conflict(f"{key!r} is at version {version}, not {expected}")
+        return version
+
+    @contextmanager
+    def _explained(self, key: str, done: str) -> Iterator[None]:
+        try:
+            yield
+        except Unsettled as error:
+            self._failed = f"{self._files.where(key)} could not be synced: {error}"
+            raise StorageFailed(self._failed) from error
+        except OSError as error:
+            where = self._files.where(key)
+            raise StorageFailed(f"{where} could not be {done}: {error}") from error
+
+    def _check_whole(self, key: str) -> None:
+        if key in self._damaged:
+            raise Damaged(self._damaged[key])

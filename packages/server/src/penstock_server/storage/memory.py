@@ -1,0 +1,295 @@
+"""In-memory implementations of the ports, for realms that keep nothing and for tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Final
+
+from xxhash import xxh3_64_intdigest
+
+from penstock_core.vocabulary.errors import (
+    Conflict,
+    Damaged,
+    Deposed,
+    IllegalState,
+    InvalidArgument,
+    NameDoesNotExist,
+    StorageFailed,
+    Trimmed,
+)
+from penstock_core.vocabulary.ports import (
+    READ_BYTES_MAX,
+    BlobInfo,
+    Block,
+    Buffer,
+    Change,
+    DamagedBlock,
+    DamagedBody,
+    JournalInfo,
+    PagesInfo,
+    PageSlot,
+    VersionedRecord,
+)
+from penstock_server.storage.blob_names import check_blob_name, end_of_range
+from penstock_server.storage.watching import Watches
+
+
+class MemoryJournal:
+    """A :class:`~penstock_core.vocabulary.ports.Journal` in a list."""
+
+    def __init__(self) -> None:
+        self._blocks: list[bytes] = []
+        self._floor = 0
+        self._closed = False
+
+    async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
+        """See :meth:`penstock_core.vocabulary.ports.Journal.append`; ``sync`` has no meaning
+        here."""
+        self._check_open()
+        written = b"".join(block)
+        tail = self._floor + len(self._blocks)
+        if expected == tail:
+            self._blocks.append(written)
+            return tail + 1
+        if self._floor <= expected < tail and self._blocks[expected - self._floor] == written:
+            return expected + 1
+        raise Deposed(
+            f"expected the tail to be {expected}, it is {tail}: another writer has been here"
+        )
+
+    async def reserve(self, size: int) -> None:
+        """Nothing to do: there is no disk that could be full."""
+        self._check_open()
+        if size < 0:
+            raise InvalidArgument(f"cannot reserve {size} bytes")
+
+    async def read(
+        self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
+    ) -> list[Block | DamagedBlock]:
+        """See :meth:`penstock_core.vocabulary.ports.Journal.read`."""
+        self._check_open()
+        if first <= self._floor:
+            raise Trimmed(f"block {first} is gone: the journal starts after {self._floor}")
+        if limit < 1:
+            raise InvalidArgument(f"limit {limit}: ask for at least 1 block")
+        start = first - self._floor - 1
+        found: list[Block | DamagedBlock] = []
+        for i, block in enumerate(self._blocks[start : start + limit]):
+            bytes_max -= len(block)
+            if found and bytes_max < 0:
+                break
+            found.append(Block(first + i, memoryview(block)))
+        return found
+
+    async def sync(self) -> None:
+        """Nothing to do: there is no disk."""
+        self._check_open()
+
+    async def free(self) -> None:
+        """Nothing to do: :meth:`trim` gives back the room itself."""
+
+    async def trim(self, through: int) -> None:
+        """Forget blocks up to ``through``."""
+        self._check_open()
+        tail = self._floor + len(self._blocks)
+        if through > tail:
+            raise InvalidArgument(f"cannot trim through {through}: the newest is {tail}")
+        if through > self._floor:
+            del self._blocks[: through - self._floor]
+            self._floor = through
+
+    def info(self) -> JournalInfo:
+        size = sum(map(len, self._blocks))
+        tail = self._floor + len(self._blocks)
+        return JournalInfo(self._floor, tail, size, cut=0, durability="memory")
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StorageFailed("the journal is closed")
+
+
+class MemoryBlobs:
+    """:class:`~penstock_core.vocabulary.ports.Blobs` in a dictionary."""
+
+    def __init__(self, *, grows: bool = True) -> None:
+        self.grows: Final = grows
+        self._blobs: dict[str, bytes] = {}
+
+    async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Blobs.put`."""
+        check_blob_name(name, of_shard=True)
+        written = b"".join(chunks)
+        if self._blobs.setdefault(name, written) != written:
+            raise Conflict(f"{name} exists with other bytes")
+
+    async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Blobs.extend`."""
+        check_blob_name(name, of_shard=True)
+        if not self.grows:
+            raise IllegalState(f"{name} cannot be extended: these blobs do not grow")
+        if name not in self._blobs:
+            raise NameDoesNotExist(f"there is no blob {name}")
+        whole = self._blobs[name]
+        if not 0 <= at <= len(whole):
+            raise InvalidArgument(f"{name} has {len(whole)} bytes; byte {at} is not in it")
+        self._blobs[name] = whole[:at] + b"".join(chunks)
+
+    async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
+        """See :meth:`penstock_core.vocabulary.ports.Blobs.get`. The range has to lie inside the
+        blob."""
+        check_blob_name(name, of_shard=True)
+        if name not in self._blobs:
+            raise NameDoesNotExist(f"there is no blob {name}")
+        whole = memoryview(self._blobs[name])
+        return whole[offset : end_of_range(name, len(whole), offset, length=length)]
+
+    async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
+        """Blobs whose name starts with ``prefix``, ordered by name."""
+        names = sorted(name for name in self._blobs if name.startswith(prefix))
+        return [BlobInfo(name, len(self._blobs[name])) for name in names]
+
+    async def delete(self, name: str) -> None:
+        """Remove a blob. A missing blob is not an error."""
+        check_blob_name(name, of_shard=True)
+        self._blobs.pop(name, None)
+
+    def local_path(self, name: str) -> str | None:
+        """None, because other processes cannot see this memory."""
+        check_blob_name(name, of_shard=True)
+        return None
+
+
+class MemoryPages:
+    """:class:`~penstock_core.vocabulary.ports.Pages` in dictionaries, lost with the process."""
+
+    def __init__(self) -> None:
+        self._channels: dict[int, dict[PageSlot, bytes]] = {}
+        self._ends: dict[int, int] = {}
+        self._pending: list[tuple[int, PageSlot, Buffer]] = []
+        self._closed = False
+
+    async def reserve(self, channel: int, sizes: Sequence[int]) -> None:
+        """Nothing to do: there is no disk that could be full."""
+        self._check_open()
+
+    def allocate(self, channel: int, body: Buffer) -> PageSlot:
+        """See :meth:`penstock_core.vocabulary.ports.Pages.allocate`."""
+        self._check_open()
+        size, offset = memoryview(body).nbytes, self._ends.get(channel, 0)
+        self._ends[channel] = offset + (size // 8 + 1) * 8
+        place = PageSlot(1, offset, size, checksum=xxh3_64_intdigest(body))
+        self._pending.append((channel, place, body))
+        return place
+
+    async def flush(self, *, sync: bool = True) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Pages.flush`; ``sync`` has no meaning here."""
+        self._check_open()
+        for channel, place, body in self._pending:
+            self._channels.setdefault(channel, {})[place] = bytes(body)
+        self._pending.clear()
+
+    def view(self, channel: int, place: PageSlot) -> memoryview:
+        """See :meth:`penstock_core.vocabulary.ports.Pages.view`."""
+        body = self._channels.get(channel, {}).get(place)
+        if body is None:
+            raise Damaged(f"channel {channel} has no body at byte {place.offset} in memory")
+        return memoryview(body)
+
+    async def check(self, channel: int, places: Sequence[PageSlot]) -> list[DamagedBody]:
+        """The bodies that are missing. Bodies in memory cannot be damaged."""
+        self._check_open()
+        held = self._channels.get(channel, {})
+        where = f"channel {channel} in memory"
+        return [
+            DamagedBody(place, where, "there is no such body")
+            for place in places
+            if place not in held
+        ]
+
+    async def restore(
+        self, in_use: Mapping[int, Sequence[PageSlot]], *, keep_rest: bool = False
+    ) -> None:
+        """Nothing to do: memory is empty at the start."""
+        self._check_open()
+
+    async def release(self, channel: int, places: Sequence[PageSlot]) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Pages.release`."""
+        self._check_open()
+        held, gone = self._channels.get(channel, {}), set(places)
+        for place in places:
+            held.pop(place, None)
+        self._pending = [
+            body for body in self._pending if body[0] != channel or body[1] not in gone
+        ]
+
+    async def drop(self, channel: int) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Pages.drop`."""
+        self._check_open()
+        self._channels.pop(channel, None)
+        self._pending = [body for body in self._pending if body[0] != channel]
+
+    def info(self, channel: int) -> PagesInfo:
+        waiting = [place for number, place, _ in self._pending if number == channel]
+        used = sum(place.size for place in (*self._channels.get(channel, ()), *waiting))
+        return PagesInfo(1 if used else 0, used, used)
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StorageFailed("the pages accept no more bodies after a failure: they are closed")
+
+
+class MemoryRegistry:
+    """A :class:`~penstock_core.vocabulary.ports.Registry` in a dictionary."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, VersionedRecord] = {}
+        self._watches = Watches()
+
+    async def get(self, key: str) -> VersionedRecord | None:
+        return self._records.get(key)
+
+    async def cas(self, key: str, expected: int, value: bytes) -> int:
+        """See :meth:`penstock_core.vocabulary.ports.Registry.cas`."""
+        if not key:
+            raise InvalidArgument("a registry key has at least one character")
+        held = self._records.get(key)
+        version = held.version if held is not None else 0
+        if version != expected:
+            raise Conflict(f"{key!r} is at version {version}, not {expected}")
+        record = VersionedRecord(version + 1, bytes(value))
+        self._records[key] = record
+        self._watches.note(key, record)
+        return record.version
+
+    async def delete(self, key: str, expected: int) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.Registry.delete`."""
+        held = self._records.get(key)
+        version = held.version if held is not None else 0
+        if version != expected:
+            raise Conflict(f"{key!r} is at version {version}, not {expected}")
+        if held is not None:
+            del self._records[key]
+            self._watches.note(key, None)
+
+    async def list(self, prefix: str = "") -> Sequence[str]:
+        return sorted(key for key in self._records if key.startswith(prefix))
+
+    def watch(self, prefix: str = "") -> AsyncIterator[Change]:
+        """Changes from now on. A slow watcher may miss intermediate records."""
+        return self._watches.add(prefix)
+
+
+class InMemory:
+    """All stores of a realm without a data directory."""
+
+    def __init__(self) -> None:
+        self.journal = MemoryJournal()
+        self.blobs = MemoryBlobs()
+        self.pages = MemoryPages()
+        self.registry = MemoryRegistry()

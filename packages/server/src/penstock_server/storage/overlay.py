@@ -1,0 +1,142 @@
+"""A disk whose changes stay in memory, for dry runs that must not change any file."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+
+from penstock_core.vocabulary.ports import Buffer
+from penstock_server.storage.disk import DirectoryEntry, Disk
+
+
+class OverlayDisk:
+    """Reads another :class:`~penstock_server.storage.disk.Disk`, and changes nothing on it but
+    locks."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._changed: dict[str, bytearray] = {}
+        self._removed: set[str] = set()
+        self._directories: set[str] = set()
+        self._open: dict[int, str] = {}
+        self._beneath: dict[int, int] = {}
+        """By open file, its number on the other disk."""
+        self._numbers = 1 << 30
+
+    def open(self, path: str, *, create: bool = False, private: bool = False) -> int:
+        self._numbers += 1
+        if create:
+            if self._exists(path):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+            self._changed[path] = bytearray()
+            self._removed.discard(path)
+        elif path in self._removed:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        elif path not in self._changed:
+            self._beneath[self._numbers] = self._disk.open(path)
+        self._open[self._numbers] = path
+        return self._numbers
+
+    def close(self, file: int) -> None:
+        if self._open.pop(file, None) is None:
+            self._disk.close(file)  # a lock
+        elif (beneath := self._beneath.pop(file, None)) is not None:
+            self._disk.close(beneath)
+
+    def pwrite(self, file: int, chunks: Sequence[Buffer], offset: int) -> None:
+        content, written = self._own(file), b"".join(chunks)
+        content.extend(bytes(max(offset + len(written) - len(content), 0)))
+        content[offset : offset + len(written)] = written
+
+    def pread(self, file: int, size: int, offset: int) -> bytes:
+        content = self._changed.get(self._open[file])
+        if content is None:
+            return self._disk.pread(self._beneath[file], size, offset)
+        return bytes(memoryview(content)[offset : offset + size])
+
+    def map(self, file: int) -> memoryview:
+        content = self._changed.get(self._open[file])
+        return (
+            self._disk.map(self._beneath[file]) if content is None else memoryview(bytes(content))
+        )
+
+    def datasync(self, file: int) -> None:
+        """Nothing to do: changes are in memory only."""
+
+    def truncate(self, file: int, size: int) -> None:
+        content = self._own(file)
+        del content[size:]
+        content.extend(bytes(size - len(content)))
+
+    def allocate(self, file: int, offset: int, size: int) -> None:
+        content = self._own(file)
+        content.extend(bytes(max(offset + size - len(content), 0)))
+
+    def size(self, file: int) -> int:
+        content = self._changed.get(self._open[file])
+        return self._disk.size(self._beneath[file]) if content is None else len(content)
+
+    def rename(self, old: str, new: str, *, replace: bool) -> None:
+        if not replace and self._exists(new):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
+        file = self.open(old)
+        self._changed[new] = self._own(file)
+        self.close(file)
+        self._removed.discard(new)
+        self.unlink(old)
+
+    def unlink(self, path: str) -> None:
+        self._changed.pop(path, None)
+        self._removed.add(path)
+
+    def list(self, path: str) -> list[DirectoryEntry]:
+        found = {entry.name: entry for entry in self._listed(path)}
+        for changed, content in self._changed.items():
+            parent, _, name = changed.rpartition("/")
+            if parent == path:
+                found[name] = DirectoryEntry(name, len(content), is_directory=False)
+        for directory in self._directories:
+            parent, _, name = directory.rpartition("/")
+            if parent == path:
+                found.setdefault(name, DirectoryEntry(name, 0, is_directory=True))
+        return sorted(found.values())
+
+    def make_directory(self, path: str, *, private: bool = False) -> None:
+        self._directories.add(path)
+        self._removed.discard(path)
+
+    def remove_directory(self, path: str) -> None:
+        self._directories.discard(path)
+        self._removed.add(path)
+
+    def sync_directory(self, path: str) -> None:
+        """Nothing to do: changes are in memory only."""
+
+    def lock(self, path: str, holder: str) -> int:
+        return self._disk.lock(path, holder)
+
+    def local_path(self, path: str) -> str | None:
+        return None
+
+    def _own(self, file: int) -> bytearray:
+        """The file's bytes as a private copy that may be changed."""
+        path = self._open[file]
+        if path not in self._changed:
+            beneath = self._beneath[file]
+            content = self._disk.pread(beneath, self._disk.size(beneath), 0)
+            self._changed[path] = bytearray(content)
+        return self._changed[path]
+
+    def _listed(self, path: str) -> Sequence[DirectoryEntry]:
+        try:
+            entries = self._disk.list(path)
+        except FileNotFoundError:
+            if path not in self._directories:
+                raise
+            return []
+        return [entry for entry in entries if f"{path}/{entry.name}" not in self._removed]
+
+    def _exists(self, path: str) -> bool:
+        parent, _, name = path.rpartition("/")
+        return any(entry.name == name for entry in self.list(parent))

@@ -1,0 +1,70 @@
+"""File permissions of a data directory: only the realm's user may read its secrets.
+
+Secrets are password verifiers and the audit log. New files get the right permissions; those of
+directories from earlier versions, or that were restored or copied, are corrected on opening.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from penstock_core.loggers import logger
+from penstock_server.storage.disk import PRIVATE_DIRECTORY, PRIVATE_FILE
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+_log = logger("penstock.storage")
+
+
+def mend(root: str) -> None:
+    """Remove other users' access to secrets in the data directory ``root``, and log what it was."""
+    found = openness(Path(root))
+    if found:
+        _log.warning(
+            "secrets.open_directory", path=root, others=found, remedy=f"chmod g-w,o= {root}"
+        )
+    for path, mode in _secret(Path(root)):
+        _mend(path, mode)
+
+
+def openness(root: Path) -> str:
+    """Describe access to a data directory that is too open; empty if there is none.
+
+    Its group may read, for DuckDB and Spark, but not write. Other users may do neither.
+    """
+    mode = root.stat().st_mode
+    found = []
+    if mode & stat.S_IWGRP:
+        found.append("its group may write to it")
+    if mode & stat.S_IWOTH:
+        found.append("every user may write to it")
+    elif mode & stat.S_IRWXO:
+        found.append("every user may read it")
+    return ", ".join(found)
+
+
+def _secret(root: Path) -> Iterator[tuple[Path, int]]:
+    registry = root / "registry"
+    if registry.is_dir():
+        yield registry, PRIVATE_DIRECTORY
+        yield from ((path, PRIVATE_FILE) for path in sorted(registry.iterdir()))
+    kept = root / "quarantine"
+    if kept.is_dir():  # copies of damaged records
+        yield from ((path, PRIVATE_FILE) for path in sorted(kept.glob("registry-*")))
+    yield from ((path, PRIVATE_FILE) for path in sorted(root.glob("audit*.ndjson")))
+
+
+def _mend(path: Path, mode: int) -> None:
+    found = path.lstat().st_mode
+    if stat.S_ISLNK(found) or not found & _OTHERS:
+        return
+    was = f"{stat.S_IMODE(found):04o}"
+    try:
+        path.chmod(mode)
+    except OSError as error:
+        _log.error("secrets.exposed", path=str(path), mode=was, reason=str(error))
+    else:
+        _log.warning("secrets.mended", path=str(path), mode=was)

@@ -1,0 +1,54 @@
+"""Notifies watchers of a registry in this process about changes."""
+
+from __future__ import annotations
+
+import asyncio
+from weakref import ReferenceType, ref
+
+from penstock_core.vocabulary.ports import Change, VersionedRecord
+
+
+class Watch:
+    """The changes under a prefix since this watch was created.
+
+    A slow watcher sees only the newest record of each key, not those in between, so its queue is
+    bounded by the number of keys.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._waiting: dict[str, VersionedRecord | None] = {}
+        self._changed = asyncio.Event()
+
+    def note(self, key: str, record: VersionedRecord | None) -> None:
+        if key.startswith(self._prefix):
+            self._waiting[key] = record
+            self._changed.set()
+
+    def __aiter__(self) -> Watch:
+        return self
+
+    async def __anext__(self) -> Change:
+        while not self._waiting:
+            self._changed.clear()
+            await self._changed.wait()
+        key = next(iter(self._waiting))
+        return key, self._waiting.pop(key)
+
+
+class Watches:
+    """All watches that are still referenced."""
+
+    def __init__(self) -> None:
+        self._open: list[ReferenceType[Watch]] = []
+
+    def add(self, prefix: str) -> Watch:
+        watch = Watch(prefix)
+        self._open.append(ref(watch))
+        return watch
+
+    def note(self, key: str, record: VersionedRecord | None) -> None:
+        found = [(held, watch) for held in self._open if (watch := held()) is not None]
+        for _, watch in found:
+            watch.note(key, record)
+        self._open = [held for held, _ in found]

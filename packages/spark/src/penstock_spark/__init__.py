@@ -1,0 +1,89 @@
+"""Spark as a client of the realm: sources, sinks, and a session tuned for them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from penstock_core.vocabulary.errors import Unavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession, url: str | None = None) -> None:
+    """Register the format ``penstock`` in a Spark session.
+
+    ``url`` is the realm for reads and writes without the option ``url``; by default it is the
+    present value of the environment variable ``PENSTOCK_URL``. Where this package is installed,
+    Spark finds the format without this call, which sets the default URL, and helps in notebooks.
+
+    Raises ``Unavailable`` if PySpark is missing, ``InvalidArgument`` for an invalid URL.
+    """
+    if importlib.util.find_spec("pyspark") is None:
+        raise Unavailable('PySpark is not installed: pip install "penstock-realm[spark]"')
+    from penstock_spark.errors.errors import in_sparks_types
+    from penstock_spark.options import URL_VARIABLE
+    from penstock_spark.source import source_with
+
+    with in_sparks_types(), _settled_environment(spark), _this_python(spark):
+        spark.dataSource.register(source_with(url or os.environ.get(URL_VARIABLE, "")))
+
+
+@contextlib.contextmanager
+def _this_python(spark: SparkSession) -> Iterator[None]:
+    """On a local master, run the format with this Python, which has this package, whatever
+    ``PYSPARK_PYTHON`` said when Spark started."""
+    from pyspark.sql.utils import is_remote
+
+    from penstock_spark.session.pythons import python_for_spark
+
+    if is_remote() or not str(spark.sparkContext.master).startswith("local"):
+        yield
+        return
+    context = spark.sparkContext
+    before, context.pythonExec = context.pythonExec, python_for_spark()
+    try:
+        yield
+    finally:
+        context.pythonExec = before
+
+
+@contextlib.contextmanager
+def _settled_environment(spark: SparkSession) -> Iterator[None]:
+    """Data sources registered inside have every variable that Spark adds when a query starts.
+
+    The queries of a session share the source's map of variables. A query that starts puts its own
+    into it, without a lock, while another one ships the same map to its tasks or copies it: a map
+    that grows then is garbled (``OptionalDataException``, a failing ``start``). Values of keys that
+    are there already are replaced in place, which harms nobody.
+    """
+    from pyspark.sql.utils import is_remote
+
+    if is_remote():
+        # With Spark Connect the map is on the server, a new one for each request.
+        yield
+        return
+    environment = spark.sparkContext.environment
+    before = dict(environment)
+    environment.update(
+        {
+            "SPARK_LOCAL_DIRS": tempfile.gettempdir(),
+            "SPARK_AUTH_SOCKET_TIMEOUT": os.environ.get("SPARK_AUTH_SOCKET_TIMEOUT", "15"),
+            "SPARK_BUFFER_SIZE": os.environ.get("SPARK_BUFFER_SIZE", "65536"),
+            "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
+        }
+        | before
+    )
+    try:
+        yield
+    finally:
+        environment.clear()
+        environment.update(before)
+
+
+__all__ = ["register"]

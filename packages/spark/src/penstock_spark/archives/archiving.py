@@ -1,0 +1,262 @@
+"""From channels to archives: tasks write files, and the driver commits them.
+
+The rows of this source are not events but the files that tasks have written. The events go from the
+channel to Parquet in columns, and never through the JVM, so that everything about them is kept,
+even properties that appeared after the query began. Positions, triggers and checkpoints are those
+of the format ``penstock``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, cast
+
+import msgspec
+import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from penstock.tables import Compacted, DataFile, Format, Table
+from penstock_core.columns.files.archives import DAY, ArchiveLayout, identity_of
+from penstock_core.columns.schema.ipc import schema_bytes, schema_from
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
+from penstock_core.vocabulary.names import file_part
+from penstock_core.vocabulary.uris import shown
+from penstock_spark.connections import ask
+from penstock_spark.errors.errors import tells_spark
+from penstock_spark.options import SourceOptions, Where, source_options
+from penstock_spark.reading.offsets import Offset
+from penstock_spark.reading.plan import EventRange
+from penstock_spark.reading.reading import whole_batches
+from penstock_spark.source import PenstockSource
+
+FORMAT: Final = "penstock-archive"
+"""Only for :func:`archived`."""
+OPTION: Final = "archive"
+"""The option that carries an archive's own settings, beside those of the format ``penstock``."""
+
+_ARROW: Final = pa.schema(
+    [
+        ("channel", pa.string()),
+        ("epoch", pa.string()),
+        ("events", pa.int64()),
+        ("files", pa.binary()),
+        ("columns", pa.binary()),
+    ]
+)
+
+
+class Lake(Struct, frozen=True):
+    """The place of archives."""
+
+    uri: str
+    """The table; with ``several`` the folder that has a table for each channel."""
+    format: Format = "delta"
+    several: bool = False
+    by_day: bool = True
+    """Whether tables are partitioned by the day of ``published``."""
+
+    def uri_of(self, channel: str) -> str:
+        """The table of a channel."""
+        if not self.several:
+            return self.uri
+        return f"{self.uri.rstrip('/')}/{file_part(channel)}"
+
+    def table_of(self, channel: str) -> Table:
+        return Table.open(self.uri_of(channel), self.format, [DAY] if self.by_day else [])
+
+
+class Written(Struct, frozen=True):
+    """Files of one task for one channel."""
+
+    channel: str
+    epoch: str
+    events: int
+    files: tuple[DataFile, ...]
+    columns: pa.Schema
+
+
+def archived(spark: SparkSession, lake: Lake, options: dict[str, str]) -> DataFrame:
+    """A stream of the files that tasks have written, to be given to :func:`commit` batch by batch.
+    ``options`` are those of the format ``penstock`` that say what is read."""
+    spark.dataSource.register(ArchiveSource)
+    text = msgspec.json.encode(lake).decode()
+    return spark.readStream.format(FORMAT).options(**options, **{OPTION: text}).load()
+
+
+def commit(
+    lake: Lake,
+    written: list[Written],
+    app: str,
+    version: int,
+    content: str = "",
+    *,
+    check: Callable[[Table], object] = lambda table: None,
+) -> dict[str, Table]:
+    """Add the files of a micro-batch to their tables, once; return the tables that have got events,
+    by channel. Each is given to ``check`` before."""
+    by_channel: dict[str, list[Written]] = {}
+    tables: dict[str, Table] = {}
+    for each in written:
+        by_channel.setdefault(each.channel, []).append(each)
+    for channel, parts in by_channel.items():
+        table = lake.table_of(channel)
+        _check_same(table, lake, channel, epoch=parts[0].epoch)
+        check(table)
+        columns = parts[0].columns
+        for part in parts[1:]:
+            columns = table.with_columns(columns, part.columns)
+        files = [file for part in parts for file in part.files]
+        table.commit(columns, files, app=app, version=version, content=content)
+        tables[channel] = table
+    return dict(sorted(tables.items()))
+
+
+def written_in(frame: DataFrame) -> list[Written]:
+    """Run the tasks of a micro-batch, and return the files they have written."""
+    return [
+        Written(
+            row.channel,
+            row.epoch,
+            row.events,
+            files=msgspec.json.decode(bytes(row.files), type=tuple[DataFile, ...]),
+            columns=schema_from(bytes(row.columns)),
+        )
+        for row in frame.collect()
+    ]
+
+
+def compact(lake: Lake, channel: str, keep_hours: int) -> Compacted:
+    """Write small files of a channel's archive together, and remove those nobody needs."""
+    return lake.table_of(channel).compact(keep_hours=keep_hours)
+
+
+def register(url: str, lake: Lake, channel: str) -> None:
+    """Let the channel name its archive, unless it names one."""
+    uri = lake.uri_of(channel)
+
+    def name_it(link: Any) -> None:
+        if not link.store.info().definition.archive:
+            link.store.edit(archive=uri)
+
+    ask(Where(url, channel), name_it)
+
+
+def _check_same(table: Table, lake: Lake, channel: str, epoch: str) -> None:
+    """Raises ``IllegalState`` for the archive of another channel."""
+    if not table.exists:
+        return
+    try:
+        name, known = identity_of(table.schema)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{shown(lake.uri_of(channel))}: {error}; choose another") from error
+    if (name, known) != (channel, epoch):
+        raise IllegalState(
+            f"the table at {shown(lake.uri_of(channel))} is the archive of channel {name} "
+            f"of an earlier "
+            f"time or another realm: {channel} has other events under the same ids. Give the step "
+            f"another table"
+        )
+
+
+# --- what runs in Spark -------------------------------------------------------------------
+
+
+class ArchiveSource(PenstockSource):
+    """Channels, as files of their archives."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        return from_arrow_schema(_ARROW)
+
+    def streamReader(self, schema: StructType) -> ArchiveReader:  # type: ignore[override]  # noqa: N802 - another reader in front of the same
+        inner = super().streamReader(schema)
+        return ArchiveReader(inner, self._source(), self._lake())
+
+    def _source(self) -> SourceOptions:
+        given = {name: text for name, text in self.options.items() if name != OPTION}
+        # The headers include the publishers, which an archive keeps.
+        return replace(source_options(given, self.default_url), include_headers=True)
+
+    def _lake(self) -> Lake:
+        return msgspec.json.decode(self.options[OPTION], type=Lake)
+
+
+@tells_spark
+class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads as the format ``penstock`` does, up to what becomes of the events."""
+
+    def __init__(self, inner: Any, options: SourceOptions, lake: Lake) -> None:
+        self._inner = inner
+        self._options = options
+        self._lake = lake
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        return cast("Offset", self._inner.initialOffset())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return cast("ReadLimit", self._inner.getDefaultReadLimit())
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._inner.prepareForTriggerAvailableNow()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        return cast("Offset", self._inner.latestOffset(start, limit))
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
+        return cast("Offset", self._inner.reportLatestOffset())
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        return cast("list[InputPartition]", self._inner.partitions(start, end))
+
+    def commit(self, end: Offset) -> None:
+        self._inner.commit(end)
+
+    def stop(self) -> None:
+        self._inner.stop()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, EventRange):  # otherwise Spark's placeholder for no partition
+            yield from written_by(self._options, self._lake, partition)
+
+
+def written_by(
+    options: SourceOptions, lake: Lake, partition: EventRange
+) -> Iterator[pa.RecordBatch]:
+    """Write the events of a partition to files; gives one row about them. Runs in a task."""
+    table = lake.table_of(partition.channel)
+    _check_same(table, lake, partition.channel, epoch=partition.epoch)
+    layout = ArchiveLayout(
+        schema_from(partition.stored),
+        table.schema if table.exists else None,
+        channel=partition.channel,
+        epoch=partition.epoch,
+    )
+    writer = table.writer()
+    try:
+        for batch, mask, publishers in whole_batches(options, partition):
+            rows = layout.of(batch, publishers)
+            writer.add(rows if mask is None else rows.filter(mask))
+        files = tuple(file for file in writer.close() if file.rows)
+    finally:
+        writer.abandon()
+    if files:
+        columns = [
+            [partition.channel],
+            [partition.epoch],
+            [sum(file.rows for file in files)],
+            [msgspec.json.encode(files)],
+            [schema_bytes(writer.schema)],
+        ]
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(each, field.type) for each, field in zip(columns, _ARROW, strict=True)],
+            schema=_ARROW,
+        )

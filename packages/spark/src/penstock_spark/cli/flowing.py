@@ -1,0 +1,102 @@
+"""Shows the progress of a pipeline's steps: a table at a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from penstock_core.printable import plain
+from penstock_server.cli.shared.output import duration, note
+from penstock_server.cli.shared.progress import is_seen
+
+if TYPE_CHECKING:
+    from penstock_spark.pipelines.step import Progress
+
+LINES_EVERY_S: Final = 10.0
+"""Seconds between two lines of a step if the output is not a terminal."""
+
+
+class Shown(Protocol):
+    """Shows the reports of a run."""
+
+    def told(self, step: str, text: str) -> None: ...
+
+    def moved(self, progress: Sequence[Progress]) -> None: ...
+
+
+class Lines:
+    """Prints a line when something happens, and now and then one for each step that has
+    progressed."""
+
+    def __init__(self, every_s: float = LINES_EVERY_S) -> None:
+        self._every_s = every_s
+        self._at = perf_counter()
+        self._last: dict[str, int] = {}
+
+    def told(self, step: str, text: str) -> None:
+        note(f"{step}: {text}")
+
+    def moved(self, progress: Sequence[Progress]) -> None:
+        if perf_counter() - self._at < self._every_s:
+            return
+        self._at = perf_counter()
+        for each in progress:
+            if each.rows != self._last.get(each.step, 0):
+                self._last[each.step] = each.rows
+                said = [f"{name} {text}" for name, text in _facts(each) if text]
+                note(f"{each.step}: {', '.join(said)}")
+
+
+class LiveTable:
+    """Draws a table on standard error, and removes it at the end."""
+
+    def __init__(self, live: Any) -> None:
+        self._live = live
+
+    def told(self, step: str, text: str) -> None:
+        self._live.console.print(plain(f"{step}: {text}"), highlight=False, markup=False)
+
+    def moved(self, progress: Sequence[Progress]) -> None:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False)
+        table.add_column("step")
+        for name, _ in _facts(progress[0]) if progress else ():
+            table.add_column(name, justify="right")
+        table.add_column("")
+        for each in progress:
+            table.add_row(each.step, *(text for _, text in _facts(each)), Text(plain(each.text)))
+        self._live.update(table)
+
+
+@contextmanager
+def shown() -> Iterator[Shown]:
+    """Show a run on standard error."""
+    if not is_seen():
+        yield Lines()
+        return
+    from rich.console import Console
+    from rich.live import Live as Screen
+
+    with Screen(console=Console(file=sys.stderr), transient=True, refresh_per_second=4) as live:
+        yield LiveTable(live)
+
+
+def _facts(progress: Progress) -> list[tuple[str, str]]:
+    """Names and figures of a step; a figure is empty if it is unknown."""
+    rows = f"{progress.rows:,}" + (f" of {progress.total:,}" if progress.total else "")
+    return [
+        ("rows in", rows),
+        ("in/s", f"{progress.rows_per_s:,.0f}" if progress.rows_per_s else ""),
+        ("rows out", "" if progress.rows_out is None else f"{progress.rows_out:,}"),
+        ("late", f"{progress.rows_late:,}" if progress.rows_late else ""),
+        ("out/s", f"{progress.rows_out_per_s:,.0f}" if progress.rows_out_per_s else ""),
+        ("batch", "" if progress.batch is None else f"{progress.batch:,}"),
+        ("took", "" if progress.batch_ms is None else duration(progress.batch_ms)),
+        ("behind", "" if progress.lag_events is None else f"{progress.lag_events:,}"),
+        ("by", "" if progress.lag_ms is None else duration(progress.lag_ms)),
+    ]

@@ -1,0 +1,339 @@
+"""``penstock pipeline``: runs pipelines, and shows their progress."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+
+from penstock_core.vocabulary.errors import NameDoesNotExist, PenstockError, Unavailable
+from penstock_server.cli.shared.grouping import CommandGroup
+from penstock_server.cli.shared.output import (
+    ListFormat,
+    count,
+    duration,
+    moment,
+    write,
+    write_facts,
+    write_json,
+    write_table,
+)
+from penstock_server.cli.shared.realm import DEFAULT_URL
+from penstock_spark.cli.flowing import shown
+
+if TYPE_CHECKING:
+    from penstock.client.sync.sync import Channel, Queue, Session
+    from penstock_spark.pipelines import Pipeline
+    from penstock_spark.pipelines.runner import Report, StepReport
+    from penstock_spark.pipelines.standing import Positions, Status
+    from penstock_spark.pipelines.step import Step
+
+File = Annotated[Path, typer.Argument(help="The definition, a TOML file.", metavar="FILE")]
+Realm = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        envvar="PENSTOCK_URL",
+        help=f"The realm. [default: what FILE says, {DEFAULT_URL}]",
+        metavar="URL",
+    ),
+]
+
+T = TypeVar("T")
+
+INTERRUPTED: Final = 130
+LOOK_S: Final = 0.2
+"""Seconds after which a signal is noticed, at most."""
+
+commands = typer.Typer(
+    cls=CommandGroup,
+    help="Run pipelines on Spark, and see where they stand.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(commands, name="pipeline")
+
+
+@commands.command("run")
+def run_(
+    file: File,
+    step: Annotated[
+        list[str] | None, typer.Option(help="Only this step; may be given again.", metavar="NAME")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Process what is there and end.")] = False,
+    master: Annotated[
+        str, typer.Option(help="The Spark master. [default: what FILE says, local[*]]")
+    ] = "",
+    format: ListFormat = "table",
+    url: Realm = "",
+) -> None:
+    """Run a pipeline until Ctrl-C, or until its steps are done; the next run goes on there.
+
+    \b
+    Examples:
+      penstock pipeline run flights.toml
+      penstock pipeline run flights.toml --once --step delays
+    """
+    _needs_spark()
+    from penstock_spark.pipelines import load, run
+
+    pipeline = load(file)
+    with shown() as watch:
+        report = _until_told(
+            lambda stopping: run(
+                pipeline,
+                url=realm_of(pipeline, url),
+                master=master,
+                once=once,
+                steps=step or (),
+                watch=watch,
+                stopping=stopping,
+            )
+        )
+    _write_report(report, format)
+
+
+@commands.command("check")
+def check(file: File) -> None:
+    """Look for what is wrong in a definition, without Spark and without a realm.
+
+    \b
+    Example:
+      penstock pipeline check flights.toml
+    """
+    from penstock.client.connection.urls import safe
+
+    pipeline = _load(file)
+    sources, steps = len(pipeline.sources), len(pipeline.steps)
+    realm = safe(realm_of(pipeline, os.environ.get("PENSTOCK_URL", "")))
+    parts = f"{count(sources, 'source')}, {count(steps, 'step')}, realm {realm}"
+    write(f"{file}: {parts}; the definition is valid (SQL is checked when a step starts)")
+
+
+@commands.command("list")
+def list_(file: File, format: ListFormat = "table", url: Realm = "") -> None:
+    """List the steps of a pipeline and where they stand; needs no Spark.
+
+    The column behind, how many events are left to read, is empty if the realm does not answer.
+
+    \b
+    Example:
+      penstock pipeline list flights.toml
+    """
+    pipeline = _load(file)
+    documents = [_document(pipeline, step) for step in pipeline.steps]
+    _add_lags(documents, realm_of(pipeline, url))
+    if format == "json":
+        write_json(documents)
+        return
+    rows = [
+        (
+            found["step"],
+            found["kind"],
+            ", ".join(found["reads"]),
+            ", ".join(found["writes"]),
+            found["state"],
+            found["batch"],
+            ", ".join(f"{name} {next_id}" for name, next_id in found["next"].items()),
+            ", ".join(f"{lag:,}" for lag in found["lag"].values() if lag is not None),
+        )
+        for found in documents
+    ]
+    columns = ("step", "kind", "reads", "writes", "state", "batch", "next", "behind")
+    write_table(columns, rows, "no steps")
+
+
+@commands.command("show")
+def show(
+    file: File,
+    step: Annotated[str, typer.Argument(help="A step. [default: all]", metavar="[STEP]")] = "",
+    format: ListFormat = "table",
+    url: Realm = "",
+) -> None:
+    """Show where steps stand: the last micro-batch, what is left to read, the last error.
+
+    \b
+    Example:
+      penstock pipeline show flights.toml delays
+    """
+    pipeline = _load(file)
+    chosen = [pipeline.step(step)] if step else list(pipeline.steps)
+    documents = [_document(pipeline, each) for each in chosen]
+    answers = _add_lags(documents, realm_of(pipeline, url))
+    if format == "json":
+        write_json(documents[0] if step else documents)
+        return
+    unknown = "the realm has no such channel" if answers else "the realm does not answer"
+    for index, document in enumerate(documents):
+        if index:
+            write("")
+        write_facts(_facts(document, unknown))
+
+
+def _needs_spark() -> None:
+    if importlib.util.find_spec("pyspark") is None:
+        raise Unavailable(
+            'pipelines run on PySpark, which is not installed: pip install "penstock-realm[spark]"'
+        )
+
+
+def _load(file: Path) -> Pipeline:
+    from penstock_spark.pipelines import load
+
+    return load(file)
+
+
+def _until_told(work: Callable[[threading.Event], T]) -> T:
+    """Run ``work`` until Ctrl-C or SIGTERM sets its event; a second Ctrl-C ends it on the spot.
+
+    It runs in a thread, because Spark would handle Ctrl-C itself in the main thread.
+    """
+    stopping = threading.Event()
+
+    def stop(number: int, frame: object) -> None:
+        if stopping.is_set() and number == signal.SIGINT:
+            os._exit(INTERRUPTED)
+        stopping.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with ThreadPoolExecutor(1, "pipeline") as worker:
+            result = worker.submit(work, stopping)
+            while wait([result], timeout=LOOK_S).not_done:
+                pass
+            return result.result()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _write_report(report: Report, format: str) -> None:
+    if format == "json":
+        write_json(report)
+        return
+    for step in report.steps:
+        write(f"{step.name}  {_ended(step)}")
+
+
+def _ended(step: StepReport) -> str:
+    if step.text:
+        return f"{step.state}: {step.text}"
+    out = "" if step.rows_out is None else f", {count(step.rows_out, 'row')} out"
+    late = f", {count(step.rows_late, 'row')} too late" if step.rows_late else ""
+    return f"{step.state}: {count(step.rows, 'row')} in{out}{late}"
+
+
+def _document(pipeline: Pipeline, step: Step) -> dict[str, Any]:
+    """The document of a step, from its definition and its status file."""
+    from penstock_spark.pipelines.standing import Keeping
+
+    keeping = Keeping(pipeline, step.name)
+    status, positions = keeping.status(), keeping.positions()
+    return {
+        "pipeline": pipeline.name,
+        "step": step.name,
+        "kind": step.kind,
+        "reads": pipeline.reads(step),
+        "writes": step.writes(),
+        "state": _state(pipeline, status, positions),
+        "batch": positions.batch,
+        "next": positions.channels,
+        "checkpoint": keeping.checkpoint,
+        "status": status,
+    }
+
+
+def _state(pipeline: Pipeline, status: Status | None, positions: Positions) -> str:
+    from penstock_spark.pipelines.standing import runner_of
+
+    if status is None:
+        return "unknown" if positions.batch is not None else "never ran"
+    if status.state in ("starts", "runs", "restarts") and status.pid != runner_of(pipeline):
+        return "broken off"
+    return status.state
+
+
+def realm_of(pipeline: Pipeline, url: str) -> str:
+    """The realm of a command: as everywhere, the one on this machine if no other is named."""
+    return url or pipeline.url or DEFAULT_URL
+
+
+def _add_lags(documents: list[dict[str, Any]], url: str) -> bool:
+    """Add how many events each step has not read yet; False if the realm does not answer."""
+    from penstock.client.sync.sync import connect
+
+    wanted = sorted({name for document in documents for name in document["next"]})
+    ends: dict[str, int] = {}
+    answers = True
+    if wanted:
+        try:
+            with connect(url) as realm:
+                for name in wanted:
+                    with suppress(NameDoesNotExist):
+                        ends[name] = _store(realm, name).info().last_event_id + 1
+        except PenstockError:
+            answers = False
+    for document in documents:
+        document["lag"] = {
+            name: ends[name] - next_id if name in ends else None
+            for name, next_id in document["next"].items()
+        }
+    return answers
+
+
+def _store(realm: Session, name: str) -> Channel | Queue:
+    try:
+        return realm.channels.get(name)
+    except NameDoesNotExist:
+        return realm.queues.get(name)
+
+
+def _facts(document: dict[str, Any], unknown: str) -> list[tuple[str, str]]:
+    """The facts about a step; ``unknown`` says why a lag is not known."""
+    status = document["status"]
+    facts = [
+        ("step", document["step"]),
+        ("kind", document["kind"]),
+        ("reads", ", ".join(document["reads"])),
+        ("writes", ", ".join(document["writes"])),
+        ("state", document["state"]),
+        ("batch", "" if document["batch"] is None else str(document["batch"])),
+    ]
+    for name, next_id in document["next"].items():
+        lag = document["lag"][name]
+        left = unknown if lag is None else f"{count(lag, 'event')} behind"
+        facts.append((f"  {name}", f"next event {next_id:,}, {left}"))
+    facts.append(("checkpoint", document["checkpoint"]))
+    if status is not None:
+        facts += _of_run(status)
+    return facts
+
+
+def _of_run(status: Status) -> list[tuple[str, str]]:
+    """The facts in the status of the last run."""
+    facts = [("started", moment(status.started)), ("seen", moment(status.at))]
+    if status.restarts:
+        facts.append(("restarts", str(status.restarts)))
+    if status.progress is not None and status.progress.later:
+        from penstock_spark.pipelines.step import left_out
+
+        facts.append(("columns", left_out(status.progress.later)))
+    if (progress := status.progress) is not None and progress.rows:
+        took = "" if progress.batch_ms is None else f", last batch {duration(progress.batch_ms)}"
+        facts.append(("rows", f"{progress.rows:,} in this run{took}"))
+    if status.text:
+        facts.append(("result", status.text))
+    if status.error:
+        facts.append(("last error", status.error))
+    return facts

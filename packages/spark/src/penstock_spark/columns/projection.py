@@ -1,0 +1,548 @@
+"""Projects the columns that a channel stores onto the columns that Spark has asked for.
+
+Spark accepts only record batches of exactly the schema it derives from its own, so each column is
+cast, without loss, or with an error that says which column does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from penstock_core.columns.events.lifted_columns import lifted, rows_with_more
+from penstock_core.columns.events.publishers import with_publishers
+from penstock_core.columns.schema.flat_columns import FLAT
+from penstock_core.columns.schema.free_names import free_names
+from penstock_core.columns.schema.layout import FIELDS, HEADERS, ORIGIN, STAMPED
+from penstock_core.columns.schema.number_columns import (
+    NotExact,
+    ShownColumn,
+    joined_shape,
+    shown_columns,
+    typed_columns,
+)
+from penstock_core.columns.schema.rows import Publishers
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.columns.schema.schema_cache import SchemaMemo
+from penstock_core.columns.schema.schema_fit import fitted, place_of
+from penstock_core.columns.schema.shapes import (
+    ListShape,
+    Shape,
+    Slot,
+    StructShape,
+    Unsupported,
+    arrow_type,
+    fits,
+    shape_of,
+    struct_shape,
+)
+from penstock_core.columns.schema.struct_fields import field_of
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_spark.columns.nesting import chosen, fields_by_place, narrowed
+from penstock_spark.columns.nulls import NULLS, NULLS_TYPE, nulls_of
+from penstock_spark.options import SourceOptions
+
+ON_REQUEST: Final[dict[str, pa.DataType]] = {
+    "ttl": FIELDS["ttl"].type,
+    "priority": FIELDS["priority"].type,
+    "persistent": FIELDS["persistent"].type,
+    "headers": pa.struct(list(HEADERS.items())),
+}
+"""Columns that ``includeHeaders`` adds; null where an event does not say."""
+
+CHANNEL: Final = "channel"
+"""The column ``includeChannel`` adds."""
+
+ORIGIN_COLUMN: Final = "origin"
+"""The column ``includeOrigin`` adds; null where an event was published here."""
+
+_PROPERTIES: Final = "properties"
+
+
+class Extras(Struct, frozen=True):
+    """The optional columns of a read."""
+
+    headers: bool = False
+    channel: bool = False
+    origin: bool = False
+    nulls: bool = False
+
+    @property
+    def kinds(self) -> dict[str, pa.DataType]:
+        kinds: dict[str, pa.DataType] = {CHANNEL: pa.string()} if self.channel else {}
+        if self.headers:
+            kinds |= ON_REQUEST
+        if self.origin:
+            kinds[ORIGIN_COLUMN] = _ORIGIN_TYPE
+        if self.nulls:
+            kinds[NULLS] = NULLS_TYPE
+        return kinds
+
+
+def extras_of(options: SourceOptions) -> Extras:
+    """The optional columns that were asked for."""
+    return Extras(
+        options.include_headers,
+        options.include_channel,
+        options.include_origin,
+        nulls=options.include_nulls,
+    )
+
+
+NO_EXTRAS: Final = Extras()
+ALL_EXTRAS: Final = Extras(headers=True, channel=True, origin=True, nulls=True)
+
+
+def spark_schema(
+    stored: Sequence[pa.Schema],
+    *,
+    columns: tuple[str, ...] = (),
+    extras: Extras = NO_EXTRAS,
+    typed: Container[str] = (),
+) -> StructType:
+    """Spark's schema for channels that store ``stored``: all columns, or the chosen ones.
+
+    Columns of one name and type are one; of a further type they are one more, such as
+    ``price::string``, as in one channel. Integers and floats of a property are one column of
+    doubles (SEM E10), but of those in ``typed``. Raises ``InvalidArgument`` for a chosen column
+    that is not there.
+    """
+    kinds: dict[str, pa.DataType] = {
+        name: STAMPED[name] if name in STAMPED else FIELDS[name].type for name in FLAT
+    }
+    kinds |= extras.kinds
+    shape = _shape_in(_united(stored))
+    exact = typed_columns(shape)
+    names = {index: name for name, index in exact.items()}
+    places = _places(shape, kinds)
+    hidden = {name: _kind(shape.slots[at].shape) for name, at in exact.items()}
+    for column in shown_columns(shape):
+        if len(column.sources) > 1 and column.logical in typed:
+            kinds |= {places[names[at]]: _kind(shape.slots[at].shape) for at in column.sources}
+        else:
+            kinds[places[column.name]] = hidden[column.name] = _kind(column.shape)
+    wanted = chosen(kinds, columns, hidden) if columns else kinds
+    return from_arrow_schema(pa.schema(list(wanted.items())))
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema that Spark compares the batches of a source with."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def _united(stored: Sequence[pa.Schema]) -> pa.Schema:
+    if len(stored) == 1:
+        return stored[0]
+    schema = ChannelSchema.empty()
+    for each in stored:
+        schema = schema.grown(each)
+    return schema.arrow
+
+
+def _shape_in(stored: pa.Schema) -> StructShape:
+    index = stored.get_field_index(_PROPERTIES)
+    return StructShape() if index < 0 else struct_shape(stored.field(index).type)
+
+
+def _places(shape: StructShape, fixed: Iterable[str]) -> dict[str, str]:
+    """The columns of properties, by their names: with a prefix where another column has the name.
+
+    Of ``price`` and ``Price`` the one that was published first is ``price``.
+    """
+    names = [slot.name for slot in shape.slots]
+    names += [column.name for column in shown_columns(shape)]
+    names += typed_columns(shape)
+    return free_names(names, fixed)
+
+
+def _kind(shape: Shape) -> pa.DataType:
+    return _readable(arrow_type(shape))
+
+
+def has_all_columns(wanted: pa.Schema, options: SourceOptions) -> bool:
+    """True if ``wanted`` begins with all columns that are not properties, as in a schema that
+    :func:`spark_schema` made without a choice of columns."""
+    names = [*FLAT, *extras_of(options).kinds]
+    return list(wanted.names[: len(names)]) == names
+
+
+def left_out(
+    stored: pa.Schema, wanted: pa.Schema, *, columns: tuple[str, ...] = (), by_type: bool = False
+) -> list[str]:
+    """The properties, and fields of properties such as ``address.zip``, of a channel that stores
+    ``stored``, which a query with the columns ``wanted`` does not read, and a new one would.
+
+    ``columns`` are those the query chose; empty: all.
+    """
+    shape = _shape_in(stored)
+    known = tuple(name for name in columns if _is_known(stored, name))
+    if columns and not known:
+        return []
+    planned = arrow_schema(spark_schema([stored], columns=known, extras=ALL_EXTRAS))
+    still = _unread(shape, planned, by_type=by_type)
+    return [name for name in _unread(shape, wanted, by_type=by_type) if name not in still]
+
+
+def _is_known(stored: pa.Schema, column: str) -> bool:
+    try:
+        spark_schema([stored], columns=(column,), extras=ALL_EXTRAS)
+    except InvalidArgument:
+        return False  # another channel of the query has it
+    return True
+
+
+def _unread(shape: StructShape, wanted: pa.Schema, *, by_type: bool) -> list[str]:
+    """The stored properties and fields that no column of ``wanted`` holds."""
+    find = _by_type if by_type else _by_name
+    sources = {
+        name: source for name, source in find(shape, wanted, FLAT).items() if name in wanted.names
+    }
+    read = {slot.name for source in sources.values() for slot in source.slots}
+    found = [slot.name for slot in shape.slots if slot.name not in read]
+    for name, source in sources.items():
+        values = source.slots[0].shape if source.joined is None else source.joined.shape
+        found += _unread_fields(values, wanted.field(name).type, name)
+    return list(dict.fromkeys(found))
+
+
+def _unread_fields(values: Shape, kind: pa.DataType, path: str) -> Iterator[str]:
+    """The fields of stored values that a column of type ``kind`` leaves out, as paths."""
+    if isinstance(values, ListShape) and pa.types.is_list(kind):
+        yield from _unread_fields(values.element, kind.value_type, path)
+    if not isinstance(values, StructShape) or not pa.types.is_struct(kind):
+        return
+    shapes = {slot.name: slot.shape for slot in values.slots}
+    names = fields_by_place(kind.names, list(shapes))
+    read = set(names.values())
+    yield from (f"{path}.{name}" for name in shapes if name not in read)
+    for field in kind:
+        if field.name in names:
+            yield from _unread_fields(shapes[names[field.name]], field.type, f"{path}.{field.name}")
+
+
+def _readable(kind: pa.DataType) -> pa.DataType:
+    """``kind`` without what means nothing to Spark. A property that has only ever been null
+    has no type yet; it is read as a string, which tables and files can hold. Fields of a struct
+    get names that Spark tells apart."""
+    if pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_readable(kind.value_type))
+    if pa.types.is_struct(kind):
+        places = free_names(kind.names)
+        return pa.struct([(places[field.name], _readable(field.type)) for field in kind])
+    return kind
+
+
+_ORIGIN_TYPE: Final = pa.struct(list(ORIGIN.items()))
+_SHAPES: Final = {
+    "headers": struct_shape(ON_REQUEST["headers"]),
+    ORIGIN_COLUMN: struct_shape(_ORIGIN_TYPE),
+}
+
+
+class _PropertySource(NamedTuple):
+    """What a wanted column has of a channel's properties: a field, or those of its numbers."""
+
+    logical: str
+    slots: tuple[Slot, ...]
+    joined: ShownColumn | None = None
+
+
+class _Child(Struct, frozen=True):
+    """A field of the struct of properties, which may have a narrower shape than the channel's."""
+
+    index: int
+    source: Shape
+    target: Shape
+
+
+class _ColumnSource(Struct, frozen=True):
+    """The source of one wanted column in batches of one schema."""
+
+    index: int
+    children: tuple[_Child, ...] = ()
+    """Fields of the struct of properties; empty: another column."""
+    joined: ShownColumn | None = None
+    """Set where the column has to be made from its fields."""
+    source: Shape | None = None
+    target: Shape | None = None
+    """Set where the stored shape of another column may be a narrower one."""
+
+
+class Projection:
+    """Turns stored batches of any age into batches of one Spark schema.
+
+    ``stored`` is the channel's schema, at least as new as the batches. A wanted column that the
+    channel does not have is null.
+    """
+
+    def __init__(
+        self,
+        stored: pa.Schema,
+        wanted: pa.Schema,
+        *,
+        extras: Extras = NO_EXTRAS,
+        channel: str = "",
+        by_type: bool = False,
+    ) -> None:
+        """``channel`` is the value of the column of that name. ``by_type`` is for one of several
+        channels: what is ``price::string`` among all of them may be ``price`` in this one."""
+        self._wanted = wanted
+        self._extras = extras.kinds
+        self._channel = channel
+        shape = _shape_in(stored)
+        taken = {*FLAT, *self._extras}
+        find = _by_type if by_type else _by_name
+        self._slots: dict[str, _PropertySource] = find(shape, wanted, taken)
+        self._shape = shape
+        logical = {slot.logical for slot in shape.slots}
+        self._beyond = frozenset(wanted.names) - taken - self._slots.keys() - logical
+        """Wanted columns of properties that the channel has no column of: no event has them yet, or
+        they are beyond its limit."""
+        self._steps = SchemaMemo(self._plan)
+
+    def of(self, batch: pa.RecordBatch, publishers: Publishers = ()) -> pa.RecordBatch:
+        """Raises ``InvalidArgument`` naming a column whose values do not fit its Spark type."""
+        arrays = self._arrays(batch)
+        rows = rows_with_more(batch)
+        if len(rows) and (self._slots or self._beyond):
+            arrays = self._lifted(batch, rows, arrays)
+        if publishers and "headers" in self._extras and "headers" in self._wanted.names:
+            at = self._wanted.get_field_index("headers")
+            arrays[at] = with_publishers(arrays[at], batch.column("event_id"), publishers)
+        if NULLS in self._extras and NULLS in self._wanted.names:
+            properties = self._properties(arrays)
+            arrays[self._wanted.get_field_index(NULLS)] = nulls_of(batch, properties)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._wanted)
+
+    def _arrays(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        steps = self._steps.of(batch.schema)
+        return [
+            self._named(batch.num_rows, field)
+            if field.name == CHANNEL and CHANNEL in self._extras
+            else _column(batch, step, field)
+            for step, field in zip(steps, self._wanted, strict=True)
+        ]
+
+    def _lifted(self, batch: pa.RecordBatch, rows: Any, arrays: list[pa.Array]) -> list[pa.Array]:
+        """With the properties that a file has put into ``more``, because few events have them."""
+        names = {slot.logical for name, slot in self._slots.items() if name in self._wanted.names}
+        names |= self._beyond
+        some = batch.take(pa.array(rows))
+        found = lifted(some, names)
+        if found is some:
+            return arrays
+        inside, at = self._arrays(found), np.arange(batch.num_rows)
+        at[rows] = batch.num_rows + np.arange(len(rows))
+        places = pa.array(at)
+        moved = self._slots.keys() | self._beyond
+        return [
+            pa.concat_arrays([whole, few]).take(places) if field.name in moved else whole
+            for field, whole, few in zip(self._wanted, arrays, inside, strict=True)
+        ]
+
+    def _properties(self, arrays: list[pa.Array]) -> dict[str, tuple[str, pa.Array]]:
+        """The columns of properties, each with the property it is of."""
+        found = {}
+        for name, array in zip(self._wanted.names, arrays, strict=True):
+            if name in self._slots:
+                found[name] = (self._slots[name].logical, array)
+            elif name not in FLAT and name not in self._extras:
+                logical, _, _ = name.removeprefix(f"{_PROPERTIES}.").partition("::")
+                found[name] = (logical, array)
+        return found
+
+    def _named(self, rows: int, field: pa.Field) -> pa.Array:
+        return _cast(pa.repeat(pa.scalar(self._channel), rows), field)
+
+    def _plan(self, schema: pa.Schema) -> list[_ColumnSource | None]:
+        properties = schema.get_field_index(_PROPERTIES)
+        shape = StructShape() if properties < 0 else struct_shape(schema.field(properties).type)
+        return [self._step(name, schema, properties, shape=shape) for name in self._wanted.names]
+
+    def _step(
+        self, name: str, schema: pa.Schema, properties: int, shape: StructShape
+    ) -> _ColumnSource | None:
+        wanted = self._slots.get(name)
+        if wanted is not None:
+            children = [
+                _Child(child, shape.slots[child].shape, slot.shape)
+                for slot in wanted.slots
+                if (child := self._source(slot, shape)) is not None
+            ]
+            return _ColumnSource(properties, tuple(children), wanted.joined) if children else None
+        if name in self._beyond:  # lifted from what no column of the channel holds
+            for at, slot in enumerate(shape.slots):
+                if slot.name == name:
+                    return _ColumnSource(properties, (_Child(at, slot.shape, slot.shape),))
+            return None
+        index = schema.get_field_index(name) if name in FLAT or name in self._extras else -1
+        if index < 0:
+            return None
+        if name in _SHAPES:
+            kind = schema.field(index).type
+            return _ColumnSource(index, source=struct_shape(kind), target=_SHAPES[name])
+        return _ColumnSource(index)
+
+    def _source(self, slot: Slot, shape: StructShape) -> int | None:
+        """The property of a batch for the ``slot`` of the channel."""
+        for index, source in enumerate(shape.slots):
+            place = place_of(source, self._shape)
+            if place is not None and place.name == slot.name:
+                return index
+        return None
+
+
+def _by_name(
+    shape: StructShape, wanted: pa.Schema, taken: Collection[str]
+) -> dict[str, _PropertySource]:
+    """The channel's property for each wanted column of its name.
+
+    A column of an integer type has the integers only: so it was planned before the channel had
+    floats of that name, which are told as a later column.
+    """
+    places = _places(shape, taken)
+    exact = typed_columns(shape) | {slot.name: at for at, slot in enumerate(shape.slots)}
+    # By its own name, too, as a query with a schema of its own may say it in its exact case.
+    found = {name: _as_stored(shape, at) for name, at in exact.items() if name not in taken}
+    found |= {places[name]: _as_stored(shape, at) for name, at in exact.items()}
+    for column in shown_columns(shape):
+        for name in (column.name, places[column.name]):
+            index = wanted.get_field_index(name)
+            is_taken = index < 0 or _takes(wanted.field(index).type, column.shape)
+            if column.is_joined and name not in taken and is_taken:
+                found[name] = _as_shown(shape, column)
+    return found
+
+
+def _by_type(
+    shape: StructShape, wanted: pa.Schema, taken: Collection[str]
+) -> dict[str, _PropertySource]:
+    """The channel's property for each wanted column: one that fits its type, otherwise the one of
+    its name if no other column fits that better."""
+    columns: dict[str, list[tuple[str, Shape | None]]] = {}
+    for field in wanted:
+        if field.name not in taken:
+            logical, _, _ = field.name.removeprefix(f"{_PROPERTIES}.").partition("::")
+            columns.setdefault(logical, []).append((field.name, _property_shape(field.type)))
+    offered: list[tuple[str, Shape, _PropertySource]] = []
+    for column in shown_columns(shape):
+        kinds = [kind for _, kind in columns.get(column.logical, []) if kind is not None]
+        if column.is_joined and _is_shown(column, kinds):
+            offered.append((column.name, column.shape, _as_shown(shape, column)))
+        else:
+            for at in column.sources:
+                slot = shape.slots[at]
+                offered.append((slot.name, slot.shape, _as_stored(shape, at)))
+    places = _places(shape, taken)
+    found: dict[str, _PropertySource] = {}
+    left: list[tuple[str, _PropertySource]] = []
+    for own, source_shape, source in offered:
+        free = [each for each in columns.get(source.logical, []) if each[0] not in found]
+        fitting = [name for name, kind in free if kind is not None and _holds(kind, source_shape)]
+        if fitting:
+            found[fitting[0]] = source
+        else:
+            left.append((places[own], source))
+    for plain, source in left:
+        if plain in wanted.names and plain not in found:
+            found[plain] = source
+    return found
+
+
+def _is_shown(column: ShownColumn, wanted: Sequence[Shape]) -> bool:
+    """True if the columns of a property that are wanted are the shown one, not typed ones."""
+    if len(column.sources) == 1:
+        return all(_takes(arrow_type(each), column.shape) for each in wanted)
+    numbers = [each for each in wanted if joined_shape(each, column.shape) is not None]
+    return numbers == [column.shape]
+
+
+def _as_stored(shape: StructShape, index: int) -> _PropertySource:
+    slot = shape.slots[index]
+    return _PropertySource(slot.logical, (slot,))
+
+
+def _as_shown(shape: StructShape, column: ShownColumn) -> _PropertySource:
+    slots = tuple(shape.slots[index] for index in column.sources)
+    return _PropertySource(column.logical, slots, column)
+
+
+def _holds(wide: Shape, narrow: Shape) -> bool:
+    return fits(wide, narrow) or joined_shape(wide, narrow) == wide
+
+
+def _takes(kind: pa.DataType, shown: Shape) -> bool:
+    """False if an integer column is wanted where doubles are shown, at any depth."""
+    if isinstance(shown, StructShape):
+        fields = {field.name: field.type for field in kind} if pa.types.is_struct(kind) else {}
+        shapes = {slot.name: slot.shape for slot in shown.slots}
+        names = fields_by_place(fields, list(shapes))
+        return all(_takes(fields[place], shapes[name]) for place, name in names.items())
+    if isinstance(shown, ListShape):
+        return not pa.types.is_list(kind) or _takes(kind.value_type, shown.element)
+    return shown != "double" or not pa.types.is_integer(kind)
+
+
+def _property_shape(kind: pa.DataType) -> Shape | None:
+    try:
+        return shape_of(kind)
+    except Unsupported:
+        return None
+
+
+def _column(batch: pa.RecordBatch, step: _ColumnSource | None, field: pa.Field) -> pa.Array:
+    if step is None:
+        if field.name == "data":
+            return _cast(_no_data(batch.num_rows), field)
+        return pa.nulls(batch.num_rows, field.type)
+    array: Any = batch.column(step.index)
+    if step.children:
+        return _cast(_property(array, step, field), field)
+    if step.source is not None and step.target is not None:
+        array = fitted(array, step.source, step.target)
+    return _cast(array, field)
+
+
+def _property(struct: pa.StructArray, step: _ColumnSource, field: pa.Field) -> pa.Array:
+    arrays = [
+        fitted(field_of(struct, child.index), child.source, child.target) for child in step.children
+    ]
+    if step.joined is None:
+        return arrays[0]
+    try:
+        return step.joined.of(arrays, [child.target for child in step.children])
+    except NotExact as error:
+        raise InvalidArgument(
+            f"column {field.name} has doubles for the integers and floats of a property, and one "
+            f"of the integers has no exact double ({error}); start the query again, which then "
+            f"reads the two types in columns of their own, such as `{step.joined.logical}::int` "
+            f"and `{step.joined.logical}::float`"
+        ) from None
+
+
+def _no_data(rows: int) -> pa.Array:
+    # Building it from Python values would import pandas if installed: half a second in each task's
+    # process. Channels without data are common.
+    buffers = [None, pa.py_buffer(bytes(4 * (rows + 1))), pa.py_buffer(b"")]
+    return pa.Array.from_buffers(pa.binary(), rows, buffers)
+
+
+def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
+    if array.type.equals(field.type):
+        return array
+    try:
+        return narrowed(array, field.type).cast(field.type)
+    except (pa.ArrowException, ValueError) as error:
+        raise InvalidArgument(
+            f"column {field.name} is stored as {array.type}, which does not fit the type "
+            f"{field.type} of this query ({error}); start the query again to read it as it is "
+            "stored now, or give it another type in .schema(...)"
+        ) from error

@@ -1,0 +1,358 @@
+"""From the rows of a Spark table to events: for which channel, and which row is wrong.
+
+Everything is done by columns. Only when a batch is refused is the first wrong row looked for,
+by halves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql.types import ArrayType, DataType, NullType, StructField, StructType
+
+from penstock_core.bounds import TTL_MS_MAX
+from penstock_core.columns.events.delivery_time import split_by_waiting
+from penstock_core.columns.events.digest import digest
+from penstock_core.columns.files.tables import bodies_of_table, with_whole_nulls
+from penstock_core.columns.schema import compute as pc
+from penstock_core.columns.schema.layout import FIELDS, GIVEN, STAMPED
+from penstock_core.vocabulary.errors import InvalidArgument, InvalidEvent, PenstockError, Refused
+from penstock_spark.columns.projection import arrow_schema
+from penstock_spark.options import SinkOptions, nearest
+
+SHOWN_COLUMNS_MAX: Final = 12
+"""Columns of a wrong row that an error shows."""
+SHOWN_CHARACTERS_MAX: Final = 40
+"""Characters of each that an error shows."""
+
+_RIGHT: Final = {
+    "ttl": f"give milliseconds, 0 to {TTL_MS_MAX}; null or 0 for no own TTL",
+    "priority": "give 0 to 9; null for the channel's priority",
+}
+_OF_EVENTS: Final = frozenset((*STAMPED, *GIVEN, "properties", "headers"))
+"""Columns that are not properties."""
+_TYPE_NAMES: Final = re.compile(r"[a-z]+(?![a-z]*:)")
+"""The types in a simple string of Spark, without the names of fields."""
+_PAYLOADS: Final = (pa.binary(), pa.string())
+_KAFKAS: Final = frozenset(("key", "topic", "partition", "headers", "offset", "timestamp"))
+"""Columns that Kafka's sink takes, and some that its source gives."""
+_EVENT: Final = re.compile(r"^event \d+(?: of the batch)?(?:: | )")
+
+T = TypeVar("T", bound=DataType)
+Numbers = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+class ChannelRows(NamedTuple):
+    """Rows of one channel, and where a task has them from."""
+
+    channel: str
+    table: pa.Table
+    numbers: Numbers
+    """The number of each row in its partition, from 0."""
+    partition: int
+
+    def refused(self, row: int, reason: str, error: type[PenstockError]) -> PenstockError:
+        """The error for a row that cannot be an event."""
+        return error(
+            f"row {self.numbers[row]} of partition {self.partition} {reason}; the row is "
+            f"{shown(self.table.slice(row, 1))}"
+        )
+
+    def part(self, first: int, count: int) -> ChannelRows:
+        return self._replace(
+            table=self.table.slice(first, count), numbers=self.numbers[first : first + count]
+        )
+
+
+def check_writable(schema: StructType, options: SinkOptions, *, overwrite: bool) -> None:
+    """Raises ``InvalidArgument`` or ``InvalidEvent`` for what no channel takes, ahead of tasks."""
+    if overwrite:
+        raise InvalidArgument(
+            "a channel only ever grows: write with mode append, a stream with output mode "
+            "append; to start over, purge the channel first"
+        )
+    given = [name for name in STAMPED if name in schema.names]
+    if given:
+        names = ", ".join(repr(name) for name in given)
+        raise InvalidEvent(
+            f"the realm sets {' and '.join(given)} itself; leave them out with .drop({names}), or "
+            "rename them to keep them as properties. For INSERT INTO, give the view the columns to "
+            "write: CREATE TEMPORARY VIEW name (price DOUBLE, sku STRING) USING penstock OPTIONS "
+            "(channel 'orders')"
+        )
+    _check_case(schema, options)
+    schema = _with_nullable_nulls(schema)
+    _check_types(schema)
+    kinds = arrow_schema(schema)
+    _check_column(kinds, "channelColumn", options.channel_column, kind=pa.string(), spoken="STRING")
+    _check_column(kinds, "deltaColumn", options.delta_column, kind=pa.bool_(), spoken="BOOLEAN")
+    taken = (options.channel_column, options.delta_column)
+    left = [field for field in kinds if field.name not in taken]
+    if not left:
+        raise InvalidEvent("the rows have no column that an event could be made of")
+    nulls = [pa.nulls(1, field.type) for field in left]
+    _check_value(kinds, options)
+    batch = pa.RecordBatch.from_arrays(nulls, [field.name for field in left])
+    bodies_of_table(as_table(batch, options))
+
+
+def _with_nullable_nulls(kind: T) -> T:
+    """The type with elements that may be null where all are: ``array()`` is a list of void values
+    that must not be null, which Arrow refuses."""
+    if isinstance(kind, StructType):
+        fields = [
+            StructField(
+                field.name,
+                _with_nullable_nulls(field.dataType),
+                field.nullable or isinstance(field.dataType, NullType),
+            )
+            for field in kind.fields
+        ]
+        return StructType(fields)  # type: ignore[return-value]  # mypy does not narrow T
+    if isinstance(kind, ArrayType):
+        element = _with_nullable_nulls(kind.elementType)
+        may_be_null = kind.containsNull or isinstance(element, NullType)
+        return ArrayType(element, may_be_null)  # type: ignore[return-value]
+    return kind
+
+
+def _check_types(schema: StructType) -> None:
+    """Raise ``InvalidEvent`` for a column of a type that only Spark has."""
+    for field in schema.fields:
+        text = field.dataType.simpleString()
+        is_known = "variant" not in _TYPE_NAMES.findall(text)
+        if is_known:
+            try:
+                arrow_schema(StructType([field]))
+            except (PySparkException, ValueError):
+                is_known = False
+        if not is_known:
+            raise InvalidEvent(
+                f"column {field.name!r} is {text}, a type that events do not have; cast it, for "
+                f"example to STRING"
+            )
+
+
+def _check_case(schema: StructType, options: SinkOptions) -> None:
+    """Raise ``InvalidEvent`` for a column such as ``Tag``: to Spark's SQL it is ``tag``."""
+    own = (options.channel_column, options.delta_column)
+    for name in schema.names:
+        lower = name.lower()
+        if name != lower and lower in _OF_EVENTS and name not in own:
+            raise InvalidEvent(
+                f"the column {name} differs from the column {lower} of events in case only, which "
+                f"Spark does not tell apart: name it {lower}, or put it into a struct column "
+                f"properties to publish a property {name}"
+            )
+
+
+def _check_column(
+    schema: pa.Schema, option: str, name: str, kind: pa.DataType, spoken: str
+) -> None:
+    if not name:
+        return
+    if name not in schema.names:
+        hint = nearest(name, tuple(schema.names))
+        raise InvalidArgument(f"{option} is {name}, but the rows have no such column: {hint}")
+    if schema.field(name).type != kind:
+        raise InvalidArgument(
+            f"{option} is {name}, a column of type {schema.field(name).type}; it must be {spoken}"
+        )
+
+
+def _check_value(schema: pa.Schema, options: SinkOptions) -> None:
+    """Check the option ``value``. Rows in the form of Kafka's sink must set it, as their column
+    ``value`` is the payload there."""
+    if options.value == "data":
+        if "value" not in schema.names:
+            raise InvalidArgument("value=data, but the rows have no column value")
+        if "data" in schema.names:
+            raise InvalidArgument(
+                "value=data, but the rows also have a column data; an event has one payload: "
+                "leave out one of them"
+            )
+        if schema.field("value").type not in _PAYLOADS:
+            raise InvalidArgument(
+                f"value=data, and the column value is {schema.field('value').type}; a payload "
+                f"must be BINARY or STRING"
+            )
+        return
+    others = set(schema.names) - {"value", options.channel_column}
+    if options.value or "value" not in schema.names or not others <= _KAFKAS:
+        return
+    if schema.field("value").type in _PAYLOADS:
+        raise InvalidArgument(
+            "the rows look like rows for Kafka: they have a column value and otherwise only "
+            "Kafka's columns. Here the "
+            'payload is the column data, and any other one a property: say .option("value", '
+            '"data") to publish value as the payload, or "property" to keep it as a property'
+        )
+
+
+def as_table(batch: pa.RecordBatch, options: SinkOptions) -> pa.Table:
+    """A batch of Spark's as the client publishes it: ``data`` may be text there, and called
+    ``value``."""
+    arrays = [with_whole_nulls(array) for array in batch.columns]
+    columns = dict(zip(batch.schema.names, arrays, strict=True))
+    if options.value == "data" and len(columns) == batch.num_columns:
+        columns["data"] = columns.pop("value")
+        batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+    if len(columns) < batch.num_columns:
+        raise InvalidEvent(f"two columns have one name: {', '.join(batch.schema.names)}")
+    data = columns.get("data")
+    if data is not None and pa.types.is_string(data.type):
+        columns["data"] = data.cast(pa.binary())
+    return pa.table(columns)
+
+
+def routed(
+    table: pa.Table, first_row: int, partition: int, options: SinkOptions
+) -> Iterator[ChannelRows]:
+    """The rows of each channel, in their order. Raises ``InvalidEvent`` for one without."""
+    numbers = np.arange(first_row, first_row + table.num_rows, dtype=np.int64)
+    default = options.where.channel
+    if not options.channel_column:
+        yield ChannelRows(default, table, numbers, partition=partition)
+        return
+    names = table.column(options.channel_column)
+    if names.null_count:
+        if not default:
+            row = int(np.argmax(names.is_null().to_numpy()))
+            whole = ChannelRows("", table, numbers, partition=partition)
+            reason = (
+                f"names no channel: {options.channel_column} is null; give it a value, or give "
+                f"the write the option channel"
+            )
+            raise whole.refused(row, reason, InvalidEvent)
+        names = names.fill_null(default)
+    table = table.drop_columns([options.channel_column])
+    encoded = pc.dictionary_encode(names.combine_chunks())
+    codes = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
+    channels = encoded.dictionary.to_pylist()
+    if len(channels) == 1:
+        yield ChannelRows(channels[0], table, numbers, partition=partition)
+        return
+    order = np.argsort(codes, kind="stable")
+    table, numbers = table.take(pa.array(order)), numbers[order]
+    edges = np.concatenate(([0], np.cumsum(np.bincount(codes, minlength=len(channels)))))
+    whole = ChannelRows("", table, numbers, partition=partition)
+    for channel, first, end in zip(channels, edges[:-1], edges[1:], strict=True):
+        yield whole.part(int(first), int(end - first))._replace(channel=channel)
+
+
+def events_of(
+    rows: ChannelRows, options: SinkOptions, event_bytes_max: int
+) -> list[pa.RecordBatch]:
+    """The rows as bodies; those with a time to be published at apart from those without.
+
+    Raises ``InvalidEvent`` or ``EventTooLarge`` for the first row that cannot be an event.
+    """
+
+    def made(part: ChannelRows) -> list[pa.RecordBatch]:
+        bodies = [
+            body for table in split_by_waiting(part.table) for body in _bodies(table, options)
+        ]
+        for body in bodies:
+            if body.nbytes > event_bytes_max:
+                digest(body, event_bytes_max)
+        return bodies
+
+    try:
+        return made(rows)
+    except Refused as error:
+        found = _first_refused(rows, made)
+        if found is None:
+            raise
+        row, reason = found
+        raise rows.refused(row, f"cannot be an event: {_reason(reason)}", type(error)) from error
+
+
+def deltas_in(table: pa.Table, options: SinkOptions) -> Bools | None:
+    """A mask of the rows that are deltas; None if no row is one."""
+    if options.delta:
+        return np.ones(table.num_rows, dtype=np.bool_)
+    if not options.delta_column:
+        return None
+    flags = pc.fill_null(table.column(options.delta_column), fill_value=False)
+    found = np.asarray(flags.to_numpy(), dtype=np.bool_)
+    return found if found.any() else None
+
+
+def _bodies(table: pa.Table, options: SinkOptions) -> list[pa.RecordBatch]:
+    deltas = deltas_in(table, options)
+    if options.delta_column:
+        table = table.drop_columns([options.delta_column])
+    bodies = bodies_of_table(table)
+    if deltas is None and not options.nulls_are_absent:
+        return bodies
+    found, at = [], 0
+    for body in bodies:
+        count = body.num_rows
+        flags = np.zeros(count, np.bool_) if deltas is None else deltas[at : at + count]
+        # Spark has one kind of null: in a delta it means unchanged (SEM K4).
+        sparse = np.ones(count, np.bool_) if options.nulls_are_absent else flags
+        body = body.append_column(FIELDS["sparse"], pa.array(sparse))
+        if flags.any():
+            body = body.append_column(FIELDS["delta"], pa.array(flags))
+        found.append(body)
+        at += count
+    return found
+
+
+def _first_refused(
+    rows: ChannelRows, made: Callable[[ChannelRows], list[pa.RecordBatch]]
+) -> tuple[int, PenstockError] | None:
+    """The first row that is refused by itself, and why; None: only together they are."""
+    first, count = 0, rows.table.num_rows
+    while count > 1:
+        half = count // 2
+        if _refusal(rows.part(first, half), made) is None:
+            first, count = first + half, count - half
+        else:
+            count = half
+    why = _refusal(rows.part(first, 1), made)
+    return None if why is None else (first, why)
+
+
+def _refusal(
+    rows: ChannelRows, made: Callable[[ChannelRows], list[pa.RecordBatch]]
+) -> PenstockError | None:
+    try:
+        made(rows)
+    except Refused as error:
+        return error
+    return None
+
+
+def _reason(error: PenstockError) -> str:
+    text = _EVENT.sub("", str(error))
+    for column, right in _RIGHT.items():
+        if re.match(rf"(column '{column}'|{column}) ", text):
+            return f"{text}; {right}"
+    return text
+
+
+def shown(row: pa.Table) -> str:
+    """A table of one row for an error message, its values shortened."""
+    texts = []
+    for name in row.column_names[:SHOWN_COLUMNS_MAX]:
+        text = _text(row.column(name)[0])
+        if len(text) > SHOWN_CHARACTERS_MAX:
+            text = f"{text[: SHOWN_CHARACTERS_MAX - 1]}…"
+        texts.append(f"{name}={text}")
+    more = row.num_columns - len(texts)
+    return ", ".join(texts) + (f" and {more} more columns" if more else "")
+
+
+def _text(value: pa.Scalar) -> str:
+    try:
+        return repr(value.as_py())
+    except (OverflowError, ValueError):  # a time outside Python's datetime
+        return f"{value.value} µs" if pa.types.is_timestamp(value.type) else f"a {value.type}"

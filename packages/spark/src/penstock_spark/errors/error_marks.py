@@ -1,0 +1,144 @@
+"""Errors of Penstock as data inside the text of Spark's exceptions.
+
+Spark hands an exception of a task or a reader to the driver as text. That text also quotes values
+of events, so words in it prove nothing. In a pipeline the process that raises an error adds a mark
+to its message: the error's code, whether it is retryable, whether the input is to blame, and its
+text. A secret that only the driver and its tasks know authenticates the mark. The option
+``errorSecret`` brings the secret to the tasks; Spark redacts options of such a name.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from penstock_core.vocabulary.errors import PenstockError, SessionClosed
+
+SECRET_OPTION: Final = "errorSecret"
+
+Blame = Literal["input", "realm"]
+
+_MARK: Final = re.compile(r"<penstock-error ([0-9a-f]{32}) ([A-Za-z0-9_=-]{4,})>")
+_MARK_TEXT_MAX: Final = 4_000
+"""Characters of an error's text that a mark repeats: Spark copies it into several exceptions."""
+
+_ATTACHED: Final = "_penstock_carried"
+
+_driver: dict[str, str] = {}
+"""The secret of this process, once it has been asked for."""
+
+
+class CarriedError(Struct, frozen=True):
+    """An error of Penstock that was raised in another process."""
+
+    code: str
+    retryable: bool
+    blame: Blame
+    text: str
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether a step that is started again may succeed. It opens a new session."""
+        return self.retryable or self.code == SessionClosed.code
+
+
+def carried(error: PenstockError) -> CarriedError:
+    """The data of an error."""
+    known = _known(error)
+    if known is not None:
+        return known
+    text = str(error.__dict__.get("_message") or error)  # without the condition that Spark adds
+    return CarriedError(error.code, error.retryable, blame_of(error), text=text[:_MARK_TEXT_MAX])
+
+
+def blame_of(error: PenstockError) -> Blame:
+    """Whether the input or the realm caused an error."""
+    return "input" if error.blames_input else "realm"
+
+
+def driver_secret() -> str:
+    """The secret of this driver, the same for all its queries."""
+    return _driver.setdefault("secret", secrets.token_hex(16))
+
+
+def active_secret() -> str:
+    """The secret of this driver if one of its pipelines or searches has made it; else empty."""
+    return _driver.get("secret", "")
+
+
+def secret_options() -> dict[str, str]:
+    """The option that makes readers and writers mark their errors for this driver."""
+    return {SECRET_OPTION: driver_secret()}
+
+
+def secret_in(options: Mapping[str, str]) -> str:
+    """The secret in the options of a read or write; empty if its errors are not to be marked."""
+    name = SECRET_OPTION.lower()
+    return next((text for key, text in options.items() if key.lower() == name), "")
+
+
+def mark(error: PenstockError, secret: str) -> str:
+    """The mark of an error; it has no line break, so Spark's indentation leaves it whole."""
+    content = base64.urlsafe_b64encode(msgspec.json.encode(carried(error))).decode()
+    return f"<penstock-error {_digest(content, secret)} {content}>"
+
+
+def marked_error(text: str, secret: str) -> CarriedError | None:
+    """The error that the last authentic mark in a text describes; None if there is none."""
+    if not secret:
+        return None
+    for digest, content in reversed(_MARK.findall(text)):
+        if hmac.compare_digest(digest, _digest(content, secret)):
+            try:
+                return msgspec.json.decode(base64.urlsafe_b64decode(content), type=CarriedError)
+            except (msgspec.MsgspecError, binascii.Error, RecursionError):
+                continue  # marked by another version of the package
+    return None
+
+
+def unmarked(text: str) -> str:
+    """A text for people: without marks."""
+    return _MARK.sub("", text)
+
+
+def attach(error: PenstockError, secret: str) -> None:
+    """Add a mark to the message of an error; the second time does nothing."""
+    if not secret or _known(error) is not None:
+        return
+    word = mark(error, secret)
+    values: Any = error.__dict__
+    values[_ATTACHED] = carried(error)
+    if "_message" in values:  # an error that is also Spark's
+        values["_message"] += f"\n{word}"
+    error.args = (f"{error.args[0] if error.args else ''}\n{word}", *error.args[1:])
+
+
+def _known(error: PenstockError) -> CarriedError | None:
+    data = error.__dict__.get(_ATTACHED)
+    return data if isinstance(data, CarriedError) else None
+
+
+@contextmanager
+def marking(secret: str) -> Iterator[None]:
+    """Mark errors of Penstock that are raised inside."""
+    try:
+        yield
+    except PenstockError as error:
+        from penstock_spark.errors.errors import hide_traceback
+
+        hide_traceback()
+        attach(error, secret)
+        raise
+
+
+def _digest(content: str, secret: str) -> str:
+    return hmac.digest(secret.encode(), content.encode(), "sha256")[:16].hex()

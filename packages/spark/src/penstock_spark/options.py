@@ -1,0 +1,433 @@
+"""The options of the format ``penstock``: their names, values, and errors."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.client.connection.connection import RECONNECT_TIMEOUT_S
+from penstock.client.connection.urls import parse_url, safe
+from penstock.client.copies.object_store_uri import check_place
+from penstock_core.vocabulary.choice import Choice, choice_of
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_core.vocabulary.names import durable_name
+from penstock_spark.errors.error_marks import SECRET_OPTION, secret_in
+from penstock_spark.session.starts import StartPositions, places
+
+URL_VARIABLE: Final = "PENSTOCK_URL"
+"""The environment variable that names the realm where no option does."""
+
+REALM_RESTARTS: Final = 5
+"""Restarts of the realm within one commit before that gives up, where nothing else is said."""
+
+READ_LIMIT_EVENTS: Final = 1_000_000
+"""Events of one micro-batch where nothing else is said: a restart after a long stop must not
+read everything at once."""
+
+_SOURCE: Final = (
+    "url",
+    "channel",
+    "queue",
+    "durable",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "maxEventsPerTrigger",
+    "maxBytesPerTrigger",
+    "minPartitions",
+    "selector",
+    "columns",
+    "includeHeaders",
+    "includeChannel",
+    "includeOrigin",
+    "includeNulls",
+    "failOnDataLoss",
+    "access",
+    "files",
+    "reconnectTimeout",
+)
+_SINK: Final = (
+    "url",
+    "channel",
+    "channelColumn",
+    "delta",
+    "deltaColumn",
+    "nulls",
+    "value",
+    "txnAppId",
+    "txnVersion",
+    "txnContent",
+    "reconnectTimeout",
+    "realmRestarts",
+)
+_SPARKS_OWN: Final = frozenset(("path", "checkpointlocation", "queryname"))
+_OF_TABLES: Final = frozenset(("provider", "owner"))
+"""Options that only Spark's catalog adds."""
+_OPTION_OF_TABLE: Final = "option."
+"""Begins the options of a table of Spark's catalog."""
+_INTERNAL: Final = frozenset((SECRET_OPTION.lower(),))
+"""Options that Penstock sets itself; they are on no page."""
+_ACCESS: Final = ("auto", "local", "remote")
+
+
+class RealmAt(Struct, frozen=True):
+    """A realm, and how long it may be away."""
+
+    url: str
+    reconnect_s: float = RECONNECT_TIMEOUT_S
+
+    def __repr__(self) -> str:
+        return f"RealmAt({safe(self.url)!r})"
+
+
+class Where(Struct, frozen=True):
+    """A channel of a realm, or a queue."""
+
+    url: str
+    channel: str
+    kind: Literal["channel", "queue", "either"] = "channel"
+    reconnect_s: float = RECONNECT_TIMEOUT_S
+
+    @property
+    def realm(self) -> RealmAt:
+        return RealmAt(self.url, self.reconnect_s)
+
+    def __repr__(self) -> str:
+        return f"Where({safe(self.url)!r}, {self.channel!r}, {self.kind!r})"
+
+
+class SourceOptions(Struct, frozen=True):
+    """The options of a read; see the table in the Spark guide."""
+
+    url: str
+    choice: Choice
+    """The channels or queues."""
+    starting: StartPositions = StartPositions()
+    ending: StartPositions = StartPositions()
+    """End positions; an id is the first one that is not read any more."""
+    events_per_trigger: int = READ_LIMIT_EVENTS
+    bytes_per_trigger: int | None = None
+    """About; None: whatever its events are."""
+    partitions_min: int | None = None
+    selector: str = ""
+    columns: tuple[str, ...] = ()
+    """Chosen columns; none: all."""
+    include_headers: bool = False
+    include_channel: bool = False
+    """Whether there is a column with the name of each event's channel."""
+    include_origin: bool = False
+    fail_on_data_loss: bool | None = None
+    """Whether events that left before they were read end the query; None: those of streams do."""
+    access: str = "auto"
+    durable: str = ""
+    """Name of a durable: on each channel, what it has not seen is read."""
+    include_nulls: bool = False
+    """Whether there is a column that tells null from absent."""
+    files: str = ""
+    """URI of a copy of the realm's data directory; empty: files are where the realm has them."""
+    reconnect_s: float = RECONNECT_TIMEOUT_S
+    """Seconds that tasks and queries wait for a realm that is away."""
+    error_secret: str = ""
+    """Authenticates errors for the driver; empty: they are not marked."""
+
+    def __repr__(self) -> str:
+        return f"SourceOptions({safe(self.url)!r}, {self.choice!r})"
+
+    @property
+    def realm(self) -> RealmAt:
+        return RealmAt(self.url, self.reconnect_s)
+
+    @property
+    def where(self) -> Where:
+        """The channel. Raises ``InvalidArgument`` where there may be several."""
+        if not self.choice.is_one:
+            raise InvalidArgument(
+                f"exactly one channel is needed here; this reads {self.choice.text}"
+            )
+        return self.where_is(self.choice.names[0])
+
+    def either(self, *, fails_on_loss: bool) -> SourceOptions:
+        """A copy of the options, with the default for ``fails_on_loss`` if it was not given."""
+        said = self.fail_on_data_loss
+        return replace(self, fail_on_data_loss=fails_on_loss if said is None else said)
+
+    def where_is(self, name: str) -> Where:
+        """The location of one of the channels."""
+        return Where(
+            self.url,
+            name,
+            "queue" if self.choice.queues else "either",
+            reconnect_s=self.reconnect_s,
+        )
+
+
+class SinkOptions(Struct, frozen=True):
+    """The options of a write."""
+
+    where: Where
+    """Without a channel every row has to name one."""
+    app: str = ""
+    """Names the transactions of this writer; empty: the query's id, or a new one a write."""
+    version: int | None = None
+    """Number of a batch write within ``app``."""
+    channel_column: str = ""
+    """The column that names the channel of a row; empty: all go to one."""
+    delta: bool = False
+    """Whether all rows are changes to events of a merge channel (SEM K2)."""
+    delta_column: str = ""
+    """The column that says which rows are changes."""
+    nulls_are_absent: bool = False
+    """Whether a null in a column is a property the event does not have."""
+    value: Literal["", "data", "property"] = ""
+    """The meaning of a column ``value``: the event's data or a property; empty if the option is not
+    given."""
+    realm_restarts: int = REALM_RESTARTS
+    """Number of restarts of the realm within one commit after which the write gives up."""
+    content: str = ""
+    """Identifies what a batch write under ``app`` and ``version`` contains."""
+    checkpoint: str = ""
+    """The checkpoint of a stream, whose entries identify what micro-batches contain."""
+    error_secret: str = ""
+    """Authenticates errors for the driver; empty: they are not marked."""
+
+
+def source_options(given: Mapping[str, str], default_url: str = "") -> SourceOptions:
+    """Parse the options of a read. Raises ``InvalidArgument``, which names the option and its
+    possible values."""
+    texts = _known(given, _SOURCE, _SINK)
+    url = _url(texts, default_url)
+    choice = _choice_of(given, texts)
+    selector = texts.get("selector", "").strip()
+    if selector:
+        from penstock_core.columns.selectors import Selector
+
+        selector = Selector(selector).text
+    return SourceOptions(
+        url,
+        choice,
+        places("starting", texts, choice),
+        ending=places("ending", texts, choice),
+        events_per_trigger=_count("maxEventsPerTrigger", texts) or READ_LIMIT_EVENTS,
+        bytes_per_trigger=_count("maxBytesPerTrigger", texts),
+        partitions_min=_count("minPartitions", texts),
+        selector=selector,
+        columns=tuple(filter(None, map(str.strip, texts.get("columns", "").split(",")))),
+        include_headers=_flag("includeHeaders", texts),
+        include_channel=_flag("includeChannel", texts, otherwise=not choice.is_one),
+        include_origin=_flag("includeOrigin", texts),
+        fail_on_data_loss=_flag("failOnDataLoss", texts) if "failOnDataLoss" in texts else None,
+        access=_one_of("access", texts, _ACCESS),
+        durable=_durable(texts, choice),
+        include_nulls=_flag("includeNulls", texts),
+        files=_files(texts),
+        reconnect_s=_seconds("reconnectTimeout", texts),
+        error_secret=secret_in(given),
+    )
+
+
+def sink_options(given: Mapping[str, str], default_url: str = "") -> SinkOptions:
+    """Parse the options of a write. Raises ``InvalidArgument``, which names the option and its
+    possible values."""
+    texts = _known(given, _SINK, _SOURCE)
+    version = texts.get("txnVersion")
+    if version is not None and not version.isdecimal():
+        raise InvalidArgument(f"txnVersion is {version!r}; a whole number, 0 or more, is needed")
+    app = texts.get("txnAppId", "").strip()
+    delta, delta_column = _flag("delta", texts), texts.get("deltaColumn", "").strip()
+    if delta and delta_column:
+        raise InvalidArgument("give delta=true or deltaColumn, not both")
+    return SinkOptions(
+        _target(given, texts, default_url),
+        app,
+        None if version is None else int(version),
+        channel_column=texts.get("channelColumn", "").strip(),
+        delta=delta,
+        delta_column=delta_column,
+        nulls_are_absent=_one_of("nulls", texts, ("keep", "absent")) == "absent",
+        value=_value(texts),
+        realm_restarts=_restarts(texts),
+        content=_content(texts),
+        checkpoint=next(
+            (text for key, text in given.items() if key.lower() == "checkpointlocation"), ""
+        ),
+        error_secret=secret_in(given),
+    )
+
+
+def with_routes(
+    options: SinkOptions, names: Sequence[str], texts: Mapping[str, str]
+) -> SinkOptions:
+    """The options for rows with these columns: a column ``channel`` says where rows go if nothing
+    else does. Raises ``InvalidArgument`` if that remains unknown."""
+    said = any(key.lower() == "channelcolumn" for key in texts)
+    if "channel" not in names or said:
+        if not options.where.channel and not options.channel_column:
+            raise InvalidArgument(
+                'no channel is given: set the option channel, or save("orders"), or give the '
+                "rows a column channel"
+            )
+        return options
+    if options.where.channel:
+        name = options.where.channel
+        raise InvalidArgument(
+            f"the write names the channel {name} and the rows have a column channel: leave the "
+            f"column "
+            f'out with .drop("channel"), set channelColumn=channel to publish each row where it '
+            f'says ({name} where that is null), or channelColumn="" to keep it as a property'
+        )
+    return replace(options, channel_column="channel")
+
+
+def nearest(name: str, known: tuple[str, ...]) -> str:
+    """The hint for a name that is not known: the closest one, else all of them."""
+    lower = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), lower, n=1)
+    return f"did you mean {lower[close[0]]}?" if close else f"there are {', '.join(known)}"
+
+
+def _known(
+    given: Mapping[str, str], known: tuple[str, ...], elsewhere: tuple[str, ...]
+) -> dict[str, str]:
+    """The options under their own names; Spark hands them over in lower case."""
+    names = {name.lower(): name for name in known}
+    others = {name.lower(): name for name in elsewhere}
+    texts = {}
+    for key, text in given.items():
+        lower = key.lower()
+        if lower in names:
+            texts[names[lower]] = text
+        elif lower in others:
+            side = "write" if known is _SOURCE else "read"
+            raise InvalidArgument(f"option {others[lower]} is only for a {side}")
+        elif lower in _OF_TABLES or lower.startswith(_OPTION_OF_TABLE):
+            raise InvalidArgument(
+                "a channel cannot be a table of Spark's catalog: instead of CREATE TABLE use "
+                "CREATE TEMPORARY VIEW name USING penstock OPTIONS (channel 'orders', ...)"
+            )
+        elif lower not in _SPARKS_OWN | _INTERNAL and not lower.startswith("spark."):
+            raise InvalidArgument(f"unknown option {key!r}: {nearest(key, known)}")
+    return texts
+
+
+def _target(given: Mapping[str, str], texts: Mapping[str, str], default_url: str) -> Where:
+    """The target as it was given; it may be empty, as rows can name their channel."""
+    return Where(
+        _url(texts, default_url),
+        _said(given, texts, "channel"),
+        reconnect_s=_seconds("reconnectTimeout", texts),
+    )
+
+
+def _seconds(option: str, texts: Mapping[str, str]) -> float:
+    text = texts.get(option)
+    try:
+        seconds = RECONNECT_TIMEOUT_S if text is None else float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < math.inf:
+        raise InvalidArgument(f"{option} is {text!r}; a number of seconds, 0 or more, is needed")
+    return seconds
+
+
+def _restarts(texts: Mapping[str, str]) -> int:
+    text = texts.get("realmRestarts", str(REALM_RESTARTS)).strip()
+    if not text.isdecimal():
+        raise InvalidArgument(f"realmRestarts is {text!r}; a whole number, 0 or more, is needed")
+    return int(text)
+
+
+def _content(texts: Mapping[str, str]) -> str:
+    """What a write contains: short, so that the realm keeps it beside the write's number."""
+    text = texts.get("txnContent", "")
+    if text and "txnVersion" not in texts:
+        raise InvalidArgument("txnContent is for batch writes with txnAppId and txnVersion")
+    return hashlib.sha256(text.encode()).hexdigest()[:24] if text else ""
+
+
+def _value(texts: Mapping[str, str]) -> Literal["", "data", "property"]:
+    if "value" not in texts:
+        return ""
+    return "data" if _one_of("value", texts, ("data", "property")) == "data" else "property"
+
+
+def _url(texts: Mapping[str, str], default_url: str) -> str:
+    url = texts.get("url") or default_url or os.environ.get(URL_VARIABLE, "")
+    if not url:
+        raise InvalidArgument(
+            f"no realm is given: set the option url, or {URL_VARIABLE} before Spark starts; "
+            "it looks like penstock://localhost:9000"
+        )
+    parse_url(url)
+    return url
+
+
+def _choice_of(given: Mapping[str, str], texts: Mapping[str, str]) -> Choice:
+    if texts.get("channel") and texts.get("queue"):
+        raise InvalidArgument("give the option channel or the option queue, not both")
+    option = "queue" if texts.get("queue") else "channel"
+    return choice_of(_named(given, texts, option), queues=option == "queue")
+
+
+def _durable(texts: Mapping[str, str], choice: Choice) -> str:
+    text = texts.get("durable", "").strip()
+    if text and choice.queues:
+        raise InvalidArgument("queues have no durables: leave out durable, or name a channel")
+    return durable_name(text) if text else ""
+
+
+def _files(texts: Mapping[str, str]) -> str:
+    text = texts.get("files", "").strip()
+    if not text:
+        return ""
+    if _one_of("access", texts, _ACCESS) == "remote":
+        raise InvalidArgument(
+            "access=remote does not read files, but the option files says where they are: leave "
+            "out one of the two"
+        )
+    return check_place(text, "files")
+
+
+def _named(given: Mapping[str, str], texts: Mapping[str, str], option: str) -> str:
+    named = _said(given, texts, option)
+    if not named:
+        raise InvalidArgument('no channel is given: set the option channel, or load("orders")')
+    return named
+
+
+def _said(given: Mapping[str, str], texts: Mapping[str, str], option: str) -> str:
+    path = next((text for key, text in given.items() if key.lower() == "path"), "")
+    named = texts.get(option) or path.strip("/")
+    if texts.get(option) and path and path.strip("/") != texts[option]:
+        raise InvalidArgument(
+            f"the option {option} is {texts[option]} but the path is {path}; give only one of them"
+        )
+    return named
+
+
+def _count(option: str, texts: Mapping[str, str]) -> int | None:
+    text = texts.get(option)
+    if text is None:
+        return None
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise InvalidArgument(f"{option} is {text!r}; a whole number, 1 or more, is needed")
+    return int(text)
+
+
+def _flag(option: str, texts: Mapping[str, str], *, otherwise: bool = False) -> bool:
+    text = texts.get(option, str(otherwise))
+    return _one_of(option, {option: text}, ("false", "true")) == "true"
+
+
+def _one_of(option: str, texts: Mapping[str, str], choices: tuple[str, ...]) -> str:
+    text = texts.get(option, choices[0]).strip().lower()
+    if text not in choices:
+        raise InvalidArgument(f"{option} is {text!r}; it is {' or '.join(choices)}")
+    return text

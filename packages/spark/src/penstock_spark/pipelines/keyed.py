@@ -1,0 +1,56 @@
+"""Rows that replace those of the same key: into a Delta table, a channel, or both.
+
+A query that keeps running values hands over the keys a micro-batch has changed. The table gets
+them by a merge, the channel by a publish; each knows the micro-batch by its query and number, so
+a repeated one changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_spark.pipelines.batch_target import BatchTarget
+from penstock_spark.pipelines.step import (
+    ChannelTarget,
+    MicroBatch,
+    TableTarget,
+    channel_target,
+    table_target,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from penstock_spark.tables import Table
+
+
+class KeyedTarget(BatchTarget, frozen=True, kw_only=True):
+    """A target whose rows replace earlier rows of the same key."""
+
+    key: tuple[str, ...]
+
+    def to_table(self, table: Table, rows: DataFrame, batch: MicroBatch) -> None:
+        table.merge(rows, self.key, batch.app, version=batch.number, content=batch.content)
+
+
+def check_keyed(
+    channel: ChannelTarget | str | None, table: TableTarget | str | None, why: str
+) -> None:
+    """Raises ``InvalidArgument`` for targets whose rows cannot be replaced."""
+    if channel is None and table is None:
+        raise InvalidArgument("channel, table: none is given; give where the rows go")
+    target = table_target(table)
+    if target is not None and target.format != "delta":
+        raise InvalidArgument(
+            f"table.format is {target.format!r}; {why}, and only Delta tables can replace rows"
+        )
+    _without_transaction(channel_target(channel))
+
+
+def _without_transaction(channel: ChannelTarget | None) -> None:
+    names = {name.lower() for name in (channel.options if channel is not None else ())}
+    taken: Sequence[str] = sorted(names & {"txnappid", "txnversion"})
+    if taken:
+        raise InvalidArgument(f"channel.options has {', '.join(taken)}; the step sets these itself")

@@ -1,0 +1,589 @@
+"""Running a pipeline: one session, a query or a thread for each step, until it is done or stopped.
+
+A step whose failure may pass is started again after a while, the others go on meanwhile. A step
+that fails for good ends the pipeline: the others are stopped, and the error names the step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from msgspec import Struct
+
+from penstock_core.vocabulary.errors import InvalidArgument, StepFailed, Unavailable
+from penstock_spark.options import URL_VARIABLE
+from penstock_spark.pipelines.definition import Pipeline, known_source
+from penstock_spark.pipelines.failures import FIND_EVENT, FailureCause, cause_of, jvm_loss
+from penstock_spark.pipelines.running import Running, RunningQuery, RunningWork
+from penstock_spark.pipelines.sources import Source
+from penstock_spark.pipelines.standing import QUERY, Keeping, Status, alone
+from penstock_spark.pipelines.step import (
+    Context,
+    Flow,
+    Progress,
+    Step,
+    Stopping,
+    WorkOutcome,
+    left_out,
+)
+from penstock_spark.pipelines.targets import QueryTarget, start
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame, SparkSession
+
+LOOK_S: Final = 0.25
+"""Seconds between two checks of the steps."""
+STOP_S: Final = 10.0
+"""Seconds that a running micro-batch gets when the pipeline is stopped, before it is
+interrupted."""
+KEEP_S: Final = 2.0
+"""Seconds between two writes of a step's status file."""
+BACKOFF_MAX_S: Final = 30.0
+SEARCH_TOLD_S: Final = 10.0
+"""Seconds between two lines about a search for events that make a step fail."""
+CONNECT: Final = "sc://"
+LOG_LEVEL: Final = "spark.log.level"
+"""The setting of Spark that turns its log on."""
+
+
+class PipelineWatcher(Protocol):
+    """An observer of a running pipeline."""
+
+    def told(self, step: str, text: str) -> None:
+        """Something happened: it runs, it is started again, it has stopped."""
+        ...
+
+    def moved(self, progress: Sequence[Progress]) -> None:
+        """Take the progress of all steps; called a few times a second."""
+        ...
+
+
+class Unwatched:
+    """A watcher that ignores everything."""
+
+    def told(self, step: str, text: str) -> None:
+        pass
+
+    def moved(self, progress: Sequence[Progress]) -> None:
+        pass
+
+
+class StepReport(Struct, frozen=True, kw_only=True):
+    """The result of one step of a run."""
+
+    name: str
+    state: str
+    """``done``: it came to its end; ``stopped``: it was stopped; ``failed``."""
+    rows: int
+    rows_out: int | None
+    rows_late: int = 0
+    """Rows left out because they came behind the watermark."""
+    batch: int | None
+    restarts: int
+    text: str = ""
+    """The result of work that ends, or the reason for a failure."""
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """The result of a run."""
+
+    pipeline: str
+    steps: tuple[StepReport, ...]
+
+
+class StepContext:
+    """The context of a step; see :class:`penstock_spark.pipelines.step.Context`."""
+
+    def __init__(self, run: Run, step: Step) -> None:
+        self._run = run
+        self.pipeline = run.pipeline.name
+        self.step = step.name
+        self.url = run.url
+        self.once = run.once
+        self.stopping: Stopping = run.stopping
+        self.checkpoint = Keeping(run.pipeline, step.name).checkpoint
+        self.folder: Path = run.pipeline.folder
+        self.work: RunningWork | None = None
+        self.instead: dict[str, DataFrame] = {}
+        """Tables that stand in for sources, by name."""
+
+    @property
+    def spark(self) -> SparkSession:
+        return self._run.spark()
+
+    @property
+    def sources(self) -> Mapping[str, Source]:
+        return self._run.pipeline.by_name
+
+    def source(self, name: str) -> Source:
+        return known_source(self.sources, name)
+
+    def table(self, source: str, **options: str) -> DataFrame:
+        if source in self.instead:
+            return self.instead[source]
+        found = self.source(source)
+        path = self.located(found.table) if found.table else ""
+        return found.frame(self.spark, self.url, path, **options)
+
+    def located(self, path: str) -> str:
+        return self._run.pipeline.located(path)
+
+    def report(self, progress: Progress) -> None:
+        if self.work is not None:
+            self.work.report(progress)
+
+
+class Run:
+    """One run of a pipeline."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        url: str,
+        master: str,
+        once: bool,
+        stopping: threading.Event,
+        session: SparkSession | None,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self.pipeline = pipeline
+        self.url = url
+        self.once = once
+        self.stopping = stopping
+        self.clock = clock
+        """Seconds, for the time between restarts."""
+        self._master = master
+        self._session = session
+        self._is_ours = session is None and not _has_session()
+        self._starting = threading.Lock()
+
+    def spark(self) -> SparkSession:
+        """The session, started at the first call."""
+        with self._starting:
+            if self._session is None:
+                self._session = session_for(self.pipeline, self._master, self.url)
+            return self._session
+
+    def close(self) -> None:
+        """End the session if this run has started it."""
+        if self._is_ours and self._session is not None:
+            try:
+                self._session.stop()
+            except Exception:
+                if jvm_loss() is None:
+                    raise
+
+
+class Supervised:
+    """A step under supervision: what of it runs now, and when it is started again."""
+
+    def __init__(self, run: Run, step: Step) -> None:
+        self.name = step.name
+        self._run = run
+        self._step = step
+        self._keeping = Keeping(run.pipeline, step.name)
+        self._status = Status()
+        self._running: Running | None = None
+        self._again_at: float | None = None
+        self._at_end: Callable[[], bool] | None = None
+        self._tries = 0
+        self._kept_at = 0.0
+        self._buries = False
+        """Whether events that make it fail are to be buried."""
+        self._told_later: dict[str, list[str]] = {}
+        """Properties that were told to be left out."""
+        self.failure: FailureCause | None = None
+        self.progress = Progress(step=step.name, text="starts")
+
+    @property
+    def is_over(self) -> bool:
+        """True when the step is done, was stopped or has failed for good."""
+        return self._status.state in ("done", "failed", "stopped")
+
+    @property
+    def runs(self) -> Running | None:
+        """What of it runs; None where it is over, or waits until it is started again."""
+        return None if self.is_over or self._again_at is not None else self._running
+
+    @property
+    def is_busy(self) -> bool:
+        if self.is_over or self._running is None:
+            return False
+        try:
+            return self._running.is_busy
+        except Exception:  # noqa: BLE001 - Spark no longer answers
+            return False
+
+    def begin(self, watch: PipelineWatcher) -> None:
+        """Start the query or the work."""
+        self._again_at = None
+        try:
+            self._running = self._started()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this step's failure
+            self._failed(error, watch)
+            return
+        self._enter("runs", watch)
+
+    def look(self, watch: PipelineWatcher) -> None:
+        """Handle what has happened since the last check."""
+        try:
+            self._look(watch)
+        except Exception as error:  # noqa: BLE001 - Spark no longer answers what became of it
+            self._failed(error, watch)
+
+    def _look(self, watch: PipelineWatcher) -> None:
+        if self.is_over:
+            return
+        if self._again_at is not None:
+            if self._run.clock() >= self._again_at and not self._run.stopping.is_set():
+                self.begin(watch)
+            return
+        running = self._running
+        assert running is not None, "it runs, or it is to be started again"
+        over = running.is_over
+        self.progress = running.progress()
+        if running.has_moved:
+            self._tries = 0
+        if self.progress.later and self.progress.later != self._told_later:
+            self._told_later = self.progress.later
+            watch.told(self.name, left_out(self._told_later))
+        if not over:
+            self._keep()
+        elif (error := running.error) is not None and not self._run.stopping.is_set():
+            self._failed(error, watch)
+        else:
+            self._came_to_its_end(running, watch)
+
+    def stop(self, watch: PipelineWatcher) -> None:
+        """End it, whatever it does."""
+        if self.is_over:
+            return
+        if self._running is not None:
+            self._running.stop()
+            with contextlib.suppress(Exception):  # Spark may no longer answer
+                self.progress = self._running.progress()
+        self._enter("stopped", watch)
+
+    def report(self) -> StepReport:
+        return StepReport(
+            name=self.name,
+            state=self._status.state,
+            rows=self.progress.rows,
+            rows_out=self.progress.rows_out,
+            rows_late=self.progress.rows_late,
+            batch=self.progress.batch,
+            restarts=self._status.restarts,
+            text=self.failure.text if self.failure is not None else self._status.text,
+        )
+
+    def _started(self) -> Running:
+        self._keeping.prepare()
+        context = StepContext(self._run, self._step)
+        planned = self._step.plan(context)
+        self._at_end = None
+        if isinstance(planned, Flow):
+            self._buries = planned.poison == "bury"
+            self._at_end = planned.at_end
+            place = QueryTarget(
+                self._run.pipeline, self.name, self._run.url, checkpoint=context.checkpoint
+            )
+            query = start(planned, place, once=self._run.once)
+            return RunningQuery(self.name, query, self.progress)
+        context.work = RunningWork(self.name, planned)
+        context.work.start()
+        return context.work
+
+    def _came_to_its_end(self, running: Running, watch: PipelineWatcher) -> None:
+        """A query that has taken what there was may have something left to do."""
+        at_end = None if self._run.stopping.is_set() else self._at_end
+        try:
+            goes_on = at_end is not None and at_end()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this step's failure
+            self._failed(error, watch)
+            return
+        if goes_on:
+            self.begin(watch)
+        else:
+            self._ended(running, watch)
+
+    def _failed(self, error: BaseException, watch: PipelineWatcher) -> None:
+        lost_jvm = jvm_loss(error)
+        cause = lost_jvm or cause_of(error)
+        self._status.error = cause.text
+        if cause.is_of_value and not self._buries:
+            self._status.error += f"; {FIND_EVENT}"
+        self._running = None
+        if lost_jvm is None and not cause.may_pass and (what := self._buried(watch)):
+            self._status.restarts += 1
+            self._again_at = self._run.clock()
+            self._enter("restarts", watch, f"starts again without what was buried: {what}")
+            return
+        if cause.may_pass and self._tries < self._run.pipeline.restarts:
+            wait_s = min(BACKOFF_MAX_S, 2.0**self._tries)
+            self._tries += 1
+            self._status.restarts += 1
+            self._again_at = self._run.clock() + wait_s
+            self._enter("restarts", watch, f"starts again in {wait_s:g} s: {cause.text}")
+            return
+        self.failure = FailureCause(self._status.error, may_pass=False)
+        self._enter("failed", watch, self.failure.text)
+
+    def _buried(self, watch: PipelineWatcher) -> str:
+        """Bury the events that made a step fail, if the step wants that; gives which, or an empty
+        text."""
+        if not self._buries:
+            return ""
+        context = StepContext(self._run, self._step)
+        told_at: float | None = None
+
+        def tell(run: int) -> None:
+            nonlocal told_at
+            if told_at is None or self._run.clock() - told_at >= SEARCH_TOLD_S:
+                told_at = self._run.clock()
+                so_far = f", run {run} over a part of the micro-batch" if run > 1 else ""
+                watch.told(self.name, f"searches for the events that make it fail{so_far}")
+
+        try:
+            found = bury(self._run.pipeline, self._step, context, watch=tell)
+        except Exception as error:  # noqa: BLE001 - the step has failed; this is why it goes no further
+            found = Burial(why_none=cause_of(error).text)
+        if found.why_none:
+            self._status.error += f"; nothing was buried: {found.why_none}"
+        return found.text
+
+    def _ended(self, running: Running, watch: PipelineWatcher) -> None:
+        if running.outcome is not None:
+            self._status.text = running.outcome.text
+            self.progress = self.progress if self.progress.rows else _of(running.outcome, self.name)
+        is_stopped = self._run.stopping.is_set() and running.outcome is None
+        self._enter("stopped" if is_stopped else "done", watch, self._status.text)
+
+    def _enter(self, state: str, watch: PipelineWatcher, text: str = "") -> None:
+        self._status.state = state
+        self._keep(now=True)
+        watch.told(self.name, text or state)
+
+    def _keep(self, *, now: bool = False) -> None:
+        if now or perf_counter() - self._kept_at > KEEP_S:
+            self._kept_at = perf_counter()
+            self._status.progress = self.progress
+            self._keeping.write(self._status)
+
+
+def run(
+    pipeline: Pipeline,
+    *,
+    url: str = "",
+    master: str = "",
+    once: bool = False,
+    steps: Sequence[str] = (),
+    watch: PipelineWatcher | None = None,
+    stopping: threading.Event | None = None,
+    spark: SparkSession | None = None,
+) -> Report:
+    """Run a pipeline until all steps are done, ``stopping`` is set, or one fails for good.
+
+    ``url`` and ``master`` win over the definition's; ``once`` takes what is there and ends;
+    ``steps`` are the only ones to run. ``spark`` is the session to use, which is left running.
+
+    Raises ``StepFailed`` naming the step and the cause, ``InvalidArgument`` for names of steps
+    that are none, ``IllegalState`` when it runs already, ``Unavailable`` without PySpark.
+    """
+    if importlib.util.find_spec("pyspark") is None:
+        raise Unavailable(
+            'pipelines run on PySpark, which is not installed: pip install "penstock-realm[spark]"'
+        )
+    chosen = [pipeline.step(name) for name in dict.fromkeys(steps)] or list(pipeline.steps)
+    run = Run(
+        pipeline,
+        url=realm_of(pipeline, url),
+        master=master or pipeline.master,
+        once=once,
+        stopping=stopping or threading.Event(),
+        session=spark,
+    )
+    if spark is not None:
+        from penstock_spark.session.session import activate
+
+        activate(spark)  # the caller may be another thread than the one that made the session
+    with alone(pipeline):
+        supervised = [Supervised(run, step) for step in chosen]
+        try:
+            _supervise(run, supervised, watch or Unwatched())
+        finally:
+            run.close()
+    failed = [step for step in supervised if step.failure is not None]
+    if failed:
+        told = "; ".join(
+            f"step {step.name}: {step.failure.text}" for step in failed if step.failure
+        )
+        raise StepFailed(f"{pipeline.file or pipeline.name}: {told}")
+    return Report(pipeline=pipeline.name, steps=tuple(step.report() for step in supervised))
+
+
+def realm_of(pipeline: Pipeline, url: str = "") -> str:
+    """The realm of a run. Raises ``InvalidArgument`` if none is named."""
+    found = url or pipeline.url or os.environ.get(URL_VARIABLE, "")
+    if not found:
+        raise InvalidArgument(
+            f"pipeline {pipeline.name} names no realm: set url in its definition, or "
+            f"{URL_VARIABLE}; it looks like penstock://localhost:9000"
+        )
+    return found
+
+
+def _supervise(run: Run, steps: Sequence[Supervised], watch: PipelineWatcher) -> None:
+    try:
+        for step in steps:
+            if not run.stopping.is_set():
+                step.begin(watch)
+        while not _is_over(run, steps):
+            watch.moved([step.progress for step in steps])
+            _wait(run, steps)
+            for step in steps:
+                step.look(watch)
+        watch.moved([step.progress for step in steps])
+    finally:
+        run.stopping.set()
+        _stop(steps, watch)
+
+
+def _wait(run: Run, steps: Sequence[Supervised]) -> None:
+    """Until the next check is due. A run that takes what is there is over as soon as its last step
+    is, and does not wait any longer."""
+    running = next(filter(None, (step.runs for step in steps)), None)
+    if run.once and running is not None and not run.stopping.is_set():
+        running.join(LOOK_S)
+    else:
+        run.stopping.wait(LOOK_S)
+
+
+def _is_over(run: Run, steps: Sequence[Supervised]) -> bool:
+    failed = any(step.failure is not None for step in steps)
+    return failed or run.stopping.is_set() or all(step.is_over for step in steps)
+
+
+def _stop(steps: Sequence[Supervised], watch: PipelineWatcher) -> None:
+    """Let micro-batches finish, for a while, and end everything."""
+    until = perf_counter() + STOP_S
+    waiting = threading.Event()
+    while any(step.is_busy for step in steps) and perf_counter() < until:
+        waiting.wait(LOOK_S / 5)
+    for step in steps:
+        step.look(watch)
+        step.stop(watch)
+
+
+def _of(outcome: WorkOutcome, step: str) -> Progress:
+    return Progress(step=step, rows=outcome.rows, rows_out=outcome.rows, text="done")
+
+
+def _has_session() -> bool:
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession() is not None
+
+
+def session_for(pipeline: Pipeline, master: str, url: str) -> SparkSession:
+    """The session a pipeline runs in; several runs may share it by ``run(spark=…)``."""
+    from penstock_spark import register
+    from penstock_spark.session.session import activate, session
+
+    if master.startswith(CONNECT):
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder.remote(master)
+        for key, value in pipeline.spark.items():
+            builder = builder.config(key, str(value))
+        started = builder.getOrCreate()
+    else:
+        bound = {"spark.sql.streaming.stopTimeout": f"{STOP_S:g}s"}
+        started = session(f"penstock {pipeline.name}", master, **(bound | pipeline.spark))
+    _quieten(started, pipeline, master)
+    register(started, url)
+    activate(started)
+    return started
+
+
+def _quieten(spark: SparkSession, pipeline: Pipeline, master: str) -> None:
+    """Silence Spark's own reports of failures, which are reported here in one line."""
+    for name in ("SQLQueryContextLogger", "py4j"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    if not master.startswith(CONNECT):
+        _quieten_accumulators(spark.sparkContext)
+    logging.getLogger().addFilter(_is_not_of_gateway)
+    if LOG_LEVEL not in pipeline.spark and not master.startswith(CONNECT):
+        spark.sparkContext.setLogLevel("OFF")
+
+
+def _is_not_of_gateway(record: logging.LogRecord) -> bool:
+    """False for what py4j logs, on the root logger, of a connection that the JVM has broken."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not type(error).__module__.startswith("py4j.")
+
+
+def _quieten_accumulators(context: SparkContext) -> None:
+    """Print no traceback of the connection that a JVM breaks when it is killed: the run tells it in
+    a line of its own."""
+    server: Any = getattr(context, "_accumulatorServer", None)
+    if server is None:
+        return
+    report = server.handle_error
+
+    def handle(request: object, address: object) -> None:
+        if not isinstance(sys.exc_info()[1], EOFError | OSError):
+            report(request, address)
+
+    server.handle_error = handle
+
+
+# --- an event that makes a step fail is buried, and the step goes on --------------------------
+
+
+class Replaceable(Context, Protocol):
+    """A context whose sources can be replaced."""
+
+    instead: dict[str, DataFrame]
+
+
+class Burial(Struct, frozen=True):
+    """The result of burying events."""
+
+    text: str = ""
+    """Which events were buried; empty: none."""
+    why_none: str = ""
+
+
+def bury(
+    pipeline: Pipeline, step: Step, context: Replaceable, watch: Callable[[int], object]
+) -> Burial:
+    """Find and bury the events that made the last micro-batch of a step's query fail; ``watch`` is
+    called with the number of each run of the search."""
+    from penstock_spark.reading.poison import bury_poison
+
+    source = pipeline.bound_source(step)
+
+    def attempt(table: DataFrame) -> None:
+        context.instead[source.name] = table
+        planned = step.plan(context)
+        if not isinstance(planned, Flow):
+            raise InvalidArgument("poison is for steps that run as a query")
+        planned.frame.write.format("noop").mode("overwrite").save()
+
+    options = {"url": context.url, **source.format_options()}
+    verdict = bury_poison(
+        context.spark, options, f"{context.checkpoint}/{QUERY}", attempt=attempt, watch=watch
+    )
+    buried = ", ".join(f"event {each.event_id} of {each.channel}" for each in verdict.buried)
+    return Burial(buried, verdict.why_none)

@@ -1,0 +1,231 @@
+"""The sources of a pipeline: ``[[source]]``, one or several channels, a queue, or a table."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from msgspec import Struct, field
+
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_spark.errors.error_marks import secret_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SOURCE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""Names are used in SQL and as parameters of Python functions."""
+
+_DELAY: Final = re.compile(r"\s*\d+(\.\d+)?\s*(millisecond|second|minute|hour|day|week)s?\s*")
+
+
+class Watermark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The delay that rows may have: Spark forgets rows older than the newest time minus the
+    delay."""
+
+    column: str
+    delay: str
+    """``"10 minutes"``."""
+
+    def __post_init__(self) -> None:
+        if _DELAY.fullmatch(self.delay) is None:
+            raise InvalidArgument(
+                f'watermark.delay is {self.delay!r}; it is a time such as "10 minutes"'
+            )
+
+
+class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One ``[[source]]``: exactly one of ``channel``, ``queue`` and ``table``."""
+
+    name: str
+    """The name of the source in SQL: letters, digits and ``_``."""
+
+    channel: str | tuple[str, ...] = ""
+    """A channel, several, or a pattern such as ``flights/*``."""
+
+    queue: str = ""
+    """A queue, read by peeking: nothing is taken out."""
+
+    table: str = ""
+    """The path of a table, relative to the definition's file, or a URI."""
+
+    format: Literal["", "delta", "parquet", "csv", "json"] = ""
+    """The table's format. Empty: the end of its name tells; any other name means a table that a
+    pipeline has written, or a Delta table."""
+
+    durable: str = ""
+    """The durable the reading is bound to: the realm keeps events until they are processed."""
+
+    starting: Any = ""
+    """The start of the first run: ``earliest``, ``latest``, an event id, a time, or one of them for
+    each channel. Later runs continue where the last one ended."""
+
+    selector: str = ""
+    columns: tuple[str, ...] = ()
+    """Only these columns; none: all."""
+
+    max_events: int | None = None
+    """Events of one micro-batch at most."""
+
+    bounded: bool = False
+    """Read as a whole each time it is used, not as a stream; tables always are."""
+
+    watermark: Watermark | None = None
+
+    options: dict[str, str | int | bool] = field(default_factory=dict)
+    """Further options of the Spark format, as in ``.option(…)``."""
+
+    def __post_init__(self) -> None:
+        if SOURCE_NAME.fullmatch(self.name) is None:
+            raise InvalidArgument(
+                f"name is {self.name!r}; it is used in SQL, so it may have letters, digits and _, "
+                f"and must not begin with a digit"
+            )
+        given = [key for key in ("channel", "queue", "table") if getattr(self, key)]
+        if len(given) != 1:
+            has = f"{' and '.join(given)} are given" if given else "none is given"
+            raise InvalidArgument(f"channel, queue or table: {has}; give exactly one")
+        self._check_table() if self.table else self._check_channel()
+
+    @property
+    def is_table(self) -> bool:
+        return bool(self.table)
+
+    @property
+    def is_stream(self) -> bool:
+        return not (self.is_table or self.bounded)
+
+    @property
+    def reads(self) -> str:
+        """A description for people: ``channel flights``, ``table airports.csv``."""
+        if self.table:
+            return f"table {self.table}"
+        if self.queue:
+            return f"queue {self.queue}"
+        names = (self.channel,) if isinstance(self.channel, str) else self.channel
+        return f"channel {', '.join(names)}"
+
+    def _check_table(self) -> None:
+        for key in ("durable", "starting", "selector", "max_events", "watermark"):
+            if getattr(self, key):
+                raise InvalidArgument(
+                    f"{key} applies to a channel or queue, but this reads a table"
+                )
+
+    def _check_channel(self) -> None:
+        if self.format:
+            raise InvalidArgument("format applies to a table, but this reads a channel or queue")
+        _starting(self.starting)
+        if self.durable and self.queue:
+            raise InvalidArgument("durable applies to a channel, but this reads a queue")
+        if self.durable and self.starting != "":
+            raise InvalidArgument(
+                "starting and durable are both given, but the durable decides where the first run "
+                "begins; leave out starting, or create a durable that starts where you want"
+            )
+        if self.durable and self.bounded:
+            raise InvalidArgument("durable applies to a stream, but bounded is true")
+        if self.max_events is not None and self.max_events < 1:
+            raise InvalidArgument(f"max_events is {self.max_events}; 1 or more is needed")
+
+    def format_options(self) -> dict[str, str]:
+        """The options of the format ``penstock`` that read it; not for tables."""
+        options = {
+            **_destination(self),
+            **_starting(self.starting),
+            "durable": self.durable,
+            "selector": self.selector,
+            "columns": ",".join(self.columns),
+            "maxEventsPerTrigger": str(self.max_events or ""),
+        }
+        given = {option: text for option, text in options.items() if text}
+        return given | _texts(self.options)
+
+    def frame(self, spark: SparkSession, url: str, path: str = "", **options: str) -> DataFrame:
+        """The table: a stream where it is one. ``path`` is the table's, made absolute."""
+        if self.is_table:
+            return self._table(spark, path or self.table)
+        reader = spark.readStream if self.is_stream else spark.read
+        chosen = {"url": url, **self.format_options(), **options, **secret_options()}
+        frame = reader.format("penstock").options(**chosen).load()
+        if self.watermark is not None and self.is_stream:
+            frame = frame.withWatermark(self.watermark.column, self.watermark.delay)
+        return frame
+
+    @property
+    def table_format(self) -> str:
+        """The table's format: as given, else by the end of its name; "" for a table of ours."""
+        end = PurePosixPath(self.table).suffix.removeprefix(".").lower()
+        return self.format or (end if end in ("csv", "json", "parquet") else "")
+
+    def _table(self, spark: SparkSession, path: str) -> DataFrame:
+        if self.table_format in ("", "delta") or _is_ours(path):
+            from penstock_spark.tables import Table
+
+            found = Table.open(path) if self.format == "delta" else Table.found(path)
+            frame: DataFrame = found.read(spark)
+        else:
+            reader = spark.read.format(self.table_format)
+            if self.table_format == "csv":
+                reader = reader.options(header="true", inferSchema="true")
+            frame = reader.options(**_texts(self.options)).load(path)
+        return frame.select(*self.columns) if self.columns else frame
+
+
+def _is_ours(path: str) -> bool:
+    """Whether it is a folder of Parquet files of which only the committed ones count."""
+    return (Path(path) / "_penstock").is_dir()
+
+
+def _texts(options: Mapping[str, str | int | bool]) -> dict[str, str]:
+    """Options as Spark takes them."""
+    return {
+        option: str(value).lower() if isinstance(value, bool) else str(value)
+        for option, value in options.items()
+    }
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names and patterns as one option, in which a comma within a name is escaped."""
+    return ",".join(name.replace(",", "%2C") for name in names)
+
+
+def _destination(source: Source) -> dict[str, str]:
+    if source.queue:
+        return {"queue": source.queue}
+    if not isinstance(source.channel, str):
+        return {"channel": listed(source.channel)}
+    return {"channel": source.channel}
+
+
+def _starting(starting: Any) -> dict[str, str]:
+    """The options that say where to begin. Raises ``InvalidArgument`` for an invalid position."""
+    if isinstance(starting, dict) and starting and all(map(_is_place, starting.values())):
+        return {"startingOffsets": json.dumps(starting, sort_keys=True)}
+    if isinstance(starting, str) and starting in ("", "earliest", "latest"):
+        return {"startingOffsets": starting}
+    if _is_place(starting):
+        return {"startingOffsets": str(starting)}
+    with contextlib.suppress(TypeError, ValueError):
+        moment = starting if isinstance(starting, datetime) else datetime.fromisoformat(starting)
+        if moment.tzinfo is None:
+            raise InvalidArgument(
+                f"starting is {starting}, a time without a time zone: add one, as in "
+                f"{moment.isoformat()}Z for UTC or {moment.isoformat()}+02:00"
+            )
+        return {"startingTimestamp": moment.isoformat()}
+    raise InvalidArgument(
+        f'starting is {starting!r}; it is "earliest", "latest", an event id, a time such as '
+        "2013-01-31T09:30:00Z, or a table of channel = id"
+    )
+
+
+def _is_place(value: Any) -> bool:
+    if isinstance(value, str):
+        return value in ("earliest", "latest") or value.isdecimal()
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,0 +1,195 @@
+"""The state of the steps of a pipeline, read from the files in the checkpoints' folder.
+
+A pipeline has a folder of its own, in it each step one: Spark's checkpoint is ``query`` in that.
+Beside a step's folder lies ``<step>.json``, the status that its last run wrote. On a store that is
+no file system only Spark's part is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Final
+
+import msgspec
+from msgspec import Struct, field
+
+from penstock_core.vocabulary.errors import IllegalState
+from penstock_core.wire.positions import positions_in
+from penstock_spark.pipelines.definition import Pipeline
+from penstock_spark.pipelines.step import Progress
+from penstock_spark.session.cache import cache_directory
+
+QUERY: Final = "query"
+"""Spark's checkpoint in the folder of a step."""
+
+_LOCK: Final = "lock"
+_URI: Final = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+
+
+class Status(Struct, kw_only=True):
+    """The status that a step's last run wrote."""
+
+    state: str = "starts"
+    """``starts``, ``runs``, ``restarts``, ``stopped``, ``done`` or ``failed``."""
+
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    """The time at which the status was written."""
+
+    pid: int = field(default_factory=os.getpid)
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    restarts: int = 0
+    """Number of times that this run has started the step again."""
+
+    progress: Progress | None = None
+    """The last there was."""
+
+    error: str = ""
+    """The last failure; stays after a restart that went well."""
+
+    text: str = ""
+    """The result of work that ends."""
+
+
+class Positions(Struct, kw_only=True):
+    """The position of a query, from its checkpoint."""
+
+    batch: int | None = None
+    """The last micro-batch that was done."""
+
+    channels: dict[str, int] = field(default_factory=dict)
+    """The id of the next event to read, by channel."""
+
+
+class Keeping:
+    """The files of one step."""
+
+    def __init__(self, pipeline: Pipeline, step: str) -> None:
+        self.is_local = _URI.match(pipeline.place) is None
+        self._place = pipeline.place.removeprefix("file://")
+        self._step = step
+
+    @property
+    def checkpoint(self) -> str:
+        """The folder of the step, or its URI."""
+        return f"{self._place}/{self._step}"
+
+    def prepare(self) -> None:
+        """Make the folder."""
+        if self.is_local:
+            Path(self.checkpoint).mkdir(parents=True, exist_ok=True)
+
+    def write(self, status: Status) -> None:
+        """Write the status atomically: readers see all of it, or the previous one."""
+        if not self.is_local:
+            return
+        status.at = datetime.now(UTC)
+        path = self._file
+        aside = path.with_name(f"{path.name}.{os.getpid()}")
+        aside.write_bytes(msgspec.json.format(msgspec.json.encode(status)))
+        aside.replace(path)
+
+    def status(self) -> Status | None:
+        """The status that the step's last run wrote; None before the first run."""
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=Status)
+        except (OSError, msgspec.DecodeError, RecursionError):
+            return None
+
+    def positions(self) -> Positions:
+        """The positions of the step's query; empty before its first micro-batch."""
+        folder = Path(self.checkpoint) / QUERY
+        done = _newest(folder / "commits")
+        if not self.is_local or done is None:
+            return Positions()
+        return Positions(batch=done, channels=_channels(folder / "offsets" / str(done)))
+
+    @property
+    def _file(self) -> Path:
+        return Path(f"{self.checkpoint}.json")
+
+
+def _newest(folder: Path) -> int | None:
+    try:
+        numbers = [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]
+    except OSError:
+        return None
+    return max(numbers, default=None)
+
+
+def _channels(path: Path) -> dict[str, int]:
+    """The positions in an entry of Spark's log of offsets: a line of JSON for each source."""
+    found: dict[str, int] = {}
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        found |= positions_in(line)
+    return found
+
+
+@contextlib.contextmanager
+def alone(pipeline: Pipeline) -> Iterator[None]:
+    """Hold the lock of a pipeline, so that no other process runs it; it ends with the process. On
+    an object store it holds for this machine only. Raises ``IllegalState``, which names the
+    holder."""
+    path = _lock(pipeline)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as file:
+        if not _taken(file):
+            file.seek(0)
+            raise IllegalState(
+                f"pipeline {pipeline.name} is already running "
+                f"({file.read().strip() or 'elsewhere'}); "
+                "two runs would do the work twice: stop the other one first, or give this one its "
+                "own name and checkpoints"
+            )
+        file.truncate(0)
+        now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
+        file.write(f"process {os.getpid()}, since {now} UTC")
+        file.flush()
+        yield
+
+
+def _taken(file: IO[str]) -> bool:
+    for wait_s in (0.02, 0.1, 0.2):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        threading.Event().wait(wait_s)  # another process may just be checking whether it is taken
+    return False
+
+
+def is_running(pipeline: Pipeline) -> bool:
+    """Whether a process runs the pipeline now."""
+    return runner_of(pipeline) is not None
+
+
+def runner_of(pipeline: Pipeline) -> int | None:
+    """The id of the process that runs the pipeline now, perhaps only some of its steps; 0 if it has
+    not written its id yet; None: no process does."""
+    try:
+        with _lock(pipeline).open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = re.match(r"process (\d+)", file.read())
+                return int(holder[1]) if holder is not None else 0
+    except OSError:
+        return None
+    return None
+
+
+def _lock(pipeline: Pipeline) -> Path:
+    if _URI.match(pipeline.place) is None:
+        return Path(pipeline.place.removeprefix("file://")) / _LOCK
+    digest = sha256(pipeline.place.encode()).hexdigest()[:16]
+    return cache_directory() / "pipelines" / digest

@@ -1,0 +1,142 @@
+"""The step that keeps the events of channels in tables: Delta, or plain Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_spark.errors.error_marks import secret_options
+from penstock_spark.pipelines.sources import Source, listed
+from penstock_spark.pipelines.step import Context, Flow, MicroBatch, StreamStep
+from penstock_spark.pipelines.written_tables import WrittenTables
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from penstock_spark.archives.archiving import Lake
+
+
+class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything about each event, exactly once and under its id; one table for each channel."""
+
+    kind: ClassVar[str] = "archive"
+
+    source: str
+    """The ``[[source]]`` it reads: a channel, several, or a pattern."""
+
+    table: str
+    """A path, relative to the definition's file, or a URI. Where the source is several channels
+    or a pattern, the folder in which each channel has a table under its name."""
+
+    format: Literal["delta", "parquet"] = "delta"
+
+    partition_by: Literal["day", ""] = "day"
+    """``"day"``: of ``published``; ``""``: one folder."""
+
+    compact_every: int = 100
+    """Micro-batches after which small files are written together; 0: never."""
+
+    keep_hours: int = 168
+    """Hours that files replaced by a compaction are kept for readers that have begun with them."""
+
+    register: bool = True
+    """Let the channel name the table as its archive, so that reads find it by themselves."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.table:
+            raise InvalidArgument("table is empty; give the path of the archive")
+        for key in ("compact_every", "keep_hours"):
+            if getattr(self, key) < 0:
+                raise InvalidArgument(f"{key} is {getattr(self, key)}; 0 or more is needed")
+
+    def reads(self, sources: Mapping[str, Source]) -> tuple[str, ...]:
+        return (self.source,)
+
+    def writes(self) -> tuple[str, ...]:
+        return (f"table {self.table}",)
+
+    def check(self, sources: Mapping[str, Source], folder: Path) -> None:
+        source = sources.get(self.source)
+        if source is None:
+            names = ", ".join(sources) or "none"
+            raise InvalidArgument(f"source is {self.source!r}; there are {names}")
+        if not source.channel or not source.is_stream:
+            raise InvalidArgument(
+                f"source {self.source} reads {source.reads}; an archive step needs channels, read "
+                f"as a stream"
+            )
+        if source.columns:
+            raise InvalidArgument(
+                f"source {self.source} has columns, but an archive keeps every column of an event"
+            )
+
+        named = {name.lower() for name in source.options}
+        if "columns" in named:
+            raise InvalidArgument(
+                f"source {self.source} has the option columns, but an archive keeps every column "
+                f"of an event"
+            )
+        if self.register and (source.selector or "selector" in named):
+            raise InvalidArgument(
+                f"source {self.source} has a selector, so its archive would be incomplete, and "
+                f"readers of the channel would not know: set register = false"
+            )
+
+    def plan(self, context: Context) -> Flow:
+        from penstock_spark.archives.archiving import Lake, archived
+
+        source = context.source(self.source)
+        lake = Lake(
+            context.located(self.table),
+            self.format,
+            _is_several(source),
+            by_day=bool(self.partition_by),
+        )
+        # A stream begins at the end by default; an archive begins with the first stored event.
+        first = {} if source.durable else {"startingOffsets": "earliest"}
+        options = first | source.format_options()
+        if "startingTimestamp" in options:
+            del options["startingOffsets"]
+        frame = archived(context.spark, lake, {"url": context.url, **options, **secret_options()})
+        return Flow(
+            frame=frame,
+            write=self._writer(context, lake),
+            events="sum(events)",  # each row is a file
+            trigger=self.trigger,
+        )
+
+    def _writer(self, context: Context, lake: Lake) -> Callable[[DataFrame, MicroBatch], None]:
+        url, tables = context.url, WrittenTables(context.checkpoint)
+        named: set[str] = set()
+
+        def write(frame: DataFrame, batch: MicroBatch) -> None:
+            from penstock_spark.archives import archiving
+
+            written = archiving.written_in(frame)
+            stored = archiving.commit(
+                lake,
+                written,
+                batch.app,
+                version=batch.number,
+                content=batch.content,
+                check=lambda table: tables.check(table, batch),
+            )
+            for channel, table in stored.items():
+                tables.wrote(table, batch)
+                if self.register and channel not in named:
+                    archiving.register(url, lake, channel)
+                    named.add(channel)
+                if self.compact_every and (batch.number + 1) % self.compact_every == 0:
+                    archiving.compact(lake, channel, self.keep_hours)
+
+        return write
+
+
+def _is_several(source: Source) -> bool:
+    from penstock_core.vocabulary.choice import choice_of
+
+    names = source.channel if isinstance(source.channel, str) else listed(source.channel)
+    return not choice_of(names).is_one

@@ -1,0 +1,270 @@
+"""The step that is a query: SQL over the sources, or a Python function of them."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
+
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_spark.options import nearest
+from penstock_spark.pipelines.sources import Source
+from penstock_spark.pipelines.step import (
+    ChannelTarget,
+    Context,
+    Flow,
+    StreamStep,
+    TableTarget,
+    channel_target,
+    named_targets,
+    table_target,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SESSION: Final = "spark"
+"""The parameter of a Python function that gets the session instead of a source."""
+
+_PYTHON: Final = re.compile(r"([\w./-]+):([A-Za-z_]\w*)")
+# Texts and comments are passed over, names are found: quoted ones and plain ones.
+_WORDS: Final = re.compile(
+    r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|--[^\n]*|/\*.*?\*/|`((?:[^`]|``)+)`|([A-Za-z_]\w*)""",
+    re.DOTALL,
+)
+_END: Final = re.compile(r"\s*SQLSTATE: |\n== |;\s*line \d|\(line \d|;\n'")
+_PLACE: Final = re.compile(r"line (\d+),? pos(?:ition)? (\d+)")
+
+
+class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``sql`` or ``python`` over the sources, into a channel, a table, or both by one query."""
+
+    kind: ClassVar[str] = "query"
+
+    sql: str = ""
+    """A SELECT over the sources, by their names."""
+
+    python: Any = ""
+    """``"module:function"`` or ``"file.py:function"``, beside the definition's file; in Python
+    the function itself. Its parameters are named as the sources; it returns the table to write.
+    """
+
+    channel: ChannelTarget | str | None = None
+    table: TableTarget | str | None = None
+    output_mode: Literal["append", "update", "complete"] = "append"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.sql) == bool(self.python):
+            has = "both are given" if self.sql else "none is given"
+            raise InvalidArgument(f"sql or python: {has}; give exactly one")
+        if isinstance(self.python, str) and self.python and not _PYTHON.fullmatch(self.python):
+            raise InvalidArgument(
+                f'python is {self.python!r}; it is "module:function" or "file.py:function"'
+            )
+        if not isinstance(self.python, str) and not callable(self.python):
+            raise InvalidArgument(f"python is {self.python!r}; it is a function or its name")
+        if self.channel is None and self.table is None:
+            raise InvalidArgument("channel, table: none is given; give where the rows go")
+        if self.output_mode != "append" and self.table is not None:
+            raise InvalidArgument(
+                f"output_mode is {self.output_mode!r}; for a table it must be append"
+            )
+
+    def reads(self, sources: Mapping[str, Source]) -> tuple[str, ...]:
+        if self.sql:
+            return tuple(used_in(self.sql, sources))
+        return tuple(self.parameters(Path())) if callable(self.python) else ()
+
+    def writes(self) -> tuple[str, ...]:
+        return named_targets(self.channel, self.table)
+
+    def check(self, sources: Mapping[str, Source], folder: Path) -> None:
+        key = "sql" if self.sql else "python"
+        read = list(used_in(self.sql, sources)) if self.sql else self._parameters(sources, folder)
+        if not read:
+            there_are = f"there are {', '.join(sources)}" if sources else "none is defined"
+            raise InvalidArgument(f"{key} reads no [[source]]; {there_are}")
+        if not any(sources[name].is_stream for name in read):
+            raise InvalidArgument(
+                f"{key} reads no stream, only {', '.join(read)}; a step must read the events of a "
+                f"channel or queue"
+            )
+
+    def plan(self, context: Context) -> Flow:
+        return Flow(
+            frame=self._by_sql(context) if self.sql else self._by_function(context),
+            channel=channel_target(self.channel),
+            table=table_target(self.table),
+            output_mode=self.output_mode,
+            trigger=self.trigger,
+            poison=self.poison,
+        )
+
+    def _by_sql(self, context: Context) -> DataFrame:
+        from pyspark.errors import AnalysisException, ParseException
+
+        for name in used_in(self.sql, context.sources):
+            context.table(name).createOrReplaceTempView(name)
+        try:
+            return context.spark.sql(self.sql)
+        except (ParseException, AnalysisException) as error:
+            raise InvalidArgument(f"sql: {said(str(error), self.sql)}") from error
+
+    def _by_function(self, context: Context) -> DataFrame:
+        from pyspark.sql import DataFrame
+
+        function = self.function(context.folder)
+        given = {
+            name: context.spark if name == SESSION else context.table(name)
+            for name in parameters_of(function)
+        }
+        found = function(**given)
+        if not isinstance(found, DataFrame):
+            raise InvalidArgument(
+                f"python: {self._called} returned {type(found).__name__}; it must return a "
+                f"DataFrame"
+            )
+        return found
+
+    def parameters(self, folder: Path) -> list[str]:
+        """The sources its Python function reads. A function that is named is not loaded for it:
+        what stands around it may need a session."""
+        if callable(self.python):
+            names = parameters_of(self.python)
+        else:
+            names = written_parameters(self.python, folder)
+        return [name for name in names if name != SESSION]
+
+    def function(self, folder: Path) -> Callable[..., Any]:
+        """The step's Python function, loaded so that it and the modules beside it reach Spark's
+        processes. Raises ``InvalidArgument`` if its file fails to load."""
+        found = self._loaded(folder)
+        _travels(found, folder)
+        return found
+
+    @property
+    def _called(self) -> str:
+        return self.python if isinstance(self.python, str) else self.python.__name__
+
+    def _parameters(self, sources: Mapping[str, Source], folder: Path) -> list[str]:
+        names = self.parameters(folder)
+        for name in names:
+            if name not in sources:
+                hint = nearest(name, tuple(sources)) if sources else "none is defined"
+                raise InvalidArgument(
+                    f"python: {self._called} has a parameter {name}, which is not a [[source]]: "
+                    f"{hint}"
+                )
+        return names
+
+    def _loaded(self, folder: Path) -> Callable[..., Any]:
+        if not isinstance(self.python, str):
+            return cast("Callable[..., Any]", self.python)
+        place, _, name = self.python.partition(":")
+        try:
+            return cast("Callable[..., Any]", getattr(_module(place, folder), name))
+        except Exception as error:
+            raise InvalidArgument(
+                f"python: {place} cannot be loaded: {type(error).__name__}: {error}"
+            ) from error
+
+
+def parameters_of(function: Callable[..., Any]) -> list[str]:
+    """The names a function is called with."""
+    return [
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+
+
+def used_in(sql: str, names: Iterable[str]) -> Iterable[str]:
+    """The names that occur in the SQL, outside of string literals and comments."""
+    known = {name.lower(): name for name in names}
+    found = {(quoted or plain).lower(): None for quoted, plain in _WORDS.findall(sql)}
+    return [known[word] for word in found if word in known]
+
+
+def said(text: str, sql: str) -> str:
+    """Spark's complaint about a query in one line, with the line of the query that it means."""
+    what = " ".join(_END.split(text.partition("] ")[2] or text, maxsplit=1)[0].split())
+    place = _PLACE.search(text)
+    if place is None:
+        return what
+    number = int(place[1])
+    lines = sql.splitlines()
+    shown = f": {lines[number - 1].strip()}" if 0 < number <= len(lines) else ""
+    return f"{what.rstrip('. ')}; line {number}{shown}"
+
+
+def written_parameters(called: str, folder: Path) -> list[str]:
+    """The parameters of a function, read from its source. Raises ``InvalidArgument`` if there is no
+    such file or function, or it is not Python."""
+    place, _, name = called.partition(":")
+    path = _file_of(place, folder)
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError, OSError) as error:
+        raise InvalidArgument(f"python: {path} is not Python: {error}") from error
+    defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    if name not in defined:
+        hint = nearest(name, tuple(defined)) if defined else "it defines none"
+        raise InvalidArgument(f"python: {place} has no function {name}: {hint}")
+    given = defined[name].args
+    return [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+
+
+def _file_of(place: str, folder: Path) -> Path:
+    """The file of a module, looked up beside the definition first, then among installed
+    packages."""
+    beside = folder / (place if place.endswith(".py") else f"{place.replace('.', '/')}.py")
+    if beside.is_file() or place.endswith(".py"):
+        if not beside.is_file():
+            raise InvalidArgument(f"python: there is no file {beside}")
+        return beside
+    package = beside.with_suffix("") / "__init__.py"
+    if package.is_file():
+        return package
+    try:
+        spec = importlib.util.find_spec(place)
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None or spec.origin is None:
+        raise InvalidArgument(
+            f"python: there is no module {place}; it is looked for beside the definition "
+            f"({beside}) and among what is installed"
+        )
+    return Path(spec.origin)
+
+
+def _module(place: str, folder: Path) -> ModuleType:
+    """Load a module by its name, or a file."""
+    if not place.endswith(".py"):
+        if (beside := str(folder.resolve())) not in sys.path:
+            sys.path.insert(0, beside)
+        return importlib.import_module(place)
+    path = _file_of(place, folder).resolve()
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None, "a path that ends with .py has one"
+    assert spec.loader is not None, "and what loads it"
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _travels(function: Callable[..., Any], folder: Path) -> None:
+    """Send the modules beside the definition to Spark's processes, with the code that uses them."""
+    from pyspark import cloudpickle
+
+    module = sys.modules.get(function.__module__)
+    file = getattr(module, "__file__", None)
+    if module is not None and file and Path(file).resolve().is_relative_to(folder.resolve()):
+        cast("Any", cloudpickle).register_pickle_by_value(module)

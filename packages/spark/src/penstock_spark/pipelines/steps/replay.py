@@ -1,0 +1,293 @@
+"""``kind = "replay"``: what an archive has is published again, at a pace, each event once."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from msgspec import field
+
+from penstock.client.sync.sync import Session, connect
+from penstock.tables import Table
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_core.vocabulary.names import unescaped
+from penstock_spark.pipelines.bounds import (
+    bound,
+    check_selector,
+    microseconds,
+    moment_or_ids,
+    said_time,
+)
+from penstock_spark.pipelines.sources import Source
+from penstock_spark.pipelines.step import Context, Progress, Step, Work, WorkOutcome
+from penstock_spark.replaying.archived import ROWS, Archived, Bounds
+from penstock_spark.replaying.live import LiveHistory, RealmOutlet, WallTimer
+from penstock_spark.replaying.pace import FLAT_OUT, ReplayPace, Timer
+from penstock_spark.replaying.position import PositionFile, opened
+from penstock_spark.replaying.replay import Reached, Replayed, ReplayRoute
+from penstock_spark.replaying.replay import ReplayRun as Engine
+
+_TIMES: Final = re.compile(r"\s*(?:x\s*(\d+(?:\.\d+)?)|(\d+(?:\.\d+)?)\s*x)\s*", re.IGNORECASE)
+_SPEEDS: Final = {"original": 1.0, "flat out": FLAT_OUT}
+REPORT_US: Final = 500_000
+"""Microseconds between two reports of progress, at least."""
+
+
+class ReplayStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Publishes what archives have, in the order of time; goes on where it was stopped."""
+
+    kind: ClassVar[str] = "replay"
+
+    archive: str | dict[str, str] = ""
+    """The archive of a channel: a path relative to the definition's file, or a URI, whose last
+    part names the channel; for several, or where it does not, a table of ``channel = "path"``."""
+
+    live: bool | tuple[str, ...] = False
+    """Go on with what the channels themselves have behind the end of their archives; without
+    ``archive``, the channels."""
+
+    first: Any = field(name="from", default=None)
+    """The first event: an id, a time, or a table of ``channel = id``."""
+
+    until: Any = None
+    """The first event that is not replayed any more, given in the same way."""
+
+    selector: str = ""
+    """Only events that match."""
+
+    speed: str | float = "original"
+    """``"original"``, a number of times as fast (``10``, ``"10x"``, ``0.5``), or ``"flat out"``."""
+
+    channel: str = ""
+    """The channel that all events go to. Empty: each channel goes to one of its own name."""
+
+    prefix: str = ""
+    """Put in front of the channels' names."""
+
+    replay_of: bool = False
+    """Whether events get a property ``replay_of`` with the channel, id and time they had."""
+
+    def __post_init__(self) -> None:
+        if not self.archive and not isinstance(self.live, tuple):
+            raise InvalidArgument(
+                'archive is missing; give the path of an archive such as "lake/flights", or '
+                'name channels to replay from the realm itself: live = ["flights"]'
+            )
+        if self.channel and self.prefix:
+            raise InvalidArgument("channel and prefix are both given; give only one of them")
+        speed_of(self.speed)
+        moment_or_ids("from", self.first)
+        moment_or_ids("until", self.until)
+        for key, value in (("from", self.first), ("until", self.until)):
+            for name in value if isinstance(value, dict) else ():
+                if name not in self.channels:
+                    raise InvalidArgument(
+                        f"{key} names {name}, which is not replayed; there are "
+                        f"{', '.join(self.channels)}"
+                    )
+        check_selector(self.selector)
+        if not (self.channel or self.prefix) and self.live:
+            raise InvalidArgument(
+                "live would replay a channel into itself; give another channel, or a prefix"
+            )
+
+    @property
+    def archives(self) -> Mapping[str, str]:
+        """Path of the archive by channel."""
+        if isinstance(self.archive, dict):
+            return self.archive
+        return {channel_of(self.archive): self.archive} if self.archive else {}
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """The replayed channels by name of their source."""
+        live = self.live if isinstance(self.live, tuple) else ()
+        return tuple(sorted({*self.archives, *live}))
+
+    @property
+    def targets(self) -> Mapping[str, str]:
+        """The target of each replayed channel."""
+        return {name: self.channel or f"{self.prefix}{name}" for name in self.channels}
+
+    def reads(self, sources: Mapping[str, Source]) -> tuple[str, ...]:
+        tables = [f"table {path}" for path in self.archives.values()]
+        return (*tables, *(f"channel {name}" for name in self.channels if self.is_live(name)))
+
+    def writes(self) -> tuple[str, ...]:
+        return tuple(f"channel {name}" for name in sorted(set(self.targets.values())))
+
+    def is_live(self, channel: str) -> bool:
+        """Whether what the channel itself has is replayed, too."""
+        return channel in self.live if isinstance(self.live, tuple) else self.live
+
+    def check(self, sources: Mapping[str, Source], folder: Path) -> None:
+        """Nothing: the rest can only be checked with the archive and the realm."""
+
+    def plan(self, context: Context) -> Work:
+        """The work: it ends when nothing is left, or is stopped and goes on with the next run."""
+        return partial(replay, self, context)
+
+
+def replay(step: ReplayStep, context: Context) -> WorkOutcome:
+    """Replay what is not replayed yet. Raises ``NameDoesNotExist`` for an archive or channel,
+    ``InvalidArgument`` for a table that is not an archive, ``IllegalState``."""
+    place = PositionFile(context.checkpoint)
+    begun_with = identity(step)
+    with connect(context.url) as session:
+        for target in sorted(set(step.targets.values())):
+            session.channels.get(target)  # raises early if something is missing
+        rows = max(1_024, ROWS // len(step.channels))
+        histories = [
+            history_of(step, name, context, session=session, rows=rows) for name in step.channels
+        ]
+        position = opened(place, begun_with)
+        total = _count(histories, position.next_ids)
+        timer = WallTimer(context.stopping)
+        engine = Engine(
+            histories,
+            ReplayRoute(step.targets, step.replay_of),
+            RealmOutlet(session),
+            place=place,
+            pace=ReplayPace(speed_of(step.speed)),
+            timer=timer,
+            replays=begun_with,
+            report=Reporting(step.name, context, timer, total=total).said,
+        )
+        done = engine.run()
+    return outcome(step, done)
+
+
+def history_of(
+    step: ReplayStep, name: str, context: Context, session: Session, rows: int
+) -> Archived | LiveHistory:
+    """The history of a channel: its archive, the channel itself, or first one and then the
+    other."""
+    bounds = bounds_of(step, name)
+    archived = None
+    path = step.archives.get(name)
+    if path is not None:
+        dataset = Table.found(context.located(path)).dataset()
+        archived = Archived(name, dataset, bounds, selector=step.selector, rows=rows)
+    if archived is not None and not step.is_live(name):
+        return archived
+    return LiveHistory(session.channels.get(name), bounds, step.selector, before=archived)
+
+
+def bounds_of(step: ReplayStep, channel: str) -> Bounds:
+    """The bounds of the events of a channel that are replayed."""
+    first, end = bound(step.first, channel), bound(step.until, channel)
+    return Bounds(
+        first if isinstance(first, int) else 0,
+        end if isinstance(end, int) else None,
+        microseconds(first) if isinstance(first, datetime) else None,
+        until_us=microseconds(end) if isinstance(end, datetime) else None,
+    )
+
+
+def identity(step: ReplayStep) -> dict[str, str]:
+    """The settings that identify a replay. A position means nothing to a replay with others; only
+    the pace may change."""
+    return {
+        "archive": ", ".join(f"{name} = {path}" for name, path in sorted(step.archives.items())),
+        "from": str(step.first or ""),
+        "until": str(step.until or ""),
+        "selector": step.selector,
+        "channel": ", ".join(f"{name} to {to}" for name, to in sorted(step.targets.items())),
+    }
+
+
+def speed_of(given: str | float) -> float:
+    """The speed as a multiple of the original; 0 for no waits. Raises ``InvalidArgument``."""
+    speed = _SPEEDS.get(given.strip().lower()) if isinstance(given, str) else float(given)
+    if speed is None and (times := _TIMES.fullmatch(str(given))) is not None:
+        speed = float(times[1] or times[2])
+        speed = speed or None
+    elif not isinstance(given, str) and not (speed and speed > 0 and math.isfinite(speed)):
+        speed = None
+    if speed is None:
+        raise InvalidArgument(
+            f'speed is {given!r}; it is "original", a number of times as fast such as 10 or '
+            '"10x", or "flat out"'
+        )
+    return speed
+
+
+def channel_of(path: str) -> str:
+    """The channel a path names, as the step ``archive`` writes names of folders."""
+    return unescaped(path.rstrip("/").rpartition("/")[2], "~")
+
+
+def _count(histories: list[Archived | LiveHistory], next_ids: Mapping[str, int]) -> int | None:
+    """Number of events that are left; None if only reading can tell."""
+    total = 0
+    for history in histories:
+        left = history.count(next_ids.get(history.channel, 0))
+        if left is None:
+            return None
+        total += left
+    return total
+
+
+class Reporting:
+    """Reports the progress of a replay, at limited intervals."""
+
+    def __init__(self, step: str, context: Context, timer: Timer, total: int | None) -> None:
+        self._step = step
+        self._context = context
+        self._timer = timer
+        self._total = total
+        self._at_us = timer.now_us()
+        self._events = 0
+        self._rate = 0.0
+
+    def said(self, reached: Reached) -> None:
+        """Called after each portion."""
+        now_us = self._timer.now_us()
+        since_us = now_us - self._at_us
+        is_last = reached.events == self._total
+        if since_us < REPORT_US and not reached.is_refused and not is_last:
+            return
+        if since_us > 0:
+            self._rate = (reached.events - self._events) * 1e6 / since_us
+        self._at_us, self._events = now_us, reached.events
+        self._context.report(
+            Progress(
+                step=self._step,
+                rows=reached.events,
+                rows_out=reached.events,
+                rows_per_s=self._rate,
+                rows_out_per_s=self._rate,
+                lag_ms=reached.late_us // 1_000,
+                total=self._total,
+                text=reached.is_refused or f"at {said_time(reached.original_us)}",
+            )
+        )
+
+
+def outcome(step: ReplayStep, done: Replayed) -> WorkOutcome:
+    """The result of a run, in one line."""
+    targets = sorted(set(step.targets.values()))
+    where = targets[0] if len(targets) == 1 else f"{len(targets)} channels"
+    text = f"{done.events:,} events replayed to {where}"
+    if done.total != done.events:
+        text += f", {done.total:,} in all runs"
+    if not done.is_complete:
+        text += "; the next run goes on from there"
+    if done.late_max_us >= 1_000_000:
+        text += f"; at most {done.late_max_us / 1e6:,.1f} s late"
+    return WorkOutcome(
+        text=text,
+        rows=done.events,
+        facts={
+            "events": done.events,
+            "events_of_all_runs": done.total,
+            "is_complete": done.is_complete,
+            "late_max_ms": done.late_max_us // 1_000,
+            "channels": targets,
+        },
+    )

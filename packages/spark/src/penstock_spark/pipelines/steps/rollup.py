@@ -1,0 +1,357 @@
+"""The step that sums up windows of time: final rows when they close, or running values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
+
+import msgspec
+
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_spark.options import nearest
+from penstock_spark.pipelines.expressions import calls, judged_by_spark, words_of
+from penstock_spark.pipelines.keyed import KeyedTarget, check_keyed
+from penstock_spark.pipelines.sources import Source
+from penstock_spark.pipelines.states import widened
+from penstock_spark.pipelines.step import (
+    ChannelTarget,
+    Context,
+    Flow,
+    StreamStep,
+    TableTarget,
+    channel_target,
+    named_targets,
+    table_target,
+)
+from penstock_spark.pipelines.windows import close_windows, duration
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+START: Final = "window_start"
+END: Final = "window_end"
+
+AGGREGATES: Final = frozenset(
+    [
+        "any",
+        "bool_and",
+        "bool_or",
+        "every",
+        "some",
+        "count",
+        "count_if",
+        "sum",
+        "try_sum",
+        "avg",
+        "try_avg",
+        "mean",
+        "min",
+        "max",
+        "min_by",
+        "max_by",
+        "mode",
+        "median",
+        "percentile",
+        "percentile_approx",
+        "approx_percentile",
+        "approx_count_distinct",
+        "collect_list",
+        "collect_set",
+        "listagg",
+        "string_agg",
+        "std",
+        "stddev",
+        "stddev_pop",
+        "stddev_samp",
+        "variance",
+        "var_pop",
+        "var_samp",
+        "corr",
+        "covar_pop",
+        "covar_samp",
+        "kurtosis",
+        "skewness",
+        "regr_slope",
+        "bit_and",
+        "bit_or",
+        "bit_xor",
+    ]
+)
+"""The aggregate functions; an aggregate expression has to contain one of them."""
+
+_REFUSED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("first", "first_value", "any_value"),
+        "which row is first differs from run to run: min_by(value, event_id) is the first by id",
+    ),
+    **dict.fromkeys(
+        ("last", "last_value"),
+        "which row is last differs from run to run: max_by(value, event_id) is the last by id",
+    ),
+    "distinct": "a stream counts distinct values by approx_count_distinct(value), or exactly, "
+    "with all of them kept, by size(collect_set(value))",
+    "over": "a window function ranks rows that a stream does not have yet",
+    **dict.fromkeys(
+        ("rand", "randn", "random", "uuid", "shuffle"),
+        "a repeated micro-batch must produce the same rows",
+    ),
+}
+
+
+class RollUpStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Aggregates of the events of each window of time and group."""
+
+    kind: ClassVar[str] = "roll-up"
+
+    source: str
+    """Name of a ``[[source]]``, a stream."""
+    aggregates: dict[str, str]
+    """Column to SQL: ``{ flights = "count(*)" }``."""
+    time: str = "published"
+    """SQL: which time of an event counts, usually a column."""
+    window: str = ""
+    """Length of the windows."""
+    slide: str = ""
+    """Interval between the beginnings of windows; empty: each begins when the one before ends."""
+    gap: str = ""
+    """Instead of ``window``: a window ends when nothing has come for so long."""
+    delay: str = ""
+    """The delay behind the newest event that an event may have; empty: the source's watermark."""
+    group_by: tuple[str, ...] | dict[str, str] = ()
+    """Columns, or column to SQL."""
+    where: str = ""
+    """SQL condition: which events count."""
+    output: Literal["append", "update"] = "append"
+    """Final rows when a window closes, or each change of its values."""
+    key: str = "key"
+    """With ``update``: a text column that identifies window and group."""
+    at_end: Literal["keep", "close"] = "keep"
+    """Fate of open windows when a run has taken all events and ends."""
+    channel: ChannelTarget | str | None = None
+    table: TableTarget | str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_windows()
+        self._check_expressions()
+        self._check_names()
+        if self.output == "update":
+            check_keyed(self.channel, self.table, "running values replace each other")
+        elif self.channel is None and self.table is None:
+            raise InvalidArgument("channel, table: none is given; give where the rows go")
+
+    def _check_windows(self) -> None:
+        if bool(self.window) == bool(self.gap):
+            has = "both are given" if self.gap else "none is given"
+            raise InvalidArgument(f"window or gap: {has}; give exactly one")
+        length = duration("window" if self.window else "gap", self.window or self.gap)
+        if self.slide and (not self.window or duration("slide", self.slide) > length):
+            raise InvalidArgument(
+                f"slide is {self.slide!r}; it applies to windows and may be at most their length"
+            )
+        if self.gap and not self.groups:
+            raise InvalidArgument("gap needs group_by, because Spark finds gaps only within groups")
+        if self.delay and self.delay.split()[0] != "0":
+            duration("delay", self.delay)
+        if self.output == "update" and (self.gap or self.at_end == "close"):
+            what = "gap" if self.gap else "at_end = 'close'"
+            raise InvalidArgument(f'{what} needs output = "append"; running values never end')
+
+    def _check_expressions(self) -> None:
+        if not self.aggregates:
+            raise InvalidArgument('aggregates is empty; give one such as { events = "count(*)" }')
+        for name, text in self.aggregates.items():
+            check_aggregate(f"aggregates.{name}", text)
+        for name, text in self.groups.items():
+            _check_single(f"group_by.{name}", text)
+        for key in ("time", "where"):
+            if text := getattr(self, key):
+                _check_single(key, text)
+
+    def _check_names(self) -> None:
+        taken = {START, END, *((self.key,) if self.output == "update" else ())}
+        if self.channel is not None:
+            taken |= {"event_id", "published"}
+        seen: set[str] = set()
+        for key, names in (("group_by", self.groups), ("aggregates", self.aggregates)):
+            for name in names:
+                if not name or name in taken or name.lower() in seen:
+                    raise InvalidArgument(
+                        f"{key} has {name!r}, which is a column of the result already; choose "
+                        f"another name"
+                    )
+                seen.add(name.lower())
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """The columns that are grouped by, to the SQL they are made of."""
+        if isinstance(self.group_by, dict):
+            return self.group_by
+        return {name: "`" + name.replace("`", "``") + "`" for name in self.group_by}
+
+    def reads(self, sources: Mapping[str, Source]) -> tuple[str, ...]:
+        return (self.source,)
+
+    def writes(self) -> tuple[str, ...]:
+        return named_targets(self.channel, self.table)
+
+    def check(self, sources: Mapping[str, Source], folder: Path) -> None:
+        from penstock_spark.pipelines.definition import known_source
+
+        source = known_source(sources, self.source)
+        if not source.is_stream:
+            raise InvalidArgument(
+                f"source is {self.source!r}, which is not a stream; windows close only in streams"
+            )
+        mark = source.watermark
+        if mark is None and not self.delay:
+            raise InvalidArgument(
+                "delay is missing; it sets how late an event may arrive, for example "
+                '"10 minutes", and so when a window closes'
+            )
+        if mark is not None and self.delay:
+            raise InvalidArgument(
+                f"delay is {self.delay!r}, but source {self.source} has a watermark; keep only one"
+            )
+        if mark is not None and mark.column != self.time:
+            raise InvalidArgument(
+                f"time is {self.time!r}, but the watermark of source {self.source} is of "
+                f"{mark.column!r}; they must be the same"
+            )
+
+    def plan(self, context: Context) -> Flow:
+        frame = windowed(context.table(self.source), self)
+        channel, table = channel_target(self.channel), table_target(self.table)
+        if self.output == "append":
+            return Flow(
+                frame=frame,
+                channel=channel,
+                table=table,
+                trigger=self.trigger,
+                poison=self.poison,
+                at_end=partial(_close, context) if self.at_end == "close" else None,
+            )
+        if table is not None:
+            table = msgspec.structs.replace(table, path=context.located(table.path))
+        return Flow(
+            frame=frame,
+            write=KeyedTarget(
+                key=(self.key,),
+                url=context.url,
+                channel=channel,
+                table=table,
+                folder=context.checkpoint,
+            ),
+            output_mode="update",
+            trigger=self.trigger,
+            poison=self.poison,
+        )
+
+
+def _close(context: Context) -> bool:
+    return close_windows(context.spark, f"{context.checkpoint}/query")
+
+
+def check_aggregate(key: str, text: str) -> None:
+    """Raises ``InvalidArgument`` for what no window can be summed up by, as far as words tell."""
+    words = words_of(key, text)
+    called = calls(words)
+    for word in (*called, *(word for word in words if word in ("distinct", "over"))):
+        if word in _REFUSED:
+            raise InvalidArgument(f"{key} is {text!r}; {_REFUSED[word]}")
+    if not AGGREGATES & set(called):
+        close = [nearest(word, tuple(sorted(AGGREGATES))) for word in called[:1]]
+        hint = close[0] if close and close[0].startswith("did") else "for example sum(value)"
+        raise InvalidArgument(f"{key} is {text!r}, which is not an aggregate: {hint}")
+
+
+def _check_single(key: str, text: str) -> None:
+    """Raise ``InvalidArgument`` unless the text is an expression over one event."""
+    found = AGGREGATES & set(calls(words_of(key, text)))
+    if found:
+        raise InvalidArgument(
+            f"{key} is {text!r}; {min(found)} summarises many events, but this expression is "
+            f"about one"
+        )
+
+
+_TIME: Final = "__time"
+_WINDOW: Final = "__window"
+
+
+def windowed(events: DataFrame, step: RollUpStep) -> DataFrame:
+    """One row for each window and group: ``window_start``, ``window_end``, the groups, the
+    aggregates, and with running values the key.
+
+    Raises ``InvalidArgument`` naming the expression that Spark refuses.
+    """
+    from pyspark.sql import functions as sf
+
+    timed, time = _with_time(widened(events), step)
+    if step.delay:
+        timed = timed.withWatermark(time, step.delay)
+    if step.where:
+        with judged_by_spark("where", step.where):
+            timed = timed.where(step.where)
+    if step.gap:
+        window = sf.session_window(time, step.gap)
+    else:
+        window = sf.window(time, step.window, step.slide or None)
+    groups = [
+        _made(timed, f"group_by.{name}", name, text=text) for name, text in step.groups.items()
+    ]
+    grouped = timed.groupBy(window.alias(_WINDOW), *groups)
+    aggregates = []
+    for name, text in step.aggregates.items():
+        with judged_by_spark(f"aggregates.{name}", text):
+            aggregates.append(sf.expr(text).alias(name))
+            grouped.agg(aggregates[-1]).schema  # noqa: B018 - Spark looks at it now
+    found = grouped.agg(*aggregates).select(
+        sf.col(f"{_WINDOW}.start").alias(START),
+        sf.col(f"{_WINDOW}.end").alias(END),
+        *_named((*step.groups, *step.aggregates)),
+    )
+    return found.withColumn(step.key, _key(step.groups)) if step.output == "update" else found
+
+
+def _with_time(events: DataFrame, step: RollUpStep) -> tuple[DataFrame, str]:
+    """The events, and their column with the time that counts."""
+    made = _made(events, "time", _TIME, text=step.time)
+    kind = events.select(made).schema[0].dataType.typeName()
+    if kind != "timestamp":
+        raise InvalidArgument(
+            f"time is {step.time!r}, of type {kind}; it must be a TIMESTAMP, for example "
+            f'time = "CAST({step.time} AS TIMESTAMP)"'
+        )
+    if step.time in events.columns:
+        return events, step.time
+    return events.withColumn(_TIME, made), _TIME
+
+
+def _made(events: DataFrame, key: str, name: str, text: str) -> Column:
+    from pyspark.sql import functions as sf
+
+    with judged_by_spark(key, text):
+        found = sf.expr(text).alias(name)
+        events.select(found).schema  # noqa: B018 - Spark looks at it now
+    return found
+
+
+def _named(names: Iterable[str]) -> list[Column]:
+    from pyspark.sql import functions as sf
+
+    return [sf.col("`" + name.replace("`", "``") + "`") for name in names]
+
+
+def _key(groups: Sequence[str] | Mapping[str, str]) -> Column:
+    """Window and group as one text: ``2013-01-01T06:00:00.000Z/EWR/UA``; a null is ``\\N``."""
+    from pyspark.sql import functions as sf
+
+    start = sf.to_utc_timestamp(START, sf.current_timezone())
+    parts = [sf.date_format(start, "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")]
+    for column in _named(groups):
+        text = sf.regexp_replace(column.cast("string"), r"([\\/])", r"\\$1")
+        parts.append(sf.coalesce(text, sf.lit(r"\N")))
+    return sf.concat_ws("/", *parts)

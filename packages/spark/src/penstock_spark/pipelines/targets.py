@@ -1,0 +1,114 @@
+"""Writing the micro-batches of a query: to a channel, a table, or both, each exactly once.
+
+Both targets remember the last micro-batch of each query they have stored, under the query's id.
+That id is in Spark's checkpoint, so whoever begins with a new checkpoint is a new writer. A
+micro-batch that Spark does again is then stored only where it is missing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_spark.errors.error_marks import driver_secret, marking, secret_options
+from penstock_spark.pipelines.batch_target import BatchTarget
+from penstock_spark.pipelines.definition import Pipeline
+from penstock_spark.pipelines.standing import QUERY
+from penstock_spark.pipelines.step import ASAP, AVAILABLE_NOW, Flow, MicroBatch
+from penstock_spark.writing.batch_content import QUERY_ID, content_of, explaining
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+COUNTED: Final = "penstock_rows"
+"""The name under which the rows that go out are counted in a query's progress."""
+READ: Final = "penstock_events"
+"""Name of the count of events read, for rows that stand for several events each; such events are
+counted on both sides."""
+
+
+class QueryTarget:
+    """The names that identify the target of a query."""
+
+    def __init__(self, pipeline: Pipeline, step: str, url: str, checkpoint: str) -> None:
+        self.located = pipeline.located
+        self.url = url
+        self.name = f"{pipeline.name}/{step}"
+        self.folder = checkpoint
+        self.checkpoint = f"{checkpoint}/{QUERY}"
+
+
+def start(flow: Flow, place: QueryTarget, *, once: bool) -> StreamingQuery:
+    """Start the query of a step. Raises what Spark raises, and ``InvalidArgument``."""
+    from pyspark.sql.utils import is_remote
+
+    _check(flow)
+    if is_remote() and not _goes_straight(flow):
+        raise InvalidArgument(
+            "under Spark Connect a step writes to one channel, in output mode append, and to no "
+            "table, because the code that stores micro-batches would run on its server"
+        )
+    writer = (
+        _counted(flow)
+        .writeStream.queryName(place.name)
+        .option("checkpointLocation", place.checkpoint)
+        .outputMode(flow.output_mode)
+        .trigger(**trigger_of(flow.trigger, once=once))
+    )
+    if _goes_straight(flow):
+        assert flow.channel is not None, "it has no other target"
+        options = {"url": place.url, **flow.channel.sink_options(), **secret_options()}
+        return writer.format("penstock").options(**options).start()
+    write = flow.write or stored(flow, place)
+
+    def each(frame: DataFrame, number: int) -> None:
+        with marking(driver_secret()):  # the JVM hands an exception of this function on as text
+            batch = MicroBatch(_app(frame), number, content_of(place.checkpoint, number))
+            with explaining(f"step {place.name}", number):
+                write(frame, batch)
+
+    return writer.foreachBatch(each).start()
+
+
+def trigger_of(text: str, *, once: bool) -> dict[str, Any]:
+    """The arguments of ``DataStreamWriter.trigger``."""
+    if once or text == AVAILABLE_NOW:
+        return {"availableNow": True}
+    return {"processingTime": "0 seconds" if text == ASAP else text}
+
+
+def stored(flow: Flow, place: QueryTarget) -> BatchTarget:
+    """Stores a micro-batch in the channel and the table of a flow."""
+    table = flow.table
+    if table is not None:
+        table = msgspec.structs.replace(table, path=place.located(table.path))
+    return BatchTarget(url=place.url, channel=flow.channel, table=table, folder=place.folder)
+
+
+def _goes_straight(flow: Flow) -> bool:
+    """Whether Spark's own way to a sink does: it saves some milliseconds a micro-batch."""
+    return flow.write is None and flow.table is None and flow.output_mode == "append"
+
+
+def _counted(flow: Flow) -> DataFrame:
+    from pyspark.sql import functions
+
+    name = READ if flow.events else COUNTED
+    return flow.frame.observe(name, functions.expr(flow.events or "count(1)").alias("rows"))
+
+
+def _app(frame: DataFrame) -> str:
+    """The id of the query whose micro-batch it is."""
+    found = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    assert found, "Spark names the query for each of its micro-batches"
+    return str(found)
+
+
+def _check(flow: Flow) -> None:
+    if not flow.frame.isStreaming:
+        raise InvalidArgument("its sql reads no stream; read a channel or queue in it")
+    if flow.write is None and flow.channel is None and flow.table is None:
+        raise InvalidArgument("it has no target")

@@ -1,0 +1,138 @@
+"""Windows of time: their length, and closing those that are open when no events follow.
+
+A window's final row comes when the watermark has passed its end, and the watermark follows the
+events. After the last event nothing moves it any more. So :func:`close_windows` writes one more
+micro-batch into the query's own log, without events and with a watermark behind the last open
+window; the query runs it like any other, once, with its own number.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from pyarrow import fs
+
+from penstock_core.vocabulary.errors import Corrupt, IllegalState, InvalidArgument
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_DURATION: Final = re.compile(r"\s*(\d+)\s*(millisecond|second|minute|hour|day|week)s?\s*")
+_URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_LOG_VERSION: Final = "v1"
+_WATERMARK: Final = "batchWatermarkMs"
+_WINDOWS: Final = ("window", "session_window")
+"""Spark's names for the column of a window in its state: in the key, or in the value for
+sessions."""
+
+
+def duration(key: str, text: str) -> timedelta:
+    """Raises ``InvalidArgument`` that begins with ``key`` for what is no length of time."""
+    found = _DURATION.fullmatch(text)
+    if found is None or not int(found[1]):
+        raise InvalidArgument(
+            f'{key} is {text!r}; it is a time such as "10 minutes", in milliseconds, seconds, '
+            "minutes, hours, days or weeks"
+        )
+    return timedelta(**{f"{found[2]}s": int(found[1])})
+
+
+def close_windows(spark: SparkSession, query: str) -> bool:
+    """Let the next start of a query close all windows that are open in it.
+
+    ``query`` is its checkpoint, a path or URI; it must not be running. False: none is open.
+
+    Raises ``IllegalState`` when its last micro-batch has not ended, ``Corrupt`` for a checkpoint
+    this cannot read.
+    """
+    if _CheckpointLogs(query).last_done() is None:
+        return False
+    end_ms = _last_end_ms(spark, query)
+    if end_ms is None:
+        return False
+    move_watermark(query, end_ms)
+    return True
+
+
+def move_watermark(query: str, watermark_ms: int) -> None:
+    """Plan a micro-batch without events for a query that is not running, with a watermark of
+    ``watermark_ms`` since 1970 at least. Raises as :func:`close_windows`."""
+    log = _CheckpointLogs(query)
+    last = log.last_done()
+    if last is None:
+        raise IllegalState(f"{query} has done no micro-batch yet")
+    log.add(last + 1, _later(log.read(last), watermark_ms, query))
+
+
+def _last_end_ms(spark: SparkSession, query: str) -> int | None:
+    """The end of the last open window, from the state of the query; None: none is open."""
+    from pyspark.sql import functions as sf
+    from pyspark.sql.types import StructType
+
+    state = spark.read.format("statestore").load(query)
+    places = [
+        f"{side.name}.{field.name}.end"
+        for side in state.schema
+        if isinstance(side.dataType, StructType)
+        for field in side.dataType
+        if field.name in _WINDOWS
+    ]
+    if not places:
+        raise Corrupt(f"the state of {query} has no windows: {state.schema.simpleString()}")
+    end = sf.max(places[0])
+    row = state.select(sf.ceil(sf.unix_micros(end) / 1_000).alias("end_ms")).first()
+    return None if row is None or row.end_ms is None else int(row.end_ms)
+
+
+def _later(entry: str, watermark_ms: int, query: str) -> str:
+    """The log entry with the same positions and another watermark."""
+    version, _, rest = entry.partition("\n")
+    metadata, _, positions = rest.partition("\n")
+    try:
+        known: dict[str, Any] = json.loads(metadata)
+        before = int(known[_WATERMARK])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(f"the offsets of {query} are not as Spark 4.3 writes them") from error
+    if version != _LOG_VERSION:
+        raise Corrupt(f"the offsets of {query} are of version {version}, not {_LOG_VERSION}")
+    known[_WATERMARK] = max(before, watermark_ms)
+    return f"{version}\n{json.dumps(known, separators=(',', ':'))}\n{positions}"
+
+
+class _CheckpointLogs:
+    """The logs of a checkpoint, wherever it is."""
+
+    def __init__(self, query: str) -> None:
+        if _URI.match(query):
+            self._files, self._path = fs.FileSystem.from_uri(query)
+        else:
+            self._files, self._path = fs.LocalFileSystem(), query
+
+    def last_done(self) -> int | None:
+        """The last micro-batch; None: there was none yet. Raises ``IllegalState`` when it has
+        not ended."""
+        last = self._newest("offsets")
+        if last is not None and self._newest("commits") != last:
+            raise IllegalState(f"micro-batch {last} of {self._path} has not ended")
+        return last
+
+    def _newest(self, log: str) -> int | None:
+        selector = fs.FileSelector(f"{self._path}/{log}", allow_not_found=True)
+        names = [found.base_name for found in self._files.get_file_info(selector)]
+        return max((int(name) for name in names if name.isdecimal()), default=None)
+
+    def read(self, number: int) -> str:
+        with self._files.open_input_stream(f"{self._path}/offsets/{number}") as stream:
+            return bytes(stream.read()).decode()
+
+    def add(self, number: int, entry: str) -> None:
+        """The entry is there whole or not at all."""
+        target = f"{self._path}/offsets/{number}"
+        # Spark ignores files whose names are not numbers.
+        aside = f"{self._path}/offsets/.{number}.closing.tmp"
+        with self._files.open_output_stream(aside) as stream:
+            stream.write(entry.encode())
+        self._files.move(aside, target)

@@ -1,0 +1,70 @@
+"""The tables that a step has written: a step does not make one anew that was removed.
+
+A table that is gone, with a checkpoint that has read its events, would be made anew with a gap.
+The step's folder has a list of its tables, each with the query that wrote it. A new checkpoint is
+a new query, so it may begin a new table.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from penstock_core.vocabulary.errors import IllegalState
+from penstock_core.vocabulary.uris import shown
+from penstock_spark.writing.checkpoint_folder import folder_at
+
+if TYPE_CHECKING:
+    from penstock.tables import Table
+    from penstock_spark.pipelines.step import MicroBatch
+
+TABLES: Final = "tables.json"
+
+
+class WrittenTables:
+    """The list in the folder of a step; without a folder nothing is checked."""
+
+    def __init__(self, folder: str) -> None:
+        self._place = folder
+        self._folder = folder_at(folder) if folder else None
+        self._known: dict[str, str] = self._read()
+        self._checked: set[str] = set()
+
+    def check(self, table: Table, batch: MicroBatch) -> None:
+        """Raise ``IllegalState`` if the query wrote the table, which knows nothing of it."""
+        if self._folder is None or table.uri in self._checked:
+            return
+        is_known = table.last_of(batch.app) is not None
+        if not is_known and self._known.get(shown(table.uri)) == batch.app:
+            raise IllegalState(
+                f"the table at {shown(table.uri)} was removed or replaced, and the checkpoint of "
+                f"this step has read its events: a new table would begin with micro-batch "
+                f"{batch.number}, without the earlier ones. Put the table back, or remove "
+                f"{shown(self._place)}, so that the step begins anew"
+            )
+        self._checked.add(table.uri)
+        if is_known:
+            self._keep(table, batch)
+
+    def wrote(self, table: Table, batch: MicroBatch) -> None:
+        """Note that the query has written the table."""
+        if self._folder is not None:
+            self._keep(table, batch)
+
+    def _keep(self, table: Table, batch: MicroBatch) -> None:
+        name = shown(table.uri)  # the folder is not a place for secrets
+        if self._known.get(name) == batch.app:
+            return
+        assert self._folder is not None, "nothing is kept without a folder"
+        self._known[name] = batch.app
+        self._folder.write(TABLES, msgspec.json.encode(self._known))
+
+    def _read(self) -> dict[str, str]:
+        if self._folder is None:
+            return {}
+        try:
+            content = self._folder.read(TABLES)
+            return {} if content is None else msgspec.json.decode(content, type=dict[str, str])
+        except (msgspec.DecodeError, RecursionError):
+            return {}

@@ -1,0 +1,249 @@
+"""A query bound to a durable: the realm keeps its events until the query has committed them.
+
+The process that plans the query's micro-batches holds the durable alone while the query runs; tasks
+only read. A micro-batch is what the durable owes of a range of ids. The query holds these events
+from their planning until a later call proves that the micro-batch is in the checkpoint; then they
+are acknowledged. If the query ends before that, in whatever way, its process is gone, and the realm
+takes everything back as from any client (SEM D13). Spark never says that a query has ended, and
+commits late or not at all, so nothing here relies on it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+
+from penstock.client.sync.sync import Durable, DurableHold, Session
+from penstock_core.api.channels import Location
+from penstock_core.columns.events.batch import ids_of
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.vocabulary.errors import (
+    DurableInUse,
+    IllegalState,
+    InvalidArgument,
+    NameDoesNotExist,
+    PenstockError,
+)
+from penstock_core.vocabulary.stored_ids import Ids, ranges, written
+from penstock_spark.connections import ChannelLink, ask_realm
+from penstock_spark.options import SourceOptions
+from penstock_spark.reading.channels import Links, first_wanted, links_of
+from penstock_spark.reading.offsets import Positions
+from penstock_spark.reading.plan import EventRange
+
+KEEP_NO_SELECTOR: Final = ("exclusive", "priority")
+"""Types of durables without a selector of their own: their readers bring one."""
+PATIENCE_TRIES: Final = 50
+PATIENCE_PAUSE_S: Final = 0.1
+"""A query that was just killed may hold its durable for another moment: its process finds out
+when it next tells Spark something."""
+
+Owed = Mapping[str, IdSet]
+"""The ids that a durable still has to see, by channel."""
+
+
+class Binding(Protocol):
+    """The effect that a stream's positions have on the realm."""
+
+    def first(self, session: Session, link: ChannelLink) -> int:
+        """The id at which a stream without a checkpoint begins in a channel."""
+        ...
+
+    def acknowledge(self, session: Session, links: Links, committed: Positions) -> None:
+        """Acknowledge everything before these positions, which are in the checkpoint."""
+        ...
+
+    def take(self, session: Session, links: Links, spans: Mapping[str, Span]) -> Owed | None:
+        """The events of a micro-batch, now in the query's hands; None: all there are."""
+        ...
+
+    def commit(self, committed: Positions) -> None:
+        """Acknowledge as :meth:`acknowledge` does, without raising, which would end the query."""
+        ...
+
+
+def binding_of(options: SourceOptions) -> Binding:
+    """The binding of a stream. Raises ``InvalidArgument`` for options that contradict the
+    durable."""
+    return Bound(options) if options.durable else Unbound(options)
+
+
+class Unbound:
+    """The realm keeps events by its own rules alone."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def first(self, session: Session, link: ChannelLink) -> int:
+        return first_wanted(self._options, link, "latest")
+
+    def acknowledge(self, session: Session, links: Links, committed: Positions) -> None:
+        pass
+
+    def take(self, session: Session, links: Links, spans: Mapping[str, Span]) -> Owed | None:
+        return None
+
+    def commit(self, committed: Positions) -> None:
+        pass
+
+
+class _Held(Struct):
+    session: Session
+    epoch: str
+    hold: DurableHold
+    acknowledged: int = 0
+    """Everything before this id is acknowledged."""
+
+
+class Bound:
+    """A durable of the same name on each channel, held while the query runs."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        if options.starting.otherwise is not None or options.starting.named:
+            raise InvalidArgument(
+                f"durable {options.durable} decides where the stream begins, at its first "
+                f"unacknowledged event; leave out "
+                "startingOffsets and startingTimestamp, or create "
+                "a durable that starts where you want"
+            )
+        self._options = options
+        self._held: dict[str, _Held] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks hold nothing."""
+        return {**self.__dict__, "_held": {}}
+
+    def first(self, session: Session, link: ChannelLink) -> int:
+        self._hold(session, link)  # from now on nobody else takes events
+        # read first, so that events published meanwhile are outstanding, or come after
+        end = link.end
+        lowest = durable_of(self._options, link).outstanding().id_set.lowest
+        return end if lowest is None else lowest
+
+    def acknowledge(self, session: Session, links: Links, committed: Positions) -> None:
+        for name, position in committed.items():
+            link = links.get(name)
+            if link is None or link.epoch != position.epoch:
+                continue  # the planner reports it
+            mine = self._hold(session, link)
+            if mine.acknowledged < position.event_id:
+                mine.hold.ack(position.event_id - 1)
+                mine.acknowledged = position.event_id
+
+    def take(self, session: Session, links: Links, spans: Mapping[str, Span]) -> Owed | None:
+        owed = {}
+        for name, span in spans.items():
+            if span.size > 0:
+                hold = self._hold(session, links[name]).hold
+                owed[name] = hold.take(span.first, span.end - 1).id_set
+        return owed
+
+    def commit(self, committed: Positions) -> None:
+        def acknowledge(session: Session) -> None:
+            self.acknowledge(session, links_of(session, self._options), committed)
+
+        with suppress(PenstockError):  # the next call acknowledges the same position
+            ask_realm(self._options.realm, acknowledge)
+
+    def _hold(self, session: Session, link: ChannelLink) -> _Held:
+        mine = self._held.get(link.name)
+        if mine is None or mine.session is not session or mine.epoch != link.epoch:
+            hold = held(self._options, link)
+            mine = self._held[link.name] = _Held(session, link.epoch, hold)
+        return mine
+
+
+def _opened(durable: Durable, channel: str) -> DurableHold:
+    pause = threading.Event()
+    hold = durable.hold()
+    for _ in range(PATIENCE_TRIES):
+        with suppress(DurableInUse):
+            return hold.open()
+        pause.wait(PATIENCE_PAUSE_S)
+    try:
+        return hold.open()
+    except DurableInUse as error:
+        raise DurableInUse(
+            f"durable {durable.name} of channel {channel} is in use, and a query needs a durable "
+            f"for itself: stop the other query, or give this one its own durable "
+            f"({error})"
+        ) from error
+
+
+def held(options: SourceOptions, link: ChannelLink) -> DurableHold:
+    """The durable of one channel, held. Close it. Raises as :func:`durable_of`, and
+    ``DurableInUse``."""
+    return _opened(durable_of(options, link), link.name)
+
+
+def durable_of(options: SourceOptions, link: ChannelLink) -> Durable:
+    """The durable a read names, on one of its channels.
+
+    Raises ``NameDoesNotExist`` with the way to create it, ``IllegalState`` where it has another
+    selector than the read.
+    """
+    name, channel = options.durable, link.name
+    try:
+        durable = link.channel.durables.get(name)
+    except NameDoesNotExist as error:
+        raise NameDoesNotExist(
+            f"channel {channel} has no durable {name!r}; create it first, for example: "
+            f"penstock durable create {channel} {name} --type serial"
+        ) from error
+    info = durable.info()
+    if options.selector not in ("", info.selector) and info.type not in KEEP_NO_SELECTOR:
+        theirs = f"selector {info.selector!r}" if info.selector else "no selector"
+        raise IllegalState(
+            f"durable {name} of channel {channel} is {info.type} and has {theirs}, which decides "
+            f"what it keeps, but the option selector is {options.selector!r}: leave the option "
+            f"out, or create a durable with that selector"
+        )
+    return durable
+
+
+def outstanding(options: SourceOptions, links: Links, spans: Mapping[str, Span]) -> Owed | None:
+    """The events that a batch reads: those outstanding at the durable. They stay outstanding."""
+    if not options.durable:
+        return None
+    return {
+        name: durable_of(options, links[name]).outstanding(span.first, span.end - 1).id_set
+        for name, span in spans.items()
+        if span.size > 0
+    }
+
+
+# --- what tasks read ----------------------------------------------------------------------
+
+
+def located(location: Location, owed: IdSet) -> Location:
+    """The parts of a location that hold events the durable is owed."""
+    sealed = []
+    for part in location.sealed:
+        spans = owed.overlap(IdSet(part.spans)).spans
+        if spans:
+            sealed.append(msgspec.structs.replace(part, spans=spans))
+    tail = owed.overlap(IdSet(location.tail)).spans
+    return Location(tuple(sealed), tail, location.files)
+
+
+def restricted(partition: EventRange, owed: IdSet) -> EventRange:
+    """A partition that leaves out what others have settled between its events."""
+    span = partition.span
+    mine = owed.within(span)
+    if len(mine) == span.size:
+        return partition
+    return dataclasses.replace(partition, owed=written(mine))
+
+
+def mask_of(owed: Ids, batch: pa.RecordBatch) -> pa.BooleanArray:
+    """A mask of the events of a batch that the durable is owed."""
+    edges = np.array(ranges(owed), dtype=np.int64).reshape(-1)
+    return pa.array(np.searchsorted(edges, ids_of(batch), side="right") % 2 == 1)

@@ -1,0 +1,451 @@
+"""Reading channels as a Spark table, once or as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from penstock.client.sync.sync import Session
+from penstock_core.columns.protobuf import fields_of
+from penstock_core.columns.schema import compute as pc
+from penstock_core.columns.schema.ipc import schema_bytes, schema_from
+from penstock_core.columns.schema.rows import Publishers
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.errors import Damaged, IllegalState, InvalidArgument
+from penstock_spark.columns.projection import Projection, arrow_schema, extras_of
+from penstock_spark.connections import ChannelLink, ask, ask_realm
+from penstock_spark.errors.errors import tells_spark
+from penstock_spark.options import SourceOptions
+from penstock_spark.reading.binding import (
+    Owed,
+    binding_of,
+    located,
+    mask_of,
+    outstanding,
+    restricted,
+)
+from penstock_spark.reading.channels import (
+    check_not_ahead,
+    end_wanted,
+    first_wanted,
+    links_of,
+    placed,
+    spans_between,
+)
+from penstock_spark.reading.copies import Tally, copy_at
+from penstock_spark.reading.losses import check_first, check_front
+from penstock_spark.reading.offsets import Offset, Position, Positions, decode, encode
+from penstock_spark.reading.plan import EventRange, FileRows, Sizes, WireRows, partitions, rows_in
+from penstock_spark.reading.progress import PropertyGrowth, reported
+from penstock_spark.reading.sealed import Absent, CopiedFile, opened, stored_batches
+from penstock_spark.session.settling import settle_down
+
+if TYPE_CHECKING:
+    from penstock_core.columns.selectors import Selector
+
+BATCH_BYTES_MAX = 4 << 20
+"""Record batches handed to Spark are cut to about this size."""
+
+LONG_POLL_S = 1.0
+"""Seconds that a stream without new events waits for some before it reports to Spark that there are
+none."""
+
+
+@tells_spark
+class ChannelReader(DataSourceReader):
+    """The events that are stored when the query is planned."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options.either(fails_on_loss=False)
+        self._wanted = arrow_schema(schema)
+
+    def partitions(self) -> list[InputPartition]:
+        def plan(session: Session) -> list[InputPartition]:
+            links = links_of(session, self._options)
+            spans = {
+                name: Span(
+                    first_wanted(self._options, link, "earliest"), end_wanted(self._options, link)
+                )
+                for name, link in links.items()
+            }
+            owed = outstanding(self._options, links, spans)
+            return [*planned(self._options, links, spans, owed=owed, known=set(spans))]
+
+        return ask_realm(self._options.realm, plan)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return rows_of(self._options, self._wanted, partition)
+
+
+@tells_spark
+class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Channels as an endless table; a position is the id of the next event of each."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options.either(fails_on_loss=True)
+        self._wanted = arrow_schema(schema)
+        self._binding = binding_of(options)
+        self._target: dict[str, int] | None = None
+        """The end of a query that reads the events present at its start and then ends."""
+        self._reached: Positions = {}
+        """The end of the newest micro-batch."""
+        self._growth = PropertyGrowth(self._wanted, options)
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        def first(session: Session) -> Offset:
+            links = links_of(session, self._options)
+            return encode(
+                {
+                    name: Position(link.epoch, self._binding.first(session, link))
+                    for name, link in links.items()
+                }
+            )
+
+        return ask_realm(self._options.realm, first, patient=True)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(self._options.events_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        def target(session: Session) -> dict[str, int]:
+            return {name: link.end for name, link in links_of(session, self._options).items()}
+
+        self._target = ask_realm(self._options.realm, target, patient=True)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        latest = ask_realm(
+            self._options.realm,
+            lambda session: self._latest(session, start, limit),
+            patient=True,
+        )
+        self._reached = decode(latest)
+        return latest
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
+        def newest(session: Session) -> Offset:
+            links = links_of(session, self._options)
+            ends = {name: Position(link.epoch, link.end) for name, link in links.items()}
+            waiting = {
+                name: links[name].age_ms(at.event_id, now)
+                for name, at in self._reached.items()
+                if name in ends and ends[name].event_id > at.event_id
+            }
+            return reported(encode(ends), self._reached, waiting, later=self._growth.later)
+
+        now = datetime.now(UTC)
+        return ask_realm(self._options.realm, newest, patient=True)
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        def plan(session: Session) -> list[InputPartition]:
+            links = links_of(session, self._options)
+            known = decode(start)
+            spans = spans_between(self._options, links, known, end=decode(end))
+            # It was planned before, or this is the first call of a restarted query.
+            self._binding.acknowledge(session, links, known)
+            owed = self._binding.take(session, links, spans)
+            found = planned(self._options, links, spans, owed=owed, known=set(known))
+            for part in found:
+                self._growth.saw(part.channel, part.stored)
+            return [*found]
+
+        return ask_realm(self._options.realm, plan, patient=True)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return rows_of(self._options, self._wanted, partition)
+
+    def commit(self, end: Offset) -> None:
+        """The checkpoint is what counts; a durable the query is bound to may let go."""
+        self._binding.commit(decode(end))
+
+    def stop(self) -> None:
+        """Spark ends the process; nothing is held that the realm would not notice."""
+
+    def _latest(self, session: Session, start: Offset, limit: ReadLimit) -> Offset:
+        links = links_of(session, self._options)
+        known = decode(start)
+        at = placed(self._options, known, links)
+        self._binding.acknowledge(session, links, at)
+        there = {name: link.extent() for name, link in links.items()}
+        check_not_ahead(self._options, at, there)
+        if self._target is None and all(there[name].end <= at[name].event_id for name in at):
+            waiting = {links[name].store: position.event_id for name, position in at.items()}
+            if session.wait_for_events(waiting, LONG_POLL_S):
+                there = {name: link.extent() for name, link in links.items()}
+        elif self._target is not None:
+            there = {name: Span(s.first, self._target.get(name, 0)) for name, s in there.items()}
+        waiting_spans = {
+            # Events removed at the front cost no micro-batches.
+            name: Span(max(position.event_id, there[name].first), there[name].end)
+            for name, position in at.items()
+        }
+        ends = portion(waiting_spans, _events_max(limit))
+        if self._options.bytes_per_trigger is not None:
+            part = {name: Span(span.first, ends[name]) for name, span in waiting_spans.items()}
+            ends |= ends_within(links, part, self._options.bytes_per_trigger)
+        return encode(
+            {
+                name: msgspec.structs.replace(position, event_id=max(position.event_id, ends[name]))
+                for name, position in at.items()
+                # A channel without events is unknown yet: it joins with its first event.
+                if name in known or ends[name] > position.event_id
+            }
+        )
+
+
+def _events_max(limit: ReadLimit) -> int | None:
+    if isinstance(limit, ReadMaxRows):
+        return limit.max_rows
+    if isinstance(limit, ReadAllAvailable):
+        return None
+    raise InvalidArgument(f"read limit {limit}; use the option maxEventsPerTrigger")
+
+
+def ends_within(
+    links: Mapping[str, ChannelLink], spans: Mapping[str, Span], bytes_max: int
+) -> dict[str, int]:
+    """The id at which a micro-batch of about so many stored bytes ends, for each channel with
+    events."""
+    sizes = {}
+    for name, span in spans.items():
+        if span.size > 0:
+            store = links[name].store
+            location, info = store.locate(*span), store.info()
+            event_bytes = info.storage.tail_bytes + info.storage.sealed_bytes
+            if rows_in(location):
+                sizes[name] = Sizes(location, event_bytes / max(1, info.events))
+    shares = fair({name: each.total for name, each in sizes.items()}, bytes_max)
+    return {name: each.end_within(shares[name]) for name, each in sizes.items()}
+
+
+def planned(
+    options: SourceOptions,
+    links: Mapping[str, ChannelLink],
+    spans: Mapping[str, Span],
+    owed: Owed | None = None,
+    *,
+    known: Container[str],
+) -> list[EventRange]:
+    """The partitions for the events of ``spans`` that are stored now and may match, and are
+    ``owed`` to a durable where one is named. Of channels that are not ``known`` nothing can have
+    been lost. Raises ``DataLost``."""
+    locations = {
+        name: links[name].store.locate(*span, publishers=options.include_headers)
+        for name, span in spans.items()
+        if span.size > 0
+    }
+    if options.fail_on_data_loss:
+        front = {n: found for n, found in locations.items() if n in known}
+        check_front(links, spans, front, bound=bool(options.durable))
+    if owed is not None:
+        locations = {name: located(at, owed[name]) for name, at in locations.items()}
+    shares = parts_of(options.partitions_min, {n: rows_in(at) for n, at in locations.items()})
+    now_us = int(datetime.now(UTC).timestamp() * 1_000_000)
+    found: list[EventRange] = []
+    for name, location in locations.items():
+        store = links[name].store
+        stored = schema_bytes(store.columns())
+        descriptors = store.info().definition.descriptors if options.selector else b""
+        cut = partitions(
+            location,
+            parts_min=shares[name],
+            access=options.access,
+            # Summaries do not cover fields inside messages.
+            passes=_passes("" if descriptors else options.selector, now_us),
+        )
+        for parts in cut:
+            part = EventRange(
+                name,
+                parts,
+                stored,
+                epoch=links[name].epoch,
+                now_us=now_us,
+                descriptors=descriptors,
+                files=location.files,
+            )
+            found.append(part if owed is None else restricted(part, owed[name]))
+    return found
+
+
+def _passes(selector: str, now_us: int) -> Callable[[bytes], bool]:
+    if not selector:
+        return lambda summary: True
+    return partial(_compiled(selector).may_match_in, now_us=now_us)
+
+
+def _compiled(selector: str) -> Selector:
+    # Most reads have no selector, and the compiler is a tenth of what a task's process loads.
+    from penstock_core.columns.selectors import Selector
+
+    return Selector(selector)
+
+
+def rows_of(
+    options: SourceOptions, wanted: pa.Schema, partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """The events of a partition in the columns that are wanted. Runs in a task."""
+    if not isinstance(partition, EventRange):  # Spark's placeholder for no partition
+        return
+    settle_down()
+    selector = _compiled(options.selector) if options.selector else None
+    projection = Projection(
+        schema_from(partition.stored),
+        wanted,
+        extras=extras_of(options),
+        channel=partition.channel,
+        by_type=not options.choice.is_one,
+    )
+    for batch, mask, publishers in _stored(options, partition, selector):
+        found = projection.of(batch, publishers)
+        if mask is not None:
+            found = found.filter(mask)
+        yield from _cut(found)
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if not batch.num_rows:
+        return
+    rows = max(1, batch.num_rows * BATCH_BYTES_MAX // max(batch.nbytes, 1))
+    for first in range(0, batch.num_rows, rows):
+        yield batch.slice(first, rows)
+
+
+_Found = Iterator[tuple[pa.RecordBatch, pa.BooleanArray | None, Publishers]]
+
+
+def whole_batches(options: SourceOptions, partition: EventRange) -> _Found:
+    """Stored batches with everything about their events: which rows are wanted (None: all), and
+    their publishers. Runs in a task."""
+    selector = _compiled(options.selector) if options.selector else None
+    return _stored(options, partition, selector)
+
+
+def _stored(options: SourceOptions, partition: EventRange, selector: Selector | None) -> _Found:
+    """Stored batches, which of their rows are wanted (None: all), and who published them."""
+    files = options.files or partition.files
+    copy = copy_at(files) if files else None
+    with Tally(partition.channel, partition.span, copy) as tally:
+        for part in partition.parts:
+            if isinstance(part, WireRows):
+                yield from tally.tail(_from_wire(options, partition, part.span))
+                continue
+            found = opened(part, copy)
+            if isinstance(found, Absent) and options.access == "local":
+                raise InvalidArgument(
+                    f'access is "local", but {found.why}; use "auto", or run the '
+                    "tasks where the realm's data directory or, with the option files, a copy of "
+                    "it can be read"
+                )
+            if not isinstance(found, Absent) and part.publishers is not None:
+                yield from _from_file(
+                    options, partition, part, found=found, selector=selector, tally=tally
+                )
+            else:
+                why = found.why if isinstance(found, Absent) else "its publishers are too many"
+                span = Span(part.spans[0].first, part.spans[-1].end)
+                yield from tally.instead(_from_wire(options, partition, span), why)
+
+
+def _from_file(
+    options: SourceOptions,
+    partition: EventRange,
+    part: FileRows,
+    found: CopiedFile | None,
+    selector: Selector | None,
+    tally: Tally,
+) -> _Found:
+    done = part.spans[0].first
+    messages = fields_of(partition.descriptors)
+    try:
+        for batch, rows, span in stored_batches(part, found):
+            mask: Any = None if rows is None else pa.array(rows)
+            if selector is not None:
+                selected = selector.mask(batch, now_us=partition.now_us, messages=messages)
+                mask = selected if mask is None else pc.and_(mask, selected)
+            tally.read(batch, rows)
+            yield batch, mask, part.publishers or ()
+            done = span.end
+    except (Damaged, OSError) as error:
+        if options.access == "local":
+            raise
+        # Gone since it was planned, or damaged: the realm knows what is left of it.
+        first = next((max(done, span.first) for span in part.spans if span.end > done), done)
+        rest = Span(first, part.spans[-1].end)
+        yield from tally.instead(_from_wire(options, partition, rest), str(error))
+
+
+def _from_wire(options: SourceOptions, partition: EventRange, span: Span) -> _Found:
+    if not span.size:
+        return
+    where = options.where_is(partition.channel)
+    found = span.end
+    for batch in ask(
+        where, lambda link: _browse(link, options.selector, partition.epoch, span=span)
+    ):
+        rows = batch.to_arrow()
+        found = min(found, rows.column("event_id")[0].as_py())
+        mask = None if partition.owed is None else mask_of(partition.owed, rows)
+        yield rows, mask, batch.publishers
+    if options.fail_on_data_loss and found > span.first:
+        ask(where, lambda link: check_first(link, span, found, bound=bool(options.durable)))
+
+
+def _browse(link: ChannelLink, selector: str, epoch: str, span: Span) -> Any:
+    if link.epoch != epoch:
+        raise IllegalState(
+            f"channel {link.name} was deleted and created again after this was planned, or its "
+            f"ids restarted with the realm"
+        )
+    reading = link.store.browse(start=span.first, end=span.end - 1, selector=selector)
+    reading.open()
+    return _closing(reading)
+
+
+def _closing(reading: Any) -> Iterator[Any]:
+    with reading:
+        yield from reading.batches()
+
+
+# --- a micro-batch is shared fairly among channels --------------------------------------------
+
+
+def portion(waiting: Mapping[str, Span], most: int | None) -> dict[str, int]:
+    """Where a micro-batch of ``most`` events ends in each channel; None: it takes all.
+
+    Channels get the same number of events; what one has no use for, the others share.
+    """
+    sizes = {name: max(0, span.size) for name, span in waiting.items()}
+    shares = sizes if most is None else fair(sizes, most)
+    return {name: span.first + shares[name] for name, span in waiting.items()}
+
+
+def fair(wanted: Mapping[str, int], most: int) -> dict[str, int]:
+    """Divide ``most``: nobody gets more than is wanted, and nobody less than another who wants
+    more, except for the last unit."""
+    shares = {}
+    left = most
+    for number, (name, size) in enumerate(sorted(wanted.items(), key=lambda each: each[1])):
+        shares[name] = min(size, -(-left // (len(wanted) - number)))
+        left -= shares[name]
+    return shares
+
+
+def parts_of(parts_min: int | None, rows: Mapping[str, int]) -> dict[str, int | None]:
+    """How many partitions each channel is to have, by its share of the rows; None: as many as
+    its size asks for."""
+    total = sum(rows.values())
+    if parts_min is None or not total:
+        return dict.fromkeys(rows)
+    return {name: max(1, -(-parts_min * count // total)) for name, count in rows.items()}

@@ -1,0 +1,138 @@
+"""Dead events as a store has them, and as a transformation sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.client.reading.peeking import PEEK_MAX
+from penstock.client.sync.sync import Channel, Queue, Session
+from penstock_core.columns.events.batch import ids_of
+from penstock_core.columns.events.origin import bounded_ttl
+from penstock_core.columns.schema.layout import FIELDS, HEADERS, STAMPED
+from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.vocabulary.errors import NameDoesNotExist
+
+VIEW_COLUMNS: Final[dict[str, pa.DataType]] = {
+    **STAMPED,
+    "tag": FIELDS["tag"].type,
+    "data": FIELDS["data"].type,
+    "ttl": FIELDS["ttl"].type,
+    "priority": FIELDS["priority"].type,
+    "persistent": FIELDS["persistent"].type,
+    "headers": pa.struct(list(HEADERS.items())),
+    "origin": FIELDS["origin"].type,
+}
+"""The columns of every dead event; its properties follow, one column each."""
+SAID: Final = ("outcome", "channel")
+"""Columns of a transformation that direct the redrive and are not properties."""
+
+
+class ChannelOfDead:
+    """A channel with dead events."""
+
+    def __init__(self, channel: Channel, selector: str = "") -> None:
+        self.name = channel.name
+        self.store: Channel | Queue = channel
+        self._channel = channel
+        self._selector = selector
+
+    def read(self, first_id: int, count: int) -> pa.RecordBatch | None:
+        batches: list[pa.RecordBatch] = []
+        with self._channel.browse(start=first_id, selector=self._selector) as events:
+            rows = 0
+            while rows < count and (batch := events.next_batch()) is not None:
+                batches.append(batch.to_arrow())
+                rows += len(batch)
+        return united(batches, count)
+
+
+class QueueOfDead:
+    """A queue with dead events, those that are in no reader's hands."""
+
+    def __init__(self, queue: Queue, selector: str = "") -> None:
+        self.name = queue.name
+        self.store: Channel | Queue = queue
+        self._queue = queue
+        self._selector = selector
+
+    def read(self, first_id: int, count: int) -> pa.RecordBatch | None:
+        selector = f"event_id >= {first_id}"
+        if self._selector:
+            selector += f" AND ({self._selector})"
+        peeked = self._queue.peek(min(count, PEEK_MAX), selector=selector)
+        return united([batch.to_arrow() for batch in peeked.batches], count)
+
+
+def dead_store(session: Session, name: str, selector: str = "") -> ChannelOfDead | QueueOfDead:
+    """The channel or the queue of this name. Raises ``NameDoesNotExist``."""
+    try:
+        return ChannelOfDead(session.channels.get(name), selector)
+    except NameDoesNotExist:
+        pass
+    try:
+        return QueueOfDead(session.queues.get(name), selector)
+    except NameDoesNotExist:
+        raise NameDoesNotExist(f"there is no channel or queue {name} with dead events") from None
+
+
+def united(batches: Sequence[pa.RecordBatch], count: int) -> pa.RecordBatch | None:
+    """One stored batch from several, with at most ``count`` rows."""
+    filled = [batch for batch in batches if batch.num_rows]
+    if not filled:
+        return None
+    schema = ChannelSchema.empty()
+    for batch in filled:
+        schema = schema.grown(batch.schema)
+    whole: pa.RecordBatch = pa.concat_batches([schema.conform(batch) for batch in filled])
+    return whole.slice(0, count)
+
+
+def seen(batch: pa.RecordBatch) -> pa.Table:
+    """Dead events as a transformation sees them: flat, each with its own time to live again.
+
+    What does not fit columns is not seen, and stays with the event.
+    """
+    columns: dict[str, pa.Array] = {}
+    for name, kind in VIEW_COLUMNS.items():
+        index = batch.schema.get_field_index(name)
+        array = batch.column(index) if index >= 0 else pa.nulls(batch.num_rows, kind)
+        columns[name] = _headers(array) if name == "headers" else array
+    ttl = pc.coalesce(pc.struct_field(columns["origin"], "ttl"), columns["ttl"])
+    columns["ttl"] = bounded_ttl(ttl)
+    columns["data"] = pc.fill_null(columns["data"], b"")
+    index = batch.schema.get_field_index("properties")
+    if index >= 0:
+        struct = batch.column(index)
+        for field, array in zip(struct.type, struct.flatten(), strict=True):
+            is_taken = field.name in columns or field.name in SAID
+            name = f"properties.{field.name}" if is_taken else field.name
+            columns[name] = _typed(array)
+    return pa.table(columns)
+
+
+def rows_by_id(batch: pa.RecordBatch, ids: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The row of each id in the batch; -1 for ids that are not in it."""
+    known = ids_of(batch)
+    wanted = np.asarray(ids.to_numpy(zero_copy_only=False), dtype=np.int64)
+    rows = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    return np.where(known[rows] == wanted, rows, -1).astype(np.int64)
+
+
+def _headers(array: pa.Array) -> pa.StructArray:
+    """The headers, with all fields that exist."""
+    known = {}
+    if pa.types.is_struct(array.type):
+        known = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
+    children = [known.get(name, pa.nulls(len(array), kind)) for name, kind in HEADERS.items()]
+    fields = [pa.field(name, kind) for name, kind in HEADERS.items()]
+    return pa.StructArray.from_arrays(children, fields=fields)
+
+
+def _typed(array: pa.Array) -> pa.Array:
+    """A property with a type: one that has only ever been null has none, but Spark wants one."""
+    return array.cast(pa.string()) if pa.types.is_null(array.type) else array

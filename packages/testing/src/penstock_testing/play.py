@@ -1,0 +1,184 @@
+"""Drives one channel by hand, without a loop or a store, on a clock that moves when told."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Hashable
+
+from penstock_core.channel.channel import ChannelMachine
+from penstock_core.channel.state import RealmRules
+from penstock_core.ids.id_lists import ids_in, listed
+from penstock_core.ids.ids import IdSet, Span, Spans
+from penstock_core.messages.delivery import AssignLanes
+from penstock_core.messages.kinds import Command
+from penstock_core.messages.publishing import Publish
+from penstock_core.messages.retention import EndRelay, Removed, Replaced, Sweep
+from penstock_core.messages.snapshots import Restored
+from penstock_core.messages.unions import StoredFact
+from penstock_core.vocabulary.causes import Cause
+from penstock_core.vocabulary.digest import Digest
+from penstock_core.vocabulary.effects import Deliver, Effect, FindLanes, ReportEnd
+
+
+class Play:
+    """A channel, and the facts it recorded in the order in which a shard would store them."""
+
+    def __init__(self, channel: ChannelMachine, *, now_us: int = 1_700_000_000_000_000) -> None:
+        self.channel = channel
+        self.now_us = now_us
+        self.definition = channel.state.definition
+        """The definition with which the channel was created."""
+        self.recorded: list[StoredFact] = []
+        """The facts that a restart would find."""
+        self.removed: list[Removed] = []
+        """All removals in order, including those that are not recorded."""
+        self.lane_of: Callable[[int], Hashable] = lambda event_id: None
+        """The lane of an event, by its id, for durables that keep order per lane (SEM D11)."""
+        self.answer: Span | int | None = None
+        """The answer to the last command."""
+
+    @property
+    def rules(self) -> RealmRules:
+        return self.channel.state.rules
+
+    def wait(self, ms: int) -> None:
+        """Let time pass."""
+        self.now_us += ms * 1_000
+
+    def do(self, command: Command) -> list[Effect]:
+        """Execute ``command`` as a group of its own: sweep, decide, apply, attend, sweep, recall,
+        offer.
+
+        Raises ``Refused``; what was swept before stays swept.
+        """
+        self.sweep()
+        self.answer = self._decide(command)
+        self.sweep()
+        return [*self.channel.recalls(), *self.offers()]
+
+    def step(self, command: Command) -> None:
+        """Execute ``command`` as one of a group: nothing is offered before the group is stored."""
+        self.sweep()
+        self.answer = self._decide(command)
+
+    def sweep(self) -> None:
+        """Remove what is due, as a shard does before and after each group; events that move to a
+        dead event store in one step."""
+        if self.channel.needs_sweep(self.now_us):
+            self._decide(Sweep())
+
+    def offers(self) -> list[Effect]:
+        """All effects that are due, round after round until there are none. Relayed and passing
+        events are gone then. While expired events still have to move there are none (SEM T1)."""
+        effects: list[Effect] = []
+        state = self.channel.state
+        while self.channel.has_offers and not state.overdue:
+            for effect in self.channel.offer(now_us=self.now_us):
+                if isinstance(effect, FindLanes):
+                    self._find_lanes(effect)
+                else:
+                    effects.append(effect)
+        if (state.relayed or state.passing or state.leaving) and not state.overdue:
+            self._decide(EndRelay())
+        return effects
+
+    def _find_lanes(self, wanted: FindLanes) -> None:
+        lanes: dict[Hashable, list[int]] = {}
+        for event_id in events(wanted.spans):
+            lanes.setdefault(self.lane_of(event_id), []).append(event_id)
+        ids: list[int] = []
+        ends = []
+        for lane in lanes.values():
+            ids += lane
+            ends.append(len(ids))
+        through = wanted.spans[-1].end
+        command = AssignLanes(wanted.durable, through, list(lanes), ends=ends, ids=array("q", ids))
+        self.channel.attend(command, self.now_us)
+
+    def restart(self) -> None:
+        """Restart: a new channel from the recorded facts, so that everything else is lost."""
+        self._rebuild()
+
+    def restart_from_snapshot(self) -> None:
+        """Restart from a snapshot taken now; later facts are replayed after it."""
+        snapshot = self.channel.snapshot()
+        assert isinstance(snapshot, Restored), "a snapshot is one fact"
+        self.recorded = [snapshot, *self.channel.kept_places()]
+        self._rebuild()
+
+    def snapshot(self) -> None:
+        """Replace all facts so far by a snapshot, and continue."""
+        self.recorded = [self.channel.snapshot(), *self.channel.kept_places()]
+
+    def close(self) -> None:
+        """Close in order, and start again."""
+        for fact in self.channel.closing():
+            self.recorded.append(fact)
+            self.channel.apply(fact)
+        self._rebuild()
+
+    def _decide(self, command: Command) -> Span | int | None:
+        decided = self.channel.decide(command, self.now_us)
+        for fact in decided.facts:
+            recorded = self.channel.recorded(fact)
+            if recorded is not None:
+                self.recorded.append(recorded)
+            if isinstance(fact, Removed) and fact.cause is Cause.RELAYED:
+                if passed := self.channel.state.relayed.overlap(IdSet(fact.spans)):
+                    self.removed.append(Removed(passed.spans, fact.cause))
+            elif isinstance(fact, Removed):
+                self.removed.append(fact)
+            elif isinstance(fact, Replaced):
+                self.removed.append(Removed(ids_in(fact.ids).spans, Cause.REPLACED))
+            self.channel.apply(fact)
+        if not decided.is_retry:
+            self.channel.attend(command, self.now_us)
+        return decided.answer
+
+    def _rebuild(self) -> None:
+        self.channel = ChannelMachine(self.channel.state.name, self.definition, self.rules)
+        for fact in self.recorded:
+            self.channel.apply(fact)
+        self.channel.recovered()
+
+
+def publish(count: int = 1, *, superseded: Spans = (), **more: object) -> Publish:
+    """A publish of ``count`` small events; ``more`` are fields of its digest."""
+    replaced = listed(IdSet(superseded)) if superseded else b""
+    digest = Digest(count=count, size=100 * count, largest=100, superseded=replaced, **more)  # type: ignore[arg-type]  # named by the caller
+    return Publish(digest)
+
+
+def span(first: int, last: int | None = None) -> Span:
+    """The span of the ids ``first`` to ``last``, both inclusive."""
+    return Span(first, (first if last is None else last) + 1)
+
+
+def events(spans: Spans) -> list[int]:
+    """The ids of ``spans``, one by one."""
+    return [event_id for part in spans for event_id in range(*part)]
+
+
+def delivered(effects: list[Effect]) -> dict[int, list[int]]:
+    """The ids delivered to each subscription, in order."""
+    found: dict[int, list[int]] = {}
+    for effect in effects:
+        if isinstance(effect, Deliver):
+            found.setdefault(effect.subscription, []).extend(events(effect.spans))
+    return found
+
+
+def redelivered(effects: list[Effect]) -> dict[int, int]:
+    """The redelivery counts of events that were delivered again, by id."""
+    return {
+        event_id: count
+        for effect in effects
+        if isinstance(effect, Deliver)
+        for count, spans in effect.redeliveries
+        for event_id in IdSet(spans)
+    }
+
+
+def finished(effects: list[Effect]) -> list[int]:
+    """The subscriptions whose browse has ended, or whose demand is met."""
+    return [effect.subscription for effect in effects if isinstance(effect, ReportEnd)]

@@ -1,0 +1,282 @@
+"""An embedded realm on virtual time, for tests of programs that use one."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import os
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
+
+from penstock.client.connection.arguments import Duration, wait_s
+from penstock.client.connection.connection import RealmConnection
+from penstock.client.connection.terms import SessionTerms
+from penstock.client.handles.opening import Opening
+from penstock.client.handles.session import Session
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
+from penstock_server.bootstrap import open_realm
+from penstock_server.bootstrap.embedded_realm import Realm, embedded_url
+from penstock_server.runtime.realm import RunningRealm
+from penstock_testing.virtual_loop import IS_UPKEEP, PATIENCE_S, LeapingLoop, LeapingThread
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LONGEST_S: Final = 100 * PATIENCE_S
+"""The clock is moved by so much at most."""
+STORY_S: Final = 10 * PATIENCE_S
+"""An asynchronous test that takes longer, in virtual time, waits for something that never comes."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SETTINGS: Final = {
+    # A sweep is done in each leap, however short it is.
+    "storage__sweep_interval_ms": 1,
+    # AMQP cannot say more: 2**32 ms are 49 days.
+    "listen__idle_timeout_s": 4_000_000.0,
+}
+_PING_AFTER_S: Final = 2_000_000.0
+
+
+class _PatientTerms(SessionTerms):
+    """Terms of a session in this process, which is always told when its connection ends. It keeps a
+    silent connection, and pings before the realm would end it."""
+
+    ping_after_s = _PING_AFTER_S
+
+    def is_silent(self, silent_s: float) -> bool:
+        return False
+
+
+class VirtualRealm(Realm):
+    """A realm embedded in this process whose clock only a test moves::
+
+        with VirtualRealm() as realm, realm.connect() as session:
+            orders = session.channels.create("orders", ttl=86_400_000)
+            orders.publish(b"unpaid")
+            realm.advance(hours=25)
+            assert not list(orders.browse())
+
+    It runs the server's code. Its clock moves only in :meth:`advance`, in :meth:`run`, and while a
+    call of its sessions waits: ``queue.pop(timeout=60)`` takes a minute of virtual time, and no
+    real time. Only calls of the thread that made the realm move it. It stands still while a handler
+    of a subscription, or a function in ``asyncio.to_thread``, computes.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        start: datetime | None = None,
+        **settings: Any,
+    ) -> None:
+        """``start`` is what the clock shows first, by default the time of the machine; it needs a
+        time zone. ``settings`` as for ``penstock.Realm``.
+
+        Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``, ``StorageFailed``.
+        """
+        start = start or datetime.now(UTC)
+        if start.tzinfo is None:
+            raise InvalidArgument(
+                f"start is {start!r}, which has no time zone; give one, such as "
+                "datetime(2026, 5, 4, 12, tzinfo=UTC)"
+            )
+        self._start_us = (start - _EPOCH) // timedelta(microseconds=1)
+        super().__init__(directory, **_SETTINGS | settings)
+
+    # --- time ----------------------------------------------------------------------------
+
+    @property
+    def now(self) -> datetime:
+        """What the clock of the realm shows, in UTC."""
+        return _EPOCH + timedelta(microseconds=self._clock.now_us())
+
+    def advance(
+        self,
+        duration: Duration | None = None,
+        *,
+        days: float = 0.0,
+        hours: float = 0.0,
+        minutes: float = 0.0,
+        seconds: float = 0.0,
+    ) -> None:
+        """Move the clock: ``advance(hours=25)``, ``advance("25h")``, ``advance(timedelta(...))``.
+
+        Whatever becomes due on the way is done at its time: expiry, redelivery, schedules,
+        timeouts. On return all of it is done.
+        Raises ``InvalidArgument``, and ``IllegalState`` if the realm is closed, within :meth:`run`,
+        and in other threads than the one that made the realm.
+        """
+        __tracebackhide__ = True
+        by_s = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds).total_seconds()
+        if duration is not None:
+            by_s += (
+                wait_s(duration, "duration") if isinstance(duration, str) else _seconds(duration)
+            )
+        elif not by_s:
+            raise InvalidArgument(
+                'advance needs a duration, such as advance(hours=25) or advance("25h")'
+            )
+        self._move(by_s)
+
+    def advance_to(self, moment: datetime) -> None:
+        """Move the clock to a moment, which has a time zone, as :meth:`advance` does."""
+        __tracebackhide__ = True
+        if moment.tzinfo is None:
+            raise InvalidArgument(f"moment is {moment!r}, which has no time zone; give one")
+        self._move((moment - self.now).total_seconds())
+
+    def _move(self, by_s: float) -> None:
+        __tracebackhide__ = True
+        self._check_usable("advance")
+        if not 0 <= by_s <= LONGEST_S:
+            raise InvalidArgument(
+                f"the clock cannot be moved by {by_s:g} s; virtual time never goes backwards, and "
+                f"{LONGEST_S:.0f} s are the most in one step"
+            )
+        self._thread.call(self._moved(by_s), patience_s=None)
+
+    async def _moved(self, by_s: float) -> None:
+        await asyncio.sleep(by_s)
+        await self._clock.settled()
+
+    # --- asynchronous tests --------------------------------------------------------------
+
+    def run(
+        self, story: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an asynchronous test on the loop of the realm, and give what it returns::
+
+            async def story() -> None:
+                async with realm.aio_connect() as session:
+                    ...
+                    await asyncio.sleep(86_400)  # a day of virtual time
+
+            realm.run(story)
+
+        Each ``asyncio.sleep`` and ``asyncio.timeout`` in it is on virtual time.
+        Raises what the story raises, ``InvalidArgument`` and ``IllegalState``.
+        """
+        __tracebackhide__ = True
+        self._check_usable("run")
+        given: object = story
+        if inspect.iscoroutine(given):
+            given.close()
+        work = story(*args, **kwargs) if callable(story) else None
+        if not inspect.iscoroutine(work):
+            raise InvalidArgument(
+                f"run got {story!r}, which is not a coroutine function; give it one, and its "
+                "arguments, such as run(story, 1)"
+            )
+        outcome: T | _Raised = self._thread.call(
+            _outcome(work), patience_s=STORY_S, name=work.__qualname__
+        )
+        if isinstance(outcome, _Raised):
+            raise outcome.error
+        return outcome
+
+    def aio_connect(self, user: str = "") -> Opening:
+        """Open a session of ``penstock.aio`` with this realm, within :meth:`run`; it may do what
+        one of :meth:`connect` may."""
+        return Opening(self._opened(user))
+
+    async def _opened(self, user: str) -> Session:
+        if asyncio.get_running_loop() is not self._clock:
+            raise IllegalState(
+                "aio_connect was called outside of run, on another loop than that of the realm; "
+                "give run the coroutine function that connects"
+            )
+        return await self._session(user)
+
+    def _check_usable(self, call: str) -> None:
+        __tracebackhide__ = True
+        if self._thread.is_own_thread:
+            raise IllegalState(
+                f"{call} would block the loop it waits for; within run, "
+                "`await asyncio.sleep(seconds)` moves the clock"
+            )
+        if self._closed:
+            raise IllegalState(f"{call} needs an open realm; this one is closed")
+        if not self._thread.is_owner:
+            raise IllegalState(
+                f"{call} was called in another thread than the one that made the realm; only calls "
+                "of that thread let time pass"
+            )
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, at {self.now:%Y-%m-%d %H:%M:%S} UTC>".replace(
+            "<Realm", "<VirtualRealm"
+        )
+
+    # --- the realm -----------------------------------------------------------------------
+
+    def _new_loop(self) -> LeapingThread:
+        self._clock = LeapingLoop(self._start_us)
+        self._thread = LeapingThread(self._clock)
+        return self._thread
+
+    async def _open(self) -> RunningRealm:
+        realm = await open_realm(self._directory, self._settings, clock=self._clock)
+        self._clock.next_due_us = partial(_next_due_us, realm, self._clock)
+        return realm
+
+    async def _stop(self) -> None:
+        """Stop, in whichever thread: connections that end wait for timers."""
+        with self._clock.time_passes():
+            await super()._stop()
+
+    def _start_part(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        start = super()._start_part
+
+        def start_upkeep() -> asyncio.Task[None]:
+            IS_UPKEEP.set(True)
+            return start(work, name)
+
+        return copy_context().run(start_upkeep)
+
+    def _new_connection(self, user: str) -> RealmConnection:
+        return RealmConnection(
+            embedded_url(user),
+            connector=lambda make: self._connect(make, user),
+            terms=_PatientTerms(),
+        )
+
+
+def _seconds(duration: float | timedelta) -> float:
+    if isinstance(duration, timedelta):
+        return duration.total_seconds()
+    if isinstance(duration, int | float) and not isinstance(duration, bool):
+        return float(duration) if math.isfinite(duration) else math.inf
+    raise InvalidArgument(
+        f"duration is {duration!r}; give seconds, a text such as '25h', or a timedelta"
+    )
+
+
+def _next_due_us(realm: RunningRealm, clock: LeapingLoop) -> int | None:
+    """The next moment at which time alone makes something due on a channel; what is due already has
+    its turn without it."""
+    state, now_us = realm.shard.state, clock.now_us()
+    moments = [channel.due_us for channel in state.channels.values()]
+    moments += [state.channels[number].state.ages.due_us(0) for number in state.schedules]
+    return min(
+        (moment for moment in moments if moment is not None and moment > now_us), default=None
+    )
+
+
+class _Raised(NamedTuple):
+    """An error of a story. The blocking client cuts the traceback of an error that it raises, but
+    not that of a result."""
+
+    error: BaseException
+
+
+async def _outcome(work: Coroutine[Any, Any, T]) -> T | _Raised:
+    try:
+        return await work
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:  # noqa: BLE001  it is raised to the caller
+        return _Raised(error)

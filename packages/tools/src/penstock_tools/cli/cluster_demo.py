@@ -1,0 +1,155 @@
+"""``penstock cluster demo``: a cluster on this machine, on a screen or as lines."""
+
+from __future__ import annotations
+
+import os
+import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from penstock_core.printable import plain
+from penstock_server.cli.shared.output import note, write
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+    from penstock_tools.demo.actions import Action
+    from penstock_tools.demo.screen import Chooser, Picture
+
+FOUND: Final = 1
+"""Exit status when something is wrong."""
+_SCREEN_S: Final = 0.25
+_LINE_S: Final = 1.0
+_KEYS_MAX: Final = 64
+"""Keys that are read at a time."""
+
+
+def register(commands: typer.Typer) -> None:
+    commands.command("demo")(demo)
+
+
+def demo(
+    seconds: Annotated[
+        float | None, typer.Option(min=0.0, help="End after so many seconds of traffic.")
+    ] = None,
+    script: Annotated[
+        str,
+        typer.Option(help="What to do when, such as '5:kill owner,12:cut engine 1'."),
+    ] = "",
+) -> None:
+    """Try a cluster on this machine: three NATS servers, three nodes, and traffic over them.
+
+    All of them are processes of this machine on free loopback ports, with a temporary directory,
+    and gone when the demonstration ends. On a terminal there is a screen: k kills, f freezes and c
+    cuts off the owner, or the process that was chosen by 1 to 6; t thaws, h heals and s starts it
+    again, and q ends. What is cut off runs, and nothing gets to it or from it: to a node from the
+    engine, to a server of the engine from anybody. Elsewhere a line is printed each second. A
+    script has kill, freeze, cut, thaw, heal or start, each with `owner`, `node 1`, `engine 1`,
+    `engine leader`, or `last` for the one before. Exit status: 1 when an acknowledged event was
+    lost, came twice or was not delivered by the end.
+
+    \b
+    Examples:
+      penstock cluster demo
+      penstock cluster demo --seconds 20 --script "5:cut owner,12:heal last"
+    """
+    from penstock_tools.demo.actions import script_of
+    from penstock_tools.demo.run import run_demo
+    from penstock_tools.demo.screen import counts, deed_line
+
+    timed = script_of(script)
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    with _screen() if is_terminal else _lines() as display:
+        last = run_demo(display, timed, seconds)
+    for deed in last.deeds:
+        write(deed_line(deed))
+    write(counts(last))
+    if last.outstanding:
+        note(
+            f"{last.outstanding:,} events were acknowledged and not delivered before the end: the "
+            "cluster did not work then"
+        )
+    if last.lost or last.twice or last.outstanding:
+        raise typer.Exit(FOUND)
+
+
+class LineDisplay:
+    """A line a second, for programs and logs."""
+
+    every_s = _LINE_S
+
+    def show(self, picture: Picture) -> None:
+        from penstock_tools.demo.screen import line
+
+        write(line(picture))
+        sys.stdout.flush()
+
+    def tell(self, text: str) -> None:
+        write(text)
+        sys.stdout.flush()
+
+    def listen(self, act: Callable[[Action], None], end: Callable[[], None]) -> None:
+        """Do nothing: a plain stream of lines takes no keys."""
+
+
+class ScreenDisplay:
+    """The whole terminal, drawn anew several times a second."""
+
+    every_s = _SCREEN_S
+
+    def __init__(self, live: Live, chooser: Chooser) -> None:
+        self._live = live
+        self._chooser = chooser
+
+    def show(self, picture: Picture) -> None:
+        from penstock_tools.demo.screen import drawn
+
+        self._live.update(drawn(picture, self._chooser.chosen), refresh=True)
+
+    def tell(self, text: str) -> None:
+        from rich.text import Text
+
+        self._live.update(Text(plain(text)), refresh=True)
+
+    def listen(self, act: Callable[[Action], None], end: Callable[[], None]) -> None:
+        """Have keys chosen, done, and end the demonstration."""
+        import asyncio
+
+        def pressed() -> None:
+            for key in os.read(terminal, _KEYS_MAX).decode(errors="replace"):
+                action = self._chooser.press(key)
+                if self._chooser.is_ended:
+                    self._chooser.is_ended = False
+                    end()
+                elif action is not None:
+                    act(action)
+
+        terminal = sys.stdin.fileno()
+        asyncio.get_running_loop().add_reader(terminal, pressed)
+
+
+@contextmanager
+def _lines() -> Iterator[LineDisplay]:
+    yield LineDisplay()
+
+
+@contextmanager
+def _screen() -> Iterator[ScreenDisplay]:
+    """The terminal is as it was when the block ends."""
+    from rich.live import Live
+
+    from penstock_tools.demo.screen import Chooser
+
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    tty.setcbreak(terminal)
+    try:
+        with Live(screen=True, auto_refresh=False) as live:
+            yield ScreenDisplay(live, Chooser())
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)

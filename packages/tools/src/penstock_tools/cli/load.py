@@ -1,0 +1,241 @@
+"""``penstock load``: publishes at a fixed rate, consumes, and tells how long that takes."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import uuid
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from penstock_server.cli.shared import completing, given
+from penstock_server.cli.shared.output import (
+    ListFormat,
+    note,
+    write,
+    write_facts,
+    write_json,
+    write_table,
+)
+from penstock_server.cli.shared.progress import is_seen
+from penstock_server.cli.shared.realm import DEFAULT_URL, Url
+
+if TYPE_CHECKING:
+    from penstock_tools.cli.load_plan import LoadPlan
+    from penstock_tools.cli.load_run import LatencyLine, LoadPicture, LoadReport, LoadSetup
+
+FOUND: Final = 1
+"""Exit status when something was lost, came twice, was refused or did not come."""
+INTERRUPTED: Final = 130
+_ENDS: Final = (signal.SIGINT, signal.SIGTERM)
+_LATENCIES: Final = ("events", "p50", "p90", "p99", "p99.9", "max")
+
+
+def register(app: typer.Typer) -> None:
+    app.command("load")(load)
+
+
+def load(
+    rate: Annotated[
+        list[float] | None,
+        typer.Option(
+            min=0.001,
+            max=10_000_000,
+            help="Events per second (1000); repeat it for steps, one after the other.",
+        ),
+    ] = None,
+    duration: Annotated[str, typer.Option(help="How long each step takes: 10s, 5m.")] = "10s",
+    size: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=0, help="Bytes of data (100); repeat it for several sizes, which take turns."
+        ),
+    ] = None,
+    keys: Annotated[
+        int, typer.Option(min=0, help="How many values the property `key` has, in turn.")
+    ] = 0,
+    by_key: Annotated[
+        bool, typer.Option("--by-key", help="Consume the events of each key in their order.")
+    ] = False,
+    publishers: Annotated[int, typer.Option(min=1, max=1_000, help="How many publish.")] = 1,
+    consumers: Annotated[
+        int, typer.Option(min=0, max=1_000, help="How many share the durable; 0: no durable.")
+    ] = 1,
+    window: Annotated[
+        int, typer.Option(min=1, help="Most events a consumer holds without acknowledgement.")
+    ] = 1_000,
+    rollback: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Share of events that are rolled back once: 0.01."),
+    ] = 0.0,
+    type: Annotated[
+        str,
+        typer.Option(
+            help="Type of the channel.", metavar="TYPE", autocompletion=completing.channel_types
+        ),
+    ] = "persistent",
+    channel: Annotated[
+        str,
+        typer.Option(
+            help="Name of the channel that is made; by default a new one.", metavar="NAME"
+        ),
+    ] = "",
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the channel and its events.")] = False,
+    reconnect: Annotated[
+        str, typer.Option(help="How long to look for a realm that is lost.", metavar="TIME")
+    ] = "10s",
+    format: ListFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Put a realm under load: latencies at a fixed rate, and whether each event comes once.
+
+    A channel is made, events are published on it at the given rate, consumers of a durable
+    acknowledge them, and the channel is removed. A latency counts from the moment when the event
+    was due, so an event that had to wait for a slow realm before it was sent has waited, too.
+    Ctrl-C publishes no more and waits for what is under way; pressed again, it waits for nothing.
+    Exit status: 1 when an event was lost, came twice, was refused or did not come.
+
+    \b
+    Examples:
+      penstock load --rate 500 --duration 5s
+      penstock load --rate 1000 --rate 10000 --size 100 --size 10000 --consumers 4
+      penstock load --rollback 0.01 --format json
+    """
+    if by_key and not (keys and consumers):
+        raise typer.BadParameter("--by-key needs --keys and a consumer")
+    if rollback and (by_key or not consumers):
+        raise typer.BadParameter("--rollback needs a consumer, and does not go with --by-key")
+    from penstock_tools.cli.load_plan import LoadPlan
+    from penstock_tools.cli.load_run import LoadSetup
+
+    step_ms = given.milliseconds(duration)
+    if not step_ms:
+        raise typer.BadParameter("--duration has to be longer than nothing")
+    plan = LoadPlan(
+        rates=tuple(rate or [1_000.0]),
+        step_s=step_ms / 1_000,
+        sizes=tuple(size or [100]),
+        keys=keys,
+        rollback=rollback,
+    )
+    setup = LoadSetup(
+        url=url,
+        channel=channel or f"load-{uuid.uuid4().hex[:8]}",
+        type=type,
+        publishers=publishers,
+        consumers=consumers,
+        window=window,
+        by_key=by_key,
+        keep=keep,
+        reconnect_s=given.milliseconds(reconnect) / 1_000,
+    )
+    _end(_run(plan, setup), setup, format)
+
+
+def _run(plan: LoadPlan, setup: LoadSetup) -> LoadReport:
+    import asyncio
+
+    from penstock_server.runtime.writer.clock import SystemClock
+    from penstock_tools.cli.load_run import Ending, LoadRun
+
+    async def run() -> LoadReport:
+        ending, loop = Ending(), asyncio.get_running_loop()
+        for number in _ENDS:
+            loop.add_signal_handler(number, ending.ask)
+        try:
+            running = LoadRun(plan, setup, SystemClock(), ending=ending)
+            return await running.run(_draw if is_seen() else None)
+        finally:
+            for number in _ENDS:
+                loop.remove_signal_handler(number)
+            if is_seen():
+                _erase()
+
+    return asyncio.run(run())
+
+
+def _end(report: LoadReport, setup: LoadSetup, format: str) -> None:
+    if format == "json":
+        write_json(report)
+    else:
+        _print(report, setup)
+    if report.problem:
+        note(f"error: {report.problem}")
+    if report.is_kept and not setup.keep:
+        note(
+            f"the channel could not be removed: penstock channel delete {report.channel} --yes "
+            "removes it"
+        )
+    if report.ended == "interrupted" and not (report.lost or report.twice):
+        raise typer.Exit(INTERRUPTED)
+    if not report.is_right:
+        raise typer.Exit(FOUND)
+
+
+# --- what is shown ------------------------------------------------------------------------
+
+
+def line(picture: LoadPicture) -> str:
+    """How a run stands, on one line."""
+    told = (
+        f"{picture.at_s:.0f} s: {picture.rate:,.6g}/s due",
+        f"{picture.acknowledged_per_s:,.0f}/s safe",
+        f"{picture.delivered_per_s:,.0f}/s delivered",
+        f"{picture.behind:,} behind",
+        f"p99 {_ms(picture.publish_p99_ms)}/{_ms(picture.delivery_p99_ms)} ms",
+    )
+    return ", ".join(told) + (f"; {picture.problem}" if picture.problem else "")
+
+
+def _ms(time_ms: float) -> str:
+    return f"{time_ms:,.0f}" if time_ms >= 100 else f"{time_ms:.2g}"
+
+
+def _draw(picture: LoadPicture) -> None:
+    """Redraw the line at the terminal."""
+    import shutil
+
+    from penstock_core.printable import on_one_line
+
+    width = shutil.get_terminal_size().columns - 1
+    sys.stderr.write(f"\r\x1b[K{on_one_line(line(picture))[:width]}")
+    sys.stderr.flush()
+
+
+def _erase() -> None:
+    sys.stderr.write("\r\x1b[K")
+    sys.stderr.flush()
+
+
+def _print(report: LoadReport, setup: LoadSetup) -> None:
+    told = f"{report.planned:,} planned, {report.acknowledged:,} safe"
+    if setup.consumers:
+        told += f", {report.delivered:,} delivered"
+    facts = [
+        ("channel", f"{report.channel}, {'kept' if report.is_kept else 'removed'}"),
+        ("ended", f"{report.ended}, after {report.seconds:.1f} s"),
+        ("events", told),
+    ]
+    if report.rolled_back or report.redelivered:
+        facts.append(("rolled back", f"{report.rolled_back:,}; {report.redelivered:,} came again"))
+    for name, number in (("refused", report.refused), ("unanswered", report.unanswered)):
+        if number:
+            facts.append((name, f"{number:,}"))
+    if report.outstanding:
+        facts.append(("outstanding", f"{report.outstanding:,} safe and not delivered by the end"))
+    facts += [("lost", f"{report.lost:,}"), ("twice", f"{report.twice:,}")]
+    write_facts(facts)
+    rows: list[list[object]] = []
+    for step in report.steps:
+        for name, told_of in (("safe", step.publish), ("delivered", step.delivery)):
+            if told_of.events:
+                rows.append([f"{name}, {step.rate:,.6g}/s", *_cells(told_of)])
+    if rows:
+        write("")
+        write_table(("latency in ms", *_LATENCIES), rows, "")
+
+
+def _cells(told: LatencyLine) -> list[object]:
+    times = (told.p50_ms, told.p90_ms, told.p99_ms, told.p999_ms, told.max_ms)
+    return [told.events, *(float(f"{each:.3g}") for each in times)]

@@ -1,0 +1,464 @@
+"""One run of ``penstock load``: its clients publish what is due, consume it, and take the times."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack, suppress
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+
+from penstock import aio
+from penstock.client.reading.delivered import DeliveredBatch
+from penstock_core.vocabulary.errors import (
+    CannotConnect,
+    ConnectionLost,
+    EventTooLarge,
+    IllegalState,
+    PenstockError,
+    Refused,
+    SessionClosed,
+)
+from penstock_core.vocabulary.ports import Clock
+from penstock_tools.cli.load_plan import Int64s, Latencies, LoadLedger, LoadPlan
+
+DURABLE: Final = "load"
+UNANSWERED_MAX: Final = 16
+"""Publishes of one publisher under way at a time. What is due meanwhile goes with the next one,
+and its latency counts from when it was due."""
+PAUSE_S: Final = 0.001
+"""Events that are due within so long are published together."""
+DRAIN_S: Final = 10.0
+"""How long the consumers may get nothing after the last publish, while something is missing."""
+CLEANUP_S: Final = 10.0
+SHOW_S: Final = 1.0
+SECOND_US: Final = 1_000_000
+_BYTES: Final = 1 << 20
+"""How many random bytes the data of events is made of."""
+
+
+class LoadSetup(Struct, frozen=True, kw_only=True):
+    """Where a run takes place, and with how many clients."""
+
+    url: str
+    channel: str
+    """The name of the channel that is made for it."""
+    type: str = "persistent"
+    publishers: int = 1
+    consumers: int = 1
+    window: int = 1_000
+    by_key: bool = False
+    """Whether the durable is serial, with a lane for each key."""
+    keep: bool = False
+    reconnect_s: float = 10.0
+    """How long a lost realm is looked for."""
+
+
+class LatencyLine(Struct, frozen=True):
+    """Percentiles of latencies in milliseconds, from when the event was due."""
+
+    events: int
+    p50_ms: float
+    p90_ms: float
+    p99_ms: float
+    p999_ms: float
+    max_ms: float
+
+
+class StepLine(Struct, frozen=True):
+    """What was measured at one rate."""
+
+    rate: float
+    publish: LatencyLine
+    """Until the publisher was told that the event is safe."""
+    delivery: LatencyLine
+    """Until the event came to a consumer for the first time."""
+
+
+class LoadReport(Struct, frozen=True, kw_only=True):
+    """What a run has found."""
+
+    ended: str
+    """``complete``, ``interrupted`` or ``failed``."""
+    problem: str
+    """What the realm refused, or how it was lost; empty if nothing went wrong."""
+    channel: str
+    is_kept: bool
+    """Whether the channel is still there."""
+    seconds: float
+    planned: int
+    """Events that were to be published."""
+    acknowledged: int
+    """Events that the realm said are safe."""
+    refused: int
+    unanswered: int
+    """Events that were sent, and of which it is unknown what became."""
+    delivered: int
+    rolled_back: int
+    redelivered: int
+    outstanding: int
+    """Events that were acknowledged to the publisher and had not come by the end, or not again.
+    Where the realm could not be asked, it is unknown whether it has them."""
+    lost: int
+    twice: int
+    steps: tuple[StepLine, ...]
+
+    @property
+    def is_right(self) -> bool:
+        """Whether it came to its end, every event was taken, and each was delivered once."""
+        wrong = self.refused or self.unanswered or self.outstanding or self.lost or self.twice
+        return self.ended == "complete" and not wrong
+
+
+class LoadPicture(Struct, frozen=True):
+    """How a run stands, for the live line."""
+
+    at_s: float
+    rate: float
+    """Events that are due per second."""
+    acknowledged_per_s: float
+    delivered_per_s: float
+    behind: int
+    """Events that are due and not acknowledged to a publisher yet."""
+    publish_p99_ms: float
+    delivery_p99_ms: float
+    problem: str
+
+
+class Ending:
+    """Asked for once, a run publishes no more and waits for what is under way; again, it waits for
+    nothing."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.hurried = asyncio.Event()
+
+    def ask(self) -> None:
+        if self.asked.is_set():
+            self.hurried.set()
+        self.asked.set()
+
+
+class LoadRun:
+    """Runs once."""
+
+    def __init__(self, plan: LoadPlan, setup: LoadSetup, clock: Clock, ending: Ending) -> None:
+        self._plan = plan
+        self._setup = setup
+        self._clock = clock
+        self._ending = ending
+        self._ledger = LoadLedger(plan.count)
+        self._publish_times = [Latencies() for _ in plan.rates]
+        self._delivery_times = [Latencies() for _ in plan.rates]
+        self._bytes = np.random.default_rng(0).integers(0, 256, _BYTES, dtype=np.uint8)
+        self._began_us = self._ended_us = self._delivered_us = 0
+        self._sent = self._refused = self._rolled_back = 0
+        self._has_moved = asyncio.Event()
+        """Set when something was delivered or settled."""
+        self._problem = ""
+        self._failure: PenstockError | None = None
+        self._is_kept = False
+        self._outstanding = self._lost = self._surplus = 0
+        self._shown = (0, 0, 0)
+
+    async def run(self, show: Callable[[LoadPicture], None] | None = None) -> LoadReport:
+        """Make the channel, run, and remove the channel. What goes wrong on the way stands in the
+        report; raises what kept the run from beginning."""
+        setup = self._setup
+        async with AsyncExitStack() as sessions:
+            owner = await self._connected(sessions)
+            if max(self._plan.sizes) >= owner.event_bytes_max:
+                raise EventTooLarge(
+                    f"{max(self._plan.sizes):,} bytes of data do not fit into an event of this "
+                    f"realm, whose events have at most {owner.event_bytes_max:,} bytes in all"
+                )
+            attributes: Any = {"type": setup.type}  # the realm refuses what is no type
+            channel = await owner.channels.create(setup.channel, **attributes)
+            self._is_kept = True
+            try:
+                await self._measure(channel, show)
+                await self._look_for_missing(channel)
+            finally:
+                await self._clean_up(owner)
+        return self.report()
+
+    async def _connected(self, sessions: AsyncExitStack) -> aio.Session:
+        opening = aio.connect(self._setup.url, reconnect_timeout=self._setup.reconnect_s)
+        session = await sessions.enter_async_context(opening)
+        session.on_error(lambda error: None)  # the calls raise what concerns them
+        session.on_interruption(lambda error: None)  # it goes on by itself
+        return session
+
+    async def _measure(
+        self, channel: aio.Channel, show: Callable[[LoadPicture], None] | None
+    ) -> None:
+        setup = self._setup
+        try:
+            async with AsyncExitStack() as sessions:
+                if setup.consumers:
+                    await self._make_durable(channel)
+                clients = [
+                    await (await self._connected(sessions)).channels.get(setup.channel)
+                    for _ in range(setup.publishers + setup.consumers)
+                ]
+                self._began_us = self._delivered_us = self._clock.steady_us()
+                async with asyncio.TaskGroup() as others:
+                    beside = [
+                        others.create_task(self._consume(client))
+                        for client in clients[setup.publishers :]
+                    ]
+                    if show is not None:
+                        beside.append(others.create_task(self._show(show)))
+                    publishing = self._publish_and_drain(clients[: setup.publishers])
+                    await _unless(self._ending.hurried, publishing)
+                    for task in beside:
+                        task.cancel()
+        except* PenstockError as failures:
+            self._failure = _first_of(failures)
+            self._note(self._failure)
+        self._ended_us = self._clock.steady_us()
+
+    async def _make_durable(self, channel: aio.Channel) -> None:
+        if self._setup.by_key:
+            await channel.durables.create(DURABLE, type="serial", order_by="key")
+        else:
+            await channel.durables.create(DURABLE, type="shared")
+
+    # --- publishing -----------------------------------------------------------------------
+
+    async def _publish_and_drain(self, publishers: list[aio.Channel]) -> None:
+        async with asyncio.TaskGroup() as under_way:
+            await _unless(self._ending.asked, self._pace(publishers, under_way))
+        if self._setup.consumers:
+            await self._drain()
+
+    async def _pace(self, publishers: list[aio.Channel], under_way: asyncio.TaskGroup) -> None:
+        """Publish what is due, whether or not what was published before is answered."""
+        plan, turn = self._plan, 0
+        room = asyncio.Semaphore(UNANSWERED_MAX * len(publishers))
+        while self._sent < plan.count:
+            await room.acquire()
+            next_us = int(plan.due_us(np.array([self._sent]))[0])
+            await asyncio.sleep(max(PAUSE_S, (next_us - self._at_us()) / SECOND_US))
+            first = self._sent
+            end = min(plan.due_by(self._at_us()), first + plan.batch_events)
+            if end <= first:
+                room.release()
+                continue
+            self._sent = end
+            publisher = publishers[turn % len(publishers)]
+            under_way.create_task(self._publish(publisher, np.arange(first, end), room))
+            turn += 1
+
+    async def _publish(
+        self, channel: aio.Channel, numbers: Int64s, room: asyncio.Semaphore
+    ) -> None:
+        try:
+            ids = await channel.publish_table(self._table(numbers))
+        except (CannotConnect, SessionClosed):
+            raise
+        except Refused as error:
+            self._refused += len(numbers)
+            self._note(error)
+        except PenstockError as error:  # what became of them is unknown
+            self._note(error)
+        else:
+            at_us = self._at_us()
+            self._ledger.published(int(numbers[0]), ids)
+            self._count(self._publish_times, numbers, at_us)
+            self._has_moved.set()
+        finally:
+            room.release()
+
+    def _table(self, numbers: Int64s) -> pa.Table:
+        ends = np.concatenate(([0], np.cumsum(self._plan.sizes_of(numbers)))).astype(np.int32)
+        data = np.resize(self._bytes, int(ends[-1]))
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+        columns = {
+            "data": pa.Array.from_buffers(pa.binary(), len(numbers), buffers),
+            "number": pa.array(numbers),
+        }
+        if self._plan.keys:
+            columns["key"] = pa.array(numbers % self._plan.keys)
+        return pa.table(columns)
+
+    # --- consuming ------------------------------------------------------------------------
+
+    async def _consume(self, channel: aio.Channel) -> None:
+        durable = await channel.durables.get(DURABLE)
+        async with durable.subscribe(window=self._setup.window) as subscription:
+            while (batch := await subscription.next_batch()) is not None:
+                if batch.is_stale:
+                    continue  # it is delivered again
+                try:
+                    await self._settle(subscription, batch)
+                except (ConnectionLost, IllegalState):
+                    if not batch.is_stale:
+                        raise
+                    # what was not kept of it comes again
+
+    async def _settle(self, subscription: aio.DurableSubscription, batch: DeliveredBatch) -> None:
+        at_us = self._at_us()
+        column = batch.to_arrow().column("properties").field("number")
+        numbers = np.frombuffer(column.buffers()[1], np.int64, len(column), column.offset * 8)
+        is_first = self._ledger.came(numbers, batch.event_ids)
+        self._count(self._delivery_times, numbers[is_first], at_us)
+        goes_back = is_first & self._plan.rolls_back(numbers)
+        if goes_back.any():
+            self._ledger.goes_back(numbers[goes_back])
+            for event, is_back in zip(batch, goes_back.tolist(), strict=True):
+                await (event.rollback() if is_back else event.ack())
+            await subscription.flush()
+        else:
+            await batch.ack()
+        if not batch.is_stale:
+            self._ledger.settled(numbers[~goes_back])
+            self._rolled_back += int(goes_back.sum())
+        self._delivered_us = self._clock.steady_us()
+        self._has_moved.set()
+
+    async def _drain(self) -> None:
+        """Wait until all that was acknowledged has come, or nothing comes any more."""
+        self._delivered_us = self._clock.steady_us()
+        while not self._ledger.is_complete:
+            idle_s = (self._clock.steady_us() - self._delivered_us) / SECOND_US
+            if idle_s >= DRAIN_S:
+                return
+            self._has_moved.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN_S - idle_s):
+                    await self._has_moved.wait()
+
+    # --- the end --------------------------------------------------------------------------
+
+    @property
+    def _is_gone(self) -> bool:
+        """Whether there is no realm any more to be asked."""
+        return isinstance(self._failure, CannotConnect | SessionClosed)
+
+    async def _look_for_missing(self, channel: aio.Channel) -> None:
+        """Tell what is lost from what the durable still has; without consumers, from what the
+        channel has counted."""
+        missing = self._ledger.undelivered() if self._setup.consumers else ()
+        self._outstanding = len(missing)
+        if self._is_gone or (self._setup.consumers and not self._outstanding):
+            return
+        with suppress(PenstockError, TimeoutError):
+            async with asyncio.timeout(CLEANUP_S):
+                if self._setup.consumers:
+                    durable = await channel.durables.get(DURABLE)
+                    there = (await durable.outstanding()).id_set
+                    self._lost = self._ledger.lost(there)
+                    self._outstanding -= self._lost
+                else:
+                    kept = (await channel.info()).counters.published
+                    self._lost = max(0, self._ledger.acknowledged - kept)
+                    self._surplus = max(0, kept - (self._sent - self._refused))
+
+    async def _clean_up(self, owner: aio.Session) -> None:
+        if self._setup.keep or self._is_gone:
+            return
+        try:
+            async with asyncio.timeout(CLEANUP_S):
+                await owner.channels.delete(self._setup.channel)
+        except TimeoutError:
+            self._problem = self._problem or f"no answer to the removal for {CLEANUP_S:.0f} s"
+        except PenstockError as error:
+            self._note(error)
+        else:
+            self._is_kept = False
+
+    # --- what there is to see -------------------------------------------------------------
+
+    def _at_us(self) -> int:
+        return self._clock.steady_us() - self._began_us
+
+    def _count(self, times: list[Latencies], numbers: Int64s, at_us: int) -> None:
+        """Latencies count from when an event was due, not from when it was sent: a realm that
+        stalls has kept those waiting, too, that were due meanwhile."""
+        latencies = at_us - self._plan.due_us(numbers)
+        steps = self._plan.steps_of(numbers)
+        for step in np.unique(steps).tolist():
+            times[step].add(latencies[steps == step])
+
+    def _note(self, error: PenstockError) -> None:
+        """The first thing that went wrong is what is told."""
+        self._problem = self._problem or f"{error} [{error.code}]"
+
+    async def _show(self, show: Callable[[LoadPicture], None]) -> None:
+        while True:
+            await asyncio.sleep(SHOW_S)
+            show(self.picture())
+
+    def picture(self) -> LoadPicture:
+        """How it stands at this moment; the rates are those since the last picture."""
+        at_us, ledger = self._at_us(), self._ledger
+        before_us, acknowledged, delivered = self._shown
+        self._shown = (at_us, ledger.acknowledged, ledger.delivered)
+        seconds = max(1, at_us - before_us) / SECOND_US
+        step = min(int(at_us / SECOND_US / self._plan.step_s), len(self._plan.rates) - 1)
+        due = self._sent if self._ending.asked.is_set() else self._plan.due_by(at_us)
+        return LoadPicture(
+            at_s=at_us / SECOND_US,
+            rate=self._plan.rates[step],
+            acknowledged_per_s=(ledger.acknowledged - acknowledged) / seconds,
+            delivered_per_s=(ledger.delivered - delivered) / seconds,
+            behind=due - ledger.acknowledged - self._refused,
+            publish_p99_ms=self._publish_times[step].percentile(99) / 1_000,
+            delivery_p99_ms=self._delivery_times[step].percentile(99) / 1_000,
+            problem=self._problem,
+        )
+
+    def report(self) -> LoadReport:
+        """What was found, at the end."""
+        ledger, ended = self._ledger, "complete"
+        if self._failure is not None:
+            ended = "failed"
+        elif self._ending.asked.is_set():
+            ended = "interrupted"
+        return LoadReport(
+            ended=ended,
+            problem=self._problem,
+            channel=self._setup.channel,
+            is_kept=self._is_kept,
+            seconds=(self._ended_us - self._began_us) / SECOND_US,
+            planned=self._plan.count,
+            acknowledged=ledger.acknowledged,
+            refused=self._refused,
+            unanswered=self._sent - ledger.acknowledged - self._refused,
+            delivered=ledger.delivered,
+            rolled_back=self._rolled_back,
+            redelivered=ledger.redelivered,
+            outstanding=self._outstanding,
+            lost=self._lost,
+            twice=ledger.twice + self._surplus,
+            steps=tuple(
+                StepLine(rate, _line(publish), _line(delivery))
+                for rate, publish, delivery in zip(
+                    self._plan.rates, self._publish_times, self._delivery_times, strict=True
+                )
+            ),
+        )
+
+
+async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work, or as much of it as is done when the event is set."""
+    async with asyncio.TaskGroup() as group:
+        both = [group.create_task(work), group.create_task(event.wait())]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        for task in both:
+            task.cancel()
+
+
+def _first_of(failures: BaseExceptionGroup[PenstockError]) -> PenstockError:
+    """The failure that ended all of it: groups within groups have one each."""
+    first = failures.exceptions[0]
+    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def _line(times: Latencies) -> LatencyLine:
+    p50, p90, p99, p999 = (times.percentile(percent) / 1_000 for percent in (50, 90, 99, 99.9))
+    return LatencyLine(times.count, p50, p90, p99_ms=p99, p999_ms=p999, max_ms=times.max_us / 1_000)

@@ -1,0 +1,179 @@
+"""The activity of a realm per second: the difference between two samples taken through the
+client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from penstock_core.vocabulary.errors import AccessDenied, NameDoesNotExist
+from penstock_server.cli.stores import facts
+
+if TYPE_CHECKING:
+    from penstock.client.sync.sync import Channel, Queue, Session
+    from penstock_core.api.channels import ChannelInfo
+    from penstock_core.api.durables import DurableInfo
+    from penstock_core.api.realm import RealmInfo
+    from penstock_core.vocabulary.ports import Clock
+
+STORES_MAX: Final = 200
+"""Most channels and queues in a sample: each costs a request or two."""
+
+
+class Sample(Struct, frozen=True):
+    """The state of a realm at one moment."""
+
+    at_us: int
+    realm: RealmInfo
+    stores: Mapping[str, ChannelInfo]
+    durables: Mapping[tuple[str, str], DurableInfo]
+    left_out: int
+    """Channels and queues that are not in the sample."""
+
+
+class StoreLine(Struct, frozen=True, kw_only=True):
+    name: str
+    kind: str
+    events: int
+    bytes: int
+    subscribers: int
+    durables: int
+    published_per_s: float
+    left_per_s: float
+    """Events per second that were consumed, expired, moved, or left in any other way."""
+
+
+class DurableLine(Struct, frozen=True, kw_only=True):
+    channel: str
+    name: str
+    type: str
+    clients: int
+    outstanding: int
+    in_flight: int
+    """Delivered and not acknowledged."""
+    oldest_ms: int | None
+    offered_per_s: float
+
+
+class RealmRates(Struct, frozen=True, kw_only=True):
+    """What ``penstock top`` shows."""
+
+    realm: str
+    version: str
+    publishing_paused: bool
+    connections: int
+    memory_bytes: int
+    memory_bytes_max: int
+    journal_bytes: int
+    stored_bytes: int
+    published_per_s: float
+    left_per_s: float
+    stores: tuple[StoreLine, ...]
+    durables: tuple[DurableLine, ...]
+    left_out: int
+
+
+class Sampler:
+    """Takes samples; it opens each channel and queue only once."""
+
+    def __init__(self, session: Session, clock: Clock) -> None:
+        self._session = session
+        self._clock = clock
+        self._opened: dict[str, Channel | Queue] = {}
+
+    def look(self) -> Sample:
+        """Take a sample, without what the user may not see and what was deleted meanwhile. Raises
+        ``CannotConnect``."""
+        session = self._session
+        channels, queues = session.channels.list(), session.queues.list()
+        named = [*((name, True) for name in channels), *((name, False) for name in queues)]
+        stores: dict[str, ChannelInfo] = {}
+        durables: dict[tuple[str, str], DurableInfo] = {}
+        for name, is_channel in named[:STORES_MAX]:
+            with suppress(AccessDenied, NameDoesNotExist):
+                store = self._open(name, is_channel=is_channel)
+                stores[name] = store.info()
+                for durable in self._durables(store, stores[name]):
+                    durables[name, durable.name] = durable
+        self._forget(set(channels) | set(queues))
+        left_out = max(0, len(named) - STORES_MAX)
+        return Sample(
+            self._clock.now_us(), session.info(), stores, durables=durables, left_out=left_out
+        )
+
+    def _open(self, name: str, *, is_channel: bool) -> Channel | Queue:
+        known = self._opened.get(name)
+        if known is None:
+            stores = self._session.channels if is_channel else self._session.queues
+            known = self._opened[name] = stores.get(name)
+        return known
+
+    def _durables(self, store: Channel | Queue, info: ChannelInfo) -> list[DurableInfo]:
+        from penstock.client.sync.sync import Channel
+
+        if not info.durables or not isinstance(store, Channel):
+            return []
+        return store.durables.list()
+
+    def _forget(self, names: set[str]) -> None:
+        self._opened = {name: known for name, known in self._opened.items() if name in names}
+
+
+def between(before: Sample, now: Sample) -> RealmRates:
+    """The change between two samples, per second; new stores count from zero."""
+    seconds = max(now.at_us - before.at_us, 1) / 1_000_000
+    stores = tuple(_stores(before, now, seconds))
+    said = now.realm
+    return RealmRates(
+        realm=said.name,
+        version=said.version,
+        publishing_paused=said.publishing_paused,
+        connections=said.connections,
+        memory_bytes=said.memory_bytes,
+        memory_bytes_max=said.memory_bytes_max,
+        journal_bytes=said.journal_bytes,
+        stored_bytes=sum(line.bytes for line in stores),
+        published_per_s=sum(line.published_per_s for line in stores),
+        left_per_s=sum(line.left_per_s for line in stores),
+        stores=stores,
+        durables=tuple(_durables(before, now, seconds)),
+        left_out=now.left_out,
+    )
+
+
+def _stores(before: Sample, now: Sample, seconds: float) -> Iterator[StoreLine]:
+    for name, info in now.stores.items():
+        earlier = before.stores.get(name)
+        published, gone = info.counters.published, info.counters.gone
+        if earlier is not None and earlier.counters.published <= published:
+            published -= earlier.counters.published
+            gone -= earlier.counters.gone
+        yield StoreLine(
+            name=name,
+            kind=info.definition.kind,
+            events=info.events,
+            bytes=facts.bytes_of(info),
+            subscribers=info.subscribers + len(info.readers),
+            durables=info.durables,
+            published_per_s=published / seconds,
+            left_per_s=max(0, gone) / seconds,
+        )
+
+
+def _durables(before: Sample, now: Sample, seconds: float) -> Iterator[DurableLine]:
+    for key, info in now.durables.items():
+        earlier = before.durables.get(key)
+        offered = info.position - (info.position if earlier is None else earlier.position)
+        yield DurableLine(
+            channel=info.channel,
+            name=info.name,
+            type=info.type,
+            clients=len(info.clients),
+            outstanding=info.outstanding,
+            in_flight=info.in_flight,
+            oldest_ms=info.oldest_outstanding_ms,
+            offered_per_s=max(0, offered) / seconds,
+        )

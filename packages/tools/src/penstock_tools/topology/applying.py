@@ -1,0 +1,150 @@
+"""Does the steps of a plan, through a session of the blocking client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, assert_never
+
+from msgspec.structs import asdict
+
+from penstock_core.vocabulary.definitions import Definition, attributes_of
+from penstock_core.vocabulary.errors import IllegalState
+from penstock_tools.topology.document import WantedDurable, WantedStore
+from penstock_tools.topology.steps import (
+    Act,
+    ActOfAccess,
+    ActOfStores,
+    DurableToCreate,
+    DurableToDelete,
+    GroupToChange,
+    GroupToCreate,
+    GroupToDelete,
+    JoinToCreate,
+    JoinToDelete,
+    PatternToCreate,
+    PatternToDelete,
+    Plan,
+    PlannedStep,
+    RightsToAdd,
+    RightsToTake,
+    StoreToCreate,
+    StoreToDelete,
+    StoreToEdit,
+    UserToCreate,
+    UserToDelete,
+)
+from penstock_tools.topology.writing import unusual
+
+if TYPE_CHECKING:
+    from penstock.client.sync.sync import Session
+
+
+def _unheard(step: PlannedStep) -> None:
+    """Do nothing with a step: the default of ``done``."""
+
+
+def apply(session: Session, plan: Plan, *, done: Callable[[PlannedStep], None] = _unheard) -> None:
+    """Do the steps of a plan, in order; ``done`` hears of each.
+
+    Raises ``IllegalState``, before anything is changed, for a plan with something that cannot be
+    changed in place. A step that the realm refuses ends it; those before it stay done, and a plan
+    that is made anew has the others.
+    """
+    if plan.immovable:
+        names = ", ".join(each.what for each in plan.immovable)
+        raise IllegalState(
+            f"{names} cannot be changed in place, so nothing was changed; delete what may go, "
+            f"which loses what the plan says, and apply the file again"
+        )
+    for step in plan.steps:
+        _do(session, step.act)
+        done(step)
+
+
+def _do(session: Session, act: Act) -> None:
+    if isinstance(act, ActOfStores):
+        _do_to_store(session, act)
+    elif isinstance(act, ActOfAccess):
+        _do_to_access(session, act)
+    else:
+        _do_to_join(session, act)
+
+
+def _do_to_join(session: Session, act: JoinToCreate | JoinToDelete) -> None:
+    match act:
+        case JoinToCreate(join):
+            session.joins.create(
+                join.source, join.destination, selector=join.selector, archive=join.archive
+            )
+        case JoinToDelete(source, destination):
+            session.joins.delete(source, destination)
+        case _:
+            assert_never(act)
+
+
+def _do_to_store(session: Session, act: ActOfStores) -> None:
+    match act:
+        case StoreToCreate(store):
+            _stores(session, store.kind).create(store.name, **_given(store))
+        case StoreToEdit(kind, name, attributes):
+            _stores(session, kind).get(name).edit(**attributes)
+        case StoreToDelete(kind, name):
+            _stores(session, kind).delete(name)
+        case DurableToCreate(channel, durable):
+            durables = session.channels.get(channel).durables
+            durables.create(durable.name, **_given_of_durable(durable))
+        case DurableToDelete(channel, name):
+            session.channels.get(channel).durables.delete(name)
+        case PatternToCreate(durable):
+            session.durables.create(durable.pattern, durable.name, **_given_of_durable(durable))
+        case PatternToDelete(pattern, name):
+            session.durables.delete(pattern, name)
+        case _:
+            assert_never(act)
+
+
+def _do_to_access(session: Session, act: ActOfAccess) -> None:
+    access = session.access
+    match act:
+        case UserToCreate(name):
+            access.create_user(name)
+        case UserToDelete(name):
+            access.delete_user(name)
+        case GroupToCreate(group):
+            access.create_group(group.name, group.members)
+        case GroupToChange(name, add, remove):
+            access.change_group(name, add=add, remove=remove)
+        case GroupToDelete(name):
+            access.delete_group(name)
+        case RightsToAdd(kind, name, subject, rights):
+            access.grant(subject, *rights, **_on(kind, name))
+        case RightsToTake(kind, name, subject, rights):
+            access.revoke(subject, *rights, **_on(kind, name))
+        case _:
+            assert_never(act)
+
+
+def _given_of_durable(durable: WantedDurable) -> dict[str, Any]:
+    return {
+        "type": durable.type,
+        "start": durable.start,
+        "selector": durable.selector,
+        "persistent": durable.persistent,
+        **asdict(durable.attributes),
+        "ack_timeout": timedelta(milliseconds=durable.attributes.ack_timeout),
+    }
+
+
+def _stores(session: Session, kind: str) -> Any:
+    return session.channels if kind == "channel" else session.queues
+
+
+def _given(store: WantedStore) -> dict[str, Any]:
+    """The attributes of a new store that are not as usual."""
+    given = unusual(store.definition, Definition())
+    return {name: value for name, value in given.items() if name in attributes_of(store.kind)}
+
+
+def _on(kind: str, name: str) -> dict[str, str]:
+    return {} if kind == "realm" else {kind: name}

@@ -1,0 +1,165 @@
+"""Writes a topology as TOML, as :mod:`penstock_tools.topology.reading` reads it. What has its
+default is left out."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import fields
+
+from penstock_core.vocabulary.backoff import Backoff
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.durable_attributes import DURABLE_DEFAULTS
+from penstock_tools.topology.document import (
+    Topology,
+    WantedDurable,
+    WantedGrant,
+    WantedJoin,
+    WantedStore,
+)
+from penstock_tools.topology.reading import DURATIONS, EMBEDDED, UNITS_MS
+
+_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+_LEFT_OUT: Final = frozenset(("kind",))
+"""Fields of a definition that the file says by other means."""
+
+
+def to_toml(topology: Topology, *, heading: str = "") -> str:
+    """The file of a topology; ``heading`` becomes a comment at its top."""
+    comment = "".join(f"# {line}\n".replace("# \n", "#\n") for line in heading.splitlines())
+    tables = "\n".join("\n".join([*table, ""]) for table in _tables(topology))
+    return f"{comment}\n{tables}" if comment else tables
+
+
+def _tables(topology: Topology) -> Iterator[list[str]]:
+    for store in topology.stores:
+        yield _store(store)
+        for durable in store.durables:
+            yield _durable(durable)
+    for durable in topology.durables:
+        yield _durable(durable)
+    for join in topology.joins:
+        yield _join(join)
+    for user in topology.users:
+        yield ["[[user]]", _pair("name", user.name)]
+    for group in topology.groups:
+        yield ["[[group]]", _pair("name", group.name), _pair("members", group.members)]
+    for grant in topology.grants:
+        yield _grant(grant)
+    for pipeline in topology.pipelines:
+        yield ["[[pipeline]]", _pair("file", str(pipeline.path))]
+
+
+def _store(store: WantedStore) -> list[str]:
+    own = {
+        name: value
+        for name, value in unusual(store.definition, Definition()).items()
+        if name not in _LEFT_OUT
+    }
+    return [f"[[{store.kind}]]", _pair("name", store.name), *map(_shown, own.items())]
+
+
+def _durable(durable: WantedDurable) -> list[str]:
+    lines = ["[[channel.durable]]"]
+    if durable.pattern:
+        lines = ["[[durable]]", _pair("pattern", durable.pattern)]
+    lines += [_pair("name", durable.name), _pair("type", durable.type)]
+    if durable.selector:
+        lines.append(_pair("selector", durable.selector))
+    if durable.start != "earliest":
+        lines.append(_pair("start", durable.start))
+    if durable.persistent is not None:
+        lines.append(_pair("persistent", durable.persistent))
+    return [*lines, *map(_shown, unusual(durable.attributes, DURABLE_DEFAULTS).items())]
+
+
+def _join(join: WantedJoin) -> list[str]:
+    lines = [
+        "[[join]]",
+        _pair("source", join.source),
+        _pair("destination", join.destination),
+    ]
+    if join.selector:
+        lines.append(_pair("selector", join.selector))
+    return [*lines, _pair("archive", value=True)] if join.archive else lines
+
+
+def _grant(grant: WantedGrant) -> list[str]:
+    on = [] if grant.kind == "realm" else [_pair(grant.kind, grant.name)]
+    return [
+        "[[grant]]",
+        *on,
+        _pair("subject", grant.subject),
+        _pair("rights", grant.rights),
+    ]
+
+
+def unusual(given: Struct, usual: Struct) -> dict[str, Any]:
+    """The fields of a struct that have another value than ``usual``; of structs in it likewise."""
+    found = {}
+    for each in fields(given):
+        value, other = getattr(given, each.name), getattr(usual, each.name)
+        if value != other:
+            nested = isinstance(value, Struct) and isinstance(other, Struct)
+            found[each.name] = unusual(value, other) if nested else value
+    return found
+
+
+def _shown(pair: tuple[str, Any]) -> str:
+    name, value = pair
+    if isinstance(value, bytes):
+        return _pair(name, EMBEDDED + base64.b64encode(value).decode())
+    if name == "storage":
+        return _pair(name, {key: duration(key, each) for key, each in value.items()})
+    return _pair(name, duration(name, value))
+
+
+def duration(name: str, value: Any) -> Any:
+    """A number of milliseconds in its largest unit, if the attribute ``name`` is one; of a backoff
+    what is unusual, with its times."""
+    if isinstance(value, Backoff):
+        times = {"first": _in_units(value.first), "most": _in_units(value.most)}
+        return {"first": times["first"]} | {
+            key: times.get(key, each) for key, each in unusual(value, Backoff(value.first)).items()
+        }
+    if name not in DURATIONS or not value or isinstance(value, str):
+        return value
+    return _in_units(value)
+
+
+def _in_units(time_ms: int) -> str:
+    unit, length = max(
+        ((unit, length) for unit, length in UNITS_MS.items() if time_ms % length == 0),
+        key=lambda each: each[1],
+    )
+    return f"{time_ms // length}{unit}"
+
+
+def _pair(key: str, value: Any) -> str:
+    name = key if _BARE_KEY.fullmatch(key) else _text(key)
+    return f"{name} = {_value(value)}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(_pair(key, each) for key, each in value.items())} }}"
+    if isinstance(value, Iterable):
+        return f"[{', '.join(map(_value, value))}]"
+    return str(value)
+
+
+def _text(value: str) -> str:
+    """A text as TOML has it: as JSON does, but for one character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
