@@ -12,7 +12,7 @@ LIVES ?= 1
 export VENV PYTHON
 
 bin := $(VENV)/bin
-sources := $(wildcard src bench tests examples scripts)
+sources := $(wildcard packages bench tests examples scripts)
 fast := -m "not slow and not spark and not process and not door" --hypothesis-profile=quick -p no:schemathesis
 
 .PHONY: help setup run test check lowest docs serve cluster bench weight sim faults fuzz lock wheel clean
@@ -88,7 +88,7 @@ fuzz: setup ## nearly right input for all that reads bytes (ARGS="--seconds N")
 sim: setup ## simulated lives of a realm on a failing disk and network (SEED= the first, LIVES= how many)
 	@$(bin)/python -m tests.sim $(SEED) --lives $(LIVES) $(ARGS)
 
-lock: ## renew the lock files from pyproject.toml (ARGS=--upgrade takes newer versions)
+lock: setup ## renew the lock files (ARGS=--upgrade takes newer versions)
 	@scripts/lock.sh $(ARGS)
 
 wheel: setup ## what is released, in dist/: wheel, sources, notes, checksums; the wheel is tried

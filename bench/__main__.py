@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from bench import jars, mqtt_peers
 from bench.plots import draw
-from bench.processes import ROOT, sources_at
+from bench.processes import ROOT, sources_at, sources_of
 from bench.report import Cell, Result, between_marks, markdown
 from bench.shape import OURS, Case, Figures, Missing, Shape, ours_in, peers, shapes
 from bench.summary import SUMMARY, summary
@@ -43,8 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report(given.json or MEASURED)
     if given.shapes[:1] == ["install"]:
         return _install(given.shapes[1:])
-    if given.before and not (given.before / "packages/client/src/penstock/__init__.py").exists():
-        print(f"{given.before} is no checkout of Penstock: it has no src/penstock", file=sys.stderr)
+    if given.before and not sources_of(given.before):
+        print(f"{given.before} is no checkout of Penstock: it has no packages", file=sys.stderr)
         return 2
     known = shapes()
     if unknown := [name for name in given.shapes if name.upper() not in known]:
@@ -186,7 +186,7 @@ def _run(
     name: str = contender
     sources: AbstractContextManager[None] = nullcontext()
     if contender == BEFORE and earlier is not None:
-        name, sources = OURS, sources_at(earlier / "src")
+        name, sources = OURS, sources_at(earlier)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory, sources:
         try:
             figures.append(shape.run(case, name, Path(directory)))

@@ -18,15 +18,12 @@ from typing import TypeVar
 
 import msgspec
 
-import penstock
 from bench.shape import EQUAL_WINDOW, WINDOW_IN, Case, Figures, Missing, Server, peers
 
 ROOT = Path(__file__).parents[1]
 """The repository."""
-OURS = Path(penstock.__file__).parents[1]
-"""Where the Penstock is that is imported here."""
-_measured: ContextVar[Path] = ContextVar("_measured", default=OURS)
-"""Where the processes started here find Penstock."""
+_measured: ContextVar[Sequence[Path]] = ContextVar("_measured", default=())
+"""Where the processes started here find Penstock, if it is not what is installed here."""
 START_TIMEOUT_S = 60.0
 RUN_TIMEOUT_S = 1_200.0
 STOP_TIMEOUT_S = 30.0
@@ -46,11 +43,19 @@ class Job(msgspec.Struct, frozen=True):
     server: Server
 
 
+def sources_of(checkout: Path) -> Sequence[Path]:
+    """The folders with Penstock's packages in a checkout; empty if it has none."""
+    alone = checkout / "src"
+    if (alone / "penstock").is_dir():  # before 0.2 all was one package
+        return (alone,)
+    return sorted(checkout.glob("packages/*/src"))
+
+
 @contextmanager
-def sources_at(folder: Path) -> Iterator[None]:
-    """Processes started meanwhile have the Penstock whose package lies in ``folder``, with what is
-    installed here and these benchmarks."""
-    token = _measured.set(folder)
+def sources_at(checkout: Path) -> Iterator[None]:
+    """Processes started meanwhile have the Penstock of another checkout, with what is installed
+    here and these benchmarks."""
+    token = _measured.set(sources_of(checkout))
     try:
         yield
     finally:
@@ -231,7 +236,7 @@ def environment() -> dict[str, str]:
     by each process.
     """
     known = os.environ.get("PYTHONPATH")
-    paths = (str(_measured.get()), str(ROOT), known)
+    paths = (*map(str, _measured.get()), str(ROOT), known)
     found = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     found.pop("PYTHONDONTWRITEBYTECODE", None)
     return found

@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FRAGMENTS = ROOT / "changelog.d"
 CHANGELOG = ROOT / "CHANGELOG.md"
-PACKAGE = ROOT / "src" / "penstock" / "version.py"
+PACKAGE = ROOT / "packages/core/src/penstock_core/version.py"
 KINDS = ("added", "changed", "fixed", "deprecated", "removed", "security")
 FIRST = ("removed", "changed", "deprecated", "added", "fixed", "security")
 """Kinds in the order of a release: what users have to do something about comes first."""
@@ -94,11 +94,21 @@ def with_version(module: str, version: str) -> str:
     return after
 
 
+def project_with_version(text: str, version: str) -> str:
+    """The text of a pyproject.toml with another version: its own, and that of the packages of the
+    workspace that it requires."""
+    own = re.sub(r'^version = ".*"$', f'version = "{version}"', text, flags=re.MULTILINE)
+    return re.sub(r'("penstock-[\w\[\],-]+==)[^"]+"', rf'\g<1>{version}"', own)
+
+
 def _release(version: str) -> None:
     paths = fragments(FRAGMENTS)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     text = released(CHANGELOG.read_text(encoding="utf-8"), version, today, paths=paths)
     module = with_version(PACKAGE.read_text(encoding="utf-8"), version)
+    for path in sorted(ROOT.glob("packages/*/pyproject.toml")):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(project_with_version(text, version), encoding="utf-8")
     CHANGELOG.write_text(text, encoding="utf-8")
     PACKAGE.write_text(module, encoding="utf-8")
     for path in paths:

@@ -11,7 +11,6 @@ import datetime
 import importlib.metadata
 import re
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -19,24 +18,35 @@ from typing import Final
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT: Final = Path(__file__).parents[1]
+from scripts.packages import ROOT, WHOLE, dependency_group, extras_of, requirements_of
+
 PAGE: Final = ROOT / "docs" / "guide" / "installing.md"
-OWN: Final = "penstock-realm"
+OWN: Final = WHOLE
+CLIENT: Final = "penstock-client"
+CHECKOUT: Final = "dev"
+"""The dependency group of a checkout."""
 BASE: Final = "base"
 """What stands for the installation without an extra."""
 
-_HEADING: Final = re.compile(r"^## .*pip install \"?penstock-realm(?:\[(\w+)\])?")
+HEADING: Final = re.compile(
+    r"^## .*`pip install (?:\"?penstock-realm(?:\[(\w+)\])?\"?|(penstock-client)|--group (\w+))`$",
+    re.MULTILINE,
+)
 _ROW: Final = re.compile(r"^\| `([^`]+)` \| `([^`]+)` \|[^|]*\|", re.MULTILINE)
 _TOTAL: Final = re.compile(r"^\*\*.* packages?, .* MB\*\*", re.MULTILINE)
 _DATE: Final = re.compile(r"measured on \d{4}-\d{2}-\d{2}")
 
 
 def wanted() -> dict[str, list[Requirement]]:
-    """The requirements of the base and of each extra, from pyproject.toml."""
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        project = tomllib.load(file)["project"]
-    every = {BASE: project["dependencies"], **project["optional-dependencies"]}
-    return {name: [Requirement(text) for text in texts] for name, texts in every.items()}
+    """What the client alone, the base and each extra require of other projects."""
+    found = {CLIENT: list(requirements_of(CLIENT)), BASE: list(requirements_of(OWN))}
+    found |= {extra: list(requirements_of(OWN, extra)) for extra in extras_of(OWN)}
+    return found | {CHECKOUT: list(dependency_group(CHECKOUT))}
+
+
+def part_of(heading: re.Match[str]) -> str:
+    """The part that a heading of the page is for."""
+    return next(filter(None, heading.groups()), BASE)
 
 
 def size_of(name: str) -> int:
@@ -85,7 +95,7 @@ def totals() -> Iterator[tuple[str, str]]:
         if part == BASE:
             base = added
         noun = "package" if len(added) == 1 else "packages"
-        more = "" if part == BASE else " more"
+        more = "" if part in (BASE, CLIENT) else " more"
         yield part, f"**{len(added)}{more} {noun}, {megabytes(sum(map(size_of, added)))} MB**"
 
 
@@ -94,8 +104,8 @@ def renewed(page: str) -> str:
     told = dict(totals())
     lines, part = [], ""
     for line in page.splitlines():
-        if (heading := _HEADING.match(line)) is not None:
-            part = heading[1] or BASE
+        if (heading := HEADING.match(line)) is not None:
+            part = part_of(heading)
         if (row := _ROW.match(line)) is not None:
             name = Requirement(row[1]).name
             size = "" if name == OWN else f" {megabytes(size_of(name))}"

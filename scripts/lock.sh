@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Regenerates the hashed lock files from pyproject.toml.
+# Regenerates the hashed lock files from the pyproject.toml of the workspace and of its packages.
 # Needs Python 3.11 and `uv` on PATH, or named by UV=. Pass --upgrade to take newer versions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,34 +26,24 @@ lock() {
 # The AMQP engine has to be compiled, so it has a file of its own: a machine without a compiler
 # can install all of the others. What it needs itself has the versions of the large file.
 lock requirements-build.lock --group build "$@"
-lock requirements.lock --all-extras --group bench --group docs --no-emit-package python-qpid-proton pyproject.toml "$@"
-"${PYTHON:-python3}" -c '
-import tomllib
-with open("pyproject.toml", "rb") as file:
-    print(*tomllib.load(file)["project"]["optional-dependencies"]["amqp"], sep="\n")
-' | lock requirements-amqp.lock --constraints requirements.lock --no-annotate - "$@"
-# What packaging/Dockerfile installs beside them: the package's dependencies and those for tokens.
-lock requirements-image.lock --extra tokens --constraints requirements.lock --no-annotate pyproject.toml "$@"
+required() { "${VENV:-.venv}/bin/python" -m scripts.packages "$@"; }
+required all group:dev group:bench group:docs | grep -v '^python-qpid-proton' |
+  lock requirements.lock --no-annotate - "$@"
+required amqp | lock requirements-amqp.lock --constraints requirements.lock --no-annotate - "$@"
+# What packaging/Dockerfile installs beside them: what the base requires, and tokens.
+required base tokens |
+  lock requirements-image.lock --constraints requirements.lock --no-annotate - "$@"
 
-# What `make lowest` installs: the lowest versions that pyproject.toml allows of what users install
+# What `make lowest` installs: the lowest versions that each pyproject.toml allows of what users install
 # and of what runs the tests, the rest as in the large file. Of the extra `spark` only deltalake is
 # in it, and of `demo` pandas: the range of PySpark has one version, which the large file has.
 # Built anew each time: a version that is kept would not be the lowest.
 rm -f requirements-lowest.lock
 direct="$(mktemp)" && rest="$(mktemp)" && trap 'rm -f "$direct" "$rest"' EXIT
-"${PYTHON:-python3}" - >"$direct" <<'PYTHON'
-import re
-import tomllib
-
-with open("pyproject.toml", "rb") as file:
-    project = tomllib.load(file)["project"]
-extras = project["optional-dependencies"]
-whole = [*project["dependencies"], *extras["cluster"], *extras["protobuf"], *extras["tokens"]]
-chosen = {"spark": ["deltalake"], "demo": ["pandas"], "dev": ["duckdb", "hypothesis", "pytest", "pytest-xdist"]}
-for extra, names in chosen.items():
-    whole += [each for each in extras[extra] if re.match(r"[\w.-]+", each)[0] in names]
-print(*whole, sep="\n")
-PYTHON
+required base cluster protobuf tokens >"$direct"
+required spark | grep '^deltalake' >>"$direct"
+required demo | grep '^pandas' >>"$direct"
+required group:dev | grep -E '^(duckdb|hypothesis|pytest|pytest-xdist)[<>=]' >>"$direct"
 # Google's own types are in a version of the large file that wants a newer protobuf.
 names="$(grep -oE '^[a-z0-9.-]+' "$direct" | paste -sd '|')|googleapis-common-protos"
 grep -E '^[a-z0-9._-]+==' requirements.lock | grep -vE "^($names)==" | sed 's/ *\\$//' >"$rest"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The fast tests with the lowest versions that pyproject.toml allows, as requirements-lowest.lock has
+# The fast tests with the lowest versions that the pyproject.toml of each package allows, as requirements-lowest.lock has
 # them; `make check` and `make test` are the run with the newest. The environment is its own, in
 # build/lowest, and made anew when the lock changes.
 # Left out: what needs Spark, a process, a realm's doors or a tool that is not in that lock, and the
@@ -41,9 +41,13 @@ if ! is_stamped stamp "$stamp"; then
   printf '%s' "$stamp" >"$venv/.stamp"
 fi
 # Its parts are found by the entry points of the installation.
-project="$(cksum <pyproject.toml)"
+members="$(sed -n '/^members = \[/,/^\]/s/^  "\(.*\)",$/\1/p' pyproject.toml)"
+project="$(for member in $members; do cat "$member/pyproject.toml"; done | cksum)"
 if ! is_stamped project "$project"; then
-  install --no-build-isolation --no-deps --editable .
+  "$venv/bin/python" -m pip uninstall --quiet --disable-pip-version-check --no-input --yes penstock-realm
+  editable=()
+  for member in $members; do editable+=(--editable "$member"); done
+  install --no-build-isolation --no-deps "${editable[@]}"
   printf '%s' "$project" >"$venv/.project"
 fi
 say "testing with $("$venv/bin/python" -m pip list --format=freeze --disable-pip-version-check |

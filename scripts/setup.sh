@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Makes .venv from nothing but Python 3.11 or newer: every package pinned and hashed by
-# requirements.lock, then Penstock itself as an editable install; then, where there is a C
+# requirements.lock, then the packages of the workspace as editable installs; then, where there is a C
 # compiler, the AMQP engine of requirements-amqp.lock.
 # Costs nothing when the stamps say that all of it is in place; a changed lock or another
-# interpreter makes the environment anew, a changed pyproject.toml only reinstalls Penstock.
+# interpreter makes the environment anew, a changed pyproject.toml only reinstalls the workspace.
 # PYTHON= names the interpreter, VENV= the directory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -66,7 +66,8 @@ is_stamped() { [ "$(cat "$venv/.$1" 2>/dev/null || true)" = "$2" ]; }
 
 python="$(find_python)"
 packages="$( ("$python" -c 'import sys; print(sys.version)' && cat requirements-build.lock requirements.lock) | cksum)"
-project="$(cksum <pyproject.toml)"
+members="$(sed -n '/^members = \[/,/^\]/s/^  "\(.*\)",$/\1/p' pyproject.toml)"
+project="$(for member in $members; do cat "$member/pyproject.toml"; done | cksum)"
 # What could not be built is tried again with another compiler, not at every `make`.
 amqp="$(cksum <requirements-amqp.lock) ${CC:-} $(command -v cc gcc clang || true)"
 if is_stamped packages "$packages" && is_stamped project "$project" && is_stamped amqp "$amqp"; then
@@ -89,10 +90,14 @@ if ! is_stamped packages "$packages"; then
   printf '%s' "$packages" >"$venv/.packages"
 fi
 if ! is_stamped project "$project"; then
-  say "installing penstock-realm"
-  # An environment from before knows it as `penstock`: two owners of one command would not do.
-  quietly "$venv/bin/python" -m pip uninstall --disable-pip-version-check --no-input --yes penstock
-  install --no-deps --editable .
+  say "installing the $(wc -w <<<"$members" | tr -d ' ') packages of the workspace"
+  # An environment from before has all of them as one distribution: two owners of one module would
+  # not do, nor would two of one command.
+  quietly "$venv/bin/python" -m pip uninstall --disable-pip-version-check --no-input --yes \
+    penstock penstock-realm
+  editable=()
+  for member in $members; do editable+=(--editable "$member"); done
+  install --no-deps "${editable[@]}"
   printf '%s' "$project" >"$venv/.project"
 fi
 if ! is_stamped amqp "$amqp"; then

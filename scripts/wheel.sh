@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-venv="${VENV:-.venv}"
+venv="$(cd "${VENV:-.venv}" && pwd)"
 dist="$PWD/dist"
 say() { printf 'wheel: %s\n' "$*"; }
 die() {
@@ -15,11 +15,14 @@ die() {
 }
 
 version="$("$venv/bin/python" -c 'import penstock; print(penstock.__version__)')"
-say "building penstock-realm $version"
+say "building the packages of $version"
 rm -rf "$dist"
 # Two builds of one commit are the same bytes.
-SOURCE_DATE_EPOCH="$(git log -1 --format=%ct 2>/dev/null || echo 315532800)" \
-  "$venv/bin/python" -m hatchling build -d "$dist" -t sdist -t wheel >/dev/null
+SOURCE_DATE_EPOCH="$(git log -1 --format=%ct 2>/dev/null || echo 315532800)"
+export SOURCE_DATE_EPOCH
+for package in packages/*/; do
+  (cd "$package" && "$venv/bin/python" -m hatchling build -d "$dist" -t sdist -t wheel >/dev/null)
+done
 "$venv/bin/python" scripts/changelog.py --notes "$version" >"$dist/notes-$version.md"
 wheel="$dist/penstock_realm-$version-py3-none-any.whl"
 [ -f "$wheel" ] || die "there is no $wheel: $(ls "$dist")"
@@ -30,7 +33,7 @@ trap 'rm -rf "$place"' EXIT
 grep -oE '^[A-Za-z0-9._-]+==[^ ;]+' requirements.lock >"$place/versions.txt"
 "$venv/bin/python" -m venv "$place/venv"
 "$place/venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
-  --constraint "$place/versions.txt" "$wheel"
+  --constraint "$place/versions.txt" --find-links "$dist" "penstock-realm==$version"
 told="$(cd "$place" && venv/bin/penstock --version)"
 [ "$told" = "penstock $version" ] || die "the wheel says '$told', not 'penstock $version'"
 (cd "$place" && venv/bin/python - <<'PYTHON'

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -16,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from penstock_server.logs import configure_unless_done
 from penstock_server.parts import registered
 from penstock_testing.process import ServerProcess
+from scripts.packages import projects
 from tests.thorough import QUICK
 
 pytest_plugins = ["pytester", "tests.java", "tests.scheduling"]
@@ -91,21 +91,21 @@ def pytest_configure(config: pytest.Config) -> None:
 def _check_entry_points(config: pytest.Config) -> None:
     """Fail if the installation of this tree is older than the entry points in its pyproject.toml:
     parts that the server finds by name would be missing."""
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
-    for group, declared in project["entry-points"].items():
-        installed = {name: part.place for name, part in registered(group).items()}
-        if group == "pytest11":  # pytest reads it, and may be told to leave a plugin out
-            plugins = config.pluginmanager
-            installed = {
-                name: place
-                for name, place in declared.items()
-                if plugins.has_plugin(name) or plugins.is_blocked(name)
-            }
-        if not declared.items() <= installed.items():
-            raise pytest.UsageError(
-                f"{group} of pyproject.toml is not what is installed: run `make setup`, or "
-                "pip install --no-deps --no-build-isolation --editable ."
-            )
+    for distribution, project in projects().items():
+        for group, declared in project.get("entry-points", {}).items():
+            installed = {name: part.place for name, part in registered(group).items()}
+            if group == "pytest11":  # pytest reads it, and may be told to leave a plugin out
+                plugins = config.pluginmanager
+                installed = {
+                    name: place
+                    for name, place in declared.items()
+                    if plugins.has_plugin(name) or plugins.is_blocked(name)
+                }
+            if not declared.items() <= installed.items():
+                raise pytest.UsageError(
+                    f"{group} in the pyproject.toml of {distribution} is not what is installed: "
+                    "run `make setup`"
+                )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -6,7 +6,6 @@ import threading
 from typing import Any
 
 import pyarrow as pa
-from penstock.spark.pipelines import load
 from rich.console import Console
 
 import penstock
@@ -22,6 +21,7 @@ from examples.flights.report import Line
 from examples.flights.run_record import Beginning, RunRecord
 from examples.flights.spark_part import AIRCRAFT, ARCHIVE, DELAYS_STEP, position
 from examples.flights.threads import PartThread
+from penstock.spark.pipelines import load
 from penstock.tables import Table
 
 WORKERS = ("worker 1", "worker 2")

@@ -16,12 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.spark.pipelines import Pipeline, load, run
-
 import penstock
 from examples.flights.companion import Instructions, report, serve
 from examples.flights.names import FLIGHTS
 from penstock.client.sync.sync import Channel
+from penstock.spark.pipelines import Pipeline, load, run
 from penstock_spark.pipelines.runner import session_for
 from penstock_spark.pipelines.standing import Keeping
 

@@ -14,11 +14,10 @@ from typing import NamedTuple
 from scripts.packages import packages
 from scripts.weight import growth, shape
 from scripts.weight.sizes import size_table, statements_by_package
-from scripts.weight.source import Source, sources_below, statement_count
+from scripts.weight.source import Source, sources_below, statement_count, workspace_sources
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = "penstock"
-ROOMY = f"{PACKAGE}.runtime"
+ROOMY = "penstock_server.runtime"
 
 ATTRIBUTES = ("strict_order", "order_by", "max_deliveries", "cluster_wide", "deliver_at")
 """Four of a durable and one of an event: in how many files must a new one be written?"""
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--record PACKAGE ... and --reason TEXT need each other")
     if given.record is not None:
         return renew_record(given.root, given.record, growth_reason=given.reason)
-    print(*size_table(sources_below(given.root / "src")), sep="\n", end="\n\n")
+    print(*size_table(workspace_sources(given.root)), sep="\n", end="\n\n")
     figures = list(written(given.root))
     if not given.still:
         figures += driven(walking=given.walk)
@@ -81,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def renew_record(root: Path, names: Sequence[str], *, growth_reason: str) -> int:
     """Write `recorded.toml`; print its changes and faults. Return the exit status."""
-    statements = statements_by_package(sources_below(root / "src"))
+    statements = statements_by_package(workspace_sources(root))
     before = growth.read_record()
     if names:
         record = growth.raised(statements, before, names, growth_reason)
@@ -101,7 +100,7 @@ def renew_record(root: Path, names: Sequence[str], *, growth_reason: str) -> int
 
 def written(root: Path) -> Iterator[Figure]:
     """What the files say."""
-    sources = sources_below(root / "src")
+    sources = workspace_sources(root)
     yield from _sizes(sources)
     for word in ATTRIBUTES:
         modules = shape.modules_with(sources, word)

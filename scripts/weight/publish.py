@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import penstock
 
-PACKAGE = Path(penstock.__file__).parent
+PACKAGES = Path(__file__).parents[2] / "packages"
 WARMING = 200
 MEASURED = 25
 
@@ -43,10 +43,10 @@ class Trip(NamedTuple):
 
 
 class Recorder:
-    """Writes down which functions of the package are called, on every thread that starts later."""
+    """Writes down which functions of the packages are called, on every thread that starts later."""
 
-    def __init__(self, package: Path) -> None:
-        self._prefix = f"{package}/"
+    def __init__(self, folder: Path) -> None:
+        self._prefix = f"{folder}/"
         self._calls: dict[int, list[tuple[str, str]]] = {}
         self._is_on = False
 
@@ -74,13 +74,13 @@ class Recorder:
         code = frame.f_code
         if code.co_filename.startswith(self._prefix):
             calls = self._calls.setdefault(threading.get_ident(), [])
-            calls.append((code.co_filename.removeprefix(self._prefix), code.co_qualname))
+            calls.append((code.co_filename.partition("/src/")[2], code.co_qualname))
 
 
 def trip_of_a_publish(*, warming: int = WARMING, measured: int = MEASURED) -> Trip:
     """One publish by an asyncio client to an embedded realm that stores what it gets: the kind of
     trip that most of those measured were, for now and then a timer of the realm runs meanwhile."""
-    with Recorder(PACKAGE) as recorder, tempfile.TemporaryDirectory() as folder:
+    with Recorder(PACKAGES) as recorder, tempfile.TemporaryDirectory() as folder:
         trips = asyncio.run(
             _published(Path(folder) / "realm", recorder, warming, measured=measured)
         )

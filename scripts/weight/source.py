@@ -50,6 +50,14 @@ def sources_below(
     return tuple(found)
 
 
+def workspace_sources(
+    root: Path, parse: Callable[[str], ast.Module] = ast.parse
+) -> tuple[Source, ...]:
+    """Every module of the packages of a checkout, tests apart."""
+    folders = sorted(root.glob("packages/*/src"))
+    return tuple(source for folder in folders for source in sources_below(folder, parse))
+
+
 def statements(tree: ast.AST) -> Iterator[ast.AST]:
     """Every statement, and what holds statements; ``ast.walk`` visits ten times as many nodes."""
     left = [tree]

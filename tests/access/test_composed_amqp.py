@@ -14,7 +14,7 @@ from proton import Delivery, Message
 from proton.utils import LinkDetached
 
 import penstock
-import penstock_amqp as amqp
+import penstock_amqp
 from penstock_core.api.channels import CreateChannel
 from penstock_core.api.durables import CreateDurable, DeleteDurable
 from penstock_core.api.publishing import PublishEvents
@@ -139,7 +139,7 @@ def test_it_takes_every_right_it_names(realm: penstock.Realm, way: str) -> None:
 
 
 def test_what_else_takes_several_rights_amqp_cannot_ask_for() -> None:
-    asked = requests_in(amqp)
+    asked = requests_in(penstock_amqp)
 
     assert asked == {
         CreateChannel,

@@ -20,6 +20,7 @@ from penstock_core.vocabulary.errors import (
     AccessDenied,
     AuthenticationFailed,
     InvalidArgument,
+    PenstockError,
     Unavailable,
 )
 from penstock_server.runtime.access.tokens import TokenRules, Tokens, fetched
@@ -277,7 +278,7 @@ def test_a_client_signs_in_with_a_token_of_its_own_making(tmp_path: Path) -> Non
 
 
 def test_a_token_is_not_sent_where_others_could_read_it() -> None:
-    with pytest.raises(penstock_core.vocabulary.errors.PenstockError, match="penstocks://"):
+    with pytest.raises(PenstockError, match="penstocks://"):
         penstock.connect("penstock://192.0.2.1:9", reconnect_timeout=0, token="t")
 
 

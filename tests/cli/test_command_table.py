@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from penstock_server import cli
 from penstock_server.cli.program import ORDER, CommandTable, commands_of, places
+from scripts.packages import ROOT
+from scripts.weight.source import workspace_sources
 
 
 def test_what_modules_register_is_what_the_table_says() -> None:
@@ -22,10 +22,13 @@ def test_what_modules_register_is_what_the_table_says() -> None:
 
 
 def test_every_module_with_commands_is_in_the_table() -> None:
-    files = Path(cli.__path__[0]).glob("*.py")
-    found = {file.stem for file in files if "\ndef register(app:" in file.read_text()}
+    found = {
+        f"{source.module}:register"
+        for source in workspace_sources(ROOT)
+        if "\ndef register(app:" in source.text
+    }
 
-    assert {f"penstock_server.cli.{module}:register" for module in found} == set(places().values())
+    assert found == set(places().values())
 
 
 @pytest.mark.process

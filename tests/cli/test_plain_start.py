@@ -164,7 +164,7 @@ def test_a_server_starts_without_what_it_has_no_use_for(tmp_path: Path) -> None:
     arguments = ("serve", "--data", str(tmp_path / "d"), "--port", "0", "--no-http")
     telling = (
         "import atexit, sys; atexit.register(lambda: print(*sys.modules)); "
-        "import penstock_server.serving.lifecycle; penstock_server.serving.lifecycle.LOAD_AFTER_S = 3_600;"
+        "from penstock_server.serving import lifecycle; lifecycle.LOAD_AFTER_S = 3_600;"
     )
     server = subprocess.Popen(
         [

@@ -96,7 +96,7 @@ async def test_one_that_is_not_open_says_so() -> None:
 def test_a_client_does_not_load_the_server() -> None:
     code = (
         "import sys, penstock.aio; assert 'Realm' in dir(penstock.aio); "
-        "print([name for name in sys.modules if name.startswith('penstock.runtime')])"
+        "print([name for name in sys.modules if name.startswith('penstock_server')])"
     )
 
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

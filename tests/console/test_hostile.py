@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 from playwright.sync_api import expect
 
-import penstock
+from penstock_server.frontends.http.console import ROOT as CONSOLE
 from penstock_testing.process import ServerProcess
 from tests.console.conftest import PATIENCE_MS, Api, Opened, tab
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 expect.set_options(timeout=PATIENCE_MS)
 
-CONSOLE = Path(penstock.__file__).parent / "frontends/http/console"
 NASTY = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>{{7*7}}${7*7}'
 
 

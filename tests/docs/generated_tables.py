@@ -114,7 +114,7 @@ def _moved(text: str) -> str:
 def log_page(meanings: dict[str, str]) -> str:
     """Every line of the log, with its level and what it carries."""
     found: dict[str, tuple[set[str], set[str]]] = {}
-    for path in sorted((ROOT / "src" / "penstock").rglob("*.py")):
+    for path in sorted(ROOT.glob("packages/*/src/**/*.py")):
         for name, level, keys in _logged(path):
             levels, known = found.setdefault(name, (set(), set()))
             levels.add(level)

@@ -10,12 +10,12 @@ import pytest
 from tests.docs.pages import ROOT
 
 TEXT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-SOURCE = ROOT / "src" / "penstock"
+SOURCES = tuple(sorted(ROOT.glob("packages/*/src")))
 
-WITHOUT_A_FIELD = frozenset({"api/subscriptions.py"})
+WITHOUT_A_FIELD = frozenset({"penstock_core/api/subscriptions.py"})
 """Modules that say what follows from the pattern's attribute, and do not carry it."""
 
-OF_NEWER_ONES = frozenset({"runtime/store/newer_facts.py"})
+OF_NEWER_ONES = frozenset({"penstock_server/runtime/store/newer_facts.py"})
 """Modules with attributes that the first format does not have; the patterns are older."""
 
 _CODE = re.compile(r"`([^`\n]+)`")
@@ -34,8 +34,13 @@ def paths_in(cell: str) -> list[str]:
     return [name for name in named if name.endswith((".py", "/"))]
 
 
+def places_of(path: str) -> list[Path]:
+    """Where a path of the page is: below the sources of a package, or the root."""
+    return [folder / path for folder in (*SOURCES, ROOT) if (folder / path).exists()]
+
+
 def exists(path: str) -> bool:
-    return (SOURCE / path).exists() or (ROOT / path).exists()
+    return bool(places_of(path))
 
 
 @pytest.mark.parametrize("row", rows("Where to add what"), ids=lambda row: row[0])
@@ -60,7 +65,7 @@ def test_the_pattern_of_an_attribute_is_found_in_every_file_of_its_row(
     wrong = [
         path
         for path in paths_in(row[1])
-        if path not in OF_NEWER_ONES and name not in (SOURCE / path).read_text(encoding="utf-8")
+        if path not in OF_NEWER_ONES and name not in places_of(path)[0].read_text(encoding="utf-8")
     ]
 
     assert f"`{name}`" in row[0]
@@ -72,8 +77,9 @@ def test_whoever_adds_an_attribute_of_a_durable_is_led_to_every_file_that_has_it
 ):
     (row,) = (row for row in rows("Where to add what") if row[0].startswith("an attribute of a d"))
     declaring = {
-        path.relative_to(SOURCE).as_posix()
-        for path in SOURCE.rglob("*.py")
+        path.relative_to(folder).as_posix()
+        for folder in SOURCES
+        for path in folder.rglob("*.py")
         if re.search(r"^ +strict_order: ", path.read_text(encoding="utf-8"), re.MULTILINE)
     }
 
@@ -82,13 +88,17 @@ def test_whoever_adds_an_attribute_of_a_durable_is_led_to_every_file_that_has_it
 
 def test_every_room_is_on_the_map() -> None:
     told = {
-        name.strip("/") for row in rows("The rooms") for cell in row for name in _CODE.findall(cell)
+        name.strip("/")
+        for row in rows("Packages and rooms")
+        for cell in row
+        for name in _CODE.findall(cell)
     }
-    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    packages = {path.parent.name for folder in SOURCES for path in folder.glob("*/__init__.py")}
     rooms = {
         path.parent.name
-        for package in ("core", "columns", "runtime", "frontends", "client")
-        for path in (SOURCE / package).glob("*/__init__.py")
+        for folder in SOURCES
+        for path in folder.glob("*/*/__init__.py")
+        if folder.parent.name not in ("amqp", "mqtt")
     }
 
     assert packages - told == set()
@@ -98,6 +108,6 @@ def test_every_room_is_on_the_map() -> None:
 def test_files_beside_the_way_in_are_there() -> None:
     for name in ("dead_events.py", "join_copies.py", "schedules.py", "transactions.py"):
         assert f"`{name}`" in TEXT
-        assert (SOURCE / "runtime" / "writer" / name).is_file()
-    for path in re.findall(r"`penstock/([\w/]+\.py)`", TEXT):
-        assert Path(SOURCE / path).is_file(), path
+        assert exists(f"penstock_server/runtime/writer/{name}")
+    for path in re.findall(r"`(penstock\w*/[\w/]+\.py)`", TEXT):
+        assert exists(path), path

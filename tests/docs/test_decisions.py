@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.packages import requirements_of_part
 from tests.docs.pages import ROOT, name_of
 
 FOLDER = ROOT / "docs" / "adr"
@@ -23,7 +24,6 @@ _TITLE = re.compile(r"# (\d+)\. (.+)")
 _FIELD = re.compile(r"^- (Date|Status|Revised): (.+)$", re.MULTILINE)
 _STATUS = re.compile(r"(accepted|superseded by \[\d+\]\(\d{4}-[\w-]+\.md\))(?:; .+)?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
-_PACKAGE = re.compile(r"[\w-]+(?:\[[\w,]+\])?")
 
 
 def fields_of(page: Path) -> dict[str, str]:
@@ -75,13 +75,9 @@ def test_the_index_tells_each_with_date_and_status() -> None:
 
 def test_each_dependency_has_its_reason() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
-        project = tomllib.load(file)
-    wanted = [
-        *project["project"]["dependencies"],
-        *(each for extra in project["project"]["optional-dependencies"].values() for each in extra),
-        *(each for group in project["dependency-groups"].values() for each in group),
-    ]
-    names = {found[0].partition("[")[0] for each in wanted if (found := _PACKAGE.match(each))}
+        groups = tomllib.load(file)["dependency-groups"]
+    parts = ["all", *(f"group:{group}" for group in groups)]
+    names = {each.name for part in parts for each in requirements_of_part(part)}
     table = (FOLDER / "0007-dependencies.md").read_text(encoding="utf-8")
     told = {
         name.partition("[")[0]
@@ -90,4 +86,4 @@ def test_each_dependency_has_its_reason() -> None:
         for name in re.split(r", | ", line.split(" | ")[0].strip("| "))
     }
 
-    assert names - told - {"penstock-realm"} == set()
+    assert names - told == set()

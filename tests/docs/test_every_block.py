@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import tomllib
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -16,6 +15,7 @@ import yaml  # type: ignore[import-untyped]  # it comes with schemathesis, witho
 import penstock
 from penstock_server.settings.loading import load
 from penstock_testing.process import ServerProcess
+from scripts.packages import projects
 from tests.docs.conftest import write_shop
 from tests.docs.left_out import NOT_RUN, reason_not_to_run
 from tests.docs.pages import OTHER_PAGES, PAGES, ROOT, SHELLS, Block, Line, blocks, name_of
@@ -110,13 +110,12 @@ def test_a_door_that_is_named_is_there(line: Line) -> None:
 
 @pytest.mark.parametrize("line", lines_of("pip"), ids=place_of)
 def test_what_is_to_be_installed_is_this_package_with_extras_that_it_has(line: Line) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     _, install, wanted = line.parts
     found = re.fullmatch(r"(\.|[\w-]+)(?:\[([\w,-]+)\])?", wanted)
 
     assert install == "install"
     assert found is not None
-    assert found[1] in (".", project["name"])
+    project = projects()[found[1]]
     assert set((found[2] or "").split(",")) - {""} <= project["optional-dependencies"].keys()
 
 

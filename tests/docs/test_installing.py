@@ -7,19 +7,18 @@ import re
 import pytest
 from packaging.requirements import Requirement
 
-from scripts.dependencies import BASE, OWN, PAGE, needed, renewed, wanted
+from scripts.dependencies import HEADING, OWN, PAGE, needed, part_of, renewed, wanted
 
 TEXT = PAGE.read_text(encoding="utf-8")
-_PART = re.compile(r"^## [^`]*`pip install \"?penstock-realm(?:\[(\w+)\])?\"?`$", re.MULTILINE)
 _ROW = re.compile(r"^\| `([^`]+)` \| `([^`]+)` \| ([\d.]*) ?\| ([^|]+) \|$", re.MULTILINE)
 
 
 def told() -> dict[str, list[tuple[str, str, str, str]]]:
     """The rows of each part: package, versions, size, reason."""
-    begins = [*_PART.finditer(TEXT)]
+    begins = [*HEADING.finditer(TEXT)]
     ends = [*(each.start() for each in begins[1:]), len(TEXT)]
     return {
-        each[1] or BASE: _ROW.findall(TEXT[each.end() : end])
+        part_of(each): _ROW.findall(TEXT[each.end() : end])
         for each, end in zip(begins, ends, strict=True)
     }
 
@@ -35,7 +34,7 @@ def shown(each: Requirement) -> tuple[str, str]:
 
 
 def test_it_has_the_base_and_each_extra_once() -> None:
-    parts = [found[1] or BASE for found in _PART.finditer(TEXT)]
+    parts = [part_of(found) for found in HEADING.finditer(TEXT)]
 
     assert sorted(parts) == sorted(wanted())
 

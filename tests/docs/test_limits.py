@@ -18,59 +18,64 @@ PAGE = ROOT / "docs/reference/limits.md"
 _UNITS: Final = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "s": 1}
 _BOUND = re.compile(r"([\d,.]+) ?(KiB|MiB|GiB|B|s)?\b")
 
-FED_BY_CLIENTS: Final = ("frontends", "wire")
-"""Packages whose bounds are on the page."""
+FED_BY_CLIENTS: Final = (
+    "amqp/src",
+    "core/src/penstock_core/wire",
+    "mqtt/src",
+    "server/src/penstock_server/frontends",
+)
+"""Folders of modules whose bounds are on the page."""
 NO_MEMORY: Final = {
     "of the protocol, and of single values": (
-        "frontends.amqp.flows.CREDIT_MAX",
-        "frontends.amqp.incoming._INT32_MAX",
-        "frontends.amqp.outgoing._UINT_MAX",
-        "frontends.amqp.typed.MS_MAX",
-        "frontends.amqp.typed._LONG_MAX",
-        "frontends.mqtt.expressing.EXPIRY_S_MAX",
-        "frontends.mqtt.session_store.PACKET_ID_MAX",
-        "wire.mqtt.framing._LENGTH_BYTES_MAX",
-        "wire.mqtt.packets.PACKET_BYTES_MAX",
-        "wire.mqtt.primitives.BYTES_MAX",
-        "wire.mqtt.primitives.VARIABLE_MAX",
-        "wire.mqtt.reading._REMEMBERED_BYTES_MAX",
-        "wire.websocket.CONTROL_BYTES_MAX",
-        "frontends.mqtt.topic_index.CHARACTERS_MAX",
+        "penstock_amqp.flows.CREDIT_MAX",
+        "penstock_amqp.incoming._INT32_MAX",
+        "penstock_amqp.outgoing._UINT_MAX",
+        "penstock_amqp.typed.MS_MAX",
+        "penstock_amqp.typed._LONG_MAX",
+        "penstock_mqtt.expressing.EXPIRY_S_MAX",
+        "penstock_mqtt.session_store.PACKET_ID_MAX",
+        "penstock_mqtt.wire.framing._LENGTH_BYTES_MAX",
+        "penstock_mqtt.wire.packets.PACKET_BYTES_MAX",
+        "penstock_mqtt.wire.primitives.BYTES_MAX",
+        "penstock_mqtt.wire.primitives.VARIABLE_MAX",
+        "penstock_mqtt.wire.reading._REMEMBERED_BYTES_MAX",
+        "penstock_core.wire.websocket.CONTROL_BYTES_MAX",
+        "penstock_mqtt.topic_index.CHARACTERS_MAX",
         *(
-            f"wire.amqp.performatives.{name}_MAX"
+            f"penstock_amqp.wire.performatives.{name}_MAX"
             for name in ("CONTAINER", "HOST", "LINK_NAME", "ADDRESS", "TAG_BYTES")
         ),
         *(
-            f"wire.amqp.performatives.{name}_MAX"
+            f"penstock_amqp.wire.performatives.{name}_MAX"
             for name in ("TRANSACTION_BYTES", "CONDITION", "DESCRIPTION")
         ),
     ),
     "of what the server makes, or asks for": (
-        "frontends.amqp.outgoing._WRITTEN_MAX",
-        "frontends.http.consuming_shapes.FETCH_MAX",
-        "frontends.http.consuming_shapes.IDS_MAX",
-        "frontends.http.destinations.SEGMENTS_MAX",
-        "frontends.http.health.INCIDENTS_SHOWN_MAX",
-        "frontends.http.publishing.PART_BYTES_MAX",
-        "frontends.http.shapes.LIMIT_MAX",
-        "frontends.mqtt.expressing._TEXT_MAX",
-        "frontends.mqtt.messages._COLUMN_BYTES_MAX",
-        "frontends.mqtt.reasons._REASON_CHARACTERS_MAX",
-        "frontends.mqtt.session_store.TOGETHER_BYTES_MAX",
-        "wire.native.frames._CHUNK_BYTES_MAX",
+        "penstock_amqp.outgoing._WRITTEN_MAX",
+        "penstock_server.frontends.http.consuming_shapes.FETCH_MAX",
+        "penstock_server.frontends.http.consuming_shapes.IDS_MAX",
+        "penstock_server.frontends.http.destinations.SEGMENTS_MAX",
+        "penstock_server.frontends.http.health.INCIDENTS_SHOWN_MAX",
+        "penstock_server.frontends.http.publishing.PART_BYTES_MAX",
+        "penstock_server.frontends.http.shapes.LIMIT_MAX",
+        "penstock_mqtt.expressing._TEXT_MAX",
+        "penstock_mqtt.messages._COLUMN_BYTES_MAX",
+        "penstock_mqtt.reasons._REASON_CHARACTERS_MAX",
+        "penstock_mqtt.session_store.TOGETHER_BYTES_MAX",
+        "penstock_core.wire.native.frames._CHUNK_BYTES_MAX",
     ),
     "of work, depth or time": (
-        "frontends.amqp.connection.TICK_S_MAX",
-        "frontends.amqp.link_terms._GENERAL_MAX",
-        "frontends.amqp.single_message.DOUBTS_MAX",
-        "frontends.amqp.typed.LEVELS_MAX",
-        "frontends.http.consuming_shapes.LEASE_MS_MAX",
-        "frontends.http.consuming_shapes.WAIT_MS_MAX",
-        "frontends.mqtt.json_payloads.COLUMN_LEVELS_MAX",
-        "frontends.mqtt.json_payloads.LEAVES_MAX",
-        "frontends.mqtt.sessions.LOOK_S_MAX",
-        "frontends.native.listener.TOLD_MAX",
-        "wire.scram.ROUNDS_MAX",
+        "penstock_amqp.connection.TICK_S_MAX",
+        "penstock_amqp.link_terms._GENERAL_MAX",
+        "penstock_amqp.single_message.DOUBTS_MAX",
+        "penstock_amqp.typed.LEVELS_MAX",
+        "penstock_server.frontends.http.consuming_shapes.LEASE_MS_MAX",
+        "penstock_server.frontends.http.consuming_shapes.WAIT_MS_MAX",
+        "penstock_mqtt.json_payloads.COLUMN_LEVELS_MAX",
+        "penstock_mqtt.json_payloads.LEAVES_MAX",
+        "penstock_mqtt.sessions.LOOK_S_MAX",
+        "penstock_server.frontends.native.listener.TOLD_MAX",
+        "penstock_core.wire.scram.ROUNDS_MAX",
     ),
 }
 """Bounds of which nothing that a client fills is kept, by what they are of."""
@@ -86,7 +91,7 @@ ROWS = rows()
 
 def value_of(where: str) -> object:
     """The constant or the setting's default that a row names."""
-    if where.startswith("penstock."):
+    if where.startswith("penstock_"):
         module, name = where.rsplit(".", 1)
         return getattr(import_module(module), name)
     return next(default for path, default, _ in described() if path == where)
@@ -109,10 +114,9 @@ def test_a_row_says_for_what_a_bound_holds_and_what_happens_beyond_it(row: list[
 
 
 def fed_modules() -> Iterator[tuple[str, ast.Module]]:
-    source = ROOT / "src/penstock"
     for folder in FED_BY_CLIENTS:
-        for path in sorted((source / folder).rglob("*.py")):
-            name = path.relative_to(source).with_suffix("").as_posix().replace("/", ".")
+        for path in sorted((ROOT / "packages" / folder).rglob("*.py")):
+            name = path.as_posix().partition("/src/")[2].removesuffix(".py").replace("/", ".")
             if re.search("_MAX|cache", path.read_text(encoding="utf-8")):
                 yield name, parsed(path)
 
@@ -144,7 +148,7 @@ def unbounded_in(tree: ast.Module) -> Iterator[int]:
 
 def test_every_bound_of_what_clients_fill_is_on_the_page() -> None:
     """A new one gets a row, or is named above with what it is of."""
-    known = {where.strip("`").removeprefix("penstock.") for *_, where in ROWS}
+    known = {where.strip("`") for *_, where in ROWS}
     known |= {name for names in NO_MEMORY.values() for name in names}
     there = {f"{name}.{bound}" for name, tree in fed_modules() for bound in bounds_in(tree)}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference" / "mqtt-conformance.md"
-SOURCE = ROOT / "src" / "penstock"
+PACKAGE = ROOT / "packages/mqtt/src/penstock_mqtt"
 TESTS = ROOT / "tests"
 STATEMENTS = 251
 """How many normative statements appendix B of MQTT 5 has."""
@@ -44,8 +44,11 @@ def test_what_is_named_there_exists() -> None:
         for place in _CODE.findall(where):
             said, _, name = place.rpartition(": ")
             file = said or file
-            folder = SOURCE if "/" in file else SOURCE / "wire" / "mqtt"
-            text = (folder / file).read_text(encoding="utf-8")
+            if "/" in file:
+                (path,) = ROOT.glob(f"packages/*/src/{file}")
+            else:
+                path = PACKAGE / "wire" / file
+            text = path.read_text(encoding="utf-8")
             assert re.search(rf"(def|class) {name.rpartition('.')[2]}\b", text), statement
         for place in _CODE.findall(tests):
             file, _, name = place.partition("::")

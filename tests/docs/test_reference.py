@@ -230,7 +230,7 @@ def test_the_selectors_shown_as_wrong_are_refused_with_those_words() -> None:
 
 
 def test_every_line_of_the_log_is_explained() -> None:
-    source = "\n".join(path.read_text() for path in (ROOT / "src" / "penstock").rglob("*.py"))
+    source = "\n".join(path.read_text() for path in ROOT.glob("packages/*/src/**/*.py"))
     logged = set(re.findall(r"_log\.(?:info|warning|error|exception)\(\s*\"([a-z_.]+)\"", source))
     page = OPERATING.read_text(encoding="utf-8")
 

@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
-import penstock
 from penstock_testing.nats_servers import free_ports
-from penstock_testing.process import ServerProcess
+from penstock_testing.process import ServerProcess, search_path
 from tests.faults import amqp
 from tests.faults.clocked import set_offset
 
@@ -32,8 +31,7 @@ SETTINGS = {
 
 def environment() -> dict[str, str]:
     """For a process that has this repository's tests and the package that is tested."""
-    source = str(Path(penstock.__file__).parents[1])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join((source, str(ROOT)))}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join((search_path(), str(ROOT)))}
 
 
 class Server:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import penstock
+from penstock_testing.process import search_path
 from tests.fuzz.bounding import Hangs, in_time
 from tests.fuzz.mutating import mutations
 from tests.fuzz.targets import TARGETS, Target, missing
@@ -82,7 +82,7 @@ def test_no_input_makes_a_reader_take_memory_without_bound(names: tuple[str, ...
     command = [sys.executable, "-m", "tests.fuzz", "--only", *names]
     done = subprocess.run(
         [*command, "--examples", "100", "--memory-mib", str(MEMORY_MIB)],
-        env={**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": search_path()},
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -24,13 +24,13 @@ from penstock_core.vocabulary.ports import Buffer
 from penstock_server.bootstrap.copies import blobs_at, copy_files
 from penstock_server.cli.program import INTERRUPTED, app
 from penstock_server.storage.file_systems import FileSystemBlobs
+from penstock_testing.process import search_path
 from tests.objects import ObjectStore, object_store
 from tests.patience import until
 
 pytestmark = pytest.mark.slow
 
 PER_FILE = 100
-SOURCE = Path(penstock.__file__).parent.parent
 QUICK = {"storage__seal_interval_ms": 1}
 
 
@@ -252,7 +252,7 @@ def test_a_copy_that_follows_takes_what_is_sealed_later(
     command += ["--to", f"file://{tmp_path}/copy", "--url", realm.listen()]
     publish(session, 1)
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(SOURCE)}
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": search_path()}
     ) as process:
         try:
             assert process.stdout is not None, "it is a pipe"

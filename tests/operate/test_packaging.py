@@ -199,7 +199,7 @@ def test_pip_keeps_no_cache_and_takes_only_what_has_a_hash_in_a_lock() -> None:
     assert all("--require-hashes" in arguments for arguments in locked)
     files = [name for arguments in locked for name in arguments if name.endswith(".lock")]
     assert files == ["requirements-image.lock", "requirements-build.lock", "requirements-amqp.lock"]
-    assert {"--no-deps", "--no-index", "--no-build-isolation", "."} <= set(package)
+    assert {"--no-deps", "--no-index", "--no-build-isolation", "packages/realm"} <= set(package)
     assert all("sudo" not in text and "chmod 777" not in text for text in all_of("RUN"))
 
 
@@ -224,13 +224,16 @@ def test_the_image_has_amqp_and_no_compiler() -> None:
 
 
 def test_what_builds_the_package_is_of_one_version_and_the_one_in_the_lock() -> None:
-    project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())
+    texts = [path.read_text() for path in FOLDER.parent.glob("packages/*/pyproject.toml")]
     lock = (FOLDER.parent / "requirements-build.lock").read_text()
-    (backend,) = project["build-system"]["requires"]
+    workspace = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())
+    (backend,) = {
+        each for text in texts for each in tomllib.loads(text)["build-system"]["requires"]
+    }
 
     assert re.fullmatch(r"hatchling==[\d.]+", backend)
     assert f"{backend} " in lock
-    assert backend in project["dependency-groups"]["build"]
+    assert backend in workspace["dependency-groups"]["build"]
 
 
 @pytest.mark.slow

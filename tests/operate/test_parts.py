@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +9,12 @@ from typing import Annotated
 
 import pytest
 from msgspec import Meta
+from typer.testing import CliRunner
 
 import penstock
 from penstock_core.api.topics import DescribeMqtt
 from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
-from penstock_server.cli.program import places
+from penstock_server.cli.program import app, places
 from penstock_server.frontends.front_end import GROUP, front_end_named, front_ends
 from penstock_server.parts import loaded, registered
 from penstock_server.runtime.operations.handlers import registered_handler
@@ -22,8 +22,10 @@ from penstock_server.serving import SERVERS
 from penstock_server.serving.lifecycle import wanted_front_ends
 from penstock_server.settings import Section
 from penstock_server.settings.loading import described, load
+from scripts.packages import projects, requirements_of
+from tests.operate.workspace import Workspace
 
-ROOT = Path(__file__).resolve().parents[2]
+SERVER = "penstock_server-0.1.0"
 NATIVE = "native = penstock_server.frontends.native_front_end:FRONT_END"
 AMQP = "amqp = penstock_amqp.front_end:FRONT_END"
 
@@ -33,14 +35,17 @@ Install = Callable[..., None]
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     """Makes distributions that come before those that are installed, and in place of them if they
-    have the same name."""
+    have the same name. The server's is in place of all packages of this project."""
     monkeypatch.setattr(sys, "path", [f"{tmp_path}", *sys.path])
 
-    def made(
-        *entry_points: str, distribution: str = "penstock_realm-0.1.0", group: str = GROUP
-    ) -> None:
+    def made(*entry_points: str, distribution: str = SERVER, group: str = GROUP) -> None:
+        if distribution == SERVER:
+            for name in projects():
+                hidden = tmp_path / f"{name.replace('-', '_')}-0.1.0.dist-info"
+                hidden.mkdir()
+                (hidden / "entry_points.txt").touch()
         folder = tmp_path / f"{distribution}.dist-info"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         lines = (
             "[console_scripts]",
             "penstock = penstock_server.cli:main",
@@ -77,7 +82,7 @@ def test_a_port_of_a_front_end_that_is_not_installed_is_refused(install: Install
     install(NATIVE, AMQP)
     settings = load(overrides={"listen.mqtt_port": 0, "listen.amqp_port": 0})
 
-    with pytest.raises(InvalidArgument, match=r"listen.mqtt_port is 0.*'penstock-realm\[mqtt\]'"):
+    with pytest.raises(InvalidArgument, match=r"listen.mqtt_port is 0.*pip install penstock-mqtt"):
         wanted_front_ends(settings)
 
 
@@ -114,7 +119,7 @@ def test_of_two_installations_of_one_distribution_the_first_counts(
     install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(NATIVE)
-    later = tmp_path / "later" / "penstock_realm-0.0.9.dist-info"
+    later = tmp_path / "later" / "penstock_server-0.0.9.dist-info"
     later.mkdir(parents=True)
     (later / "entry_points.txt").write_text(f"[{GROUP}]\nold = penstock.old:FRONT_END\n")
     monkeypatch.setattr(sys, "path", [f"{tmp_path}", f"{later.parent}", "/nowhere.zip"])
@@ -141,6 +146,26 @@ def test_commands_that_are_not_installed_are_not_listed(install: Install) -> Non
 
     assert {"serve", "publish"} <= set(places())
     assert not {"topic", "cluster", "pipeline", "top"} & set(places())
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("cluster", "pip install 'penstock-realm[cluster]'"),
+        ("pipeline", "pip install 'penstock-realm[spark]'"),
+        ("topic", "pip install penstock-mqtt"),
+        ("top", "pip install penstock-tools"),
+    ],
+)
+def test_a_command_that_is_not_installed_names_the_line_that_installs_it(
+    install: Install, command: str, line: str
+) -> None:
+    install(NATIVE)
+
+    ended = CliRunner().invoke(app, [command, "--help"])
+
+    assert ended.exit_code == 2
+    assert f"the package with '{command}' is not installed: {line}" in ended.output
 
 
 class LineSettings(Section, frozen=True, kw_only=True):
@@ -179,14 +204,58 @@ def test_a_section_that_the_settings_have_is_refused(install: Install) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("package", ["amqp", "mqtt", "cluster", "spark", "testing", "tools"])
-def test_core_client_and_server_do_without_each_other_package(package: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.operate.without_a_package", package],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_a_package_is_removed_with_its_folder_and_its_line(package: str, tmp_path: Path) -> None:
+    without = Workspace(tmp_path, package)
+
+    done = without.run("-m", "tests.operate.without_a_package")
 
     assert done.returncode == 0, done.stderr
     assert "serve" in done.stdout
+
+
+CLIENT = """
+import sys
+from pathlib import Path
+
+import penstock
+
+with penstock.connect(sys.argv[1]) as session:
+    session.channels.get("orders").publish(b"1", properties={"price": 9.5})
+    assert session.channels.get("orders").read().num_rows == 1
+for name in ("Realm", "aio.Realm"):
+    try:
+        value = penstock
+        for part in name.split("."):
+            value = getattr(value, part)
+    except ModuleNotFoundError as error:
+        print(error)
+for name in ("penstock.testing", "penstock.topology"):
+    try:
+        __import__(name)
+    except ModuleNotFoundError as error:
+        print(error)
+places = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
+site = Path(sys.argv[2])
+print(*{Path(place).relative_to(site).parts[0] for place in places if place.startswith(f"{site}/")})
+"""
+
+
+@pytest.mark.process
+def test_the_client_alone_talks_to_a_realm_elsewhere(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, "server")
+    with penstock.Realm() as realm, realm.connect() as session:
+        session.channels.create("orders")
+        done = workspace.run("-c", CLIENT, realm.listen(), f"{workspace.site}")
+
+    assert done.returncode == 0, done.stderr
+    *refused, used = done.stdout.splitlines()
+    assert refused == [
+        "penstock-server is not installed: pip install penstock-realm",
+        "penstock-server is not installed: pip install penstock-realm",
+        "penstock-testing is not installed: pip install penstock-testing",
+        "penstock-tools is not installed: pip install penstock-tools",
+    ]
+    required = {each.name for each in requirements_of("penstock-client")}
+    required.add("typing_extensions")  # msgspec takes it if it is there
+    assert set(used.replace(".py", "").split()) <= required
+    assert "pip install penstock-realm" in workspace.run("-m", "penstock", "--version").stderr

@@ -160,7 +160,7 @@ def test_every_command_is_in_the_table() -> None:
 
     known = {type(command).__name__ for command in COMMANDS} | WITHOUT_NUMBERS
 
-    commands = [each for each in below(Command) if each.__module__.startswith("penstock.")]
+    commands = [each for each in below(Command) if each.__module__.startswith("penstock_")]
     assert {each.__name__ for each in commands} == known
 
 

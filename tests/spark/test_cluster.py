@@ -21,7 +21,7 @@ from penstock.client.sync.sync import Channel
 from penstock_server.bootstrap.copies import copy_files
 from penstock_spark.session.jvm import find_jvm, java_home
 from penstock_spark.session.session import spark_home
-from penstock_testing.process import ServerProcess
+from penstock_testing.process import ServerProcess, search_path
 from tests.java import QUICK_START
 from tests.objects import ObjectStore, object_store
 from tests.patience import until
@@ -36,8 +36,6 @@ COPY = "bucket/copy"
 ONLY_THE_REALM_SEES = Path("/proc/self/cwd/realm")
 """Leads each process somewhere else: what the realm says of its files is true on its own machine
 only, as with executors on others."""
-
-SOURCE = Path(penstock.__file__).parent.parent
 
 DRIVER = """
 import json, os, signal, sys
@@ -161,7 +159,7 @@ def daemon(running: ExitStack, name: str, log: Path, *arguments: str) -> None:
         "SPARK_DAEMON_MEMORY": "128m",
         "SPARK_DAEMON_JAVA_OPTS": QUICK_START,
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(SOURCE),
+        "PYTHONPATH": search_path(),
     }
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -282,7 +280,7 @@ def found(folder: Path, realm_url: str, master: str, copy: ObjectStore) -> dict[
         text=True,
         timeout=900,  # generous, because machines are busy
         check=False,
-        env=os.environ | {"PYTHONPATH": str(SOURCE)},
+        env=os.environ | {"PYTHONPATH": search_path()},
     )
     assert done.returncode == 0, done.stderr[-6_000:]
     *plans, last = done.stdout.splitlines()

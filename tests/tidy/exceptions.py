@@ -21,7 +21,7 @@ LIST = Path(__file__).with_name("exceptions.txt")
 
 CLASS, FRAGMENT, DOCSTRING = "class", "fragment", "docstring"
 OPENINGS = ("The same", "Of ")
-FOLDERS = ("src", "bench", "examples", "scripts", "tests")
+FOLDERS = ("packages", "bench", "examples", "scripts", "tests")
 SHOWN = 60
 """Letters of a docstring that tell it from others."""
 

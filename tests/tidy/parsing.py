@@ -7,7 +7,7 @@ import gc
 from functools import cache
 from pathlib import Path
 
-from scripts.weight.source import Source, sources_below
+from scripts.weight.source import Source, workspace_sources
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,5 +40,5 @@ def tree_of(source: str) -> ast.Module:
 
 @cache
 def sources() -> tuple[Source, ...]:
-    """Every module of `src/`."""
-    return sources_below(ROOT / "src", tree_of)
+    """Every module of the packages."""
+    return workspace_sources(ROOT, tree_of)

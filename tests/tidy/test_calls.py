@@ -9,11 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from tests.tidy.parsing import parsed
+from tests.tidy.parsing import parsed, sources
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-SOURCE: Final = ROOT / "src"
-FOLDERS: Final = ("src", "bench", "examples", "scripts", "tests")
+FOLDERS: Final = ("packages", "bench", "examples", "scripts", "tests")
 POSITIONAL_MAX: Final = 3
 
 HOT: Final = {
@@ -40,7 +39,8 @@ HOT: Final = {
     """,
     "properties: for each property of a row": """
         penstock_core.columns.schema.nested_columns _read_inner
-        penstock_core.columns.schema.properties PropertyColumns _Cell _Written _cells _gaps
+        penstock_core.columns.schema.properties PropertyColumns _Cell _Written
+        penstock_core.columns.schema.properties _cells _gaps _gaps_inside
         _gaps_inside """,
     "selectors: for each batch and operator": """
         penstock_core.columns.selectors.comparison _compared
@@ -139,9 +139,8 @@ four(1, 2, 3, d=4), four(*pair, 3, 4), cut(1, 2, 3, 4), Ids(1, 2, 3, 4), ids.Spa
 def modules() -> Mapping[str, Path]:
     """The modules of the source by their dotted names."""
     found = {}
-    for path in sorted(SOURCE.rglob("*.py")):
-        parts = path.relative_to(SOURCE).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    for source in sources():
+        found[source.module] = source.path
     return found
 
 

@@ -13,8 +13,8 @@ from scripts.weight.source import statements
 from tests.tidy.parsing import tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
-USERS = ("src", "bench", "examples", "docs", "scripts")
-KIT = ROOT / "src" / "penstock" / "testing"
+USERS = ("packages", "bench", "examples", "docs", "scripts")
+KIT = ROOT / "packages" / "testing"
 """Shipped for the tests of others: its users are theirs."""
 COMPLETE: dict[str, str] = {
     "packages/mqtt/src/penstock_mqtt/wire/reasons.py": "all reason codes of the standard",
@@ -37,8 +37,6 @@ def _words() -> Counter[str]:
         for path in (ROOT / folder).rglob("*"):
             if path.suffix in {".py", ".md", ".js", ".toml", ".html"} and path.is_file():
                 words.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
-    # the server loads the objects of entry points by these names
-    words.update(re.findall(r"\w+", (ROOT / "pyproject.toml").read_text(encoding="utf-8")))
     return words
 
 
@@ -86,7 +84,7 @@ def _unused(source: str) -> list[str]:
 def test_every_name_has_a_user() -> None:
     unused = {
         path.relative_to(ROOT).as_posix(): names
-        for path in (ROOT / "src").rglob("*.py")
+        for path in ROOT.glob("packages/*/src/**/*.py")
         if KIT not in path.parents
         and path.relative_to(ROOT).as_posix() not in COMPLETE
         and (names := _unused(path.read_text(encoding="utf-8")))

@@ -99,7 +99,7 @@ def test_a_record_is_read_as_it_was_written() -> None:
 def test_the_command_renews_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "src" / "penstock" / "core" / "module.py"
+    path = tmp_path / "packages/core/src/penstock_core/module.py"
     path.parent.mkdir(parents=True)
     path.write_text("value = 1\n" * 10)
     record = tmp_path / "recorded.toml"

@@ -13,21 +13,23 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "src"
-IMPORTED = re.compile(r"\b(?:from|import)\s+(penstock(?:\.[a-z_][a-z0-9_]*)+)")
+SOURCES = sorted(ROOT.glob("packages/*/src"))
+IMPORTED = re.compile(r"\b(?:from|import)\s+(penstock(?:_[a-z]+)?(?:\.[a-z_][a-z0-9_]*)+)")
 """An import, wherever it stands: linters see only those of the file itself."""
 NAMES = re.compile(
-    r"^[ \t>]*from\s+(penstock(?:\.[a-z_][a-z0-9_]*)*)\s+import\s+(?:\(([^)]*)\)|([^\n(]*))",
+    r"^[ \t>]*from\s+(penstock(?:_[a-z]+)?(?:\.[a-z_][a-z0-9_]*)*)\s+import\s+"
+    r"(?:\(([^)]*)\)|([^\n(]*))",
     re.MULTILINE,
 )
-"""The names that an import takes from a module: in brackets, or in the rest of the line."""
+"""The names that an import takes from a module: in brackets, or in the rest of
+    the line."""
 INVENTED = {"tests/tidy/test_weight.py"}
 """Files with trees of their own making."""
 
 
 def _is_there(module: str) -> bool:
     """Whether it is a module or package; the last word may be a name in one."""
-    places = [SOURCE.joinpath(*module.split("."))]
+    places = [source.joinpath(*module.split(".")) for source in SOURCES]
     return any(place.is_dir() or place.with_suffix(".py").is_file() for place in places)
 
 
@@ -45,11 +47,17 @@ def _texts() -> Iterator[tuple[str, str]]:
             yield name, (ROOT / name).read_text(encoding="utf-8")
 
 
+def _place_of(module: str) -> Path:
+    """The folder of a package, or the path of a module without its suffix."""
+    places = [source.joinpath(*module.split(".")) for source in SOURCES]
+    return next(place for place in places if place.is_dir() or place.with_suffix(".py").is_file())
+
+
 @cache
 def _names_in(module: str) -> frozenset[str]:
     """What can be imported from a module: all that it binds, or names in a string because it is
     loaded on first use; and the modules of a package."""
-    place = SOURCE.joinpath(*module.split("."))
+    place = _place_of(module)
     inside = {each.stem for each in place.glob("*")} if place.is_dir() else set()
     alone = place.with_suffix(".py")  # may stand beside a folder of files that are no modules
     file = alone if alone.is_file() else place / "__init__.py"

@@ -1,27 +1,30 @@
 """Modules import along the direction in which the packages of `scripts/packages.toml` depend on
-each other: a part that imports against it could not be moved into a package of its own."""
+each other, and what they import is what their pyproject.toml requires."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-from scripts.packages import package_of, packages
-from scripts.weight.source import importers, statements
+from penstock_core.version import __version__
+from scripts.packages import ROOT, members, package_of, packages, projects
+from scripts.weight.source import importers
 from tests.tidy.parsing import sources
-
-KNOWN = Path(__file__).with_name("package_imports.txt")
-"""Imports that still point the wrong way, one a line. The list only gets shorter."""
 
 
 def may_import(importer: str, module: str) -> bool:
     """Whether a module may import another one, by their packages."""
     own, imported = package_of(importer), package_of(module)
     entry = packages()[own]
-    if imported == own or imported in entry.may_import or importer in entry.facades:
+    if imported == own or imported in entry.may_import:
+        return True
+    if importer in (*entry.facades, *entry.stand_ins):
         return True
     return importer in entry.commands and imported in ("server", *packages()["server"].may_import)
 
@@ -36,10 +39,7 @@ def wrong_imports() -> Iterator[str]:
 
 
 def test_imports_follow_the_direction_of_the_packages() -> None:
-    found, known = set(wrong_imports()), set(KNOWN.read_text().splitlines())
-
-    assert sorted(found - known) == [], "these point the wrong way"
-    assert sorted(known - found) == [], f"these are mended: take them out of {KNOWN.name}"
+    assert sorted(wrong_imports()) == [], "these point the wrong way"
 
 
 def test_every_name_of_the_table_is_a_module() -> None:
@@ -47,7 +47,7 @@ def test_every_name_of_the_table_is_a_module() -> None:
     named = [
         name
         for entry in packages().values()
-        for name in (*entry.modules, *entry.facades, *entry.commands)
+        for name in (*entry.imported_as, *entry.facades, *entry.stand_ins, *entry.commands)
     ]
 
     assert [name for name in named if name not in modules] == []
@@ -61,15 +61,13 @@ def test_packages_depend_on_each_other_without_a_circle() -> None:
         before.append(name)
 
 
-def runtime_imports(tree: ast.Module) -> Iterator[str]:
-    """Modules that a module imports when it is loaded; what is for type checkers is left out."""
+def imports_at_start(tree: ast.Module) -> Iterator[str]:
+    """Modules that a module cannot do without: functions may import others."""
     for node in tree.body:
-        is_for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in () if is_for_types else statements(node):
-            if isinstance(inner, ast.ImportFrom):
-                yield inner.module or ""
-            elif isinstance(inner, ast.Import):
-                yield from (alias.name for alias in inner.names)
+        if isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +78,83 @@ def test_a_facade_loads_other_packages_only_when_they_are_used(facade: str) -> N
     own = package_of(facade)
     allowed = {own, *packages()[own].may_import}
 
-    imported = [name for name in runtime_imports(source.tree) if name.startswith("penstock")]
+    imported = [name for name in imports_at_start(source.tree) if name.startswith("penstock")]
 
     assert [name for name in imported if package_of(name) not in allowed] == []
+
+
+def test_only_programs_import_a_stand_in() -> None:
+    stand_ins = {name for entry in packages().values() for name in entry.stand_ins}
+    users = {
+        importer
+        for module, by in importers(sources()).items()
+        for importer in by - stand_ins
+        if module in stand_ins
+    }
+
+    assert users == set()
+
+
+def test_the_table_names_the_packages_of_the_workspace() -> None:
+    folders = [member.name for member in members()]
+
+    assert folders == [*packages(), "realm"], "`realm` has no code"
+    assert {path.parent.name for path in ROOT.glob("packages/*/pyproject.toml")} == set(folders)
+
+
+def test_the_packages_have_one_version_and_require_each_other_in_it() -> None:
+    versions = {project["version"] for project in projects().values()}
+
+    assert versions == {__version__}
+    for name, project in projects().items():
+        for requirement in required_by(project):
+            if requirement.name in projects():
+                assert str(requirement.specifier) == f"=={__version__}", (name, str(requirement))
+
+
+def required_by(project: Mapping[str, Any]) -> list[Requirement]:
+    """What a distribution requires, by itself or by an extra."""
+    extras = project.get("optional-dependencies", {}).values()
+    return [Requirement(text) for texts in (project["dependencies"], *extras) for text in texts]
+
+
+DISTRIBUTION = {member.name: f"penstock-{member.name}" for member in members()}
+BROUGHT_BY = {"google": "protobuf", "h11": "uvicorn", "jwt": "pyjwt", "nats": "nats-py"}
+"""Distributions of modules that have another name."""
+BROUGHT_BY |= {"cproton_ffi": "python-qpid-proton", "proton": "python-qpid-proton"}
+BROUGHT_BY |= {"prometheus_client": "prometheus-client", "py4j": "pyspark"}
+
+
+@pytest.mark.parametrize("package", packages())
+def test_a_package_requires_what_it_imports(package: str) -> None:
+    """Itself or by an extra; what the packages below it require is installed with them."""
+    known = projects()
+    waiting, required = [DISTRIBUTION[package]], set[str]()
+    while waiting:
+        name = waiting.pop()
+        required.add(canonicalize_name(name))
+        if name in known:
+            waiting += [each.name for each in required_by(known[name]) if each.name not in required]
+    entry = packages()[package]
+    imported = {
+        name.partition(".")[0]: source.module
+        for source in sources()
+        if package_of(source.module) == package
+        if source.module not in (*entry.commands, *entry.facades, *entry.stand_ins)
+        for name in imports_at_start(source.tree)
+    }
+    missing = {
+        module: importer
+        for module, importer in imported.items()
+        if module not in (*sys.stdlib_module_names, *entry.imported_as, "")
+        and distribution_of(module) not in required
+    }
+
+    assert missing == {}
+
+
+def distribution_of(module: str) -> str:
+    """The distribution that has a module, by its name."""
+    if module.startswith("penstock"):
+        return DISTRIBUTION[package_of(module)]
+    return BROUGHT_BY.get(module, module)

@@ -9,7 +9,13 @@ from typing import Final
 
 from penstock_core.api.operations import OPERATIONS
 
-FRONTENDS: Final = Path(__file__).parents[2] / "src" / "penstock" / "frontends"
+PACKAGES: Final = Path(__file__).parents[2] / "packages"
+FRONT_ENDS: Final = [
+    path
+    for folder in ("server/src/penstock_server/frontends", "amqp/src", "mqtt/src")
+    for path in (PACKAGES / folder).rglob("*.py")
+    if path.stem != "topic_handlers"  # answers requests, within the door
+]
 REACHES: Final = re.compile(r"\.(?:shard|directory)\b|\b(?:channel|group|store)\.state\b")
 """How the state of the realm, or the task that writes it, is taken hold of."""
 OPERATION: Final = re.compile(rf'"({"|".join(map(re.escape, sorted(OPERATIONS)))})"')
@@ -26,8 +32,8 @@ def reaches_in(path: Path) -> int:
 
 def test_front_ends_do_not_reach_into_the_state_of_the_realm() -> None:
     found = {
-        path.relative_to(FRONTENDS).as_posix(): count
-        for path in FRONTENDS.rglob("*.py")
+        path.relative_to(PACKAGES).as_posix(): count
+        for path in FRONT_ENDS
         if (count := reaches_in(path))
     }
 
@@ -36,8 +42,8 @@ def test_front_ends_do_not_reach_into_the_state_of_the_realm() -> None:
 
 def test_front_ends_name_no_right_themselves() -> None:
     named = {
-        f"{path.relative_to(FRONTENDS).as_posix()}: {name}"
-        for path in FRONTENDS.rglob("*.py")
+        f"{path.relative_to(PACKAGES).as_posix()}: {name}"
+        for path in FRONT_ENDS
         for name in OPERATION.findall(path.read_text(encoding="utf-8"))
         if name != SIGNING_IN
     }

@@ -29,7 +29,7 @@ from tests.semantics.page import (
 )
 
 ADVICE = "run python -m tests.semantics.page"
-FOLDERS = ("src", "tests", "bench", "docs", "examples", "scripts")
+FOLDERS = ("packages", "tests", "bench", "docs", "examples", "scripts")
 
 
 def sources() -> list[Path]:

@@ -10,7 +10,7 @@ import pytest
 from scripts.weight import shape
 from scripts.weight.__main__ import ROOT, main, written
 from scripts.weight.publish import trip_of_a_publish, walk
-from scripts.weight.source import GENERATED, Source, mentions, sources_below
+from scripts.weight.source import GENERATED, Source, mentions, sources_below, workspace_sources
 
 LIFE = '''"""A life."""
 
@@ -51,10 +51,12 @@ def show(order: Order) -> str:
 TREE = {
     "packages/client/src/penstock/__init__.py": "",
     "packages/server/src/penstock_server/runtime/__init__.py": '"""The realm."""\n',
-    "src/penstock/runtime/durables.py": DURABLES,
-    "src/penstock/runtime/orders.py": '"""Orders."""\n\n\nclass Order:\n    deliver_at = 0\n',
+    "packages/server/src/penstock_server/runtime/durables.py": DURABLES,
+    "packages/server/src/penstock_server/runtime/orders.py": (
+        '"""Orders."""\n\n\nclass Order:\n    deliver_at = 0\n'
+    ),
     "packages/server/src/penstock_server/runtime/store/__init__.py": "",
-    "src/penstock/runtime/store/rows.py": (
+    "packages/server/src/penstock_server/runtime/store/rows.py": (
         "from penstock_server.runtime import orders\n\n\n"
         "class Table:\n    def get(self):\n        return orders.KEYS['order_by']\n"
     ),
@@ -72,7 +74,7 @@ def tree(folder: Path, files: Mapping[str, str] = TREE) -> Path:
 
 @pytest.fixture
 def sources(tmp_path: Path) -> dict[str, Source]:
-    return {source.module: source for source in sources_below(tree(tmp_path) / "src")}
+    return {source.module: source for source in workspace_sources(tree(tmp_path))}
 
 
 def test_lines_are_counted_by_their_kind(sources: Mapping[str, Source]) -> None:
@@ -101,9 +103,9 @@ def test_a_class_name_of_two_modules_is_found(sources: Mapping[str, Source]) -> 
 
 def test_a_generated_twin_is_no_second_class_of_a_name(tmp_path: Path) -> None:
     text = f'"""A twin."""\n\n{GENERATED}scripts/twins.py: do not edit.\n\nclass Table: ...\n'
-    by_hand = {"src/penstock/client/hand.py": "class Orders: ...\n"}
-    twins = {"src/penstock/client/twin.py": text, **by_hand}
-    found = shape.repeated_classes(sources_below(tree(tmp_path, {**TREE, **twins}) / "src"))
+    by_hand = {"packages/client/src/penstock/client/hand.py": "class Orders: ...\n"}
+    twins = {"packages/client/src/penstock/client/twin.py": text, **by_hand}
+    found = shape.repeated_classes(workspace_sources(tree(tmp_path, {**TREE, **twins})))
 
     assert "penstock.client.twin" not in found["Table"]
     assert len(found["Table"]) == 2
@@ -111,8 +113,11 @@ def test_a_generated_twin_is_no_second_class_of_a_name(tmp_path: Path) -> None:
 
 def test_a_fragment_is_short_and_has_one_user(tmp_path: Path, sources: dict[str, Source]) -> None:
     text = "from penstock_server.runtime.store.rows import Table\n" + "\n" * shape.FRAGMENT_LINES
-    user = {"src/penstock/runtime/long.py": text, "src/penstock/runtime/again.py": "import os\n"}
-    files = sources_below(tree(tmp_path, user) / "src")
+    user = {
+        "packages/server/src/penstock_server/runtime/long.py": text,
+        "packages/server/src/penstock_server/runtime/again.py": "import os\n",
+    }
+    files = workspace_sources(tree(tmp_path, user))
 
     assert shape.fragments(list(sources.values())) == {}, "orders has two users, the others none"
     assert shape.fragments(files) == {
@@ -128,7 +133,7 @@ def test_docstrings_that_need_a_neighbour_are_found(sources: Mapping[str, Source
 
 
 def test_a_room_is_a_folder_or_a_module(tmp_path: Path, sources: Mapping[str, Source]) -> None:
-    rooms = shape.rooms_of(list(sources.values()), "penstock.runtime")
+    rooms = shape.rooms_of(list(sources.values()), "penstock_server.runtime")
 
     assert rooms.arrows == {("durables", "orders"), ("store", "orders")}
     assert rooms.back() == []
@@ -136,11 +141,13 @@ def test_a_room_is_a_folder_or_a_module(tmp_path: Path, sources: Mapping[str, So
 
 def test_an_arrow_back_closes_a_circle(tmp_path: Path) -> None:
     circle = {
-        "src/penstock/runtime/orders.py": "def get():\n    import penstock_server.runtime.store.rows"
+        "packages/server/src/penstock_server/runtime/orders.py": (
+            "def get():\n    import penstock_server.runtime.store.rows"
+        )
     }
-    files = sources_below(tree(tmp_path, TREE | circle) / "src")
+    files = workspace_sources(tree(tmp_path, TREE | circle))
 
-    back = shape.rooms_of(files, "penstock.runtime").back()
+    back = shape.rooms_of(files, "penstock_server.runtime").back()
 
     assert back in ([("orders", "store")], [("store", "orders")])
 
@@ -160,7 +167,7 @@ def test_the_table_has_figures_with_their_targets(
     rows = [line.split() for line in printed.splitlines()]
     assert ["source", "lines", "31", "74,000"] in rows
     assert ["files", "with", "deliver_at", "2", "9"] in rows
-    assert ["rooms", "of", "penstock.runtime", "3", "10"] in rows
+    assert ["rooms", "of", "penstock_server.runtime", "3", "10"] in rows
     assert "files with order_by:\n  penstock_server.runtime.store.rows\n" in printed
 
 

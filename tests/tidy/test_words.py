@@ -1,4 +1,4 @@
-"""One word for one thing: names in ``src`` are those of the glossary in CONTRIBUTING.md. And a
+"""One word for one thing: names in the packages are those of the glossary in CONTRIBUTING.md. And a
 docstring is understood where it stands: it does not begin with a word that means its neighbour."""
 
 from __future__ import annotations
@@ -11,35 +11,39 @@ from pathlib import Path
 from tests.tidy.parsing import parsed, tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "src"
+SOURCES = tuple(sorted(ROOT.glob("packages/*/src/**/*.py")))
 
 ALLOWED = {
     "topic": (
-        "frontends/amqp/addresses.py",  # the word of JMS for a channel
+        "penstock_amqp/addresses.py",  # the word of JMS for a channel
         # a name in levels, as MQTT has it
-        "wire/mqtt/",
-        "core/vocabulary/topic",
-        "core/realm/topic_table.py",
-        "columns/selectors/topic_search.py",
-        "frontends/mqtt/",
-        "api/topics.py",
-        "frontends/http/topics.py",
-        "runtime/operations/topic_handlers.py",
-        "runtime/subscriptions/topic_tree.py",
-        "runtime/subscriptions/realm_view.py",
-        "client/handles/access.py",
-        "client/sync/sync_access.py",
+        "penstock_mqtt/wire/",
+        "penstock_core/vocabulary/topic",
+        "penstock_core/realm/topic_table.py",
+        "penstock_core/columns/selectors/topic_search.py",
+        "penstock_mqtt/",
+        "penstock_core/api/topics.py",
+        "penstock_mqtt/topic_routes.py",
+        "penstock_mqtt/topic_handlers.py",
+        "penstock_server/runtime/subscriptions/topic_tree.py",
+        "penstock_server/runtime/subscriptions/realm_view.py",
+        "penstock/client/handles/access.py",
+        "penstock/client/sync/sync_access.py",
     ),
     # the word of MQTT for the name of a session
     "client_id": (
-        "wire/mqtt/",
-        "frontends/mqtt/",
-        "core/access/acl.py",
-        "api/topics.py",
-        "frontends/http/topics.py",
+        "penstock_mqtt/wire/",
+        "penstock_mqtt/",
+        "penstock_core/access/acl.py",
+        "penstock_core/api/topics.py",
+        "penstock_mqtt/topic_routes.py",
     ),
-    "msg": ("storage/jetstream/asking.py",),  # a method of nats-py that is overridden
-    "snoop": ("frontends/http/live.py",),  # a live view looks on without taking part
+    "msg": (
+        "penstock_cluster/storage/jetstream/asking.py",
+    ),  # a method of nats-py that is overridden
+    "snoop": (
+        "penstock_server/frontends/http/live.py",
+    ),  # a live view looks on without taking part
 }
 """Words of the last column where they are the right ones, by where that is."""
 
@@ -96,8 +100,8 @@ def has_word(name: str, word: str) -> bool:
 
 def misnamed(words: set[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for path in SOURCE.rglob("*.py"):
-        where = path.relative_to(SOURCE / path.relative_to(SOURCE).parts[0]).as_posix()
+    for path in SOURCES:
+        where = path.as_posix().partition("/src/")[2]
         for name in {path.stem, *names_in(parsed(path))}:
             parts = spelled(name)
             for word in words:
@@ -128,7 +132,7 @@ def test_a_word_that_is_refused_is_found_wherever_it_is_given() -> None:
 def test_docstrings_begin_with_what_they_are_about() -> None:
     found = {
         f"{path.relative_to(ROOT)}: {text[:60]}"
-        for path in SOURCE.rglob("*.py")
+        for path in SOURCES
         for text in docstrings_in(parsed(path))
         if text.startswith(OPENINGS)
     }

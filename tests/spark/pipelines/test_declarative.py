@@ -14,6 +14,7 @@ import pytest
 import penstock
 from penstock.client.sync.sync import Session
 from penstock_spark.session.jvm import find_jvm, java_home
+from penstock_testing.process import search_path
 from tests.java import QUICK_START
 
 pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.slow, pytest.mark.process]
@@ -61,7 +62,7 @@ def test_the_example_runs_and_runs_again(project: Path, url: str, client: Sessio
         "PENSTOCK_URL": url,
         "JAVA_HOME": str(java_home(find_jvm())),
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(Path(penstock.__file__).parents[1]),
+        "PYTHONPATH": search_path(),
     }
 
     lasting = ["--conf", "spark.sql.catalogImplementation=hive"]

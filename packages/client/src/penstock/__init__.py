@@ -26,7 +26,8 @@ The names to begin with, each with its own ``help(penstock.…)``:
 The command line says the same with ``penstock --help``. What follows below is every public name
 with all its methods, and long.
 
-The package is installed as ``penstock-realm``: ``penstock`` alone is somebody else's.
+It is installed as ``penstock-realm``, or as ``penstock-client`` without the server; the package
+named just ``penstock`` is somebody else's.
 """
 
 from __future__ import annotations
@@ -307,9 +308,10 @@ __all__ = [
 def _loaded(name: str) -> ModuleType:
     """A module. Nothing that comes with it goes away again, so Python does not look for what does
     meanwhile: that took a tenth of the time to a realm's first event."""
+    from penstock.missing_packages import from_package
     from penstock_core.garbage import uncollected
 
-    with uncollected():
+    with uncollected(), from_package("penstock_server", "penstock-realm"):
         return importlib.import_module(name)
 
 

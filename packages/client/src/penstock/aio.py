@@ -41,6 +41,7 @@ from penstock.client.reading.peeking import Peeked
 from penstock.client.reading.reader import Reader
 from penstock.client.reading.received import ReceivedBatch, ReceivedEvent
 from penstock.client.reading.subscription import Subscription
+from penstock.missing_packages import from_package
 from penstock_core.columns.events.batch import EventBatch
 from penstock_core.columns.events.event import Event
 
@@ -52,7 +53,8 @@ else:
         """The embedded realm is loaded when it is asked for: clients do without the server."""
         if name != "Realm":
             raise AttributeError(f"module 'penstock.aio' has no attribute {name!r}")
-        globals()[name] = importlib.import_module("penstock_server.bootstrap.aio_realm").Realm
+        with from_package("penstock_server", "penstock-realm"):
+            globals()[name] = importlib.import_module("penstock_server.bootstrap.aio_realm").Realm
         return globals()[name]
 
 

@@ -16,6 +16,24 @@ from typing import Any, Final, NamedTuple
 
 from penstock_core.vocabulary.errors import InvalidArgument
 
+_EXTRAS: Final = {
+    "amqp": "amqp",
+    "cluster": "cluster",
+    "nats": "cluster",
+    "pipeline": "spark",
+    "postgres": "cluster",
+    "postgresql": "cluster",
+    "tls": "cluster",
+}
+"""Extras that bring parts of this project's other packages, by the name of the part."""
+_PACKAGES: Final = {
+    "apply": "tools",
+    "export": "tools",
+    "load": "tools",
+    "top": "tools",
+    "topic": "mqtt",
+}
+"""Packages that bring the other parts whose name is not that of their package."""
 _PREFIX: Final = "penstock."
 _METADATA: Final = ".dist-info"
 
@@ -56,10 +74,15 @@ def loaded(group: str, name: str, *, use: str) -> Any:
     distribution registers it, or it cannot be imported."""
     part = registered(group).get(name)
     if part is None:
-        raise InvalidArgument(
-            f"{use}, and no installed package brings it: pip install 'penstock-realm[{name}]'"
-        )
+        raise InvalidArgument(f"{use}, and no installed package brings it: {install_line(name)}")
     return part.load()
+
+
+def install_line(name: str) -> str:
+    """The command that installs a part of this project, such as a front end or a command."""
+    if name in _EXTRAS:
+        return f"pip install 'penstock-realm[{_EXTRAS[name]}]'"
+    return f"pip install penstock-{_PACKAGES.get(name, name)}"
 
 
 @cache

@@ -22,8 +22,6 @@ from typing import Any
 
 import msgspec
 
-import penstock
-
 START_TIMEOUT_S = 60.0
 """Seconds that a server may take until it listens; many, because test machines are busy."""
 END_TIMEOUT_S = 60.0
@@ -66,7 +64,7 @@ class ServerProcess:
             "json",
             *arguments,
         ]
-        self._environment = {**os.environ, "PYTHONPATH": _source_path(), **(environment or {})}
+        self._environment = {**os.environ, "PYTHONPATH": search_path(), **(environment or {})}
         self._process: subprocess.Popen[str] | None = None
         self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the process
         self._lines: list[str] = []
@@ -228,6 +226,7 @@ def _entry(line: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _source_path() -> str:
-    """The folder of the package that this process runs, for the child to run the same."""
-    return str(Path(penstock.__file__).parents[1])
+def search_path() -> str:
+    """Return the value of ``PYTHONPATH`` with which a child process runs the packages that this
+    process runs."""
+    return os.pathsep.join(filter(None, sys.path))

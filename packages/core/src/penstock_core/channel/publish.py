@@ -3,46 +3,51 @@
 Every publish passes the functions that a step names, in this order; a test follows one and
 compares. What only some publishes pass comes after "Only some".
 
-1. Arrive. The connection reads a frame (``frontends.native.connection.Connection.buffer_updated``)
-   and decodes a request (``frontends.native.requests.Requests.take``) with its batches of events
-   (``frontends.native.schemas.SchemaTable.bodies``). The right is checked, and the request is begun
-   (``runtime.operations.door.begin``).
-2. Digest. What the rules need is derived from the columns (``runtime.store.bodies.digest_of``).
-   Only some: a batch of many events is examined column by column
-   (``columns.events.digest.digest``).
-3. Wait for the single writer (``runtime.writer.shard.Shard.submit``). Only some: a thread applies
-   many selectors to the events meanwhile (``runtime.writer.looking.Looking.holds``).
+1. Arrive. The connection reads a frame
+   (``penstock_server.frontends.native.connection.Connection.buffer_updated``) and decodes a request
+   (``penstock_server.frontends.native.requests.Requests.take``) with its batches of events
+   (``penstock_server.frontends.native.schemas.SchemaTable.bodies``). The right is checked, and the
+   request is begun (``penstock_server.runtime.operations.door.begin``).
+2. Digest. What the rules need is derived from the columns
+   (``penstock_server.runtime.store.bodies.digest_of``). Only some: a batch of many events is
+   examined column by column (``penstock_core.columns.events.digest.digest``).
+3. Wait for the single writer (``penstock_server.runtime.writer.shard.Shard.submit``). Only some: a
+   thread applies many selectors to the events meanwhile
+   (``penstock_server.runtime.writer.looking.Looking.holds``).
 4. Reserve. It is clear whether the publish writes more than its own events
-   (``runtime.writer.room_forecast.has_no_side_effects``), and the disk has space for them
-   (``storage.embedded.journal.FileJournal.reserve``). Only some: the bytes that follow are
-   estimated (``runtime.writer.room_forecast.side_effect_bytes``).
-5. Begin (``runtime.writer.group.Group.publish``). Due events leave the channel first
-   (``runtime.writer.group.Group.sweep_in_time``). Only some: selectors are applied, deltas are
-   merged (``runtime.store.merging.admitted``), and the replaced events of the same publish keys
-   are found (``columns.keys.keys.KeyIndex.superseded``).
-6. Decide (``core.channel.decide.decide``). A retry is answered with the ids of the first time
-   (``core.channel.producers.Remembered.stored_as``). The batch gets the next dense ids; an id is
-   never given twice. This is all for most publishes: they only add events. Only some: they are
-   refused when an event is too large, when memory is short, or when the channel is full and
-   honours its capacity (``core.channel.retention.refuse_when_full``). On the JMS engine, ids may
-   be all that is kept (``core.channel.engine.Engine.interest``). Over capacity the oldest events
-   are evicted (``core.channel.retention.make_room``); unconsumed ones go to the dead event store
-   (``core.channel.dead.unconsumed``).
+   (``penstock_server.runtime.writer.room_forecast.has_no_side_effects``), and the disk has space
+   for them (``penstock_server.storage.embedded.journal.FileJournal.reserve``). Only some: the bytes
+   that follow are estimated (``penstock_server.runtime.writer.room_forecast.side_effect_bytes``).
+5. Begin (``penstock_server.runtime.writer.group.Group.publish``). Due events leave the channel
+   first (``penstock_server.runtime.writer.group.Group.sweep_in_time``). Only some: selectors are
+   applied, deltas are merged (``penstock_server.runtime.store.merging.admitted``), and the replaced
+   events of the same publish keys are found
+   (``penstock_core.columns.keys.keys.KeyIndex.superseded``).
+6. Decide (``penstock_core.channel.decide.decide``). A retry is answered with the ids of the first
+   time (``penstock_core.channel.producers.Remembered.stored_as``). The batch gets the next dense
+   ids; an id is never given twice. This is all for most publishes: they only add events. Only some:
+   they are refused when an event is too large, when memory is short, or when the channel is full
+   and honours its capacity (``penstock_core.channel.retention.refuse_when_full``). On the JMS
+   engine, ids may be all that is kept (``penstock_core.channel.engine.Engine.interest``). Over
+   capacity the oldest events are evicted (``penstock_core.channel.retention.make_room``);
+   unconsumed ones go to the dead event store (``penstock_core.channel.dead.unconsumed``).
 7. Check that the channel accepts the columns
-   (``columns.schema.property_names.PropertyNames.check``).
+   (``penstock_core.columns.schema.property_names.PropertyNames.check``).
 8. Apply. The ids join the channel and the ledger of each durable
-   (``core.channel.channel.ChannelMachine.apply``), the columns its tail
-   (``runtime.store.channel_store.ChannelStore.add``). Only some: joins publish the events that
-   match on other channels (``runtime.writer.join_copies.copy``).
+   (``penstock_core.channel.channel.ChannelMachine.apply``), the columns its tail
+   (``penstock_server.runtime.store.channel_store.ChannelStore.add``). Only some: joins publish the
+   events that match on other channels (``penstock_server.runtime.writer.join_copies.copy``).
 9. Store. The facts and columns of everything in the group become one block
-   (``runtime.store.records.encode_block``), which is written at once
-   (``storage.embedded.journal.FileJournal.append``).
-10. Answer. Only now is the publisher told (``frontends.native.connection.Connection.send``).
+   (``penstock_server.runtime.store.records.encode_block``), which is written at once
+   (``penstock_server.storage.embedded.journal.FileJournal.append``).
+10. Answer. Only now is the publisher told
+   (``penstock_server.frontends.native.connection.Connection.send``).
 11. Offer. Events are granted to subscribers, if there are any
-   (``runtime.writer.shard.Shard._offer``). Only some: durables grant to seats with credit, plain
-   subscribers follow (``core.channel.channel.ChannelMachine.offer``), and the columns are sent as
-   they came, with their ids (``runtime.delivery.delivery.Dispatch.perform``). A transient event is
-   offered, and then gone.
+   (``penstock_server.runtime.writer.shard.Shard._offer``). Only some: durables grant to seats with
+   credit, plain subscribers follow (``penstock_core.channel.channel.ChannelMachine.offer``), and
+   the columns are sent as they came, with their ids
+   (``penstock_server.runtime.delivery.delivery.Dispatch.perform``). A transient event is offered,
+   and then gone.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from penstock_core.printable import on_one_line
 from penstock_core.vocabulary.errors import PenstockError
 from penstock_server.cli.shared.grouping import GROUP, CommandGroup
 from penstock_server.cli.shared.output import note
-from penstock_server.parts import registered
+from penstock_server.parts import install_line, registered
 
 REFUSED: Final = 1
 """Exit status when the realm or this program refused; 0 is success, 2 is wrong usage."""
@@ -32,30 +32,30 @@ _USAGE_ERROR: Any = typer.BadParameter.__base__
 
 
 MODULES: Final = {
-    "serve": "server",
-    "channel": "channels",
-    "publish": "publishing",
-    "subscribe": "reading",
-    "browse": "reading",
-    "durable": "durables",
-    "queue": "queues",
-    "request": "requesting",
-    "reply": "requesting",
-    "join": "joins",
-    "schedule": "scheduling",
-    "redrive": "redriving",
-    "selector": "selectors",
-    "user": "access",
-    "group": "access",
-    "acl": "access",
-    "audit": "access",
-    "realm": "administration",
-    "store": "store",
-    "info": "administration",
-    "settings": "reference",
-    "health": "health",
-    "doctor": "doctor",
-    "error": "reference",
+    "serve": "serving.server",
+    "channel": "stores.channels",
+    "publish": "events.publishing",
+    "subscribe": "events.reading",
+    "browse": "events.reading",
+    "durable": "durables.durables",
+    "queue": "queues.queues",
+    "request": "events.requesting",
+    "reply": "events.requesting",
+    "join": "stores.joins",
+    "schedule": "events.scheduling",
+    "redrive": "events.redriving",
+    "selector": "events.selectors",
+    "user": "access.access",
+    "group": "access.access",
+    "acl": "access.access",
+    "audit": "access.access",
+    "realm": "access.administration",
+    "store": "stores.store",
+    "info": "access.administration",
+    "settings": "serving.reference",
+    "health": "checks.health",
+    "doctor": "checks.doctor",
+    "error": "serving.reference",
 }
 """The module that has each command of this package."""
 ORDER: Final = (
@@ -172,6 +172,11 @@ class Program(CommandGroup):
             note(f"error: the output could not be written: {error.strerror or error}")
             raise typer.Exit(REFUSED) from None
         return result
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in ORDER and args[0] not in self.commands:
+            ctx.fail(f"the package with {args[0]!r} is not installed: {install_line(args[0])}")
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names alone: Typer would look at each command, and so build all of them."""

@@ -18,7 +18,7 @@ from penstock_core.loggers import logger
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_server.frontends.native.listener import NativeListener
 from penstock_server.frontends.shared.front_end_service import FrontEndService
-from penstock_server.parts import registered
+from penstock_server.parts import install_line, registered
 from penstock_server.runtime.access.incidents import Incident
 from penstock_server.runtime.realm import RunningRealm
 from penstock_server.settings import Settings
@@ -156,7 +156,7 @@ def front_end_named(name: str) -> FrontEnd:
     if name not in parts:
         raise InvalidArgument(
             f"no installed package serves {name}; installed are {', '.join(parts) or 'none'}: "
-            f"pip install 'penstock-realm[{name}]'"
+            f"{install_line(name)}"
         )
     loaded: FrontEnd = parts[name].load()
     return loaded

@@ -31,6 +31,7 @@ from penstock_server.frontends.front_end import (
 )
 from penstock_server.frontends.native.listener import NativeListener
 from penstock_server.frontends.shared.tls import Tls
+from penstock_server.parts import install_line
 from penstock_server.runtime.access.accounts import FIRST_USER
 from penstock_server.runtime.realm import RunningRealm
 from penstock_server.runtime.writer.linger import Linger
@@ -60,7 +61,7 @@ def wanted_front_ends(settings: Settings) -> Sequence[FrontEnd]:
         if port is not None and name not in loaded:
             raise InvalidArgument(
                 f"listen.{name}_port is {port}, and no installed package serves {name}: "
-                f"pip install 'penstock-realm[{name}]', or leave listen.{name}_port out"
+                f"{install_line(name)}, or leave listen.{name}_port out"
             )
     return [
         front_end

@@ -2,7 +2,8 @@
 
 So ``pip install "penstock-realm[spark]"`` is all a machine needs; a JVM that is there already wins.
 For Spark's own programs, ``python -m penstock_spark.session.jvm`` prints what ``JAVA_HOME`` has to
-be."""
+be.
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from penstock.missing_packages import from_package
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_server.cli.shared.asking import Yes, confirm
 from penstock_server.cli.shared.output import ListFormat, count, note, write, write_json
@@ -225,7 +226,8 @@ def check_pipelines(wanted: Topology, found: Found) -> None:
 
 def _needs(path: Path) -> Iterator[tuple[str, str, str]]:
     """The channels and queues that a pipeline reads and writes by name, each with its durable."""
-    from penstock_spark.pipelines import load  # needs no Spark
+    with from_package("penstock_spark", '"penstock-realm[spark]"'):
+        from penstock_spark.pipelines import load  # needs no Spark
 
     pipeline = load(path)
     for source in pipeline.sources:

@@ -104,7 +104,8 @@ class Servers:
     """A connection to the server that takes writes, made again after a failover.
 
     One call at a time. Every new connection is checked by
-    :mod:`penstock_cluster.storage.postgres.guard`."""
+    :mod:`penstock_cluster.storage.postgres.guard`.
+    """
 
     def __init__(self, urls: Sequence[str], *, answer_s: float = ANSWER_S) -> None:
         self.urls = tuple(urls)

@@ -38,14 +38,15 @@ rows are merged.
 Two types under one name. The first type seen has the plain field name; each further type has
 a field of its own, such as ``price::string``, with the metadata ``penstock.name`` = ``price``.
 At most one of them is non-null in a row. Readers of tables see integers and floats as one column
-(:mod:`penstock_core.columns.schema.number_columns`). Widening (int8 to int64, float32 to float64, null
-to anything) stays in one field. The same holds for the fields of structs at any depth.
+(:mod:`penstock_core.columns.schema.number_columns`). Widening (int8 to int64, float32 to float64,
+null to anything) stays in one field. The same holds for the fields of structs at any depth.
 
 ``more`` (module :mod:`penstock_core.columns.schema.overflow`) holds what columns cannot: lists of
 mixed types, dictionaries without any key, and properties beyond :data:`PROPERTY_COLUMNS_MAX`. In a
 file it also has names that few of the file's events have (module
 :mod:`penstock_core.columns.files.lean_columns`). A name in ``more`` wins over the column of that
-name."""
+name.
+"""
 
 from __future__ import annotations
 

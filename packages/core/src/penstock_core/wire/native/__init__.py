@@ -2,4 +2,5 @@
 
 ``frames`` splits a byte stream into frames. ``messages`` defines the headers: requests of
 :mod:`penstock_core.api`, and messages of the protocol itself. Nothing here does I/O; client and
-server share this code."""
+server share this code.
+"""

@@ -391,7 +391,8 @@ class AccessControl:
 
         ``operation`` is one of :data:`penstock_core.api.operations.OPERATIONS`; ``name`` that of
         the channel or queue it is about, of which a client may know only the number
-        (``by_number``)."""
+        (``by_number``).
+        """
         if self.is_open or principal.trusted:
             return
         need = OPERATIONS[operation]

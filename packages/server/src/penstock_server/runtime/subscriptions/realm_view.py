@@ -2,7 +2,8 @@
 
 It is read in the event loop without disturbing the writer, and hides how the state is kept.
 Requests and answers are in :mod:`penstock_core.api`; this view is for figures that are shown all
-the time, and for what a protocol has to know of a name before it makes a request."""
+the time, and for what a protocol has to know of a name before it makes a request.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ Every two minutes one sample is taken of the realm, and of each channel, queue a
 something was done since the last one. Where nothing is done nothing is looked at and nothing is
 written: what stood still is filled in when somebody asks. It is soft state, which begins with the
 realm's start; :mod:`penstock_server.frontends.http.metrics` is for those who keep figures for
-longer."""
+longer.
+"""
 
 from __future__ import annotations
 

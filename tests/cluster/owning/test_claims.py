@@ -18,7 +18,7 @@ from penstock_cluster.owning.register_records import (
     RegisterWrite,
 )
 from penstock_core.vocabulary.ports import VersionedRecord
-from tests.core.owning.register_stories import LEASE_S, NAMES, Cluster, Register, two
+from tests.cluster.owning.register_stories import LEASE_S, NAMES, Cluster, Register, two
 from tests.thorough import examples
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock_cluster.owning.clocks import SECOND_US, MemberClocks, farthest, off_by
-from tests.core.owning.register_stories import NAMES, Cluster, two
+from tests.cluster.owning.register_stories import NAMES, Cluster, two
 
 
 @pytest.mark.parametrize("ahead_s", [-3_600, -5.6, 5.6, 59, 3_600])

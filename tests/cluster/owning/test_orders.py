@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock_cluster.owning.orders import MoveOrder, Orders
-from tests.core.owning.register_stories import LEASE_S, NAMES, Cluster, two
+from tests.cluster.owning.register_stories import LEASE_S, NAMES, Cluster, two
 
 FIRST = "first"
 """The nonce of the two processes of some stories."""

@@ -8,7 +8,7 @@ import pytest
 from penstock_cluster.owning.agreement import differing, disagreement
 from penstock_cluster.owning.clocks import SECOND_US
 from penstock_cluster.owning.register_records import ClaimRecord, MemberRecord
-from tests.core.owning.register_stories import LEASE_S, Cluster
+from tests.cluster.owning.register_stories import LEASE_S, Cluster
 
 USERS = {"access.mode": "mandatory", "cluster.lease_s": "6.0"}
 NOBODY = {"access.mode": "off", "cluster.lease_s": "6.0"}

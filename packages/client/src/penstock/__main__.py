@@ -1,0 +1,10 @@
+"""``python -m penstock``: the command line, which the server's package has."""
+
+from __future__ import annotations
+
+from penstock.missing_packages import from_package
+
+if __name__ == "__main__":
+    with from_package("penstock_server", "penstock-realm"):
+        from penstock_server.cli import main
+    main()

@@ -1,0 +1,29 @@
+"""Names of other packages that programs import from ``penstock``.
+
+``penstock-client`` alone is enough for a program that talks to a realm elsewhere. The server, Spark
+and the test kit are packages of their own; a name of theirs is loaded when it is used, and if its
+package is not installed, the error has the line that installs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def from_package(package: str, install: str) -> Iterator[None]:
+    """Say how to install a package if an import in the block does not find it.
+
+    ``package`` is its import name, ``install`` what ``pip install`` takes. Raises
+    ``ModuleNotFoundError``.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != package:
+            raise
+        distribution = package.replace("_", "-")
+        raise ModuleNotFoundError(
+            f"{distribution} is not installed: pip install {install}", name=error.name
+        ) from None

@@ -1,0 +1,10 @@
+"""Spark as a client of the realm; the package ``penstock-spark`` has it."""
+
+from __future__ import annotations
+
+from penstock.missing_packages import from_package
+
+with from_package("penstock_spark", '"penstock-realm[spark]"'):
+    from penstock_spark import register as register
+
+__all__ = ["register"]

@@ -1,0 +1,10 @@
+"""Burying the events that make a streaming query fail."""
+
+from __future__ import annotations
+
+from penstock.missing_packages import from_package
+
+with from_package("penstock_spark", '"penstock-realm[spark]"'):
+    from penstock_spark.reading.poison import bury_poison as bury_poison
+
+__all__ = ["bury_poison"]

@@ -1,0 +1,8 @@
+"""A test kit for programs and adapters; the package ``penstock-testing`` has it."""
+
+from __future__ import annotations
+
+from penstock.missing_packages import from_package
+
+with from_package("penstock_testing", "penstock-testing"):
+    import penstock_testing as _penstock_testing  # noqa: F401

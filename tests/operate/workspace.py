@@ -1,0 +1,81 @@
+"""A workspace without one of its packages: its folder and its line in pyproject.toml are gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from scripts.packages import ROOT, members, projects
+
+OURS = ("penstock", "pyspark_penstock", "__editable__", "_penstock")
+"""Beginnings of names in site-packages that belong to the packages of this project."""
+SHARED = ("bench", "examples", "scripts", "tests")
+
+
+class Workspace:
+    """A copy of the checkout, and what is installed here but for the packages of the project.
+
+    The packages that stay are on the search path, with the metadata that an installation has.
+    Removed as well is what requires the removed package: `penstock-realm`, if that has no extra for
+    it.
+    """
+
+    def __init__(self, folder: Path, removed: str) -> None:
+        self.root = folder / "checkout"
+        self.root.mkdir()
+        gone = requiring(f"penstock-{removed}")
+        lines = (ROOT / "pyproject.toml").read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [
+            line for line in lines if line.strip() not in {f'"packages/{name}",' for name in gone}
+        ]
+        assert len(kept) == len(lines) - len(gone)
+        (self.root / "pyproject.toml").write_text("".join(kept), encoding="utf-8")
+        (self.root / "packages").mkdir()
+        for member in members(self.root):
+            (self.root / "packages" / member.name).symlink_to(ROOT / "packages" / member.name)
+        for name in SHARED:
+            (self.root / name).symlink_to(ROOT / name)
+        self.site = folder / "site"
+        self.site.mkdir()
+        self._install()
+
+    def _install(self) -> None:
+        for path in Path(sysconfig.get_path("purelib")).iterdir():
+            if not path.name.startswith(OURS):
+                (self.site / path.name).symlink_to(path)
+        for name, project in projects(self.root).items():
+            metadata = self.site / f"{name.replace('-', '_')}-{project['version']}.dist-info"
+            metadata.mkdir()
+            groups = project.get("entry-points", {})
+            lines = [
+                line
+                for group, parts in groups.items()
+                for line in (f"[{group}]", *(f"{part} = {place}" for part, place in parts.items()))
+            ]
+            (metadata / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run Python in the workspace, without the site-packages of this environment."""
+        sources = [f"{member / 'src'}" for member in members(self.root)]
+        return subprocess.run(
+            [sys.executable, "-S", *arguments],
+            cwd=self.root,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([*sources, f"{self.site}"])},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+def requiring(name: str) -> set[str]:
+    """The folders of a distribution and of those that cannot be installed without it."""
+    gone = {name}
+    for other, project in projects().items():  # dependencies first
+        if gone & {Requirement(text).name for text in project["dependencies"]}:
+            gone.add(other)
+    return {each.removeprefix("penstock-") for each in gone}
