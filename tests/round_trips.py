@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import penstock
+from packages.mqtt.tests.clients import PacketClient, connected
+from packages.server.tests.frontends.http.asking import Web
 from penstock_mqtt.wire.packets import PublishPacket, SubscribePacket, TopicSubscription
 from penstock_mqtt.wire.properties import PacketProperties
-from tests.frontends.http.asking import Web
-from tests.frontends.mqtt.clients import PacketClient, connected
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "guide" / "mqtt.md"
 NOTHING: Final = "—"
@@ -92,7 +92,7 @@ class World:
         self.web = Web(realm.listen_http())
         self.amqp: Any = None
         if is_amqp:
-            from tests.frontends.amqp.clients import Client
+            from packages.amqp.tests.clients import Client
 
             self.amqp = stack.enter_context(Client(realm.listen_amqp(), "container"))
         self._stack = stack
@@ -195,7 +195,7 @@ def to_mqtt(world: World) -> Callable[[], Parts]:
 
 
 def to_amqp(world: World) -> Callable[[], Parts]:
-    from tests.frontends.amqp.clients import WAIT_S
+    from packages.amqp.tests.clients import WAIT_S
 
     receiver = world.amqp.receiver(CHANNEL, "topic")
 

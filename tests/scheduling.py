@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @cache
 def shares_the_session(file: Path) -> bool:
-    """Whether a test in it takes the session of ``tests/spark/conftest.py``."""
+    """Whether a test in it takes the session of ``packages/spark/tests/conftest.py``."""
     return bool(_SHARING.search(file.read_text()))
 
 

@@ -1,9 +1,10 @@
 """Realms of this process as clusters, of which a test only ever sees a node that does not serve.
 
-``pytest --through-a-cluster tests/client`` makes every realm two nodes that serve in turn, and a
-third one that stands by for ever, on one storage engine in memory. Every session goes to the third,
-those within the process as well, and the owner hands over every ten seconds (``--moving-every``),
-drawn by the name of the test. A realm opened again in the same directory has the same engine.
+``pytest --through-a-cluster packages/client/tests`` makes every realm two nodes that serve in turn,
+and a third one that stands by for ever, on one storage engine in memory. Every session goes to the
+third, those within the process as well, and the owner hands over every ten seconds
+(``--moving-every``), drawn by the name of the test. A realm opened again in the same directory has
+the same engine.
 
 Clients of MQTT in tests do not connect again: there the owner hands over as soon as it is time and
 none of them is connected, and who comes meanwhile waits at the port.

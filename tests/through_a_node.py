@@ -1,8 +1,8 @@
 """Realms of this process that are reached through another node, as in a cluster.
 
-``pytest --through-a-node tests/client`` has every port of every realm served so: what listens is
-the node, which relays. A test that reaches a realm by itself, or within the process, is as it was.
-"""
+``pytest --through-a-node packages/client/tests`` has every port of every realm served so: what
+listens is the node, which relays. A test that reaches a realm by itself, or within the process, is
+as it was."""
 
 from __future__ import annotations
 

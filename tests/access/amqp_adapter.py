@@ -12,11 +12,11 @@ from proton.reactor import Copy
 from proton.utils import BlockingConnection, LinkDetached
 
 import penstock
+from packages.amqp.tests.clients import WAIT_S, Source, Target
 from penstock_core.api.operations import OPERATIONS
 from penstock_core.vocabulary import errors
 from penstock_core.vocabulary.errors import AccessDenied, PenstockError
 from tests.access.matrix import CHANNEL, QUEUE, Caller, register
-from tests.frontends.amqp.clients import WAIT_S, Source, Target
 
 _BY_CODE = {
     each.code: each
@@ -106,7 +106,7 @@ class Amqp:
     name = "amqp"
     # AMQP moves messages, and makes what they need; nothing of a realm is managed by it. Making
     # and ending durables is a part of attaching to them and closing: there is a test of its own in
-    # tests/frontends/amqp/test_security.py.
+    # packages/amqp/tests/test_security.py.
     without = frozenset(OPERATIONS.keys() - AmqpCaller(None).operations)
 
     def __init__(self) -> None:

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import penstock
+from packages.server.tests.frontends.http.asking import Web, part
 from penstock_core.vocabulary import errors
 from penstock_core.vocabulary.errors import PenstockError
 from tests.access.matrix import CHANNEL, OTHER, PASSWORD, QUEUE, TOPICS, Caller, register
-from tests.frontends.http.asking import Web, part
 
 _C, _Q = f"channels/{part(CHANNEL)}", f"queues/{part(QUEUE)}"
 _KEPT = f"{_C}/durables/kept"

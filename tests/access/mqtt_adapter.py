@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from msgspec.structs import replace
 
 import penstock
+from packages.mqtt.tests.clients import PacketClient
 from penstock_core.api.operations import OPERATIONS
 from penstock_core.vocabulary.errors import AccessDenied
 from penstock_mqtt.wire.reasons import Reason
 from tests.access.matrix import CHANNEL, Caller, register
-from tests.frontends.mqtt.clients import PacketClient
 
 
 class MqttCaller:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import penstock
+from packages.server.tests.frontends.http.asking import Web
 from penstock_core.api.channels import EditChannel, PurgeChannel
 from penstock_core.api.durables import CreateDurable, PurgeDurable
 from penstock_core.api.joins import CreateJoin, Redrive
@@ -27,7 +28,6 @@ from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.start_positions import FromEarliest
 from penstock_server.frontends import http
 from tests.access.realms import QUICK, ask, requests_in
-from tests.frontends.http.asking import Web
 
 pytestmark = pytest.mark.spec("A2", "A3")
 

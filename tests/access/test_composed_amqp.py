@@ -8,13 +8,15 @@ from contextlib import contextmanager
 
 import pytest
 
-pytest.importorskip("proton")  # tests/frontends/amqp/test_installed.py says why it is not there
+pytest.importorskip("proton")  # packages/amqp/tests/test_installed.py says why it is not there
 
 from proton import Delivery, Message
 from proton.utils import LinkDetached
 
 import penstock
 import penstock_amqp
+from packages.amqp.tests.clients import WAIT_S, Client
+from packages.amqp.tests.test_transactions import TRANSACTIONAL, Transaction
 from penstock_core.api.channels import CreateChannel
 from penstock_core.api.durables import CreateDurable, DeleteDurable
 from penstock_core.api.publishing import PublishEvents
@@ -23,8 +25,6 @@ from penstock_core.api.subscriptions import Attach, Subscribe
 from penstock_core.vocabulary.identities import ChannelId
 from tests.access.realms import QUICK, requests_in
 from tests.access.test_composed import CASES, Right
-from tests.frontends.amqp.clients import WAIT_S, Client
-from tests.frontends.amqp.test_transactions import TRANSACTIONAL, Transaction
 
 pytestmark = pytest.mark.spec("A2", "A3")
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import penstock
+from packages.server.tests.frontends.http.asking import Reply, Web
 from penstock_core.vocabulary.errors import AuthenticationFailed, SignInLocked
-from tests.frontends.http.asking import Reply, Web
 
 WRONG, RIGHT = "alice:wrong", "alice:secret"
 

@@ -12,9 +12,9 @@ import pytest
 import structlog
 
 import penstock
+from packages.server.tests.frontends.http.asking import Web
+from packages.server.tests.frontends.http.known import Known
 from penstock_server.logs import configure
-from tests.frontends.http.asking import Web
-from tests.frontends.http.known import Known
 
 PASSWORD = "secret"
 

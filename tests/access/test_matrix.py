@@ -33,7 +33,7 @@ from tests.access.matrix import (
 )
 from tests.through_a_node import through_a_node
 
-if find_spec("proton") is not None:  # tests/frontends/amqp/test_installed.py says why it is not
+if find_spec("proton") is not None:  # packages/amqp/tests/test_installed.py says why it is not
     from tests.access import amqp_adapter  # noqa: F401
 
 # These show to everybody what they may see anyway; the rest of them is in tests of their own.

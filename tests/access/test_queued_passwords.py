@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import penstock
+from packages.client.tests.patience import eventually
 from penstock_amqp.wire import sasl
 from penstock_amqp.wire.types import Symbol, written
 from penstock_core.vocabulary.errors import ConnectionLost, SignInLocked
@@ -28,7 +29,6 @@ from penstock_server.runtime.access.passwords import (
 )
 from penstock_testing.loop import pass_time, simulated
 from tests.access.realms import QUICK
-from tests.client.patience import eventually
 
 KNOWN = verifier("right", b"s" * 16, 4_096)
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import penstock
+from packages.server.tests.frontends.http.asking import Web
 from penstock_core.access.rights import RIGHTS
 from penstock_core.vocabulary.errors import AccessDenied
-from tests.frontends.http.asking import Web
 
 ORIGINS = [(kind, right) for kind in ("channel", "queue") for right in (*RIGHTS[kind], "")]
 NAMES = {"channel": "origin/channel", "queue": "origin/queue"}

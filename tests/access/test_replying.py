@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from packages.server.tests.frontends.http.asking import Web
 from penstock.client.publishing.publishing import Publisher
 from penstock_core.api.channels import DescribeColumns, OpenSchedule
 from penstock_core.api.patterns import WatchChannels
@@ -30,7 +31,6 @@ from penstock_server.frontends.native.connection import Connection
 from penstock_server.frontends.shared.peer import PeerConnection
 from penstock_server.runtime.access import permits as permits_of_sessions
 from tests.access.realms import QUICK, ask
-from tests.frontends.http.asking import Web
 
 PATIENT = 30.0
 

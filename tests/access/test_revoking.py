@@ -13,6 +13,7 @@ from cryptography import x509
 from typer.testing import CliRunner
 
 import penstock
+from packages.client.tests.patience import eventually
 from penstock_core.vocabulary.errors import AuthenticationFailed, CannotConnect, InvalidArgument
 from penstock_server.cli.program import app
 from penstock_server.frontends.shared.tls import Tls
@@ -21,7 +22,6 @@ from penstock_server.serving.lifecycle import reload
 from penstock_server.storage.secrecy import mend, openness
 from tests.access.certificates import Authority
 from tests.access.realms import QUICK, authority_in
-from tests.client.patience import eventually
 
 pytestmark = pytest.mark.spec("A5")
 

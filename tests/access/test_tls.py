@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import penstock
+from packages.client.tests.patience import eventually
 from penstock_core.vocabulary.errors import CannotConnect, InvalidArgument
 from penstock_server.frontends.shared.tls import Tls
 from penstock_testing.process import ServerProcess
 from tests.access.certificates import Authority
 from tests.access.realms import authority_in, realm_with_tls
-from tests.client.patience import eventually
 
 pytestmark = pytest.mark.spec("A5")
 

@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 import penstock
+from packages.server.tests.frontends.http.known import Known
 from tests.console.conftest import PATIENCE_MS
-from tests.frontends.http.known import Known
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 expect.set_options(timeout=PATIENCE_MS)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
+from packages.cluster.tests import processes
 from penstock_testing.nats_servers import NatsServers, free_ports
-from tests.cluster import processes
 from tests.console.conftest import PATIENCE_MS, Api
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from packages.mqtt.tests.clients import connected
 from penstock_mqtt.wire.properties import PacketProperties
 from penstock_testing.process import ServerProcess
 from tests.console.conftest import LAPTOP, PATIENCE_MS, Api, Opened
 from tests.console.test_reading import FAINT, NARROW, UNNAMED, WIDE
-from tests.frontends.mqtt.clients import connected
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 expect.set_options(timeout=PATIENCE_MS)

@@ -10,6 +10,7 @@ from typing import Final
 
 from xxhash import xxh3_64_hexdigest
 
+from packages.server.tests.runtime.living import Owning, body, events, publish
 from penstock_core.ids.ids import Span
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.identities import ChannelId
@@ -21,7 +22,6 @@ from penstock_server.runtime.upkeep.sealer import SealingLimits
 from penstock_server.runtime.writer.clock import SystemClock
 from penstock_server.settings.loading import load
 from penstock_server.storage.memory import MemoryPages
-from tests.runtime.living import Owning, body, events, publish
 
 ORDERS: Final = ChannelId(1)
 EVENT_BYTES_MAX: Final = 60 << 20

@@ -16,25 +16,7 @@ from typing import Any, Final
 
 from structlog.testing import capture_logs
 
-from penstock_amqp.wire.performatives import OUTCOMES, PERFORMATIVES
-from penstock_amqp.wire.sections import fields, section, sections_of
-from penstock_amqp.wire.types import (
-    Described,
-    Symbol,
-    Timestamp,
-    UInt,
-    ULong,
-    read,
-    symbols,
-    written,
-)
-from penstock_core.columns.events.batch import stamp
-from penstock_core.columns.events.body import body_of
-from penstock_core.columns.events.event import Event
-from penstock_core.ids.ids import Span
-from penstock_core.vocabulary.errors import RemoteProtocolViolation
-from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
-from tests.frontends.amqp.frames import (
+from packages.amqp.tests.frames import (
     ACCEPTED,
     CLOSE,
     COORDINATOR,
@@ -62,6 +44,24 @@ from tests.frontends.amqp.frames import (
     terminus,
     transfer,
 )
+from penstock_amqp.wire.performatives import OUTCOMES, PERFORMATIVES
+from penstock_amqp.wire.sections import fields, section, sections_of
+from penstock_amqp.wire.types import (
+    Described,
+    Symbol,
+    Timestamp,
+    UInt,
+    ULong,
+    read,
+    symbols,
+    written,
+)
+from penstock_core.columns.events.batch import stamp
+from penstock_core.columns.events.body import body_of
+from penstock_core.columns.events.event import Event
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.errors import RemoteProtocolViolation
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 from tests.fuzz.connections import TURNS_MAX, Served, Wire
 
 TURNS_A_FRAME: Final = 10

@@ -13,6 +13,8 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from packages.amqp.tests import frames
+from packages.amqp.tests.frames import AMQP, NULL, SASL, SASL_INIT, Raw, frame, opened, said
 from penstock_amqp.wire.performatives import (
     COORDINATOR,
     DECLARE,
@@ -48,8 +50,6 @@ from penstock_amqp.wire.types import (
     written,
 )
 from penstock_core.vocabulary.errors import RemoteProtocolViolation
-from tests.frontends.amqp import frames
-from tests.frontends.amqp.frames import AMQP, NULL, SASL, SASL_INIT, Raw, frame, opened, said
 from tests.fuzz.amqp import AmqpServed
 from tests.fuzz.values import BYTES, FLOATS, INTEGERS, MANY, TEXTS
 

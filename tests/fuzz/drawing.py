@@ -96,7 +96,7 @@ def _http(chance: Random) -> Iterator[Drawn]:
 
 
 def _amqp(chance: Random) -> Iterator[Drawn]:
-    from tests.frontends.amqp.frames import CLOSE, said
+    from packages.amqp.tests.frames import CLOSE, said
     from tests.fuzz import amqp_extremes
 
     cases = list(amqp_extremes.cases(chance.choice(amqp_extremes.names())))

@@ -231,7 +231,7 @@ DECODERS: Final[Mapping[str, tuple[Maker, Decoder]]] = {
     "an offset of Spark": (lambda n: in_a_field(n).decode(), positions_in),
 }
 """By what is decoded: what makes it, and what decodes it. Session records of MQTT are read from a
-channel (`tests/frontends/mqtt/test_internal_stores.py`)."""
+channel (`packages/mqtt/tests/test_internal_stores.py`)."""
 
 
 def outcome(make: Maker, decode: Decoder, levels: int) -> str:

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from bench import mqtt_peers
 from bench.mqtt_peers import MqttServer, served
+from packages.mqtt.tests.clients import Hung, PacketClient
 from penstock_mqtt.wire.packets import (
     MQTT_3,
     PubcompPacket,
@@ -29,7 +30,6 @@ from penstock_mqtt.wire.packets import (
     PubrecPacket,
     PubrelPacket,
 )
-from tests.frontends.mqtt.clients import Hung, PacketClient
 
 MESSAGES: Final = 20
 STATES: Final = (

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import penstock
+from packages.server.tests.frontends.http.asking import Web
 from tests.docs.pages import ROOT, blocks
-from tests.frontends.http.asking import Web
 from tests.interop.programs import program
 from tests.patience import until
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packages.server.tests.runtime.living import living
 from penstock_core.api.channels import ChannelOpened
 from penstock_core.api.patterns import CreatePatternDurable, WatchChannels
 from penstock_core.vocabulary.choice import fits
@@ -17,7 +18,6 @@ from penstock_core.vocabulary.start_positions import FromEarliest
 from penstock_server.runtime.realm import RunningRealm
 from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
 from penstock_testing.loop import simulated
-from tests.runtime.living import living
 from tests.thorough import examples
 
 CHANNELS = ("a/1", "a/2", "b/1", "c")

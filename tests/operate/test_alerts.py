@@ -15,11 +15,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import penstock
+from packages.server.tests.frontends.http.asking import Web
 from penstock_core.api.realm import ClusterInfo, ClusterNodeInfo
 from penstock_core.vocabulary.node_figures import NodeFigures, TenureCounts
 from tests.access.realms import authority_in
 from tests.docs.pages import ROOT
-from tests.frontends.http.asking import Web
 
 RULES = ROOT / "packaging" / "alerts.yml"
 FOUND = dict(re.findall(r"- alert: (\w+)\n\s+expr: (.+)", RULES.read_text(encoding="utf-8")))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from packages.core.tests.plays import left, outstanding, play_of
 from penstock_core.messages.delivery import ConfirmRecall, SetDemand
 from penstock_core.messages.durables import AddDurable
 from penstock_core.messages.seats import Detach, TakeLease, TakeSeat
@@ -15,7 +16,6 @@ from penstock_core.vocabulary.causes import Cause
 from penstock_core.vocabulary.effects import Recall
 from penstock_core.vocabulary.errors import IllegalState
 from penstock_testing.play import Play, delivered, publish, span
-from tests.core.plays import left, outstanding, play_of
 
 SECOND = 1_000
 GRAIN = SECOND // 100

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from packages.core.tests.engines.test_jms import conserved, gone, jms, live
+from packages.core.tests.plays import play_of
 from penstock_core.ids.ids import IdSet
 from penstock_core.messages.durables import AddDurable
 from penstock_core.messages.publishing import Appended, Publish
@@ -15,8 +17,6 @@ from penstock_core.messages.settlements import Ack
 from penstock_core.messages.subscribers import AddSubscriber, Disconnect, GrantCredit
 from penstock_core.vocabulary.definitions import Storage
 from penstock_testing.play import Play, delivered, publish, span
-from tests.core.engines.test_jms import conserved, gone, jms, live
-from tests.core.plays import play_of
 
 
 def picky(*, credit: int = 100, confirms: bool = False, **attributes: Any) -> Play:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
+from packages.core.tests.plays import durable_play, outstanding, play_of
 from penstock_core.channel.seeking import gone_since
 from penstock_core.ids.ids import Span
 from penstock_core.messages.definitions import Edit
@@ -24,7 +25,6 @@ from penstock_core.vocabulary.effects import Recall
 from penstock_core.vocabulary.errors import CapacityReached, IllegalState, InvalidArgument
 from penstock_server.bootstrap import rules
 from penstock_testing.play import delivered, events, publish, redelivered, span
-from tests.core.plays import durable_play, outstanding, play_of
 
 HONOURED = Storage(honour_capacity=True)
 OWN_TTL = ((10, (Span(0, 1),)),)

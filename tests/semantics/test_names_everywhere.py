@@ -12,6 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 import penstock
+from packages.client.tests.patience import eventually
+from packages.server.tests.frontends.http.asking import Web
 from penstock_amqp.addresses import parsed
 from penstock_core.columns.files.segments import segment_folder, segment_name
 from penstock_core.vocabulary.choice import choice_of, fits
@@ -19,8 +21,6 @@ from penstock_core.vocabulary.names import NAME_LENGTH_MAX, escaped, unescaped
 from penstock_server.cli.program import app
 from penstock_server.runtime.access.accounts import checked_resource
 from penstock_server.storage.blob_names import check_blob_name
-from tests.client.patience import eventually
-from tests.frontends.http.asking import Web
 from tests.named import NAMES, TRICKY
 from tests.thorough import examples
 

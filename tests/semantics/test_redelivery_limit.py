@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from packages.core.tests.plays import dying, left, outstanding, play_of, reader
 from penstock_core.messages.definitions import Edit
 from penstock_core.messages.durables import AddDurable
 from penstock_core.messages.retention import PurgeEvents
@@ -15,7 +16,6 @@ from penstock_core.vocabulary.causes import Cause
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_testing.play import Play, publish, redelivered, span
-from tests.core.plays import dying, left, outstanding, play_of, reader
 
 
 def limited(limit: int, **attributes: Any) -> Play:

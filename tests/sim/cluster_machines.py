@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
+from packages.cluster.tests.serving import serve_clients
 from penstock_cluster.nodes.node import ClusterNode
 from penstock_cluster.owning.register_records import MemberRecord
 from penstock_cluster.storage.shared_blobs import CachedBlobs
@@ -24,7 +25,6 @@ from penstock_server.storage.memory import MemoryBlobs, MemoryPages
 from penstock_testing.engine import Asking, EngineBlobs, EngineJournal, MemoryEngine, NoAnswer
 from penstock_testing.loop import START_US, SlowOffload, pass_time
 from penstock_testing.network import MACHINE, Door
-from tests.cluster.serving import serve_clients
 from tests.sim.cluster_oracles import hear
 
 if TYPE_CHECKING:

@@ -175,8 +175,9 @@ CLUSTER_MUTANTS: Final[dict[str, ClusterMutant]] = {
 """The mistakes of which the design speaks, as far as one shard can make them. An outbox paid before
 it is stored there, a part of a transaction sent twice, and numbers made from 1 in each shard are
 mistakes between several shards, which there are not yet. That a cache serves a file of the same
-name and other epoch is noticed where caches are tested (``tests/storage/test_shared_blobs.py``):
-here owners that write files of one span mostly write the same bytes."""
+name and other epoch is noticed where caches are tested
+(``packages/cluster/tests/storage/test_shared_blobs.py``): here owners that write files of one span
+mostly write the same bytes."""
 
 
 def noticed_in_a_cluster(mutant: ClusterMutant, first: int = 0) -> Noticed | None:

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 import pytest
 from msgspec.structs import replace
 
+from packages.server.tests.runtime.living import Owning, body, publish
 from penstock_cluster.nodes.local_names import ClusterWideNames, LocalStoreNames, local_names_in
 from penstock_cluster.owning.local_names import LocalNames
 from penstock_core.vocabulary.definitions import Definition
@@ -29,7 +30,6 @@ from penstock_server.runtime.realm import RunningRealm
 from penstock_server.storage.memory import InMemory, MemoryPages
 from penstock_testing.engine import EngineServers, MemoryEngine, NoAnswer
 from penstock_testing.loop import SimLoop, pass_time, simulate
-from tests.runtime.living import Owning, body, publish
 
 T = TypeVar("T")
 Mistake = Callable[[pytest.MonkeyPatch], None]

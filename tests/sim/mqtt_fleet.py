@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from typing import Any
 
+from packages.mqtt.tests.internal_stores import number_of
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import PenstockError
 from penstock_core.vocabulary.ports import inline
@@ -33,7 +34,6 @@ from penstock_server.runtime.realm import RunningRealm
 from penstock_server.storage.embedded import Embedded
 from penstock_server.storage.memory import MemoryRegistry
 from penstock_testing.loop import pass_time, simulate
-from tests.frontends.mqtt.internal_stores import number_of
 from tests.sim.mqtt_world import KEEP_ALIVE_S, Device, MqttWorld, Reader, Thermometer, begun
 
 TOPICS = ("j/{line}/{qos}",)

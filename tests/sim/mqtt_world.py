@@ -13,6 +13,7 @@ from contextvars import copy_context
 from random import Random
 from typing import Any, Protocol
 
+from packages.mqtt.tests.internal_stores import number_of
 from penstock_core.vocabulary.definitions import Definition
 from penstock_mqtt.hub import MqttHub
 from penstock_mqtt.wire.framing import PacketReader
@@ -39,7 +40,6 @@ from penstock_mqtt.wire.writing import packet_bytes
 from penstock_server.frontends.native.listener import NativeListener
 from penstock_testing.loop import SimLoop, pass_time, simulate
 from penstock_testing.network import MACHINE
-from tests.frontends.mqtt.internal_stores import number_of
 from tests.sim.clients import stored_at
 from tests.sim.nemesis import Nemesis
 from tests.sim.world import World

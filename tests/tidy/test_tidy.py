@@ -81,7 +81,7 @@ TIMED: dict[str, str] = {
     "tests/patience.py": "a limit that no machine comes near",
     "tests/faults": "a program: it runs for so many minutes, and its journals have times",
     "tests/fuzz": "a program: it runs for so many seconds",
-    "tests/spark/pipelines/realm_kills.py": "a program: it runs for so many minutes",
+    "packages/spark/tests/pipelines/realm_kills.py": "a program: it runs for so many minutes",
 }
 """Where tests look at a clock of the machine, each with why. No other test does: how long
 something takes says how busy the machine is. Count the work (`tests/counting.py`), or pass

@@ -88,7 +88,7 @@ class PostgresKind:
         "copy-damaged": "damage of a server's files is found by PostgreSQL's own checksums, and "
         "told by it: tests/contract/test_postgres_faults.py",
         "engine-full": "PostgreSQL has no limit that could be lowered, and its servers share the "
-        "disk of this machine; what a node makes of a full one: tests/storage/"
+        "disk of this machine; what a node makes of a full one: packages/server/tests/storage/"
         "test_postgres_servers.py",
     }
 

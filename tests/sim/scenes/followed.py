@@ -8,11 +8,11 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
+from packages.server.tests.runtime.merge_model import KEY, MergeModel, Properties
 from penstock import aio
 from penstock_core.columns.events.event import Event
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import StorageFailed
-from tests.runtime.merge_model import KEY, MergeModel, Properties
 from tests.sim.programs import Program, Steady
 from tests.sim.promises import Ledger
 

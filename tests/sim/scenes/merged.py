@@ -7,13 +7,13 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING
 
+from packages.server.tests.runtime.merge_model import KEY, Follower, MergeModel, Properties
 from penstock_core.columns.events.batch import EventBatch
 from penstock_core.columns.events.event import Event
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.start_positions import FromEarliest
 from penstock_testing.loop import pass_time
-from tests.runtime.merge_model import KEY, Follower, MergeModel, Properties
 from tests.sim.clients import Outlet, Publisher, Worker, stored
 from tests.sim.promises import Ledger, Receipts
 

@@ -1,0 +1,71 @@
+"""A realm in memory, its AMQP, and clients of Proton's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import penstock
+
+if find_spec("proton") is None:
+    # All but test_installed.py, which says why.
+    collect_ignore = [
+        each.name
+        for each in Path(__file__).parent.glob("test_*.py")
+        if "installed" not in each.name
+    ]
+else:
+    from packages.amqp.tests.clients import Client
+    from packages.amqp.tests.peers import Peer
+
+
+@pytest.fixture
+def realm() -> Iterator[penstock.Realm]:
+    with penstock.Realm() as running:
+        yield running
+
+
+@pytest.fixture
+def session(realm: penstock.Realm) -> Iterator[penstock.Session]:
+    with realm.connect() as opened:
+        yield opened
+
+
+class Connect:
+    """Opens clients, and closes them at the end of the test."""
+
+    def __init__(self, url: str, stack: ExitStack) -> None:
+        self.url = url
+        self._stack = stack
+
+    def __call__(self, container: str = "", *, sole: bool = False) -> Client:
+        return self._stack.enter_context(Client(self.url, container, sole=sole))
+
+
+@pytest.fixture
+def connect(realm: penstock.Realm) -> Iterator[Connect]:
+    with ExitStack() as stack:
+        yield Connect(realm.listen_amqp(), stack)
+
+
+class Dial:
+    """Opens peers that write frames of their own, and hangs up at the end of the test."""
+
+    def __init__(self, url: str, stack: ExitStack) -> None:
+        self._url = url
+        self._stack = stack
+
+    def __call__(self) -> Peer:
+        peer = Peer(self._url)
+        self._stack.callback(peer.hang_up)
+        return peer
+
+
+@pytest.fixture
+def dial(realm: penstock.Realm) -> Iterator[Dial]:
+    with ExitStack() as stack:
+        yield Dial(realm.listen_amqp(), stack)

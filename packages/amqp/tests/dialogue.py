@@ -1,0 +1,183 @@
+"""Frames to a realm and its answers, one by one: what a story about the standard is told with."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+from urllib.parse import urlsplit
+
+import penstock
+from packages.amqp.tests.frames import (
+    AMQP,
+    ATTACH,
+    BEGIN,
+    FLOW,
+    OPEN,
+    Raw,
+    frame,
+    performative,
+    said,
+    terminus,
+)
+from penstock_amqp.wire.performatives import PERFORMATIVES, performative_of
+from penstock_amqp.wire.types import Described, UByte, UInt, UShort
+
+PATIENCE_S = 10.0
+
+
+class Heard(NamedTuple):
+    """A frame of the realm's."""
+
+    code: int
+    channel: int
+    values: list[Any]
+
+    @property
+    def handle(self) -> int:
+        """That of an attach, else of whatever begins with one."""
+        found: int = self.values[1 if self.code == ATTACH else 0]
+        return found
+
+    @property
+    def error(self) -> tuple[str, str]:
+        """Condition and description of a detach, an end or a close; empty without an error."""
+        found = next((each for each in self.values if isinstance(each, Described)), None)
+        if found is None:
+            return "", ""
+        return str(found.value[0]), str(found.value[1] or "")
+
+    @property
+    def condition(self) -> str:
+        return self.error[0]
+
+
+class Dialogue:
+    """One connection."""
+
+    def __init__(self, url: str) -> None:
+        where = urlsplit(url)
+        assert where.hostname is not None
+        assert where.port is not None
+        self._socket = socket.create_connection((where.hostname, where.port), PATIENCE_S)
+        self._data = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._socket.close()
+
+    def say(self, *frames: bytes) -> None:
+        self._socket.sendall(b"".join(frames))
+
+    def hang_up(self) -> None:
+        self._socket.close()
+
+    # --- what comes ----------------------------------------------------------------------
+
+    def bytes(self, count: int) -> bytes:
+        while len(self._data) < count:
+            more = self._socket.recv(1 << 16)
+            assert more, f"closed after {self._data!r}"
+            self._data += more
+        found, self._data = self._data[:count], self._data[count:]
+        return found
+
+    def next(self) -> Heard:
+        """The next frame that says something."""
+        while True:
+            if self._data[:4] == AMQP[:4]:
+                self.bytes(8)
+            size = self.bytes(4)
+            if size == AMQP[:4]:
+                self.bytes(4)
+                continue
+            rest = self.bytes(int.from_bytes(size, "big") - 4)
+            body = rest[4 * rest[0] - 4 :]
+            if body:
+                found = performative_of(body, 0)
+                missing = len(PERFORMATIVES[found.code].fields) - len(found.values)
+                channel = int.from_bytes(rest[2:4], "big")
+                return Heard(found.code, channel, found.values + [None] * missing)
+
+    def hear(self, code: int, where: Callable[[Heard], bool] = lambda _: True) -> Heard:
+        """The next one of a kind; those before it do not matter."""
+        while True:
+            found = self.next()
+            if found.code == code and where(found):
+                return found
+
+    def is_hung_up(self) -> bool:
+        """Wait until the realm hangs up."""
+        while self._socket.recv(1 << 16):
+            pass
+        return True
+
+
+@contextmanager
+def talk(realm: penstock.Realm, container: str = "teller", **more: Any) -> Iterator[Dialogue]:
+    """A connection that is open, with a session."""
+    with Dialogue(realm.listen_amqp()) as found:
+        found.say(opening(container, **more), begin())
+        found.hear(OPEN)
+        found.hear(BEGIN)
+        yield found
+
+
+def opening(container: str = "teller", **more: Any) -> bytes:
+    """Protocol header and open; ``desired`` and ``properties`` are its last fields."""
+    values = [container, "host", UInt(65_536), UShort(100), UInt(30_000)]
+    extra = [None, None, None, more.get("desired"), more.get("properties")]
+    return AMQP + said(OPEN, *values, *extra)
+
+
+def begin(channel: int = 0) -> bytes:
+    return on(channel, said(BEGIN, None, UInt(0), UInt(2_048), UInt(2_048)))
+
+
+def on(channel: int, data: bytes) -> bytes:
+    """A frame of channel 0, on another."""
+    return data[:6] + channel.to_bytes(2, "big") + data[8:]
+
+
+def queue(name: str | None, *more: Any) -> tuple[Raw, Raw]:
+    """Source and target of that name."""
+    return (
+        terminus(0x28, name, *more, capability="queue"),
+        terminus(0x29, name, *more, capability="queue"),
+    )
+
+
+def attach_sender(
+    name: str, handle: int, address: str | None = "work", *, target: Raw | None = None
+) -> bytes:
+    target = target or queue(address)[1]
+    source = terminus(0x28, "here")
+    modes = UByte(2), UByte(0)
+    return said(ATTACH, name, UInt(handle), False, *modes, source, target, None, None, UInt(0))
+
+
+def attach_receiver(
+    name: str, handle: int, address: str | None = "work", *, source: Raw | None = None
+) -> bytes:
+    source = source or queue(address)[0]
+    modes = UByte(2), UByte(0)
+    return said(ATTACH, name, UInt(handle), True, *modes, source, terminus(0x29, "here"))
+
+
+def credit(handle: int, count: int, **more: Any) -> bytes:
+    window = UInt(0), UInt(2_048), UInt(0), UInt(2_048)
+    properties = more.get("properties")
+    return said(FLOW, *window, UInt(handle), UInt(0), UInt(count), None, False, False, properties)
+
+
+def sasl_frame(code: int, *values: bytes) -> bytes:
+    return frame(performative(code, *values), kind=1)

@@ -1,0 +1,135 @@
+"""What receivers do not settle is bounded in bytes: for a connection, and for a user."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from proton import Message, Timeout
+
+from packages.amqp.tests.clients import WAIT_S
+from packages.amqp.tests.conftest import Connect
+from penstock_amqp import kept_messages
+from penstock_amqp.kept_messages import (
+    ConnectionKept,
+    KeptMessages,
+    LinkRoom,
+    UserKept,
+)
+from penstock_core.ids.ids import IdSet
+
+DATA = "x" * 4_000
+
+
+def send(client: Any, *numbers: int) -> None:
+    sender = client.sender("news", "topic")
+    for number in numbers:
+        sender.send(Message(body=f"{number} {DATA}", durable=True))
+    sender.close()
+
+
+def received(receiver: Any) -> list[int]:
+    """What comes by itself: receivers are told of nothing else, so that the wait is short."""
+    found: list[int] = []
+    while True:
+        try:
+            message = receiver.receive(WAIT_S if not found else 0.3)
+        except Timeout:
+            return found
+        found.append(int(message.body.split()[0]))
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_receiver_gets_no_more_bytes_until_it_settles_some(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, *, durable: bool
+) -> None:
+    monkeypatch.setattr(kept_messages, "KEPT_BYTES_MAX", 64_000)
+    client = connect("me")
+    receiver = client.receiver("news", "topic", credit=100, name="sub", durable=durable)
+    other = client.receiver("news", "topic", credit=100, name="other", durable=durable)
+    send(client, *range(30))
+
+    hoarded = received(receiver)
+    assert hoarded == [*range(len(hoarded))]
+    assert 3 <= len(hoarded) <= 8, "at most half of the room of its connection"
+    for number in range(30):
+        assert int(other.receive(WAIT_S).body.split()[0]) == number
+        other.accept()
+
+    for _ in hoarded:
+        receiver.accept()
+    for number in range(len(hoarded), 30):
+        assert int(receiver.receive(WAIT_S).body.split()[0]) == number
+        receiver.accept()
+
+
+def test_connections_of_a_user_share_their_room_and_each_goes_on(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_messages, "USER_KEPT_BYTES_MAX", 20_000)
+    one, other = connect("one"), connect("other")
+    hoards = one.receiver("news", "topic", credit=100)
+    send(one, *range(10))
+    hoarded = received(hoards)
+    assert len(hoarded) <= 3
+
+    settles = other.receiver("news", "topic", credit=100)
+    send(other, 10, 11, 12)
+    for number in (10, 11, 12):
+        assert int(settles.receive(WAIT_S).body.split()[0]) == number
+        settles.accept()
+
+    for _ in hoarded:
+        hoards.accept()
+    assert int(hoards.receive(WAIT_S).body.split()[0]) == len(hoarded)
+
+
+def test_a_message_larger_than_all_room_comes_when_nothing_else_is_kept(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_messages, "KEPT_BYTES_MAX", 1_000)
+    client = connect()
+    receiver = client.receiver("news", "topic", credit=100)
+    send(client, 0, 1, 2)
+
+    for number in range(3):
+        assert received(receiver) == [number]
+        receiver.accept()
+
+
+def test_links_and_connections_have_half_of_what_the_others_leave() -> None:
+    user, mebibyte = UserKept(), 1 << 20
+    woken: list[LinkRoom] = []
+    for links in range(12):
+        connection = ConnectionKept(user)
+        for _ in range(5):
+            room = LinkRoom(connection, lambda: None)
+            while room.left >= mebibyte:
+                room.kept(mebibyte)
+        assert connection.bytes <= 64 * mebibyte, links
+    assert 200 * mebibyte < user.bytes <= 256 * mebibyte
+
+    last = LinkRoom(ConnectionKept(user), lambda: woken.append(last))
+    assert last.is_half_free, "a connection without any may have a message"
+    last.kept(16 * mebibyte)
+    last.sent(0)
+    assert woken == []
+    last.kept(-16 * mebibyte)
+    assert woken == [last]
+
+
+def test_a_link_that_ends_keeps_nothing() -> None:
+    user = UserKept()
+    connection = ConnectionKept(user)
+    room = LinkRoom(connection, lambda: None)
+    kept = KeptMessages()
+    kept.within(room)
+    kept.by_id.update({each: (None, each, 0, 100) for each in range(10)})  # type: ignore[misc]
+    kept.grown(1_000)
+    kept.forget([3, 99])
+    kept.forget_all(IdSet.of([4, 5]))
+    assert user.bytes == 700
+
+    kept.close()
+
+    assert (user.bytes, connection.bytes, room.in_flight, len(kept)) == (0, 0, 0, 0)

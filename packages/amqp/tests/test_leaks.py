@@ -1,0 +1,124 @@
+"""However a hostile peer's connection ends, nothing stays of it: no memory, no seat, no queue."""
+
+from __future__ import annotations
+
+import gc
+import re
+
+import pytest
+
+import penstock
+from packages.amqp.tests.frames import (
+    CLOSE,
+    COORDINATOR,
+    DECLARE,
+    NULL,
+    Raw,
+    frame,
+    message,
+    opened,
+    performative,
+    receiver,
+    said,
+    sender,
+    terminus,
+    transfer,
+)
+from packages.amqp.tests.peers import Peer
+from penstock.client.sync.sync import Session
+from penstock_amqp import connection
+from penstock_amqp.connection import AmqpConnection
+from penstock_amqp.engine import AmqpEngine
+from penstock_amqp.link_ends import IncomingLink, OutgoingLink
+from penstock_amqp.wire.sections import section
+from penstock_amqp.wire.types import Symbol, UInt, symbols
+
+ROUNDS = 5
+LOOKS_MAX = 2_000
+WORK = terminus(0x29, "work", capability="queue")
+FROM_WORK = terminus(0x28, "work", capability="queue")
+KEPT = terminus(0x28, "news", UInt(2), Symbol("never"), capability="topic")
+NEWS = terminus(0x28, "news", capability="topic")
+TEMPORARY = terminus(0x29, None, UInt(0), Symbol("link-detach"), UInt(0), True, None,
+                     capability="temporary-queue")  # fmt: skip
+TRANSACTIONS = Raw(performative(COORDINATOR, symbols(["amqp:local-transactions"])))
+LINKS = (
+    opened("hostile")
+    + receiver("work", 0, FROM_WORK, credit=1)
+    + receiver("kept", 1, KEPT)
+    + receiver("news", 2, NEWS)
+    + sender("temporary", 3, TEMPORARY)
+    + sender("transactions", 4, TRANSACTIONS)
+    + sender("sends", 5, WORK)
+)
+HALF_SENT = transfer(5, 0, message(body="x" * 10_000)[:5_000], more=True)
+DECLARATION = transfer(4, 1, section(0x77, performative(DECLARE, NULL)))
+DECLARED = b"\x00\x53\x33"
+ENDS = {
+    "hangs up": b"",
+    "no frame": b"\x00\x00\x00\x07\x02\x00\x00\x00",
+    "no performative": frame(performative(0x77)),
+    "a frame that is too large": b"\x7f\xff\xff\xff\x02\x00\x00\x00",
+    "a transfer to nowhere": transfer(77, 2, message()) + said(CLOSE),
+    "a channel of no session": frame(performative(0x14), channel=9),
+    "an address that is no text": sender("bad", 6, terminus(0x29, Raw(b"\xa1\x02\xff\xfe"))),
+}
+KINDS = (AmqpConnection, AmqpEngine, IncomingLink, OutgoingLink)
+
+
+def left() -> list[str]:
+    """What there is still of connections that are over."""
+    gc.collect()
+    return [type(each).__name__ for each in gc.get_objects() if type(each) in KINDS]
+
+
+def exists(session: Session, queue: str) -> bool:
+    try:
+        session.queues.get(queue)
+    except penstock.NameDoesNotExist:
+        return False
+    return True
+
+
+def is_free(session: Session, queues: set[str]) -> bool:
+    """Whether nothing is in anybody's hands, and what lived by a connection has ended."""
+    temporary = [name for name in queues if exists(session, name)]
+    (durable,) = session.channels.get("news").durables.list()
+    work = session.queues.get("work").info()
+    return not temporary and not durable.clients and not work.in_flight
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_nothing_stays_of_a_peer_whose_connection_ends(
+    realm: penstock.Realm, session: Session, monkeypatch: pytest.MonkeyPatch, end: bytes
+) -> None:
+    # Until its next look at the time a connection that is over is remembered.
+    monkeypatch.setattr(connection, "TICK_S_MAX", 0.05)
+    session.queues.create("work").push(b"held")
+    session.channels.create("news", engine="jms")
+    url = realm.listen_amqp()
+    queues: set[str] = set()
+    for _ in range(ROUNDS):
+        peer = Peer(url)
+        peer.say(LINKS)
+        peer.hear(b"held")
+        peer.hear(b"sends")
+        peer.say(HALF_SENT + DECLARATION)
+        peer.hear(DECLARED)
+        queues |= {name.decode() for name in re.findall(rb"temp-queue-[0-9a-f]{32}", peer.heard)}
+        if end:
+            peer.say(end)
+            peer.hear_all()
+        peer.hang_up()
+        del peer
+
+    for _ in range(LOOKS_MAX):  # each look is a request to the realm, which ends them meanwhile
+        if is_free(session, queues) and not left():
+            break
+    assert is_free(session, queues)
+    assert len(queues) == ROUNDS
+    assert left() == []
+    event = session.queues.get("work").pop(0)
+    assert event is not None
+    assert event.data == b"held"
+    assert session.queues.get("work").pop(0) is None

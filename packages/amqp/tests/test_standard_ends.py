@@ -1,0 +1,469 @@
+"""What is wrong ends what the standard says it ends: a link, a session or the connection (OASIS
+AMQP 1.0, transport, 2.4 to 2.8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import penstock
+from packages.amqp.tests.dialogue import (
+    Dialogue,
+    attach_receiver,
+    attach_sender,
+    begin,
+    credit,
+    on,
+    opening,
+    talk,
+)
+from packages.amqp.tests.frames import (
+    AMQP,
+    ATTACH,
+    BEGIN,
+    CLOSE,
+    DETACH,
+    DISPOSITION,
+    END,
+    FLOW,
+    OPEN,
+    TRANSFER,
+    Raw,
+    frame,
+    message,
+    performative,
+    said,
+    terminus,
+    transfer,
+)
+from penstock_amqp.wire.sections import section
+from penstock_amqp.wire.types import Symbol, UByte, UInt, written
+
+UNATTACHED = "amqp:session:unattached-handle"
+IN_USE = "amqp:session:handle-in-use"
+STOLEN = "amqp:link:stolen"
+DELETED = "amqp:resource-deleted"
+DECODE = "amqp:decode-error"
+INVALID = "amqp:invalid-field"
+
+
+@pytest.fixture
+def told(realm: penstock.Realm, session: penstock.Session) -> Iterator[Dialogue]:
+    session.queues.create("work")
+    with talk(realm) as found:
+        yield found
+
+
+def granted(told: Dialogue) -> None:
+    """There is credit for a sender."""
+    told.hear(FLOW, lambda each: each.values[4] is not None)
+
+
+def check_session_lives(told: Dialogue, channel: int = 1) -> None:
+    """Another session of the connection is served."""
+    told.say(begin(channel), on(channel, attach_sender("alive", 0)))
+    assert told.hear(BEGIN).values[0] == channel
+    by_link(told, "alive")
+
+
+# --- sessions -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [transfer(7, 0, message()), credit(7, 10), said(DETACH, UInt(7), True)],
+    ids=["transfer", "flow", "detach"],
+)
+def test_2_8_17_a_handle_of_no_link_ends_the_session(told: Dialogue, wrong: bytes) -> None:
+    told.say(attach_sender("s", 0), wrong, transfer(0, 0, message()))
+
+    assert told.hear(END).condition == UNATTACHED
+    told.say(said(END))
+    check_session_lives(told)
+    told.say(begin())
+    assert told.hear(BEGIN).values[0] == 0, "its channel is free again"
+
+
+def test_2_8_17_a_handle_that_is_taken_ends_the_session(told: Dialogue) -> None:
+    told.say(attach_sender("s", 0), attach_sender("t", 0))
+
+    assert told.hear(END).condition == IN_USE
+    check_session_lives(told)
+
+
+def test_2_5_4_what_a_session_held_is_free_once_it_was_ended(
+    told: Dialogue, session: penstock.Session
+) -> None:
+    work = session.queues.get("work")
+    work.push(b"x")
+    told.say(attach_receiver("r", 0), credit(0, 1))
+    told.hear(TRANSFER)
+
+    told.say(credit(9, 1))
+
+    told.hear(END)
+    event = work.pop(timeout=20.0)
+    assert event is not None
+    assert event.data == b"x"
+
+
+def test_2_5_4_nothing_of_a_session_that_was_ended_counts(
+    told: Dialogue, session: penstock.Session
+) -> None:
+    """What was on its way is passed over, until the peer's own end."""
+    told.say(attach_sender("s", 0))
+    granted(told)
+
+    told.say(credit(9, 1), transfer(0, 0, message(body="late")), attach_sender("t", 9), said(END))
+
+    told.hear(END)
+    check_session_lives(told)
+    assert session.queues.get("work").pop(timeout=0) is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "condition"),
+    [
+        (said(ATTACH, None, UInt(0), True), DECODE),
+        (said(ATTACH, "r", None, True), DECODE),
+        (said(ATTACH, "r", UInt(0)), DECODE),
+        (said(ATTACH, "s", UInt(0), False, UByte(2), UByte(0)), DECODE),
+        (said(ATTACH, "r", "0", True), DECODE),
+        (said(ATTACH, "r", UInt(0), True, UByte(3)), INVALID),
+        (said(ATTACH, Raw(b"\xa1\x02\xff\xfe"), UInt(0), True), None),
+        (said(ATTACH, "r" * 1_025, UInt(0), True), INVALID),
+        (said(ATTACH, "r", UInt(0), True, *[None] * 12), DECODE),
+        (said(FLOW, UInt(0)), DECODE),
+        (said(FLOW, UInt(0), UInt(1), UInt(0), UInt(1), *[None] * 8), DECODE),
+        (said(TRANSFER, None, UInt(0), b"0"), DECODE),
+        (said(TRANSFER, UInt(0), UInt(0), b"0" * 33), INVALID),
+        (said(TRANSFER, UInt(0), UInt(0)), INVALID),
+        (said(TRANSFER, UInt(0), None, b"0"), INVALID),
+        (said(DISPOSITION, None, UInt(0)), DECODE),
+        (said(DISPOSITION, True), DECODE),
+        (said(DISPOSITION, True, UInt(3), UInt(1)), INVALID),
+        (said(DETACH, None, True), DECODE),
+        (said(DETACH, UInt(0), True, Raw(performative(0x1D))), DECODE),
+    ],
+)  # fmt: skip
+def test_1_4_a_field_that_is_wrong_ends_the_session_it_was_said_in(
+    told: Dialogue, wrong: bytes, condition: str | None
+) -> None:
+    told.say(attach_sender("s", 0) if wrong[10] != ATTACH else b"", wrong)
+
+    if condition is None:  # what is no text is no AMQP at all
+        assert told.hear(CLOSE).condition == "amqp:connection:framing-error"
+        return
+    assert told.hear(END).condition == condition
+    check_session_lives(told)
+
+
+def test_1_4_the_reason_names_the_field(told: Dialogue) -> None:
+    told.say(said(ATTACH, "r", UInt(0), True, UByte(3)))
+
+    assert told.hear(END).error[1] == "snd-settle-mode of attach is 3; allowed are 0 to 2"
+
+
+def test_1_2_descriptors_may_be_long_or_names(told: Dialogue) -> None:
+    """The standard has a symbol and a number for each type, and two ways to write the number."""
+    long = attach_sender("long", 0).replace(b"\x00\x53\x12", b"\x00\x80" + bytes(7) + b"\x12", 1)
+    name = b"\x00" + written(Symbol("amqp:attach:list"))
+    named = attach_sender("named", 1).replace(b"\x00\x53\x12", name, 1)
+
+    for each in (long, named):
+        told.say(len(each).to_bytes(4, "big") + each[4:])
+
+    assert [told.hear(ATTACH).values[0] for _ in range(2)] == ["long", "named"]
+
+
+# --- connections --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("frames", "condition"),
+    [
+        (AMQP + said(OPEN), DECODE),
+        (AMQP + said(OPEN, "c" * 256), INVALID),
+        (AMQP + said(OPEN, "c", "h", UInt(511)), INVALID),
+        (AMQP + said(OPEN, "c", *[None] * 10), DECODE),
+        (AMQP + on(1, said(OPEN, "c")), "amqp:connection:framing-error"),
+        (AMQP + begin(), "amqp:not-allowed"),
+        (opening() + said(OPEN, "again"), "amqp:not-allowed"),
+        (opening() + said(BEGIN, None, UInt(0)), DECODE),
+        (opening() + begin() + begin(), "amqp:not-allowed"),
+        (opening() + credit(0, 1), "amqp:not-allowed"),
+        (opening() + frame(performative(0x77)), "amqp:connection:framing-error"),
+        (opening() + begin(2_000), "amqp:connection:framing-error"),
+    ],
+)  # fmt: skip
+def test_2_4_what_belongs_to_no_session_ends_the_connection(
+    realm: penstock.Realm, frames: bytes, condition: str
+) -> None:
+    with Dialogue(realm.listen_amqp()) as told:
+        told.say(frames)
+
+        assert told.hear(CLOSE).condition == condition
+        assert told.is_hung_up()
+
+
+# --- links --------------------------------------------------------------------------------
+
+
+def by_link(told: Dialogue, name: str) -> tuple[int, int]:
+    """Channel and handle of the realm's attach of a link."""
+    found = told.hear(ATTACH, lambda each: each.values[0] == name)
+    return found.channel, found.handle
+
+
+@pytest.mark.parametrize("channel", [0, 1], ids=["same session", "another session"])
+def test_2_6_1_a_link_is_stolen_by_one_of_its_name(
+    told: Dialogue, session: penstock.Session, channel: int
+) -> None:
+    told.say(attach_sender("s", 0), begin(1))
+    first = by_link(told, "s")
+
+    told.say(on(channel, attach_sender("s", 5)))
+
+    gone = told.hear(DETACH)
+    assert (gone.channel, gone.handle) == first
+    assert (gone.condition, gone.values[1]) == (STOLEN, True)
+    by_link(told, "s")
+    granted(told)
+    told.say(said(DETACH, UInt(0), True), on(channel, transfer(5, 0, message(body="by it"))))
+    assert told.hear(DISPOSITION).values[4].descriptor == 0x24
+    assert session.queues.get("work").pop() is not None
+
+
+def test_2_6_1_a_link_is_stolen_by_another_connection_of_its_container(
+    realm: penstock.Realm, told: Dialogue, session: penstock.Session
+) -> None:
+    """What the former had not settled is the latter's."""
+    session.queues.get("work").push(b"x")
+    told.say(attach_receiver("r", 0), credit(0, 1))
+    told.hear(TRANSFER)
+
+    with talk(realm) as second:
+        second.say(attach_receiver("r", 0), credit(0, 1))
+
+        second.hear(TRANSFER)
+        assert told.hear(DETACH).condition == STOLEN
+        told.say(said(DETACH, UInt(0), True), attach_sender("s", 0))
+        by_link(told, "s")
+
+
+def test_2_6_1_a_durable_goes_over_to_the_link_that_takes_its_name(
+    realm: penstock.Realm, told: Dialogue, session: penstock.Session
+) -> None:
+    kept = terminus(0x28, "news", UInt(2), Symbol("never"), capability="topic")
+    told.say(attach_receiver("kept", 0, source=kept))
+    by_link(told, "kept")
+
+    with talk(realm) as second:
+        second.say(attach_receiver("kept", 0, source=kept))
+
+        by_link(second, "kept")
+        assert told.hear(DETACH).condition == STOLEN
+        told.say(said(DETACH, UInt(0), True))
+        news = session.channels.get("news")
+        news.publish(b"x")
+        second.say(credit(0, 1))
+        second.hear(TRANSFER)
+        assert [each.name for each in news.durables.list()] == ["teller:kept"]
+
+
+def test_2_6_1_nobody_steals_what_is_anothers(realm: penstock.Realm, told: Dialogue) -> None:
+    """Another container has links of its own, and so has the other direction."""
+    told.say(attach_sender("s", 0))
+    granted(told)
+    told.say(attach_receiver("s", 1))
+    by_link(told, "s")
+
+    with talk(realm, "another") as second:
+        second.say(attach_sender("s", 0))
+        by_link(second, "s")
+
+    told.say(transfer(0, 0, message()))
+    assert told.hear(DISPOSITION).values[4].descriptor == 0x24
+
+
+def test_2_6_5_what_comes_by_a_stolen_link_ends_the_session(told: Dialogue) -> None:
+    told.say(attach_sender("s", 0), attach_sender("s", 1), transfer(0, 0, message()))
+
+    assert told.hear(END).condition == "amqp:session:errant-link"
+
+
+@pytest.mark.parametrize("kind", ["queues", "channels"])
+def test_2_8_15_links_of_what_is_deleted_are_told(
+    realm: penstock.Realm, session: penstock.Session, kind: str
+) -> None:
+    getattr(session, kind).create("there")
+    capability = kind.removesuffix("s").replace("channel", "topic")
+    source, target = (terminus(c, "there", capability=capability) for c in (0x28, 0x29))
+    with talk(realm) as told:
+        told.say(attach_sender("s", 0, target=target), attach_receiver("r", 1, source=source))
+        by_link(told, "s")
+        by_link(told, "r")
+
+        getattr(session, kind).delete("there")
+
+        assert [told.hear(DETACH).condition for _ in range(2)] == [DELETED, DELETED]
+        told.say(said(DETACH, UInt(0), True), said(DETACH, UInt(1), True), attach_sender("t", 0))
+        by_link(told, "t")
+
+
+def test_4_4_a_transaction_cannot_be_discharged_once_its_queue_is_deleted(
+    told: Dialogue, session: penstock.Session
+) -> None:
+    told.say(coordinator(0))
+    granted(told)
+    told.say(transfer(0, 0, declare()))
+    declared = told.hear(DISPOSITION).values[4]
+    (txn,) = declared.value
+    told.say(attach_sender("s", 1))
+    granted(told)
+    told.say(transfer(1, 1, message(), state=in_transaction(txn)))
+    told.hear(DISPOSITION)
+
+    session.queues.delete("work")
+
+    assert told.hear(DETACH).condition == DELETED
+    told.say(transfer(0, 2, discharge(txn)))
+    refused = told.hear(DISPOSITION).values[4]
+    assert refused.descriptor == 0x25
+    assert str(refused.value[0].value[0]) == "amqp:transaction:rollback"
+
+
+def test_2_8_16_a_message_before_there_is_credit_ends_its_link(told: Dialogue) -> None:
+    """And it is not said to be taken."""
+    told.say(attach_sender("s", 0), transfer(0, 0, message()))
+
+    found = [told.next() for _ in range(3)]
+
+    assert {each.condition for each in found if each.code == DETACH} == {
+        "amqp:link:transfer-limit-exceeded"
+    }
+    assert [each.values[4].descriptor for each in found if each.code == DISPOSITION] == [0x26]
+
+
+# --- messages -----------------------------------------------------------------------------
+
+BROKEN = section(0x70, b"\x45") + written("between the sections") + section(0x77, written("x"))
+
+
+def test_3_4_3_a_message_that_cannot_be_read_is_rejected(told: Dialogue) -> None:
+    told.say(attach_sender("s", 0))
+    granted(told)
+    told.say(transfer(0, 0, BROKEN), transfer(0, 1, message()))
+
+    said_of = [told.hear(DISPOSITION).values[4] for _ in range(2)]
+
+    assert [each.descriptor for each in said_of] == [0x25, 0x24]
+    assert str(said_of[0].value[0].value[0]) == DECODE
+
+
+def test_3_4_3_whoever_waits_for_no_answer_loses_the_link(told: Dialogue) -> None:
+    settled = said(TRANSFER, UInt(0), UInt(0), b"0", UInt(0), True, payload=BROKEN)
+    told.say(attach_sender("s", 0))
+    granted(told)
+    told.say(settled)
+
+    assert told.hear(DETACH).condition == DECODE
+    told.say(said(DETACH, UInt(0), True), attach_sender("t", 0))
+    by_link(told, "t")
+
+
+# --- transactions -------------------------------------------------------------------------
+
+
+def coordinator(handle: int, *outcomes: str) -> bytes:
+    said_of = [None] * 9 + [Symbol(each) for each in outcomes]
+    source = Raw(performative(0x28, *map(written, said_of)) if outcomes else performative(0x28))
+    target = Raw(performative(0x30, written(Symbol("amqp:local-transactions"))))
+    modes = UByte(0), UByte(0)
+    return said(ATTACH, "tx", UInt(handle), False, *modes, source, target, None, None, UInt(0))
+
+
+def declare(*values: Any) -> bytes:
+    return section(0x77, performative(0x31, *map(written, values)))
+
+
+def discharge(*values: Any) -> bytes:
+    return section(0x77, performative(0x32, *map(written, values)))
+
+
+def in_transaction(txn: bytes, outcome: int = 0) -> Raw:
+    more = [performative(outcome)] if outcome else []
+    return Raw(performative(0x34, written(txn), *more))
+
+
+@pytest.mark.parametrize(
+    ("asked", "condition"),
+    [
+        (discharge(), DECODE),
+        (discharge(None), DECODE),
+        (discharge(UInt(0)), DECODE),
+        (discharge(b"t", "no"), DECODE),
+        (discharge(b"t", True, None), DECODE),
+        (discharge(bytes(33)), INVALID),
+        (discharge(b"another"), "amqp:transaction:unknown-id"),
+        (declare(None, None), DECODE),
+        (declare(b"global"), "amqp:not-implemented"),
+        (section(0x77, b"\x00\x53\x31\x40"), DECODE),
+        (section(0x77, written("declare")), DECODE),
+        (BROKEN, DECODE),
+    ],
+)  # fmt: skip
+def test_4_3_what_a_coordinator_cannot_do_is_rejected(
+    told: Dialogue, asked: bytes, condition: str
+) -> None:
+    told.say(coordinator(0))
+    granted(told)
+    told.say(transfer(0, 0, asked), transfer(0, 1, declare()))
+
+    refused, declared = [told.hear(DISPOSITION).values[4] for _ in range(2)]
+    assert str(refused.value[0].value[0]) == condition
+    assert declared.descriptor == 0x33
+
+
+def test_4_3_who_takes_no_rejection_loses_the_link_to_the_coordinator(told: Dialogue) -> None:
+    told.say(coordinator(0, "amqp:accepted:list"))
+    granted(told)
+    told.say(transfer(0, 0, discharge(b"another")))
+
+    gone = told.next()
+    assert (gone.code, gone.condition) == (DETACH, "amqp:transaction:unknown-id")
+
+
+def test_3_5_3_who_takes_no_rejection_loses_the_link_with_the_message(told: Dialogue) -> None:
+    source = Raw(performative(0x28, *[b"\x40"] * 9, written(Symbol("amqp:accepted:list"))))
+    ends = source, terminus(0x29, "work", capability="queue")
+    told.say(said(ATTACH, "s", UInt(0), False, UByte(0), UByte(0), *ends, None, None, UInt(0)))
+    granted(told)
+    told.say(transfer(0, 0, BROKEN))
+
+    assert told.hear(DETACH).condition == DECODE
+
+
+def test_4_4_2_what_is_settled_in_no_transaction_comes_again(
+    told: Dialogue, session: penstock.Session
+) -> None:
+    work = session.queues.get("work")
+    work.push(b"x")
+    told.say(attach_receiver("r", 0), credit(0, 1))
+    told.hear(TRANSFER)
+
+    told.say(said(DISPOSITION, True, UInt(0), None, True, in_transaction(b"none", 0x24)))
+
+    assert told.hear(DETACH).condition == "amqp:transaction:unknown-id"
+    event = work.pop(timeout=20.0)
+    assert event is not None
+    assert (event.data, event.redelivery_count) == (b"x", 1)
+
+
+def test_4_4_3_messages_are_not_acquired_in_transactions(told: Dialogue) -> None:
+    """Whoever does not support that has to end the link."""
+    told.say(attach_receiver("r", 0), credit(0, 1, properties={Symbol("txn-id"): b"t"}))
+
+    assert told.hear(DETACH).condition == "amqp:not-implemented"

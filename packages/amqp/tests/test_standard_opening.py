@@ -1,0 +1,341 @@
+"""How connections and links begin: sign-ins that do not wait, the only connection of a container,
+what a link is answered with, and what nobody is told (OASIS AMQP 1.0 2.4, 3.5, 5.3; Enforcing
+Connection Uniqueness 1.0)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import penstock
+from packages.amqp.tests.dialogue import (
+    Dialogue,
+    Heard,
+    attach_receiver,
+    attach_sender,
+    begin,
+    credit,
+    opening,
+    sasl_frame,
+    talk,
+)
+from packages.amqp.tests.frames import (
+    AMQP,
+    ATTACH,
+    CLOSE,
+    DETACH,
+    OPEN,
+    SASL,
+    TRANSFER,
+    Raw,
+    performative,
+    said,
+    terminus,
+)
+from penstock_amqp.wire import sasl
+from penstock_amqp.wire.types import Described, Symbol, UInt, ULong, written
+
+SOLE = Symbol("sole-connection-for-container")
+POLICY = Symbol("sole-connection-enforcement-policy")
+DETECTION = Symbol("sole-connection-detection-policy")
+REFUSE, CLOSE_EXISTING = UInt(0), UInt(1)
+QUICK: dict[str, Any] = {"access__password_rounds": 4_096, "access__failure_delay_s": 0.0}
+
+
+# --- signing in ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def guarded() -> Iterator[penstock.Realm]:
+    with penstock.Realm(access__mode="mandatory", **QUICK) as realm:
+        with realm.connect() as root:
+            root.queues.create("hidden")
+            root.channels.create("topics/hidden")
+            root.access.create_user("ann", "a secret of hers")
+            root.access.grant("ann@*", "access")
+        yield realm
+
+
+def sign_in(password: bytes = b"a secret of hers") -> bytes:
+    """All of it at once, without a look at what there is."""
+    response = b"\0ann\0" + password
+    return SASL + sasl_frame(0x41, written(Symbol("PLAIN")), written(response))
+
+
+def test_2_4_2_a_sign_in_need_not_be_waited_for(guarded: penstock.Realm) -> None:
+    with Dialogue(guarded.listen_amqp()) as told:
+        told.say(sign_in(), opening(), begin(), said(CLOSE))
+
+        assert told.bytes(8) == SASL
+        rest = b""
+        for code in (b"\x40", b"\x44"):  # the mechanisms, and the outcome
+            rest = told.bytes(int.from_bytes(told.bytes(4), "big") - 4)
+            assert rest[4:7] == b"\x00\x53" + code
+        assert rest.endswith(b"\x50\x00"), "it is good"
+        assert told.bytes(8) == AMQP
+        told.hear(OPEN)
+        assert told.hear(CLOSE).condition == ""
+
+
+def test_2_4_2_what_is_behind_a_sign_in_that_fails_does_not_count(guarded: penstock.Realm) -> None:
+    with Dialogue(guarded.listen_amqp()) as told:
+        told.say(sign_in(b"wrong"), opening(), begin(), attach_sender("s", 0))
+
+        assert told.bytes(8) == SASL
+        told.bytes(int.from_bytes(told.bytes(4), "big") - 4)
+        size = int.from_bytes(told.bytes(4), "big")
+        assert told.bytes(size - 4) == sasl.outcome(sasl.AUTH)[4:]
+        assert told.is_hung_up()
+
+
+# --- the only connection of a container ---------------------------------------------------
+
+
+def sole(policy: Any = None, **more: Any) -> bytes:
+    properties = {} if policy is None else {"properties": {POLICY: policy}}
+    return opening("only", desired=SOLE, **properties, **more)
+
+
+def test_the_policy_of_an_only_connection_is_told(realm: penstock.Realm) -> None:
+    for policy in (None, REFUSE, CLOSE_EXISTING):
+        with Dialogue(realm.listen_amqp()) as told:
+            told.say(sole(policy))
+
+            properties = told.hear(OPEN).values[9]
+            assert properties[POLICY] == (policy or 0)
+            assert properties[DETECTION] == 1
+            told.say(said(CLOSE))
+            told.hear(CLOSE)
+
+
+@pytest.mark.parametrize("second", [None, REFUSE, CLOSE_EXISTING])
+def test_a_second_one_is_refused_as_the_first_wants_it(realm: penstock.Realm, second: Any) -> None:
+    with Dialogue(realm.listen_amqp()) as told, Dialogue(realm.listen_amqp()) as other:
+        told.say(sole(REFUSE))
+        told.hear(OPEN)
+
+        other.say(sole(second))
+
+        found = other.hear(OPEN)
+        assert found.values[9][Symbol("amqp:connection-establishment-failed")] is True
+        (error,) = other.hear(CLOSE).values
+        assert error.value[0] == "amqp:invalid-field"
+        assert error.value[2] == {Symbol("invalid-field"): Symbol("container-id")}
+        told.say(begin(), attach_sender("s", 0))
+        told.hear(ATTACH)
+
+
+def test_the_first_is_closed_where_it_wants_that(
+    realm: penstock.Realm, session: penstock.Session
+) -> None:
+    """What it held is the second's."""
+    session.queues.create("work").push(b"x")
+    with Dialogue(realm.listen_amqp()) as told, Dialogue(realm.listen_amqp()) as other:
+        told.say(sole(CLOSE_EXISTING), begin(), attach_receiver("r", 0), credit(0, 1))
+        told.hear(TRANSFER)
+
+        other.say(sole(REFUSE), begin(), attach_receiver("q", 0), credit(0, 1))
+
+        (error,) = told.hear(CLOSE).values
+        assert error.value[0] == "amqp:resource-locked"
+        assert error.value[2] == {Symbol("sole-connection-enforcement"): True}
+        other.hear(TRANSFER)
+        with Dialogue(realm.listen_amqp()) as third:
+            third.say(sole(CLOSE_EXISTING))
+            assert third.hear(CLOSE).condition == "amqp:invalid-field"
+
+
+def test_a_connection_that_does_not_want_to_be_the_only_one_is_none_of_its_business(
+    realm: penstock.Realm,
+) -> None:
+    with Dialogue(realm.listen_amqp()) as told:
+        told.say(sole(CLOSE_EXISTING), begin())
+        told.hear(OPEN)
+
+        with talk(realm, "only"):
+            told.say(attach_sender("s", 0))
+            told.hear(ATTACH)
+
+
+@pytest.mark.parametrize("policy", [UInt(2), "refuse", True, [0]])
+def test_a_policy_that_is_none_is_refused(realm: penstock.Realm, policy: Any) -> None:
+    with Dialogue(realm.listen_amqp()) as told:
+        told.say(sole(policy))
+
+        assert told.hear(CLOSE).condition == "amqp:invalid-field"
+
+
+# --- what a link is answered with ---------------------------------------------------------
+
+
+def test_3_5_3_a_source_without_an_address_is_answered_with_one(realm: penstock.Realm) -> None:
+    with talk(realm) as told:
+        target = terminus(0x29, "work", capability="queue")
+        for number, source in enumerate((Raw(performative(0x28)), None)):
+            values = f"s{number}", UInt(number), False, None, None, source, target
+            told.say(said(ATTACH, *values, None, None, UInt(0)))
+
+            found = told.hear(ATTACH).values[5]
+            assert (found is None) == (source is None)
+            assert found is None or found.descriptor == 0x28
+
+
+@pytest.mark.parametrize("code", [0x28, 0x29])
+def test_3_5_3_what_is_made_is_named_in_the_answer(realm: penstock.Realm, code: int) -> None:
+    dynamic = terminus(code, None, UInt(0), Symbol("link-detach"), UInt(0), True)
+    with talk(realm) as told:
+        told.say(attached(code, dynamic))
+
+        found = told.hear(ATTACH).values[5 if code == 0x28 else 6].value
+        assert str(found[0]).startswith("temp-queue-")
+        assert found[4] is True
+
+
+@pytest.mark.parametrize("code", [0x28, 0x29])
+def test_3_5_3_what_is_made_has_no_address_before(realm: penstock.Realm, code: int) -> None:
+    dynamic = terminus(code, "mine", UInt(0), Symbol("link-detach"), UInt(0), True)
+    with talk(realm) as told:
+        told.say(attached(code, dynamic))
+
+        assert told.hear(DETACH).condition == "amqp:invalid-field"
+
+
+def dynamic_with(code: int, properties: Any, *, dynamic: bool = True) -> Raw:
+    expiry = Symbol("link-detach")
+    address = None if dynamic else "work"
+    return terminus(code, address, UInt(0), expiry, UInt(0), dynamic, properties)
+
+
+DELETE_ON_CLOSE = {Symbol("lifetime-policy"): Described(ULong(0x2B), [])}
+
+
+@pytest.mark.parametrize("code", [0x28, 0x29], ids=["source", "target"])
+@pytest.mark.parametrize(
+    "policy",
+    [None, ULong(0x2B), ULong(0x2C), ULong(0x2E), Symbol("amqp:delete-on-no-messages:list")],
+    ids=str,
+)
+def test_3_5_3_the_answer_says_how_long_what_is_made_really_lives(
+    realm: penstock.Realm, code: int, policy: Any
+) -> None:
+    """It lives as long as its link, whatever was asked for."""
+    asked = None if policy is None else {Symbol("lifetime-policy"): Described(policy, [])}
+    with talk(realm) as told:
+        told.say(attached(code, dynamic_with(code, asked)))
+
+        found = told.hear(ATTACH).values[5 if code == 0x28 else 6].value
+        assert found[5] == DELETE_ON_CLOSE
+
+
+@pytest.mark.parametrize("code", [0x28, 0x29], ids=["source", "target"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        UInt(0x2B),
+        "delete-on-close",
+        Symbol("amqp:delete-on-close:list"),
+        [],
+        True,
+        Described(ULong(0x28), []),
+        Described(Symbol("example:for-ever:list"), []),
+    ],
+    ids=str,
+)
+def test_3_5_9_a_lifetime_policy_that_is_none_is_refused(
+    realm: penstock.Realm, code: int, policy: Any
+) -> None:
+    with talk(realm) as told:
+        told.say(attached(code, dynamic_with(code, {Symbol("lifetime-policy"): policy})))
+
+        gone = told.hear(DETACH)
+        assert gone.condition == "amqp:invalid-field"
+        assert "lifetime-policy" in gone.error[1]
+
+
+@pytest.mark.parametrize("code", [0x28, 0x29], ids=["source", "target"])
+def test_3_5_3_what_is_not_made_has_no_properties(realm: penstock.Realm, code: int) -> None:
+    with talk(realm) as told:
+        told.say(attached(code, dynamic_with(code, DELETE_ON_CLOSE, dynamic=False)))
+
+        assert told.hear(DETACH).condition == "amqp:invalid-field"
+
+
+def attached(code: int, end: Raw) -> bytes:
+    if code == 0x28:
+        return attach_receiver("r", 0, source=end)
+    return attach_sender("s", 0, target=end)
+
+
+def test_3_5_3_a_subscription_is_looked_up_by_its_link_and_answered_with_its_address(
+    realm: penstock.Realm,
+) -> None:
+    kept = terminus(0x28, "news", UInt(2), Symbol("never"), capability="topic")
+    with talk(realm) as told:
+        told.say(attach_receiver("kept", 0, source=kept))
+        told.hear(ATTACH)
+        told.say(said(DETACH, UInt(0), False))
+        told.hear(DETACH)
+
+        told.say(said(ATTACH, "kept", UInt(0), True, None, None, None, terminus(0x29, "c")))
+
+        assert told.hear(ATTACH).values[5].value[0] == "news"
+
+
+# --- what nobody is told ------------------------------------------------------------------
+
+
+def refusal(told: Dialogue, attach: bytes) -> tuple[tuple[str, str], list[Any]]:
+    """Why a link is refused, and what it was answered with; names are left out."""
+    told.say(attach)
+    answer: Heard = told.hear(ATTACH)
+    condition, text = told.hear(DETACH).error
+    told.say(said(DETACH, UInt(0), True))
+    for name in ("topics/hidden", "hidden", "topics/absent", "absent"):
+        text = text.replace(name, "…")
+    ends = [each.descriptor if isinstance(each, Described) else each for each in answer.values[5:7]]
+    return (condition, text), ends
+
+
+@pytest.mark.parametrize("capability", ["queue", "topic", ""])
+@pytest.mark.parametrize("code", [0x28, 0x29], ids=["receiver", "sender"])
+def test_who_has_no_right_hears_the_same_of_what_there_is_and_what_there_is_not(
+    guarded: penstock.Realm, code: int, capability: str
+) -> None:
+    with Dialogue(guarded.listen_amqp()) as told:
+        told.say(sign_in(), opening(), begin())
+        told.bytes(8)
+        for _ in range(2):
+            told.bytes(int.from_bytes(told.bytes(4), "big") - 4)
+        told.hear(OPEN)
+        said_of = {
+            name: refusal(
+                told,
+                attached(code, terminus(code, name, capability=capability)),
+            )
+            for name in ("hidden", "topics/hidden", "absent", "topics/absent")
+        }
+
+    assert len({str(each) for each in said_of.values()}) == 1, said_of
+    assert next(iter(said_of.values()))[0][0] == "amqp:unauthorized-access"
+
+
+def test_who_has_no_right_is_not_told_of_subscriptions(guarded: penstock.Realm) -> None:
+    with guarded.connect() as root:
+        root.channels.get("topics/hidden").durables.create("teller:kept")
+    with Dialogue(guarded.listen_amqp()) as told:
+        told.say(sign_in(), opening(), begin())
+        told.bytes(8)
+        for _ in range(2):
+            told.bytes(int.from_bytes(told.bytes(4), "big") - 4)
+        told.hear(OPEN)
+        for name in ("kept", "none"):
+            told.say(said(ATTACH, name, UInt(0), True, None, None, None, terminus(0x29, "c")))
+
+            answer = told.hear(ATTACH)
+            condition, text = told.hear(DETACH).error
+            told.say(said(DETACH, UInt(0), True))
+            assert answer.values[5] is None
+            assert condition == "amqp:not-found"
+            assert text.endswith(f"there is no subscription {name}")

@@ -1,0 +1,331 @@
+"""What transfers and their states say, and what is wrong with them (OASIS AMQP 1.0, transport 2.5
+to 2.8, messaging 3.4, transactions 4.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import penstock
+from packages.amqp.tests.dialogue import (
+    Dialogue,
+    Heard,
+    attach_receiver,
+    attach_sender,
+    begin,
+    credit,
+    on,
+    opening,
+    talk,
+)
+from packages.amqp.tests.frames import (
+    ATTACH,
+    BEGIN,
+    DETACH,
+    DISPOSITION,
+    END,
+    TRANSFER,
+    Raw,
+    message,
+    performative,
+    said,
+    terminus,
+    transfer,
+)
+from packages.amqp.tests.test_standard_ends import (
+    INVALID,
+    by_link,
+    check_session_lives,
+    coordinator,
+    declare,
+    discharge,
+    granted,
+    in_transaction,
+)
+from penstock_amqp.wire.sections import section
+from penstock_amqp.wire.types import Described, Symbol, UByte, UInt, ULong, listed, written
+
+UNKNOWN_TRANSACTION = "amqp:transaction:unknown-id"
+NOT_IMPLEMENTED = "amqp:not-implemented"
+
+
+@pytest.fixture
+def told(realm: penstock.Realm, session: penstock.Session) -> Iterator[Dialogue]:
+    session.queues.create("work")
+    with talk(realm) as found:
+        yield found
+
+
+def waiting(session: penstock.Session) -> int:
+    return session.queues.get("work").info().events
+
+
+def last_of(disposition: Heard) -> tuple[int, int]:
+    """Its channel, and the last delivery that it is about."""
+    first, last = disposition.values[1:3]
+    return disposition.channel, first if last is None else last
+
+
+def symbolic(name: str, *values: Any) -> Raw:
+    """A list described by its symbol."""
+    encoded = [each.data if isinstance(each, Raw) else written(each) for each in values]
+    return Raw(b"\x00" + written(Symbol(name)) + listed(encoded))
+
+
+def numeric(code: int, *values: Any) -> Raw:
+    return Raw(performative(code, *(written(each) for each in values)))
+
+
+# --- transactions that are not open -------------------------------------------------------
+
+
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize(
+    "state",
+    [in_transaction(b"old"), symbolic("amqp:transactional-state:list", b"old")],
+    ids=["number", "symbol"],
+)
+def test_4_4_1_a_message_in_an_unknown_transaction_is_not_stored(
+    told: Dialogue, session: penstock.Session, state: Raw, settled: bool
+) -> None:
+    """Also where no coordinator was attached: a client goes on with a transaction of a connection
+    that was lost."""
+    told.say(attach_sender("s", 0))
+    granted(told)
+
+    fields = (UInt(0), UInt(0), b"0", UInt(0), settled, False, None, state)
+    told.say(said(TRANSFER, *fields, payload=message()))
+
+    if settled:
+        assert told.hear(DETACH).condition == UNKNOWN_TRANSACTION
+    else:
+        refused = told.hear(DISPOSITION).values[4]
+        assert refused.descriptor == 0x25
+        assert str(refused.value[0].value[0]) == UNKNOWN_TRANSACTION
+    assert waiting(session) == 0
+
+
+# --- descriptors that are symbols ---------------------------------------------------------
+
+
+def test_1_2_a_transaction_may_be_named_by_symbols(
+    told: Dialogue, session: penstock.Session
+) -> None:
+    """From the coordinator to the discharge; what is rolled back is not stored."""
+    source, target = symbolic("amqp:source:list"), symbolic("amqp:coordinator:list")
+    modes = UByte(0), UByte(0)
+    told.say(said(ATTACH, "tx", UInt(0), False, *modes, source, target, None, None, UInt(0)))
+    attached = told.hear(ATTACH)
+    assert attached.values[6].descriptor == 0x30
+    granted(told)
+    told.say(attach_sender("s", 1))
+    granted(told)
+
+    for number, fails in enumerate((True, False)):
+        asked = symbolic("amqp:declare:list").data
+        told.say(transfer(0, 3 * number, section(0x77, asked)))
+        (txn,) = told.hear(DISPOSITION).values[4].value
+        state = symbolic("amqp:transactional-state:list", txn)
+        told.say(transfer(1, 3 * number + 1, message(), state=state))
+        assert told.hear(DISPOSITION).values[4].descriptor == 0x34
+        assert waiting(session) == 0
+        told.say(transfer(0, 3 * number + 2, discharge(txn, fails)))
+        assert told.hear(DISPOSITION).values[4].descriptor == 0x24
+
+    assert waiting(session) == 1
+
+
+OUTCOMES = {
+    "accepted": ((), 0, 0),
+    "rejected": ((), 0, 1),
+    "released": ((), 1, 0),
+    "modified": ((True, True), 0, 1),
+}
+"""Fields of each outcome, and how many events are in the queue and in its dead event store then."""
+
+
+@pytest.mark.parametrize("is_named", [False, True], ids=["number", "symbol"])
+@pytest.mark.parametrize("outcome", OUTCOMES)
+@pytest.mark.parametrize("in_one", [False, True], ids=["alone", "in a transaction"])
+def test_1_2_an_outcome_may_be_named_by_its_symbol(
+    realm: penstock.Realm, session: penstock.Session, outcome: str, is_named: bool, in_one: bool
+) -> None:
+    dead = session.queues.create("dead")
+    work = session.queues.create("work", dead_event_store="dead")
+    work.push(b"x")
+    fields, left, buried = OUTCOMES[outcome]
+    code = 0x24 + list(OUTCOMES).index(outcome)
+    state = symbolic(f"amqp:{outcome}:list", *fields) if is_named else numeric(code, *fields)
+    with talk(realm) as told:
+        told.say(attach_receiver("r", 0), credit(0, 1))
+        told.hear(TRANSFER)
+        txn = b""
+        if in_one:
+            told.say(coordinator(1))
+            granted(told)
+            told.say(transfer(1, 0, declare()))
+            (txn,) = told.hear(DISPOSITION).values[4].value
+            name = "amqp:transactional-state:list"
+            state = (
+                symbolic(name, txn, state)
+                if is_named
+                else Raw(performative(0x34, written(txn), state.data))
+            )
+        told.say(said(DISPOSITION, True, UInt(0), None, True, state))
+        if in_one:
+            told.say(transfer(1, 1, discharge(txn)))
+            assert told.hear(DISPOSITION).values[4].descriptor == 0x24
+        told.say(said(DETACH, UInt(0), True))
+        told.hear(DETACH)
+
+    assert work.info().events == left
+    assert dead.info().events == buried
+
+
+@pytest.mark.parametrize(
+    ("ends", "kind"),
+    [
+        ((terminus(0x28, "here"), symbolic("example:shelf:list", "work")), "target"),
+        ((terminus(0x28, "here"), numeric(0x99, "work")), "target"),
+        ((numeric(0x99, "here"), terminus(0x29, "work")), "source"),
+    ],
+    ids=["target, symbol", "target, number", "source"],
+)
+def test_3_5_an_end_of_an_unknown_type_is_refused(
+    told: Dialogue, ends: tuple[Raw, Raw], kind: str
+) -> None:
+    told.say(said(ATTACH, "s", UInt(0), False, UByte(0), UByte(0), *ends, None, None, UInt(0)))
+
+    gone = told.hear(DETACH)
+    assert gone.condition == NOT_IMPLEMENTED
+    assert kind in gone.error[1]
+    told.say(said(DETACH, UInt(0), True), attach_sender("t", 1))
+    by_link(told, "t")
+
+
+# --- ids, tags and formats ----------------------------------------------------------------
+
+
+def parts(*further: Any, form: int = 0) -> bytes:
+    """A message in two transfers; ``further`` is id, tag and format of the second."""
+    begins = said(TRANSFER, UInt(0), UInt(0), b"0", UInt(form), False, True, payload=message())
+    return begins + said(TRANSFER, UInt(0), *further, False, False)
+
+
+def again(number: int, tag: bytes = b"1") -> bytes:
+    fields = UInt(0), UInt(number), tag, UInt(0)
+    return said(TRANSFER, *fields, False, False, payload=message())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        again(0) + again(0),
+        again(0) + again(2),
+        again(5) + again(4),
+        parts(UInt(1), None, None),
+    ],
+    ids=["twice", "a gap", "a step back", "another one for the rest"],
+)
+def test_2_7_5_a_delivery_id_out_of_turn_ends_the_session(told: Dialogue, wrong: bytes) -> None:
+    told.say(attach_sender("s", 0))
+    granted(told)
+
+    told.say(wrong)
+
+    ended = told.hear(END)
+    assert ended.condition == INVALID
+    assert "delivery-id of transfer" in ended.error[1]
+    told.say(said(END))
+    check_session_lives(told)
+
+
+def test_2_5_6_a_transfer_before_there_is_a_window_ends_the_session(
+    realm: penstock.Realm, session: penstock.Session
+) -> None:
+    session.queues.create("work")
+    with Dialogue(realm.listen_amqp()) as told:
+        told.say(opening() + begin() + attach_sender("s", 0) + transfer(0, 0, message()))
+
+        assert told.hear(END).condition == "amqp:session:window-violation"
+        told.say(said(END))
+        check_session_lives(told)
+    assert waiting(session) == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "condition"),
+    [
+        (parts(None, b"1", None), INVALID),
+        (parts(None, None, UInt(1)), INVALID),
+        (parts(None, None, UInt(0x80013700)), INVALID),
+        (said(TRANSFER, UInt(0), UInt(0), b"0", UInt(1), payload=message()), NOT_IMPLEMENTED),
+        (parts(None, None, None, form=1), NOT_IMPLEMENTED),
+        (
+            said(TRANSFER, UInt(0), UInt(0), b"0", UInt(0), True, False, UByte(1),
+                 payload=message()),
+            INVALID,
+        ),
+    ],
+    ids=["tag", "format", "format of another owner", "unknown format", "in parts", "settle mode"],
+)  # fmt: skip
+def test_2_7_5_what_contradicts_its_delivery_ends_the_link(
+    told: Dialogue, session: penstock.Session, wrong: bytes, condition: str
+) -> None:
+    """The message is not stored, and the session goes on where the peer is."""
+    told.say(attach_sender("s", 0), attach_sender("t", 1))
+    granted(told)
+    granted(told)
+
+    told.say(wrong, transfer(1, 1, message()))
+
+    assert told.hear(DETACH).condition == condition
+    told.say(said(DETACH, UInt(0), True))
+    told.hear(DISPOSITION, lambda each: last_of(each) == (0, 1))
+    assert waiting(session) == 1
+
+
+def test_2_7_5_the_rest_of_a_delivery_may_say_what_its_first_transfer_said(
+    told: Dialogue, session: penstock.Session
+) -> None:
+    told.say(attach_sender("s", 0))
+    granted(told)
+
+    told.say(parts(UInt(0), b"0", UInt(0)), transfer(0, 1, message()))
+
+    answer = told.hear(DISPOSITION, lambda each: 1 in (each.values[1], each.values[2]))
+    assert answer.values[4].descriptor == 0x24
+    assert waiting(session) == 2
+
+
+def test_2_7_5_a_resumed_delivery_that_is_not_known_is_ignored(
+    told: Dialogue, session: penstock.Session
+) -> None:
+    told.say(attach_sender("s", 0))
+    granted(told)
+    fields = UInt(0), UInt(0), b"0", UInt(0), False, False, None, None, True
+
+    told.say(said(TRANSFER, *fields, payload=message()), transfer(0, 1, message()))
+
+    accepted = told.hear(DISPOSITION, lambda each: each.values[1] == 1)
+    assert accepted.values[4] == Described(ULong(0x24), [])
+    assert waiting(session) == 1
+
+
+def test_2_6_12_deliveries_of_two_sessions_have_ids_of_their_own(
+    told: Dialogue, session: penstock.Session
+) -> None:
+    told.say(begin(1), attach_sender("s", 0), on(1, attach_sender("t", 0)))
+    told.hear(BEGIN)
+    for _ in range(2):
+        granted(told)
+
+    for number in range(40):
+        told.say(again(number + 7), on(1, again(number)))
+
+    unanswered = {(0, 46), (1, 39)}
+    while unanswered:
+        unanswered.discard(last_of(told.hear(DISPOSITION)))
+    assert waiting(session) == 80

@@ -1,0 +1,143 @@
+"""What goes on beside the calls of a client, and fails as nobody foresaw, is told and waits for
+nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from packages.client.tests.patience import eventually
+from penstock_core.tasks import start_task
+from penstock_server.frontends.native.listener import NativeListener
+from penstock_testing.loop import simulated
+from penstock_testing.relay import Relay
+
+
+async def fail(error: BaseException) -> None:
+    raise error
+
+
+async def ended(work: Coroutine[Any, Any, None], **more: Any) -> None:
+    await asyncio.wait([start_task(work, **more)])
+
+
+@simulated
+async def test_a_failure_is_told_when_it_happens_and_not_when_somebody_awaits() -> None:
+    told: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    heard: list[BaseException] = []
+    one, other = LookupError("one"), LookupError("other")
+
+    await ended(fail(one), name="looking-up")
+    await ended(fail(other), on_failure=heard.append)
+
+    assert [(each["message"], each["exception"]) for each in told] == [
+        ("looking-up has failed", one)
+    ]
+    assert heard == [other]
+
+
+@simulated
+async def test_a_task_that_is_done_or_cancelled_has_not_failed() -> None:
+    heard: list[BaseException] = []
+    waiting = start_task(asyncio.Event().wait(), on_failure=heard.append)
+
+    await ended(asyncio.sleep(0), on_failure=heard.append)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+
+    assert heard == []
+
+
+def test_an_embedded_realm_says_at_close_what_its_listener_failed_with_and_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "realm"
+
+    async def check_forever(_: NativeListener) -> None:
+        raise LookupError("no connection to look at")
+
+    monkeypatch.setattr(NativeListener, "_check_forever", check_forever)
+    realm = penstock.Realm(folder)
+
+    with pytest.raises(LookupError, match="no connection to look at"):
+        realm.close()
+    realm.close()  # it was told
+
+    monkeypatch.undo()
+    with penstock.Realm(folder) as again, again.connect() as session:
+        assert session.channels.list() == []
+
+
+def test_a_session_ends_when_there_is_no_token_to_connect_again_with(relay: Relay) -> None:
+    tokens = [""]  # none is asked for here
+
+    with penstock.connect(relay.url, token=lambda: tokens.pop()) as session:
+        heard: list[penstock.PenstockError] = []
+        session.on_error(heard.append)
+        relay.cut()
+
+        eventually(lambda: bool(heard))
+        with pytest.raises(penstock.SessionClosed, match="pop from empty list"):
+            session.channels.list()
+
+    assert [type(each) for each in heard] == [penstock.SessionClosed]
+    assert isinstance(heard[0].__cause__, IndexError)
+
+
+class Spent(Mapping[str, int]):
+    """Properties that can be read once."""
+
+    def __init__(self) -> None:
+        self._names = ["n"]
+
+    def __getitem__(self, name: str) -> int:
+        return 1
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[str]:
+        yield self._names.pop()
+
+
+def test_a_producer_tells_of_events_that_it_cannot_even_encode(session: penstock.Session) -> None:
+    channel = session.channels.create("orders")
+    told: list[penstock.PenstockError] = []
+
+    with channel.producer(on_error=lambda error, _: told.append(error)) as producer:
+        producer.send(b"", properties=Spent())
+        eventually(lambda: bool(told))
+        producer.flush()
+
+    assert "pop from empty list" in str(told[0])
+    assert isinstance(told[0].__cause__, IndexError)
+
+
+def test_a_handler_that_is_given_nothing_more_is_told_of(session: penstock.Session) -> None:
+    channel = session.channels.create("orders")
+    durable = channel.durables.create("d")
+    channel.publish(b"")
+    told: list[penstock.PenstockError] = []
+
+    def listen(error: penstock.PenstockError) -> None:
+        told.append(error)
+        if len(told) == 1:
+            raise LookupError("where it is written down is full")
+
+    def handle(_: penstock.DeliveredEvent) -> None:
+        raise ValueError("not today")
+
+    session.on_error(listen)
+    with durable.subscribe(handle):
+        eventually(lambda: len(told) == 2)
+
+    assert "ValueError('not today')" in str(told[0])
+    assert str(told[1]).startswith(
+        "no more events of durable d are handed to the handler: LookupError"
+    )

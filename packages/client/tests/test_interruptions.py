@@ -1,0 +1,110 @@
+"""What a session says of a connection that it has lost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import penstock
+from packages.client.tests.patience import eventually
+from penstock.client.connection.session_listeners import SessionListeners
+from penstock_core.vocabulary.errors import (
+    CannotConnect,
+    ConnectionLost,
+    Elsewhere,
+    NoQuorum,
+    PenstockError,
+)
+from penstock_testing.relay import Relay
+from tests.loops import on_a_loop
+
+Told = list[PenstockError | None]
+NO_QUORUM = NoQuorum("no majority")
+
+
+async def turn() -> None:
+    """Let the loop call what is to be called."""
+    called = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(called.set_result, None)
+    await called
+
+
+@pytest.mark.spec("N2", "N4")
+@on_a_loop
+async def test_an_interruption_is_told_once_and_again_where_the_reason_is_another() -> None:
+    listeners, told = SessionListeners(), Told()
+    listeners.on_interruption.append(told.append)
+
+    for reason in (None, NO_QUORUM, NO_QUORUM, Elsewhere("n2 may know"), None):
+        listeners.interrupted(reason, "it broke")
+    listeners.resumed()
+    listeners.resumed()
+    await turn()
+
+    assert [each and each.code for each in told] == ["connection-lost", "no-quorum", None]
+    assert "it broke" in str(told[0])
+    assert listeners.interruption is None
+
+
+@pytest.mark.spec("N2")
+@on_a_loop
+async def test_that_another_node_may_know_more_is_no_reason_of_its_own() -> None:
+    listeners = SessionListeners()
+    listeners.interrupted(Elsewhere("n2 serves now"), "n2 serves now")
+
+    assert isinstance(listeners.interruption, ConnectionLost)
+    assert "n2 serves now" in str(listeners.interruption)
+
+
+@pytest.mark.spec("N2")
+@on_a_loop
+async def test_a_session_that_has_waited_in_vain_ends_with_what_was_in_its_way() -> None:
+    listeners, failure = SessionListeners(), CannotConnect("nobody answered")
+
+    assert listeners.ended_by(failure) is failure
+    listeners.interrupted(None, "it broke")
+    assert listeners.ended_by(failure) is failure
+    listeners.interrupted(NO_QUORUM, "")
+    ended = listeners.ended_by(failure)
+    assert isinstance(ended, NoQuorum)
+    assert "no majority" in str(ended)
+
+
+@on_a_loop
+async def test_a_listener_that_raises_harms_nobody() -> None:
+    listeners, told = SessionListeners(), Told()
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+
+    def raises(_: PenstockError | None) -> None:
+        raise ValueError("not today")
+
+    listeners.on_interruption += [raises, told.append]
+    listeners.interrupted(NO_QUORUM, "")
+    await turn()
+
+    assert told == [NO_QUORUM]
+    assert [str(each["exception"]) for each in failures] == ["not today"]
+
+
+@pytest.mark.slow
+@pytest.mark.spec("N4")
+def test_a_blocking_session_says_so_too(relay: Relay) -> None:
+    with penstock.connect(relay.url) as session:
+        told = Told()
+        session.on_interruption(told.append)
+        assert session.interruption is None
+
+        relay.close_door()
+        relay.cut()
+        eventually(lambda: bool(told))
+        assert isinstance(told[0], ConnectionLost)
+        assert isinstance(session.interruption, ConnectionLost)
+        relay.open_door()
+        eventually(lambda: len(told) == 2)
+
+        assert told[1] is None
+        assert session.interruption is None
+    assert len(told) == 2, "who closes a session knows it"

@@ -1,0 +1,194 @@
+"""What a client has of a durable when its connection is lost belongs to the realm from then on, not
+only once the client is connected again: others may have it meanwhile."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from packages.client.tests.simulated import URL, World, in_world
+from penstock import aio
+from penstock_core.vocabulary.errors import ConnectionLost, IllegalState
+from penstock_testing.loop import pass_time
+
+pytestmark = pytest.mark.spec("D13")
+
+KINDS = ("exclusive", "priority", "shared", "serial")
+
+
+async def parted(world: World, session: aio.Session) -> None:
+    """Lose the connection; comes back before there is another one."""
+    connection: Any = session._connection
+    world.end_of(session).abort()
+    while connection._link is not None:
+        await pass_time(0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@in_world
+async def test_what_waits_is_not_handed_out_and_what_was_is_stale(world: World, kind: Any) -> None:
+    async with aio.connect(URL) as session, aio.connect(URL) as other:
+        orders = await session.channels.create("orders")
+        durable = await orders.durables.create("d", type=kind)
+        await orders.publish(b"first")
+        async with durable.subscribe(window=None if kind in KINDS[:2] else 10) as subscription:
+            taken = await subscription.next_batch(1.0)
+            assert taken is not None
+            await (await other.channels.get("orders")).publish(b"second")
+            await world.until(lambda: subscription._inbox.rows == 1)
+
+            await parted(world, session)
+
+            assert (taken.is_stale, subscription._inbox.rows) == (True, 0)
+            again = await subscription.next_batch(60.0)
+            assert again is not None
+            assert (again.event_ids.tolist(), again.is_stale) == ([0, 1], False)
+
+
+@in_world
+async def test_an_acknowledgement_of_an_event_of_a_lost_connection_is_refused(
+    world: World,
+) -> None:
+    """To give it back has no effect: it has gone back."""
+    async with aio.connect(URL) as session:
+        orders = await session.channels.create("orders")
+        durable = await orders.durables.create("d", type="shared")
+        await orders.publish_many([aio.Event()] * 3)
+        async with durable.subscribe(window=10) as subscription:
+            taken = await subscription.next_batch(1.0)
+            assert taken is not None
+            await parted(world, session)
+
+            for settle in (
+                taken[0].ack,
+                partial(taken[0].ack, previous=True),
+                partial(taken[0].reject, "late"),
+                partial(taken[0].extend, "1m"),
+                taken.ack,
+                partial(taken.reject, "late"),
+                partial(taken.extend, "1m"),
+            ):
+                with pytest.raises(IllegalState, match="because the connection was lost"):
+                    await settle()
+            await taken[1].rollback(delay="1h")
+            await taken.rollback()
+            await subscription.flush()
+
+            again = await subscription.next_batch(60.0)
+            assert again is not None
+            assert again.event_ids.tolist() == [0, 1, 2]
+            assert [event.redelivery_count for event in again] == [1, 1, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("auto_ack", [False, True])
+@pytest.mark.parametrize("by_loop", [False, True])
+@in_world
+async def test_an_event_of_a_lost_connection_that_is_given_back_by_id_comes_once(
+    world: World, by_loop: bool, auto_ack: bool
+) -> None:
+    """It has gone back already, and waits here again: for the loop, or in the batch of the loop."""
+    async with aio.connect(URL) as session:
+        orders = await session.channels.create("orders")
+        durable = await orders.durables.create("d", type="shared")
+        await orders.publish_many([aio.Event()] * 3)
+        window = None if auto_ack else 10
+        seat = durable.subscribe(window=window, auto_ack=auto_ack, timeout=60.0)
+        async with seat as subscription:
+            taken = await subscription.next_batch(1.0)
+            assert taken is not None
+            assert taken.event_ids.tolist() == [0, 1, 2]
+            await parted(world, session)
+            await world.until(lambda: subscription._inbox.rows == 3)
+
+            got = []
+            if not by_loop:
+                await subscription.rollback([1, 2])
+            async for event in subscription:
+                got.append((event.event_id, event.redelivery_count))
+                if by_loop and event.event_id == 0:
+                    await subscription.rollback([1, 2])
+                if not auto_ack:
+                    await event.ack()
+
+            assert got == [(0, 1), (1, 1), (2, 1)]
+        assert (await durable.info()).outstanding == 0
+
+
+@in_world
+async def test_an_event_in_hands_is_given_back_by_id_while_others_wait(world: World) -> None:
+    async with aio.connect(URL) as session:
+        orders = await session.channels.create("orders")
+        durable = await orders.durables.create("d", type="shared")
+        await orders.publish_many([aio.Event()] * 2)
+        async with durable.subscribe(window=10) as subscription:
+            taken = await subscription.next_batch(1.0)
+            assert taken is not None
+            await orders.publish(b"waits")
+            await world.until(lambda: subscription._inbox.rows == 1)
+
+            await subscription.rollback([0, 2])
+
+            got: list[tuple[int | None, int]] = []
+            while len(got) < 2:
+                batch = await subscription.next_batch(60.0)
+                assert batch is not None
+                got += [(event.event_id, event.redelivery_count) for event in batch]
+            assert got == [(2, 0), (0, 1)]
+
+
+@pytest.mark.spec("Q1", "Q2")
+@pytest.mark.parametrize("transactional", [False, True])
+@in_world
+async def test_a_reader_does_not_hand_out_what_waits_after_its_connection_was_lost(
+    world: World, transactional: bool
+) -> None:
+    async with aio.connect(URL) as session:
+        queue = await session.queues.create("work")
+        await queue.push_many([aio.Event()] * 4)
+        async with queue.reader(transactional=transactional, window=10) as reader:
+            part = await reader._next_part(60.0)
+            assert part is not None
+            assert part.left == 4
+            event_id, _ = next(iter(part))
+            reader._handed(event_id, part.attachment)  # as a loop does
+            await reader.flush()
+
+            await parted(world, session)
+
+            assert (part.is_stale, reader._head()) == (True, None)
+            if transactional:
+                with pytest.raises(ConnectionLost, match="the connection was lost since 1 of"):
+                    await reader.commit()
+            got: list[tuple[int | None, int]] = []
+            while len(got) < (4 if transactional else 3):
+                batch = await reader.next_batch(60.0)
+                assert batch is not None
+                got += [(event.event_id, event.redelivery_count) for event in batch]
+            assert got == [(event_id, 1) for event_id in range(4 - len(got), 4)]
+
+
+@pytest.mark.spec("Q3")
+@in_world
+async def test_an_event_of_a_lost_connection_that_waits_again_is_no_stranger_to_a_reader(
+    world: World,
+) -> None:
+    async with aio.connect(URL) as session:
+        queue = await session.queues.create("work")
+        await queue.push_many([aio.Event()] * 2)
+        async with queue.reader(transactional=True, window=10) as reader:
+            assert len(await reader.fetch(2, 60.0)) == 2
+            await parted(world, session)
+            part = await reader._next_part(60.0)
+            assert part is not None
+            assert part.left == 2
+
+            await reader.rollback(0, individual=True)  # it has gone back
+            with pytest.raises(ConnectionLost, match="the connection was lost since 1 of"):
+                await reader.commit(1, individual=True)
+
+            again = await reader.next_batch(60.0)
+            assert again is not None
+            assert [(each.event_id, each.redelivery_count) for each in again] == [(0, 1), (1, 1)]

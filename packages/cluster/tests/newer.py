@@ -1,0 +1,28 @@
+"""``python -m packages.cluster.tests.newer``: penstock as it would be with one more format that it
+knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from penstock_cluster.owning.register_records import MemberRecord
+from penstock_cluster.serving import cluster
+from penstock_core.vocabulary.formats import FORMAT
+from penstock_server.cli.program import main
+
+NEWER = FORMAT + 1
+
+
+def newer(made: Callable[..., MemberRecord]) -> Callable[..., MemberRecord]:
+    def member(*given: Any, **named: Any) -> MemberRecord:
+        return replace(made(*given, **named), format=NEWER)
+
+    return member
+
+
+if __name__ == "__main__":
+    vars(cluster)["member"] = newer(vars(cluster)["member"])
+    main()

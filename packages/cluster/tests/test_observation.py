@@ -1,0 +1,137 @@
+"""A cluster is looked at from outside: who is there is found out, and nothing is changed by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from packages.cluster.tests.machines import (
+    LEASE_S,
+    end,
+    owner_and_others,
+    the_loop,
+    until,
+)
+from penstock_cluster.nodes.observation import ClusterExamined, examine, observe, state_of
+from penstock_cluster.owning.observing import ClusterSeen
+from penstock_core.vocabulary.ports import VersionedRecord
+from penstock_testing.engine import EngineServers, MemoryInspector
+from penstock_testing.loop import simulated
+
+
+class CountedInspector(MemoryInspector):
+    """Counts the questions."""
+
+    asked = 0
+
+    async def records(self, prefix: str = "") -> Mapping[str, VersionedRecord]:
+        self.asked += 1
+        return await super().records(prefix)
+
+
+async def looked(servers: EngineServers) -> ClusterSeen:
+    seen = await observe(MemoryInspector(servers), the_loop(), LEASE_S)
+    assert seen is not None
+    return seen
+
+
+async def examined(servers: EngineServers) -> ClusterExamined:
+    return await examine(MemoryInspector(servers), the_loop(), LEASE_S)
+
+
+def conditions(seen: ClusterSeen) -> dict[str, str]:
+    return {each.node: each.condition for each in seen.members}
+
+
+@simulated
+async def test_nodes_that_renew_are_there_and_it_takes_no_longer_than_their_renewals() -> None:
+    servers = EngineServers()
+    owner, others = await owner_and_others(servers, 3)
+    began_s = the_loop().time()
+
+    seen = await looked(servers)
+
+    assert the_loop().time() - began_s <= LEASE_S / 3 + 1
+    assert (seen.owner, seen.epoch, seen.format) == (owner.name, 1, 1)
+    assert seen.lease_left_s is not None
+    assert 0 < seen.lease_left_s <= LEASE_S - 1
+    assert conditions(seen) == {
+        owner.name: "owner",
+        **{each.name: "stands by" for each in others},
+    }
+    assert {each.serves["native"] for each in seen.members} == {
+        f"penstock://127.0.0.1:{each.native}" for each in (owner, *others)
+    }
+    await end(owner, *others)
+
+
+@simulated
+async def test_a_look_changes_nothing_and_nobody_becomes_a_member() -> None:
+    servers = EngineServers()
+    owner, others = await owner_and_others(servers)
+    await end(owner, *others)
+    before = {key: await servers.records.get(key) for key in await servers.records.list("")}
+    frames = servers.log(0).held()
+
+    await looked(servers)
+    await examined(servers)
+    await state_of(MemoryInspector(servers), the_loop(), LEASE_S)
+
+    assert before == {key: await servers.records.get(key) for key in await servers.records.list("")}
+    assert servers.log(0).held() == frames
+
+
+@simulated
+async def test_a_killed_owner_is_gone_and_the_next_one_is_seen() -> None:
+    servers = EngineServers()
+    owner, others = await owner_and_others(servers, 3)
+    owner.kill()
+
+    seen = await looked(servers)
+    assert conditions(seen)[owner.name] == "gone"
+
+    await until(lambda: any(each.serves for each in others))
+    seen = await looked(servers)
+    assert (seen.epoch, seen.owner) == (2, next(each.name for each in others if each.serves))
+    assert conditions(seen)[owner.name] == "gone"
+    await end(*others)
+
+
+@simulated
+async def test_an_engine_without_a_cluster_has_nothing_to_look_at() -> None:
+    inspector = CountedInspector(EngineServers())
+
+    assert await observe(inspector, the_loop(), LEASE_S) is None
+
+    assert inspector.asked == 3
+    state = await state_of(inspector, the_loop(), LEASE_S)
+    assert (state.seen, state.health.kind, len(state.servers)) == (None, "memory", 3)
+
+
+@simulated
+async def test_ports_that_nobody_reaches_are_told() -> None:
+    servers = EngineServers()
+    owner, (other,) = await owner_and_others(servers)
+    found = await examined(servers)
+
+    reached = {each.url: each.failure for each in found.ports}
+    assert reached[f"penstock://127.0.0.1:{owner.native}"] == ""
+    assert reached[f"penstock://127.0.0.1:{other.native}"] == ""
+    assert reached[f"http://127.0.0.1:{other.http}"] == ""
+    assert reached[f"amqp://127.0.0.1:{owner.amqp}"], "these machines serve no AMQP when they own"
+    assert reached[f"mqtt://127.0.0.1:{owner.mqtt}"], "nor MQTT"
+    assert len(found.ports) == 8
+    await end(owner, other)
+
+
+@simulated
+async def test_an_engine_without_a_majority_is_told_and_not_waited_for() -> None:
+    servers = EngineServers()
+    owner, others = await owner_and_others(servers)
+    servers.present = 1
+
+    found = await examined(servers)
+
+    assert found.seen is None
+    assert found.failure == "the engine in memory has no majority of its servers"
+    assert [check.is_ok for check in found.checks] == [False]
+    await end(owner, *others)

@@ -1,0 +1,137 @@
+"""Without the engine sessions are told why, go on by themselves, or end with the reason."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from packages.cluster.tests.machines import (
+    NodeMachine,
+    Valve,
+    end,
+    owner_and_others,
+    the_loop,
+    until,
+)
+from packages.cluster.tests.serving import HOST
+from packages.cluster.tests.test_roles import ask, call, performatives, say_hello
+from penstock import aio
+from penstock_amqp.wire import sasl
+from penstock_amqp.wire.performatives import opening
+from penstock_cluster.nodes.roles import watch_engine
+from penstock_core.vocabulary.errors import NoQuorum, PenstockError
+from penstock_core.vocabulary.node_figures import TenureCounts
+from penstock_core.vocabulary.ports import EngineHealth
+from penstock_core.wire.native import messages as wire
+from penstock_server.runtime.access.incidents import Incidents
+from penstock_testing.engine import EngineServers, MemoryEngine
+from penstock_testing.loop import pass_time, simulated
+
+
+@pytest.mark.spec("N2", "N4")
+@simulated
+async def test_a_session_that_asks_all_nodes_is_told_once_and_when_it_goes_on() -> None:
+    valve = Valve()
+    owner, (other,) = await owner_and_others(EngineServers(), call=valve)
+    session = await aio.connect(f"{owner.url},{HOST}:{other.native}")
+    channel = await session.channels.create("orders", type="persistent")
+    told: list[PenstockError | None] = []
+    session.on_interruption(told.append)
+
+    valve.open.clear()
+    publishing = the_loop().create_task(channel.publish(b"a"))
+    await until(lambda: not session.is_connected)
+    await pass_time(20)
+    assert [each and each.code for each in told] == ["no-quorum"], "the other node knows nothing"
+    assert "no majority of its servers" in str(session.interruption)
+    assert not publishing.done()
+    valve.open.set()
+
+    assert await publishing == 0
+    assert [each and each.code for each in told] == ["no-quorum", None]
+    assert session.interruption is None
+    assert [event.data async for event in channel.browse()] == [b"a"]
+    await session.close()
+    await end(owner, other)
+
+
+@pytest.mark.spec("N2")
+@simulated
+async def test_a_node_that_stands_by_and_knows_nobody_who_serves_says_so_in_every_protocol() -> (
+    None
+):
+    valve = Valve()
+    owner, (other,) = await owner_and_others(EngineServers(), call=valve)
+
+    valve.open.clear()
+    await pass_time(20)
+    native = await say_hello(other)
+    status, headers, document = await ask(other.http, "GET /api/v1/channels")
+    heard = await call(other.amqp, sasl.PROTOCOL + opening("a client"))
+
+    assert isinstance(native, wire.Goodbye)
+    assert (native.code, type(native)) == ("no-quorum", wire.Goodbye)
+    assert (status, headers["retry-after"]) == ("HTTP/1.1 503 Service Unavailable", "1")
+    error = document["error"]
+    assert isinstance(error, dict)
+    assert (error["code"], error["retryable"]) == ("no-quorum", True)
+    condition, text, *_ = performatives(heard)[1].value[0].value
+    assert (condition, text.partition(":")[0]) == ("amqp:connection:forced", "no-quorum")
+    look = await ask(other.http, "GET /health")
+    assert (look[0], look[2]["status"]) == ("HTTP/1.1 503 Service Unavailable", "no-quorum")
+    valve.open.set()
+
+    await until(lambda: owner.serves or other.serves)
+    session = await aio.connect(f"{owner.url},{HOST}:{other.native}")
+    await session.close()
+    await end(owner, other)
+
+
+@pytest.mark.spec("N2")
+@simulated
+async def test_a_session_that_waits_no_longer_ends_with_the_reason() -> None:
+    valve = Valve()
+    owner = NodeMachine(EngineServers(), 1, call=valve)
+    await until(lambda: owner.serves)
+    session = await aio.connect(owner.url, reconnect_timeout=5)
+    channel = await session.channels.create("orders", type="persistent")
+    reported: list[PenstockError] = []
+    session.on_error(reported.append)
+
+    valve.open.clear()
+    publishing = the_loop().create_task(channel.publish(b"a"))
+    await until(lambda: not session.is_connected)
+    waiting = the_loop().create_task(channel.info())
+
+    for asked in (publishing, waiting, the_loop().create_task(channel.publish(b"b"))):
+        with pytest.raises(NoQuorum, match="no majority of its servers"):
+            await asked
+    assert [error.code for error in reported] == ["no-quorum"]
+    with pytest.raises(NoQuorum):
+        await channel.publish(b"c")
+    valve.open.set()
+    await session.close()
+    await end(owner)
+
+
+@simulated
+async def test_who_leads_the_engine_and_what_is_damaged_there_is_noted() -> None:
+    valve, damage = Valve(), ["s1: a hole"]
+
+    class Watched(MemoryEngine):
+        async def health(self) -> EngineHealth:
+            return replace(await super().health(), leader="s2", damage=tuple(damage))
+
+    counts = TenureCounts({})
+    watching = the_loop().create_task(watch_engine(Watched(call=valve), counts, Incidents()))
+    await pass_time(1)
+    assert (counts.leader, counts.damages) == ("s2", {"s1: a hole"})
+    damage.append("s3: a hole")
+    await pass_time(25)
+    assert len(counts.damages) == 2, "each is counted once"
+
+    valve.open.clear()
+    await pass_time(25)
+
+    assert counts.leader == "", "nobody is known to lead"
+    watching.cancel()

@@ -1,0 +1,526 @@
+"""A node that stands by relays connections to the owner, with the client's own address."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+from structlog.testing import capture_logs
+
+from packages.cluster.tests.machines import (
+    LEASE_S,
+    RELAYS_MAX,
+    NodeMachine,
+    Valve,
+    end,
+    owner_and_others,
+    the_loop,
+    until,
+)
+from packages.cluster.tests.serving import HOST
+from penstock import aio
+from penstock_cluster.nodes.roles import owners_in
+from penstock_core.vocabulary.errors import CannotConnect
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.frames import PREFACE, FrameReader, frame
+from penstock_core.wire.relay_preface import SIGNATURE, VALID_S, Place, RelayOrigin, relay_preface
+from penstock_testing.engine import EngineServers
+from penstock_testing.loop import pass_time, simulated
+from penstock_testing.network import MACHINE, Program, SimTransport
+
+SECRET = b"s" * 32
+CLIENT = "10.0.0.77"
+
+
+class Peer(asyncio.Protocol):
+    """A client of any protocol, on a machine of its own."""
+
+    def __init__(self) -> None:
+        self.heard = b""
+        self.has_ended = False
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.heard += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.has_ended = True
+
+    @property
+    def messages(self) -> list[wire.FromServer]:
+        reader = FrameReader()
+        reader.receive(self.heard)
+        return [wire.decode_from_server(header) for header, _ in reader.frames()]
+
+
+def framed(*messages: wire.Message) -> bytes:
+    return b"".join(bytes(part) for each in messages for part in frame(wire.encode(each)))
+
+
+HELLO = PREFACE + framed(wire.Hello("an old client", "session", "ann"))
+
+
+async def connect(port: int, said: bytes, host: str = CLIENT) -> Peer:
+    network, peer = the_loop().network, Peer()
+    network.hosts["the client"] = host
+    token = MACHINE.set("the client")
+    try:
+        await the_loop().create_connection(lambda: peer, HOST, port)
+    finally:
+        MACHINE.reset(token)
+    peer.transport.write(said)
+    return peer
+
+
+async def relaying(count: int = 2) -> tuple[NodeMachine, list[NodeMachine]]:
+    owner, others = await owner_and_others(EngineServers(), count, secret=SECRET)
+    for machine in (owner, *others):
+        the_loop().network.hosts[machine.machine] = f"10.0.0.{machine.native - 9_000}"
+    await until(lambda: len(owner.node.present()) == count)
+    return owner, others
+
+
+def hosts_at(machine: NodeMachine) -> list[str]:
+    assert machine.listener is not None
+    return [each.principal.host for each in machine.listener.connections if each.principal]
+
+
+# --- who is relayed -----------------------------------------------------------------------
+
+
+@simulated
+async def test_an_older_client_is_served_through_any_node_under_its_own_address() -> None:
+    owner, (other,) = await relaying()
+
+    peer = await connect(other.native, HELLO)
+    await until(lambda: bool(peer.messages))
+
+    assert isinstance(peer.messages[0], wire.Welcome)
+    assert hosts_at(owner) == [CLIENT]
+    assert owner.listener is not None
+    assert owner.listener.gate is not None
+    assert owner.listener.gate.open_by_node() == {other.name: 1}
+    peer.transport.close()
+    await until(lambda: not len(other.relays) and not hosts_at(owner))
+    assert owner.listener.gate.open_by_node() == {}
+    await end(owner, other)
+
+
+@simulated
+async def test_a_client_on_the_machine_of_a_node_has_the_address_of_that_machine() -> None:
+    """As it would if it came directly: to the owner's own machine it does not belong."""
+    owner, (other,) = await relaying()
+
+    peer = await connect(other.native, HELLO, "127.0.0.1")
+    await until(lambda: bool(peer.messages))
+
+    assert hosts_at(owner) == [the_loop().network.hosts[other.machine]]
+    await end(owner, other)
+
+
+@simulated
+async def test_a_client_that_is_relayed_goes_to_the_owner_itself_if_it_reaches_it() -> None:
+    owner, (other,) = await relaying()
+
+    session = await aio.connect(other.url)
+
+    at = session._connection._terms.at
+    assert at is not None
+    assert at.port == owner.native
+    await until(lambda: not len(other.relays))
+    channel = await session.channels.create("orders", type="persistent")
+    assert await channel.publish(b"a") == 0
+    await session.close()
+    await end(owner, other)
+
+
+@simulated
+async def test_a_client_that_does_not_reach_the_owner_stays_relayed() -> None:
+    owner, (other,) = await relaying()
+    network, places = the_loop().network, list[int]()
+    real = network.create_connection
+
+    async def guarded(
+        make: Callable[[], Program], host: str, port: int
+    ) -> tuple[SimTransport, Program]:
+        if port == owner.native and MACHINE.get() == "":
+            places.append(port)
+            raise ConnectionRefusedError(111, "Connection refused")
+        return await real(make, host, port)
+
+    network.create_connection = guarded  # type: ignore[method-assign]  # a wall before the owner
+    session = await aio.connect(other.url)
+    channel = await session.channels.create("orders", type="persistent")
+
+    assert await channel.publish(b"a") == 0
+    assert len(other.relays) == 1
+    assert places == [owner.native]
+    owner.kill()
+    assert await channel.publish(b"b") == 1
+    await session.close()
+    await end(other)
+
+
+async def ask(port: int, path: str, method: str = "GET", body: bytes = b"") -> str:
+    peer = await connect(
+        port,
+        f"{method} {path} HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+        + body,
+    )
+    await until(lambda: peer.has_ended)
+    return peer.heard.decode()
+
+
+@simulated
+async def test_http_is_served_through_any_node() -> None:
+    owner, (other,) = await relaying()
+
+    made = await ask(
+        other.http,
+        "/api/v1/channels",
+        "POST",
+        body=b'{"name": "orders", "attributes": {"type": "persistent"}}',
+    )
+
+    assert made.startswith("HTTP/1.1 201")
+    assert '"orders"' in await ask(other.http, "/api/v1/channels")
+    assert (await ask(other.http, "/")).startswith("HTTP/1.1 200")
+    await end(owner, other)
+
+
+@simulated
+async def test_the_owner_counts_what_each_node_relays() -> None:
+    owner, (other, third) = await relaying(3)
+    peers = [
+        await connect(each.native, HELLO.replace(b"session", b"sessio%d" % n))
+        for n, each in enumerate((other, third, third))
+    ]
+    await until(lambda: all(peer.messages for peer in peers))
+
+    metrics = await ask(owner.http, "/metrics")
+
+    assert f'penstock_relayed_connections{{node="{other.name}"}} 1.0' in metrics
+    assert f'penstock_relayed_connections{{node="{third.name}"}} 2.0' in metrics
+    await end(owner, other, third)
+
+
+def series(answer: str) -> dict[str, float]:
+    """The samples in an answer of ``/metrics``, with their labels."""
+    assert answer.startswith("HTTP/1.1 200"), answer
+    lines = [line for line in answer.partition("\r\n\r\n")[2].splitlines() if line]
+    return {
+        name: float(value)
+        for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    }
+
+
+@simulated
+async def test_the_metrics_of_a_node_are_those_of_its_own_process() -> None:
+    owner, (other, third) = await relaying(3)
+    assert owner.realm is not None
+    session = await aio.connect(owner.url)
+    await session.channels.create("orders", type="persistent")
+    peer = await connect(third.native, HELLO)
+    await until(lambda: bool(peer.messages))
+    await pass_time(LEASE_S)  # everybody has renewed
+
+    told = {each: series(await ask(each.http, "/metrics")) for each in (owner, other, third)}
+
+    assert {each for each, found in told.items() if "penstock_channels" in found} == {owner}
+    for each, found in told.items():
+        assert f'penstock_node_info{{name="{each.name}",version=""}}' in found
+        assert found["penstock_node_serves"] == float(each is owner)
+        assert found["penstock_node_epoch"] == 1
+        assert found["penstock_relays"] == float(each is third)
+        if each is not owner:
+            assert found["process_open_fds"] == each.native
+    await session.close()
+    await end(owner, other, third)
+
+
+@simulated
+async def test_takeovers_are_counted_by_the_nodes_that_have_taken_over() -> None:
+    owner, (other,) = await relaying()
+    before = [series(await ask(each.http, "/metrics")) for each in (owner, other)]
+    owner.node.hand_over(0)
+    await until(lambda: other.serves)
+    await until(lambda: owner.told[-1:] == [other.name])
+    await pass_time(LEASE_S)
+
+    after = [series(await ask(each.http, "/metrics")) for each in (owner, other)]
+
+    released = 'penstock_takeovers_total{why="released"}'
+    assert [each[released] for each in before] == [0, 0]
+    assert [each[released] for each in after] == [0, 1]
+    assert [each['penstock_takeovers_total{why="first"}'] for each in after] == [1, 0]
+    assert [each["penstock_node_epoch"] for each in after] == [2, 2]
+    assert "penstock_realm_up" not in after[0]
+    await end(owner, other)
+
+
+@simulated
+async def test_a_node_says_itself_how_it_is() -> None:
+    owner, (other,) = await relaying()
+
+    for path in ("/health", "/ready"):
+        answer = await ask(other.http, path)
+        assert answer.startswith("HTTP/1.1 200")
+        assert '"status":"standing-by"' in answer
+        assert f'"owner":"{owner.name}"' in answer
+    await end(owner, other)
+
+
+# --- who is not ---------------------------------------------------------------------------
+
+
+@simulated
+async def test_there_are_relays_up_to_a_limit_and_others_are_told_where_to_go() -> None:
+    owner, (other,) = await relaying()
+    peers = []
+    for number in range(RELAYS_MAX):
+        hello = PREFACE + framed(wire.Hello("an old client", f"session {number}"))
+        peers.append(await connect(other.native, hello))
+    await until(lambda: all(peer.messages for peer in peers))
+
+    one_more = await connect(other.native, HELLO)
+
+    await until(lambda: bool(one_more.messages))
+    (said,) = one_more.messages
+    assert isinstance(said, wire.Redirect)
+    assert said.address == f"{HOST}:{owner.native}"
+    peers[0].transport.close()
+    await until(lambda: len(other.relays) < RELAYS_MAX)
+    again = await connect(other.native, HELLO)
+    await until(lambda: bool(again.messages))
+    assert isinstance(again.messages[0], wire.Welcome)
+    await end(owner, other)
+
+
+def preface(to: NodeMachine, secret: bytes = SECRET) -> bytes:
+    origin = RelayOrigin(Place("10.0.0.1", 1), Place("10.0.0.2", 2), "n9")
+    return relay_preface(
+        origin,
+        secret,
+        process=to.node.claims.me.nonce,
+        now_s=the_loop().now_us() // 1_000_000,
+    )
+
+
+@simulated
+async def test_an_owner_drops_who_claims_another_address_without_the_secret() -> None:
+    owner, (other,) = await relaying()
+    unsigned = SIGNATURE + b"\x21\x11\x00\x0c" + bytes(12)
+
+    for forged in (preface(owner, b"t" * 32), unsigned, preface(other), SIGNATURE + b"\xff" * 4):
+        for port in (owner.native, owner.http):
+            peer = await connect(port, forged + HELLO)
+            await until(lambda: peer.has_ended)  # noqa: B023  waited for at once
+            assert peer.heard == b""
+
+    assert hosts_at(owner) == []
+    good = await connect(owner.native, preface(owner) + HELLO)
+    await until(lambda: bool(good.messages))
+    assert hosts_at(owner) == ["10.0.0.1"]
+    await end(owner, other)
+
+
+@simulated
+async def test_a_preface_is_good_for_one_connection() -> None:
+    """Whoever reads what nodes say to each other may say it again."""
+    owner, (other,) = await relaying()
+    said = preface(owner)
+    first = await connect(owner.native, said + HELLO)
+    await until(lambda: bool(first.messages))
+
+    for port in (owner.native, owner.http):
+        again = await connect(port, said + HELLO)
+        await until(lambda: again.has_ended)  # noqa: B023  waited for at once
+        assert again.heard == b""
+
+    assert not first.has_ended
+    assert owner.listener is not None
+    gate = owner.listener.gate
+    assert gate is not None
+    await pass_time(3 * VALID_S)
+    await connect(owner.native, preface(owner) + HELLO)
+    await until(lambda: len(gate._taken) == 1)  # what is too old is refused for that
+    await end(owner, other)
+
+
+@pytest.mark.parametrize("known", ["", "another"])
+@simulated
+async def test_nothing_is_relayed_to_an_owner_that_would_refuse_it(known: str) -> None:
+    """It is of a version before relays, or has another secret: clients are told where it is."""
+    owner, (other,) = await relaying()
+    claims = owner.node.claims
+    claims.me = replace(claims.me, secret_name=known)
+    seen = other.node.claims.members
+    await until(lambda: seen[owner.name].secret_name == known)
+
+    with capture_logs() as logs:
+        peers = [await connect(other.native, HELLO) for _ in range(2)]
+        await until(lambda: all(peer.messages for peer in peers))
+
+    assert all(isinstance(peer.messages[0], wire.Redirect) for peer in peers)
+    assert (await ask(other.http, "/ready")).startswith("HTTP/1.1 503")
+    assert [each["owner"] for each in logs if each["event"] == "relay.no_owner"] == [owner.name]
+    await end(owner, other)
+
+
+@simulated
+async def test_who_is_relayed_to_an_owner_that_refuses_it_is_told_where_to_go() -> None:
+    """Its clock differs too much, or it has been started again since it was heard of."""
+    owner, (other,) = await relaying()
+    assert owner.listener is not None
+    assert owner.listener.gate is not None
+    owner.listener.gate._process = "another start"
+
+    with capture_logs() as logs:
+        peer = await connect(other.native, HELLO)
+        await until(lambda: peer.has_ended)
+        answer = await ask(other.http, "/api/v1/channels")
+
+    (said,) = peer.messages
+    assert isinstance(said, wire.Redirect)
+    assert said.address == f"{HOST}:{owner.native}"
+    assert answer == "", "nobody can tell whether the owner has done it"
+    told = [each["event"] for each in logs if each["event"].startswith("relay.")]
+    assert told == ["relay.refused", "relay.no_owner"], "the second one a minute later at most"
+    await until(lambda: not len(other.relays))
+    await end(owner, other)
+
+
+@simulated
+async def test_who_follows_the_owners_through_a_relay_goes_on_being_told() -> None:
+    """Over TLS a node cannot see what a connection asks, and relays it."""
+    owner, (other,) = await relaying()
+    follower = await connect(owner.native, preface(owner) + PREFACE + framed(wire.Follow()))
+    await until(lambda: bool(follower.messages))
+
+    await pass_time(15)  # longer than somebody has who says no Hello
+
+    assert not follower.has_ended
+    assert follower.messages == [owners_in(owner.node)]
+    await end(owner, other)
+
+
+@simulated
+async def test_a_node_that_stands_by_relays_nothing_that_was_relayed_to_it() -> None:
+    owner, (other,) = await relaying()
+
+    for port in (other.native, other.http, other.amqp):
+        for said in (preface(other) + HELLO, preface(owner) + HELLO):
+            peer = await connect(port, said)
+            await until(lambda: peer.has_ended)  # noqa: B023  waited for at once
+            assert peer.heard == b""
+
+    assert len(other.relays) == 0
+    await end(owner, other)
+
+
+# --- the owner changes --------------------------------------------------------------------
+
+
+@pytest.mark.spec("N4")
+@simulated
+async def test_a_relay_is_cut_when_the_owner_is_gone() -> None:
+    owner, (other, third) = await relaying(3)
+    peers = [
+        await connect(each.native, HELLO.replace(b"session", b"sessio%d" % n))
+        for n, each in enumerate((other, third))
+    ]
+    await until(lambda: all(peer.messages for peer in peers))
+
+    owner.kill()
+
+    await until(lambda: all(peer.has_ended for peer in peers))
+    await until(lambda: other.serves or third.serves)
+    beside = third if other.serves else other
+    again = await connect(beside.native, HELLO)
+    await until(lambda: bool(again.messages))
+    assert isinstance(again.messages[0], wire.Welcome)
+    await end(other, third)
+
+
+@pytest.mark.spec("N4")
+@simulated
+async def test_a_relay_to_a_frozen_owner_is_cut_when_another_node_owns_the_realm() -> None:
+    owner, (other, third) = await relaying(3)
+    peers = [
+        await connect(each.native, HELLO.replace(b"session", b"sessio%d" % n))
+        for n, each in enumerate((other, third))
+    ]
+    await until(lambda: all(peer.messages for peer in peers))
+
+    the_loop().network.power_off(owner.machine)
+    the_loop().kill(owner.machine)
+
+    await until(lambda: other.serves or third.serves)
+    await pass_time(0.5)
+    assert all(peer.has_ended for peer in peers)
+    await end(other, third)
+
+
+@simulated
+async def test_while_nobody_serves_nobody_is_relayed_and_the_node_is_not_well() -> None:
+    owner, (other,) = await relaying()
+    peer = await connect(other.native, HELLO)
+    await until(lambda: bool(peer.messages))
+    other.node.claims.leave()  # it takes nothing over
+
+    owner.kill()
+    await until(lambda: peer.has_ended and other.node.owner(0) is None)
+
+    answer = await ask(other.http, "/health")
+    assert answer.startswith("HTTP/1.1 503")
+    assert '"status":"standing-by"' in answer
+    with pytest.raises(CannotConnect, match="no node of the cluster serves this realm"):
+        await aio.connect(other.url, reconnect_timeout=0)
+    await end(other)
+
+
+@simulated
+async def test_a_node_that_does_not_reach_the_engine_says_that_there_is_no_quorum() -> None:
+    valve = Valve()
+    owner, (other,) = await owner_and_others(EngineServers(), 2, valve, secret=SECRET)
+
+    valve.open.clear()
+    await until(lambda: not other.node.has_quorum() and other.node.owner(0) is None)
+
+    answer = await ask(other.http, "/health")
+    assert answer.startswith("HTTP/1.1 503")
+    assert '"status":"no-quorum"' in answer
+    await end(owner, other)
+
+
+@simulated
+async def test_large_answers_come_through_whole_and_a_slow_reader_slows_the_relay() -> None:
+    owner, (other,) = await relaying()
+    session = await aio.connect(owner.url)
+    channel = await session.channels.create("orders", type="persistent")
+    for _ in range(20):
+        await channel.publish(bytes(100_000))
+
+    peer = await connect(
+        other.http,
+        f"GET /api/v1/channels/orders/events?limit=20 HTTP/1.1\r\nhost: {HOST}\r\n"
+        "connection: close\r\n\r\n".encode(),
+    )
+    peer.transport.pause_reading()
+    await pass_time(5)
+    assert not peer.has_ended
+    peer.transport.resume_reading()
+    await until(lambda: peer.has_ended)
+
+    head, _, body = peer.heard.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    assert len(body) > 20 * 100_000
+    await session.close()
+    await end(owner, other)

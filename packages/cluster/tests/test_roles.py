@@ -1,0 +1,358 @@
+"""A node serves, or stands by and sends whoever comes to the node that does; it takes over, is
+deposed, loses the engine and has it again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from packages.cluster.tests.machines import (
+    NodeMachine,
+    Valve,
+    end,
+    owner_and_others,
+    the_loop,
+    until,
+)
+from packages.cluster.tests.serving import HOST
+from penstock import aio
+from penstock_amqp.wire import sasl
+from penstock_amqp.wire.performatives import opening
+from penstock_amqp.wire.types import Described, read
+from penstock_core.vocabulary.errors import (
+    CannotConnect,
+    ConnectionLost,
+    NoQuorum,
+    PenstockError,
+)
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.frames import PREFACE, FrameReader, frame
+from penstock_testing.engine import EngineServers
+from penstock_testing.loop import pass_time, simulated
+
+
+class Caller(asyncio.Protocol):
+    """Says something, and keeps what it hears until the other side has ended."""
+
+    def __init__(self, said: bytes) -> None:
+        self._said = said
+        self.heard = b""
+        self.ended = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(self._said)
+
+    def data_received(self, data: bytes) -> None:
+        self.heard += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended.set()
+
+
+async def call(port: int, said: bytes) -> bytes:
+    """What is answered."""
+    caller = Caller(said)
+    await the_loop().create_connection(lambda: caller, HOST, port)
+    await caller.ended.wait()
+    return caller.heard
+
+
+async def say_hello(machine: NodeMachine) -> wire.FromServer:
+    hello = wire.Hello("an old client", "session")
+    heard = await call(machine.native, PREFACE + b"".join(map(bytes, frame(wire.encode(hello)))))
+    reader = FrameReader()
+    reader.receive(heard)
+    ((header, _),) = reader.frames()
+    return wire.decode_from_server(header)
+
+
+# --- standing by --------------------------------------------------------------------------
+
+
+@pytest.mark.spec("N1")
+@simulated
+async def test_a_client_that_knows_one_node_is_sent_to_the_owner() -> None:
+    owner, (other,) = await owner_and_others(EngineServers())
+
+    session = await aio.connect(other.url)
+    channel = await session.channels.create("orders", type="persistent")
+
+    assert await channel.publish(b"a") == 0
+    assert owner.listener is not None
+    assert len(owner.listener.connections) == 1
+    await session.close()
+    await end(owner, other)
+
+
+@simulated
+async def test_an_older_client_hears_a_goodbye_that_it_understands() -> None:
+    owner, (other,) = await owner_and_others(EngineServers())
+
+    said = await say_hello(other)
+
+    assert isinstance(said, wire.Redirect)
+    assert (said.code, said.address) == ("elsewhere", f"{HOST}:{owner.native}")
+    assert said.text == f"node {owner.name} serves this realm now, at penstock://{said.address}"
+    await end(owner, other)
+
+
+@simulated
+async def test_a_node_that_has_not_reached_the_engine_yet_says_so() -> None:
+    valve = Valve()
+    valve.open.clear()
+    machine = NodeMachine(EngineServers(), 1, call=valve)
+    await pass_time(1)
+
+    said = await say_hello(machine)
+
+    assert isinstance(said, wire.Goodbye)
+    assert not isinstance(said, wire.Redirect)
+    assert said.code == "no-quorum"
+    with pytest.raises(CannotConnect, match="no majority of its servers"):
+        await aio.connect(machine.url, reconnect_timeout=0)
+    await end(machine)
+
+
+@simulated
+async def test_a_client_that_comes_while_nobody_serves_waits_for_the_one_that_will() -> None:
+    valve = Valve()
+    valve.open.clear()
+    machine = NodeMachine(EngineServers(), 1, call=valve)
+    await pass_time(1)
+
+    connecting = the_loop().create_task(aio.connect(machine.url))
+    await pass_time(10)
+    assert not connecting.done()
+    valve.open.set()
+
+    session = await connecting
+    assert await session.channels.list() == []
+    await session.close()
+    await end(machine)
+
+
+async def ask(port: int, line: str) -> tuple[str, dict[str, str], dict[str, object]]:
+    """The status line, headers and document of an HTTP answer."""
+    heard = await call(port, f"{line} HTTP/1.1\r\nhost: {HOST}\r\n\r\n".encode())
+    head, _, body = heard.decode().partition("\r\n\r\n")
+    first, *lines = head.split("\r\n")
+    headers = dict(each.split(": ", 1) for each in lines)
+    assert int(headers["content-length"]) == len(body) or line.startswith("HEAD")
+    return first, headers, msgspec.json.decode(body) if body else {}
+
+
+@simulated
+async def test_over_http_a_node_that_stands_by_tells_its_health_and_who_serves() -> None:
+    owner, (other,) = await owner_and_others(EngineServers())
+    url = f"http://{HOST}:{owner.http}"
+    told: dict[str, Any] = {"status": "standing-by", "owner": owner.name, "owner_url": url}
+    told |= {"unfit": "", "incidents": []}
+
+    assert (await ask(other.http, "GET /health"))[::2] == ("HTTP/1.1 200 OK", told)
+    assert (await ask(other.http, "GET /ready"))[::2] == (
+        "HTTP/1.1 503 Service Unavailable",
+        told,
+    )
+    status, headers, document = await ask(other.http, "POST /api/v1/channels")
+    assert status == "HTTP/1.1 503 Service Unavailable"
+    assert headers["retry-after"] == "1"
+    assert document["error"] == {
+        "code": "elsewhere",
+        "message": f"node {owner.name} serves this realm now, at {url}",
+        "retryable": True,
+    }
+    await end(owner, other)
+
+
+@simulated
+async def test_over_http_a_page_of_the_console_is_found_at_the_owner() -> None:
+    owner, (other,) = await owner_and_others(EngineServers())
+
+    status, headers, _ = await ask(other.http, "GET /channels?name=a")
+    head = await ask(other.http, "HEAD /channels")
+
+    assert status == "HTTP/1.1 307 Temporary Redirect"
+    assert headers["location"] == f"http://{HOST}:{owner.http}/channels?name=a"
+    assert head[2] == {}
+    assert (await ask(other.http, "GET /metrics"))[0] == "HTTP/1.1 503 Service Unavailable"
+    assert (await ask(other.http, "GARBAGE"))[0] == "HTTP/1.1 400 Bad Request"
+    await end(owner, other)
+
+
+SIGN_IN = b"\x00\x00\x00\x19\x02\x01\x00\x00\x00SA\xc0\x0c\x01\xa3\x09ANONYMOUS"
+"""A client's choice of a mechanism, as it travels."""
+
+
+def performatives(heard: bytes) -> list[Described]:
+    """Those of the AMQP frames in what was heard, without what came before."""
+    found, at = [], heard.rindex(sasl.PROTOCOL) + len(sasl.PROTOCOL)
+    while at < len(heard):
+        value, _ = read(heard, at + 8)
+        assert isinstance(value, Described)
+        found.append(value)
+        at += int.from_bytes(heard[at : at + 4], "big")
+    return found
+
+
+@simulated
+@pytest.mark.parametrize("first", [b"", SIGN_IN], ids=["plain", "signing in"])
+async def test_over_amqp_a_node_that_stands_by_redirects_as_the_standard_says(
+    first: bytes,
+) -> None:
+    owner, (other,) = await owner_and_others(EngineServers())
+    begin = (sasl.SASL_PROTOCOL + first) * bool(first)
+
+    heard = await call(other.amqp, begin + sasl.PROTOCOL + opening("a client"))
+
+    opened, closed = performatives(heard)
+    assert (opened.descriptor, opened.value) == (0x10, [other.name])
+    (error,) = closed.value
+    assert error.value == [
+        "amqp:connection:redirect",
+        f"node {owner.name} serves this realm now, at amqp://{HOST}:{owner.amqp}",
+        {"hostname": HOST, "network-host": HOST, "port": owner.amqp},
+    ]
+    await end(owner, other)
+
+
+@simulated
+async def test_amqp_is_redirected_at_the_native_port_too() -> None:
+    owner, (other,) = await owner_and_others(EngineServers())
+
+    heard = await call(other.native, sasl.PROTOCOL + opening("a client"))
+
+    assert performatives(heard)[1].value[0].value[0] == "amqp:connection:redirect"
+    await end(owner, other)
+
+
+@simulated
+async def test_over_amqp_nobody_is_redirected_while_nobody_serves() -> None:
+    valve = Valve()
+    valve.open.clear()
+    machine = NodeMachine(EngineServers(), 1, call=valve)
+    await pass_time(1)
+
+    heard = await call(machine.amqp, sasl.PROTOCOL + opening("a client"))
+
+    assert performatives(heard)[1].value[0].value[0] == "amqp:connection:forced"
+    await end(machine)
+
+
+@pytest.mark.slow
+@simulated
+async def test_whoever_says_nothing_to_a_node_that_stands_by_is_dropped() -> None:
+    owner, (other,) = await owner_and_others(EngineServers())
+
+    for port in (other.native, other.http, other.amqp):
+        assert await call(port, b"") == b""
+    assert await call(other.amqp, b"GET / HTTP/1.1\r\n\r\n") == b""
+
+    await end(owner, other)
+
+
+# --- taking over --------------------------------------------------------------------------
+
+
+@pytest.mark.spec("N3", "N4")
+@simulated
+async def test_a_session_goes_on_when_the_owner_is_killed_and_nothing_is_lost_or_doubled() -> None:
+    owner, (other,) = await owner_and_others(EngineServers())
+    session = await aio.connect(f"{owner.url},{HOST}:{other.native}")
+    channel = await session.channels.create("orders", type="persistent")
+    ids = [await channel.publish(b"%d" % n) for n in range(5)]
+
+    owner.kill()
+    began_s = the_loop().time()
+    told: list[PenstockError | None] = []
+    session.on_interruption(told.append)
+    ids += [await channel.publish(b"%d" % n) for n in range(5, 10)]
+    took_s = the_loop().time() - began_s
+
+    assert took_s < 3, "its address refuses connections: nobody waits for its lease"
+    assert told[-1] is None, "it is there again"
+    assert isinstance(told[0], ConnectionLost), "nobody could say why"
+    assert ids == list(range(10))
+    assert [event.data async for event in channel.browse()] == [b"%d" % n for n in range(10)]
+    await session.close()
+    await end(other)
+
+
+@pytest.mark.spec("N4")
+@simulated
+async def test_a_session_follows_when_the_owner_hands_over_and_stands_by_then() -> None:
+    owner, (other,) = await owner_and_others(EngineServers())
+    session = await aio.connect(f"{owner.url},{HOST}:{other.native}")
+    channel = await session.channels.create("orders", type="persistent")
+
+    owner.node.hand_over(0)
+    began_s = the_loop().time()
+    await until(lambda: other.serves)
+
+    assert await channel.publish(b"a") == 0
+    assert the_loop().time() - began_s < 3
+    await until(lambda: owner.told[-1:] == [other.name])
+    assert isinstance(await say_hello(owner), wire.Redirect)
+    await session.close()
+    await end(owner, other)
+
+
+@simulated
+async def test_an_owner_that_is_cut_off_is_deposed_and_stands_by_when_it_comes_back() -> None:
+    servers, valve = EngineServers(), Valve()
+    owner = NodeMachine(servers, 1, call=valve)
+    await until(lambda: owner.serves)
+    other = NodeMachine(servers, 2)
+    session = await aio.connect(f"{owner.url},{HOST}:{other.native}")
+    channel = await session.channels.create("orders", type="persistent")
+
+    valve.open.clear()
+    publishing = the_loop().create_task(channel.publish(b"a"))
+    await until(lambda: other.serves)
+    assert await publishing == 0
+    valve.open.set()
+
+    await until(lambda: owner.told[-1:] == [other.name])
+    assert await channel.publish(b"b") == 1
+    assert [event.data async for event in channel.browse()] == [b"a", b"b"]
+    await session.close()
+    await end(owner, other)
+
+
+# --- without the engine -------------------------------------------------------------------
+
+
+@pytest.mark.spec("N2")
+@simulated
+async def test_without_the_engine_sessions_end_and_are_taken_again_when_it_is_back() -> None:
+    valve = Valve()
+    owner = NodeMachine(EngineServers(), 1, call=valve)
+    await until(lambda: owner.serves)
+    session = await aio.connect(owner.url)
+    channel = await session.channels.create("orders", type="persistent")
+    told: list[PenstockError | None] = []
+    session.on_interruption(told.append)
+
+    valve.open.clear()
+    publishing = the_loop().create_task(channel.publish(b"a"))
+    listener = owner.listener
+    assert listener is not None
+    await until(lambda: not session.is_connected)
+    assert isinstance(session.interruption, NoQuorum)
+    assert "no majority of its servers" in str(session.interruption)
+    await pass_time(9)
+    with pytest.raises(CannotConnect, match="no majority of its servers"):
+        await aio.connect(owner.url, reconnect_timeout=0)
+    assert not publishing.done(), "nothing is refused: it may be stored"
+    valve.open.set()
+
+    assert await publishing == 0
+    assert owner.listener is listener, "the realm is the same: nobody has taken over"
+    assert [error and error.code for error in told] == ["no-quorum", None], "told once each"
+    assert session.interruption is None
+    assert [event.data async for event in channel.browse()] == [b"a"]
+    await session.close()
+    await end(owner)

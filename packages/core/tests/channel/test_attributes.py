@@ -1,0 +1,133 @@
+"""Attributes without effect are refused, and those that are taken have a reason."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock_core.channel.attributes import OF_FILES, OF_SYNCS, OF_WHAT_STAYS
+from penstock_core.realm.directory import Directory
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_server.bootstrap import rules
+
+GUIDE = Path(__file__).parents[4] / "docs" / "guide" / "channels.md"
+OTHER: dict[str, Any] = {
+    "sync": "none",
+    "sync_each_write": True,
+    "sync_max_batch_size": 1,
+    "sync_batch_time": 1,
+    "events_per_spindle": 0,
+    "auto_maintenance": False,
+    "enable_caching": False,
+    "cache_on_reload": True,
+    "read_buffer_size": 1 << 16,
+    "compression": "zstd",
+    "keys": {"k": 1},
+    "dead_event_store": "dead",
+    "retain_consumed": True,
+}
+"""For each attribute a value that is not its default."""
+WITHOUT_SYNCS = {"reliable", "simple", "off_heap", "transient"}
+WITHOUT_FILES = {*WITHOUT_SYNCS, "paged"}
+
+
+def refusal(**attributes: Any) -> str:
+    """What creating such a store is refused with; empty: it is not."""
+    found = Directory(rules())
+    found.apply(found.decide_create("dead", Definition()))
+    try:
+        found.decide_create("a", Definition(**attributes))
+    except InvalidArgument as error:
+        return str(error)
+    return ""
+
+
+def given(name: str) -> dict[str, Any]:
+    if name in OF_WHAT_STAYS:
+        return {name: OTHER[name]}
+    return {"storage": Storage(**{name: OTHER[name]})}
+
+
+@pytest.mark.spec("C3", "S")
+@pytest.mark.parametrize("type", sorted(rules().types))
+@pytest.mark.parametrize("name", OTHER)
+def test_an_attribute_that_never_counts_on_a_type_is_refused_there(name: str, type: str) -> None:
+    without = {"transient"} if name in OF_WHAT_STAYS else WITHOUT_FILES
+    without = WITHOUT_SYNCS if name in OF_SYNCS else without
+    said = refusal(type=type, **given(name))
+
+    assert bool(said) == (type in without)
+    if said:
+        assert f"{name} has no effect on a {type} channel: it applies to types that" in said
+        right = said.partition("(")[2].partition(")")[0].split(", ")
+        assert right, "the message names what would be right"
+        assert not any(refusal(type=each, **given(name)) for each in right)
+
+
+@pytest.mark.spec("C3", "S")
+@pytest.mark.parametrize("name", [*OF_SYNCS, *OF_FILES])
+def test_where_states_are_merged_properties_of_files_are_refused(name: str) -> None:
+    said = refusal(engine="merge", keys={"k": 1}, **given(name))
+
+    if name in OF_FILES:
+        assert f"storage.{name} has no effect on engine merge" in said
+        assert "use engine default or jms" in said
+        assert not any(refusal(engine=each, **given(name)) for each in ("default", "jms"))
+    else:
+        assert not said
+
+
+@pytest.mark.spec("C3", "S")
+@pytest.mark.parametrize(
+    ("storage", "right"),
+    [
+        (Storage(sync="none", sync_each_write=True), "set sync to 'group'"),
+        (Storage(enable_caching=False, cache_on_reload=True), "turn that on"),
+    ],
+)
+def test_properties_that_contradict_each_other_are_refused(storage: Storage, right: str) -> None:
+    for kind in ("channel", "queue"):
+        assert right in refusal(kind=kind, storage=storage)
+
+
+@pytest.mark.spec("C3", "S")
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"type": "transient", "ttl": 5, "event_ttl": True, "capacity": 5},
+        {"type": "transient", "storage": Storage(honour_capacity=True)},
+        {"type": "transient", "storage": Storage(priority=7, stamp_dictionary=True)},
+        {"type": "transient", "start_event_id": 7},
+        {"storage": Storage(honour_capacity=True)},
+        {"type": "mixed", "event_ttl": True},
+        {"storage": Storage(auto_maintenance=False)},
+        {"storage": Storage(read_buffer_size=1 << 16)},
+        {"storage": Storage(sync="none", sync_max_batch_size=0, sync_batch_time=9)},
+        {"storage": Storage(sync_each_write=True, sync_batch_time=9)},
+        {"type": "persistent", "dead_event_store": "dead"},
+        {"engine": "jms", "retain_consumed": True, "dead_event_store": "dead"},
+    ],
+)
+def test_what_counts_after_another_edit_and_bounds_that_hold_are_taken(
+    attributes: dict[str, Any],
+) -> None:
+    assert refusal(**attributes) == ""
+
+
+@pytest.mark.spec("C3")
+def test_the_guide_names_every_attribute_that_is_refused_and_the_types() -> None:
+    rows = re.findall(r"^\| (`.*) \| refused on (.*?):", GUIDE.read_text(), re.MULTILINE)
+    found = {
+        tuple(re.findall(r"`(?:storage\.)?(\w+)`", names)): set(re.findall(r"`(\w+)`", types))
+        for names, types in rows
+    }
+
+    assert found == {
+        OF_SYNCS: WITHOUT_SYNCS,
+        OF_FILES: WITHOUT_FILES,
+        OF_WHAT_STAYS: {"transient"},
+    }

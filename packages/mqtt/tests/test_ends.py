@@ -1,0 +1,115 @@
+"""How connections of MQTT end that are silent, or take too little; and MQTT over TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+from packages.mqtt.tests.clients import Hung, PacketClient, connected
+from penstock_mqtt import outbox
+from penstock_mqtt.wire.packets import MQTT_3, MQTT_5, DisconnectPacket
+from penstock_mqtt.wire.properties import PacketProperties
+from penstock_mqtt.wire.reasons import Reason
+from tests.access.certificates import Authority
+
+
+def looked_at(realm: penstock.Realm, later_s: float) -> None:
+    """Have the realm look at its connections as if so many seconds had passed."""
+
+    async def look() -> None:
+        for each in list(realm._listener.connections):
+            each.check(asyncio.get_running_loop().time() + later_s)
+
+    realm._loop.call(look())
+
+
+@pytest.mark.parametrize("version", [MQTT_3, MQTT_5])
+def test_a_client_is_silent_for_one_and_a_half_times_its_keep_alive_at_most(version: int) -> None:
+    with penstock.Realm() as realm:
+        url = realm.listen_mqtt()
+        with (
+            connected(url, "silent", version, keep_alive_s=100) as silent,
+            connected(url, "free", version, keep_alive_s=0) as free,
+        ):
+            looked_at(realm, 140.0)
+            assert not silent.publish("a").reason
+            looked_at(realm, 160.0)
+            if version == MQTT_5:
+                last = silent.receive()
+                assert isinstance(last, DisconnectPacket)
+                assert last.reason == Reason.KEEP_ALIVE_TIMEOUT
+            with pytest.raises(Hung):
+                silent.receive()
+            looked_at(realm, 1e6)
+            assert not free.publish("a").reason
+
+
+def test_who_lets_messages_wait_is_told_why_it_loses_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outbox, "WAITING_MAX", 3)
+    with penstock.Realm() as realm:
+        url = realm.listen_mqtt()
+        slow = PacketProperties(receive_maximum=1)
+        with connected(url, "slow", properties=slow) as client, connected(url) as other:
+            client.subscribe("a")
+            for _ in range(5):
+                other.publish("a")
+            assert client.receive().packet_id == 1
+            last = client.receive()
+            assert isinstance(last, DisconnectPacket)
+            assert last.reason == Reason.QUOTA_EXCEEDED
+            with pytest.raises(Hung):
+                client.receive()
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path, "authority")
+
+
+@pytest.fixture
+def guarded(authority: Authority) -> Iterator[penstock.Realm]:
+    certificate, key = authority.certificate("localhost", "realm")
+    with penstock.Realm(
+        access__mode="mandatory",
+        access__password_rounds=4_096,
+        access__password_length_min=1,
+        access__failure_delay_s=0.0,
+        listen__tls_certificate=str(certificate),
+        listen__tls_key=str(key),
+        listen__tls_client_ca=str(authority.file),
+    ) as running:
+        with running.connect() as root:
+            root.channels.create("mqtt")
+            root.access.create_user("device", "pw")
+            for name in ("device", "certificate:alice"):
+                root.access.grant(f"{name}@*", "access")
+            root.access.grant("certificate:alice@*", "publish", channel="mqtt")
+        yield running
+
+
+@pytest.mark.spec("A5")
+def test_over_tls_a_password_or_a_certificate_says_who_it_is(
+    guarded: penstock.Realm, authority: Authority
+) -> None:
+    url = guarded.listen_mqtt("localhost")
+    assert url.startswith("mqtts://")
+    plain = ssl.create_default_context(cafile=str(authority.file))
+    known = ssl.create_default_context(cafile=str(authority.file))
+    known.load_cert_chain(*authority.certificate("alice"))
+    with (
+        PacketClient(url, tls=known) as alice,
+        PacketClient(url, tls=plain) as device,
+        PacketClient(url, tls=plain) as nobody,
+    ):
+        assert alice.connect("alice").reason == Reason.SUCCESS
+        assert alice.publish("a").reason == Reason.SUCCESS
+        assert device.connect("device", user="device", password=b"pw").reason == Reason.SUCCESS
+        assert device.publish("a").reason == Reason.NOT_AUTHORIZED
+        assert nobody.connect("nobody").reason == Reason.BAD_USER_OR_PASSWORD

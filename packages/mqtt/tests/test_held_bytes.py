@@ -1,0 +1,172 @@
+"""What is kept for clients that do not acknowledge is bounded in bytes."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+import penstock
+from packages.mqtt.tests.clients import connected, heard
+from packages.mqtt.tests.test_outbox import VERSIONS, LastingLine, Line
+from penstock_mqtt import held_bytes, session
+from penstock_mqtt.held_bytes import (
+    STEP_BYTES,
+    ClientBytes,
+    HeldMessages,
+    UserBytes,
+    size_of,
+)
+from penstock_mqtt.in_flight import MessageSource
+from penstock_mqtt.messages import TopicMessage
+from penstock_mqtt.wire.packets import PubackPacket, PublishPacket
+from penstock_mqtt.wire.properties import NO_PROPERTIES, PacketProperties
+from penstock_mqtt.wire.reasons import Reason
+
+KIB = b"x" * 1_024
+
+
+@VERSIONS
+def test_a_client_that_acknowledges_nothing_loses_its_connection_by_bytes(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_bytes, "CLIENT_BYTES_MAX", 100 * 1_024)
+    line = Line(version)
+    while not line.ended:
+        line.give(KIB)
+        assert len(line.outbox.in_flight) < 101
+
+    assert line.ended == [Reason.QUOTA_EXCEEDED]
+
+
+@VERSIONS
+def test_a_single_message_is_sent_however_large_it_is(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_bytes, "CLIENT_BYTES_MAX", 100)
+    line = Line(version)
+    for _ in range(3):
+        line.give(KIB)
+        (message,) = line.got()
+        line.outbox.acknowledged(message.packet_id)
+
+    assert line.ended == []
+    assert line.outbox.bytes.held == 0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_bytes_are_counted_as_long_as_messages_are_kept(seed: int) -> None:
+    """Whatever happens to messages, what is counted is what waits and what is in flight."""
+    chance, line, published = random.Random(seed), LastingLine(), 0
+    outbox = line.outbox
+    for _ in range(400):
+        step = chance.randrange(10)
+        if step < 4:
+            published += 1
+            line.qos(chance.choice((1, 2)))
+            outbox.in_flight_max = chance.choice((1, 3, 50))
+            message = TopicMessage(
+                "a",
+                KIB * chance.randrange(30),
+                2,
+                client_id="",
+                ends_us=0,
+                properties=NO_PROPERTIES,
+            )
+            source = MessageSource("a", published) if chance.random() < 0.7 else None
+            outbox.give(message, line._filters, source=source)
+        elif step == 4 and outbox.in_flight:
+            packet_id = chance.choice(list(outbox.in_flight))
+            outbox.acknowledged(packet_id)
+            outbox.received(packet_id, chance.choice((Reason.SUCCESS, Reason.UNSPECIFIED)))
+        elif step == 5 and outbox.in_flight:
+            outbox.completed(chance.choice(list(outbox.in_flight)))
+        elif step == 6:
+            line.stored()
+        elif step == 7:
+            outbox.recall("a", frozenset(range(published - 3, published + 1)))
+        elif step == 8 and chance.random() < 0.3:
+            outbox.left()
+            outbox.resume()
+        elif step == 9 and chance.random() < 0.2:
+            chance.choice((outbox.part_from, outbox.retained_over))("a")
+        kept = [*outbox._waiting, *(each.waiting for each in outbox.in_flight.values())]
+
+        assert outbox.bytes.held == sum(each.size for each in kept if each is not None)
+        assert outbox.bytes.counted == line.counted_bytes
+        assert abs(outbox.bytes.held - line.counted_bytes) < STEP_BYTES
+
+
+class Client:
+    """A client with a connection that may be ended."""
+
+    def __init__(self, users: UserBytes, user: str) -> None:
+        self.user = user
+        self.bytes = ClientBytes(lambda change: users.add(user, change))
+        self.is_ended = False
+
+    def end(self, reason: object) -> None:
+        self.is_ended = True
+        self.bytes.close()
+
+
+def test_of_a_users_clients_the_one_with_most_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(held_bytes, "USER_BYTES_MAX", 10 * STEP_BYTES)
+    clients: list[Client] = []
+    users = UserBytes(
+        lambda user: [HeldMessages(each.bytes, each.end) for each in clients if each.user == user]
+    )
+    clients += [Client(users, each) for each in ("ann", "ann", "ann", "bob")]
+    small, large, late, other = clients
+    small.bytes.add(2 * STEP_BYTES)
+    other.bytes.add(9 * STEP_BYTES)
+    large.bytes.add(6 * STEP_BYTES)
+    late.bytes.add(2 * STEP_BYTES)
+    assert not any(each.is_ended for each in clients)
+    late.bytes.add(STEP_BYTES)
+
+    assert [each.is_ended for each in clients] == [False, True, False, False]
+    late.bytes.add(4 * STEP_BYTES)
+    assert not late.is_ended, "what the other held is given back"
+
+
+def test_the_size_of_a_message_includes_its_properties() -> None:
+    own = PacketProperties(user_properties=(("n", "v" * 100),), correlation_data=b"c" * 50)
+    message = TopicMessage("a", b"x" * 10, 1, client_id="", ends_us=0, properties=NO_PROPERTIES)
+    larger = TopicMessage("a", b"x" * 10, 1, client_id="", ends_us=0, properties=own)
+
+    assert size_of(larger) - size_of(message) == 151
+
+
+@pytest.mark.spec("M6")
+@pytest.mark.parametrize("filters", [["b/#"], ["b/#", "b/+", "+/c"]])
+def test_a_lasting_session_is_given_events_by_their_bytes(
+    realm: penstock.Realm, url: str, monkeypatch: pytest.MonkeyPatch, filters: list[str]
+) -> None:
+    """All of its subscriptions share the room, and what is acknowledged makes room for the rest."""
+    monkeypatch.setattr(session, "SEAT_BYTES_MAX", 40 * 1_024)
+    own = PacketProperties(session_expiry_s=3_600)
+    name = f"bytes-{len(filters)}"
+    with connected(url, name, clean_start=False, properties=own) as client:
+        client.subscribe(*filters)
+    with realm.connect() as publishing:
+        channel = publishing.channels.get("mqtt")
+        for at in range(60):
+            channel.publish(b"%02d" % at + KIB * 4, properties={"topic": "b/c"})
+    with connected(url, name, clean_start=False, properties=own) as client:
+        first = client.receive()
+        held = [first, *heard(client)]
+        assert len(held) < 60
+        found: list[Any] = []
+        while len(found) + len(held) < 60 * len(filters):
+            found += held
+            client.send(*[PubackPacket(each.packet_id) for each in held])
+            held = [client.receive()]
+        found += held
+
+    assert all(isinstance(each, PublishPacket) and not each.is_duplicate for each in found)
+    payloads = sorted(each.payload[:2] for each in found)
+    assert payloads == sorted([b"%02d" % at for at in range(60)] * len(filters))

@@ -1,0 +1,43 @@
+"""A realm in memory, a session with it, and its HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import penstock
+from packages.server.tests.frontends.http.asking import Web
+from packages.server.tests.frontends.http.known import ANN, Known
+
+
+@pytest.fixture
+def realm() -> Iterator[penstock.Realm]:
+    with penstock.Realm() as running:
+        yield running
+
+
+@pytest.fixture
+def session(realm: penstock.Realm) -> Iterator[penstock.Session]:
+    with realm.connect() as opened:
+        yield opened
+
+
+@pytest.fixture
+def web(realm: penstock.Realm) -> Web:
+    return Web(realm.listen_http())
+
+
+@pytest.fixture
+def admin(realm: penstock.Realm, web: Web) -> Known:
+    """The administrator of a realm that wants to know who asks."""
+    return Known(web.url, "admin", realm.access.first_password)
+
+
+@pytest.fixture
+def ann(admin: Known, web: Web) -> Known:
+    """A user with access and nothing else."""
+    admin.send("POST", "users", {"name": "ann", "password": ANN})
+    granted = {"kind": "realm", "subject": "ann@*", "rights": ["access"]}
+    admin.send("POST", "acl/grant", granted)
+    return Known(web.url, "ann", ANN)

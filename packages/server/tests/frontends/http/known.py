@@ -1,0 +1,24 @@
+"""HTTP for somebody the realm knows."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from packages.server.tests.frontends.http.asking import Reply, Web
+
+ANN = "secret of ann"
+"""Her password."""
+
+
+class Known(Web):
+    """Asks as a user."""
+
+    def __init__(self, url: str, user: str, password: str) -> None:
+        super().__init__(url)
+        secret = base64.b64encode(f"{user}:{password}".encode()).decode()
+        self._own = {"authorization": f"Basic {secret}"}
+
+    def ask(self, method: str, path: str, body: Any = None, **more: Any) -> Reply:
+        headers = {**self._own, **(more.pop("headers", None) or {})}
+        return super().ask(method, path, body, headers=headers, **more)

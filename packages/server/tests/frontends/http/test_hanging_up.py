@@ -1,0 +1,153 @@
+"""Who hangs up is worked for no longer; what changes something happens as a whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from typing import Any
+
+import msgspec
+import pytest
+
+import penstock
+from packages.server.tests.frontends.http.asking import Web
+from penstock_core.vocabulary.errors import LimitReached
+from penstock_server.runtime.access.askers import asker
+from penstock_server.runtime.delivery import choosers
+from penstock_server.runtime.delivery.selection import Choosing
+from penstock_server.runtime.reading.collecting import Collected
+from penstock_server.runtime.transfer.exports import Exports
+
+TIMEOUT_S = 30.0
+
+
+class Endless:
+    """Takes the place of something that takes long, and ends when its task is cancelled; one that
+    ``looks`` ends where it sees by itself that nobody waits any more."""
+
+    def __init__(self, *, looks: bool = False) -> None:
+        self.began, self.ended = threading.Event(), threading.Event()
+        self._looks = looks
+
+    async def __call__(self, *_: Any, **__: Any) -> None:
+        asks, over = asker.get(), asyncio.Event()
+        if self._looks:
+            asks.on_gone(over.set)
+        self.began.set()
+        try:
+            await over.wait()
+            asks.check()
+        finally:
+            self.ended.set()
+
+
+@pytest.fixture
+def orders(session: penstock.Session) -> penstock.Channel:
+    channel = session.channels.create("orders")
+    channel.publish_many([penstock.Event(b"", properties={"n": n, "s": "ab"}) for n in range(9)])
+    return channel
+
+
+def ask(web: Web, method: str, path: str, body: Any = None) -> socket.socket:
+    """A request on a connection of its own."""
+    peer = socket.create_connection(web.address, timeout=TIMEOUT_S)
+    content = b"" if body is None else msgspec.json.encode(body)
+    head = (
+        f"{method} /api/v1/{path} HTTP/1.1\r\nhost: localhost\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
+    )
+    peer.sendall(head.encode() + content)
+    return peer
+
+
+def hang_up(peer: socket.socket) -> None:
+    """As a client whose process has died does."""
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "method", "path", "body"),
+    [
+        (Collected, "wait", "GET", "channels/orders/events?selector=n%3E3", None),
+        (Collected, "wait", "GET", "channels/orders/events?newest=true&selector=n%3E3", None),
+        (
+            Collected,
+            "wait",
+            "POST",
+            "selectors/check",
+            {"selector": "n > 3", "channel": "orders"},
+        ),
+        (Exports, "read", "GET", "channels/orders/export", None),
+    ],
+    ids=["browse", "newest", "selector", "export"],
+)
+def test_what_only_reads_ends_with_its_client(
+    owner: type[Any],
+    name: str,
+    method: str,
+    path: str,
+    body: Any,
+    web: Web,
+    realm: penstock.Realm,
+    orders: penstock.Channel,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    endless = Endless()
+    monkeypatch.setattr(owner, name, endless.__call__)
+    peer = ask(web, method, path, body=body)
+    assert endless.began.wait(TIMEOUT_S), "it works for its client"
+    assert not endless.ended.is_set()
+    hang_up(peer)
+    assert endless.ended.wait(TIMEOUT_S), "and for nobody"
+    monkeypatch.undo()
+    assert len(web.get("channels/orders/events")["items"]) == 9, "others are served as ever"
+    assert orders.info().subscribers == 0
+
+
+def test_a_live_view_ends_with_its_client(
+    web: Web, orders: penstock.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    async def look(self: choosers.Choosers, chooser: Any) -> None:
+        check = self._check(chooser, chooser.parts[0])
+        began.set()
+        try:
+            while True:  # it stands for a thread that looks again and again
+                check()
+                await asyncio.sleep(0)
+        except LimitReached:
+            ended.set()
+            raise
+
+    monkeypatch.setattr(choosers, "TURN_BYTES", -1)
+    monkeypatch.setattr(choosers.Choosers, "_look_at_slice", look)
+    peer = ask(web, "GET", "channels/orders/live?start=earliest&selector=n%3E3")
+    assert began.wait(TIMEOUT_S)
+    hang_up(peer)
+    assert ended.wait(TIMEOUT_S), "its selector is asked no more"
+
+
+def test_a_purge_whose_client_is_gone_has_not_happened(
+    web: Web, orders: penstock.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = Endless(looks=True)
+    monkeypatch.setattr(Choosing, "mask", endless.__call__)
+    peer = ask(web, "POST", "channels/orders/purge", body={"selector": "s LIKE '%a%b%'"})
+    assert endless.began.wait(TIMEOUT_S)
+    hang_up(peer)
+    assert endless.ended.wait(TIMEOUT_S)
+    monkeypatch.undo()
+    assert orders.info().events == 9
+    assert orders.purge(selector="s LIKE '%a%b%'") == 9
+
+
+def test_a_client_that_waits_is_answered(web: Web, orders: penstock.Channel) -> None:
+    with ask(web, "GET", "channels/orders/events?selector=n%3E3") as peer:
+        said = peer.recv(65_536)
+        assert said.startswith(b"HTTP/1.1 200")
+        peer.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert b"200" in peer.recv(65_536), "and the connection goes on"

@@ -1,0 +1,406 @@
+"""What Prometheus gets: the numbers ``info`` gives, named for only so many channels."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import ssl
+from base64 import b64encode
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from prometheus_client.parser import text_string_to_metric_families
+
+import penstock
+from packages.mqtt.tests.clients import Hung, connected
+from packages.server.tests.frontends.http.asking import Reply, Web
+from penstock_core.api.requesting import OpenReplyQueue
+from penstock_core.api.transfers import BeginBackup, EndBackup
+from penstock_mqtt.wire.packets import MQTT_3, DisconnectPacket, PublishPacket, Will
+from penstock_mqtt.wire.properties import PacketProperties
+from penstock_mqtt.wire.reasons import Reason
+from tests.access.realms import ask, authority_in, realm_with_tls
+from tests.docs.pages import ROOT
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def scraped(web: Web) -> Samples:
+    return read(web.ask("GET", "/metrics"))
+
+
+def read(reply: Reply) -> Samples:
+    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(reply.data.decode())
+        for sample in family.samples
+    }
+
+
+def of(samples: Samples, metric: str, /, **labels: str) -> float:
+    return samples[metric, frozenset(labels.items())]
+
+
+@pytest.mark.spec("H3")
+def test_what_is_under_leases_is_told(web: Web, session: penstock.Session) -> None:
+    jobs = session.queues.create("jobs")
+    jobs.push_many([penstock.Event(b"x")] * 5)
+    before = scraped(web)
+
+    told = web.send("POST", "queues/jobs/fetch", {"count": 3, "lease_ms": 600_000})
+    held = scraped(web)
+    web.send("POST", f"queues/jobs/leases/{told['lease']}/ack", {"ids": [0]})
+    partly = scraped(web)
+    web.send("POST", f"queues/jobs/leases/{told['lease']}/rollback", {"all": True})
+
+    names = ("penstock_http_leases", "penstock_http_leased_events")
+    shown = [[of(each, name) for name in names] for each in (before, held, partly, scraped(web))]
+    assert shown == [[0, 0], [1, 3], [1, 2], [0, 0]]
+
+
+def test_counters_are_those_of_the_channel(web: Web, session: penstock.Session) -> None:
+    orders = session.channels.create("orders")
+    orders.durables.create("billing")
+    orders.publish_many([penstock.Event(b"x")] * 5)
+    orders.purge(start=0, end=1)
+
+    found = scraped(web)
+
+    store = {"name": "orders", "kind": "channel"}
+    assert of(found, "penstock_published_total", **store) == 5
+    assert of(found, "penstock_left_total", **store, cause="purged") == 2
+    assert of(found, "penstock_events", **store) == 3
+    assert of(found, "penstock_events_bytes", **store) > 0
+    assert 0 <= of(found, "penstock_oldest_event_seconds", **store) < 60
+    durable = {"channel": "orders", "durable": "billing"}
+    assert of(found, "penstock_durable_outstanding_events", **durable) == 3
+    assert of(found, "penstock_connections") == 1
+    assert of(found, "penstock_realm_up") == 1
+
+
+@pytest.mark.spec("T8")
+def test_causes_are_there_from_zero_on(web: Web, session: penstock.Session) -> None:
+    """A series that begins with its first burst has no increase."""
+    session.channels.create("dead")
+    session.channels.create("orders", dead_event_store="dead").durables.create("billing")
+
+    found = scraped(web)
+
+    store = {"name": "orders", "kind": "channel"}
+    for cause in ("consumed", "dead", "expired", "evicted", "purged", "quarantined"):
+        assert of(found, "penstock_left_total", **store, cause=cause) == 0
+    for durable, cause in (
+        ("", "expired"),
+        ("", "evicted"),
+        ("billing", "redelivery_limit"),
+        ("billing", "rejected"),
+    ):
+        assert of(found, "penstock_dead_total", **store, durable=durable, cause=cause) == 0
+    of_dead = [labels for name, labels in found if name == "penstock_dead_total"]
+    assert len(of_dead) == 4, "nothing dies where there is no dead event store"
+
+
+def test_connections_are_counted_as_they_come_and_go(realm: penstock.Realm, web: Web) -> None:
+    before = scraped(web)
+    with realm.connect(), realm.connect():
+        during = scraped(web)
+    after = scraped(web)
+
+    def counted(found: Samples, what: str) -> float:
+        return of(found, f"penstock_connections_{what}_total")
+
+    assert counted(during, "opened") == counted(before, "opened") + 2
+    assert counted(during, "closed") == counted(before, "closed")
+    assert counted(after, "opened") == counted(during, "opened")
+    assert counted(after, "closed") == counted(before, "closed") + 2
+
+
+def test_the_process_and_its_disk_are_told(web: Web, tmp_path: Path) -> None:
+    in_memory = scraped(web)
+    assert of(in_memory, "process_resident_memory_bytes") > 0
+    assert of(in_memory, "process_max_fds") >= of(in_memory, "process_open_fds") > 0
+    assert ("penstock_disk_bytes", frozenset()) not in in_memory
+
+    with penstock.Realm(tmp_path / "data") as realm:
+        on_disk = scraped(Web(realm.listen_http()))
+    usage = shutil.disk_usage(tmp_path)
+    assert of(on_disk, "penstock_disk_bytes") == usage.total
+    assert 0 < of(on_disk, "penstock_disk_free_bytes") <= usage.total
+
+
+def test_bytes_and_what_clients_are_refused_are_counted(
+    realm: penstock.Realm, web: Web, session: penstock.Session
+) -> None:
+    def refused(found: Samples, code: str) -> float:
+        return found.get(("penstock_refused_total", frozenset({("code", code)})), 0.0)
+
+    orders = session.channels.create("orders")
+    before = scraped(web)
+
+    orders.publish(b"x" * 10_000)
+    assert [event.data for event in orders.browse()] == [b"x" * 10_000]
+    with pytest.raises(penstock.NameDoesNotExist):
+        session.channels.get("nowhere")
+    assert web.ask("GET", "channels/nowhere").status == 404
+    after = scraped(web)
+
+    for metric in ("penstock_received_bytes_total", "penstock_sent_bytes_total"):
+        grown = of(after, metric, protocol="native") - of(before, metric, protocol="native")
+        assert 10_000 < grown < 20_000, metric
+        assert of(after, metric, protocol="amqp") == 0
+    over_http = of(after, "penstock_sent_bytes_total", protocol="http")
+    assert over_http - of(before, "penstock_sent_bytes_total", protocol="http") > 5_000, (
+        "the metrics"
+    )
+    asked = of(after, "penstock_received_bytes_total", protocol="http")
+    assert 100 < asked - of(before, "penstock_received_bytes_total", protocol="http") < 10_000
+    code = "name-does-not-exist"
+    assert refused(after, code) == refused(before, code) + 2
+
+
+def test_the_age_of_the_newest_complete_backup_is_told(tmp_path: Path) -> None:
+    with penstock.Realm(tmp_path / "data") as realm, realm.connect() as session:
+        assert realm._running is not None
+        backups = realm._running.backups
+        start_us = backups.newest_us
+        begun = ask(session, BeginBackup())
+        ask(session, EndBackup(begun["backup"]))  # as a copy of sealed files ends
+        assert backups.newest_us == start_us
+
+        begun = ask(session, BeginBackup())
+        ask(session, EndBackup(begun["backup"], is_complete=True))
+        assert backups.newest_us == begun["at_us"] > start_us
+
+        session.back_up(tmp_path / "backup")
+        assert backups.newest_us > begun["at_us"]
+        told = of(scraped(Web(realm.listen_http())), "penstock_backup_age_seconds")
+        assert 0 <= told <= (backups._clock.now_us() - backups.newest_us) / 1_000_000
+
+
+def test_how_long_deliveries_took_is_told_for_each_durable(
+    web: Web, session: penstock.Session
+) -> None:
+    orders = session.channels.create("orders")
+    billing, idle = orders.durables.create("billing"), orders.durables.create("idle")
+    orders.publish_many([penstock.Event(b"x")] * 3)
+    orders.publish(b"y")
+    for event in billing.fetch(4, timeout=5.0):
+        event.rollback()
+    assert all(event.redelivered for event in billing.fetch(4, timeout=5.0))
+
+    found = scraped(web)
+
+    metric, durable = (
+        "penstock_durable_delivery_seconds",
+        {"channel": "orders", "durable": "billing"},
+    )
+    assert of(found, f"{metric}_count", **durable) == 4, "what comes again does not count"
+    assert of(found, f"{metric}_bucket", **durable, le="+Inf") == 4
+    assert 0 <= of(found, f"{metric}_sum", **durable) < 600
+    named = {dict(labels)["durable"] for name, labels in found if name == f"{metric}_count"}
+    assert named == {"billing"} != {idle.name}
+
+
+@pytest.mark.slow
+def test_the_end_of_the_certificate_is_told(tmp_path: Path) -> None:
+    authority = authority_in(tmp_path)
+    with realm_with_tls(tmp_path, authority) as realm:
+        with realm.connect() as session:
+            session.access.grant("bob@*", "monitor")
+        web = Web(realm.listen_http(), tls=ssl.create_default_context(cafile=str(authority.file)))
+        signed_in = {"authorization": "Basic " + b64encode(b"bob:secret").decode()}
+        found = read(web.ask("GET", "/metrics", headers=signed_in))
+    own = x509.load_pem_x509_certificate((tmp_path / "realm.pem").read_bytes())
+
+    ends_s = of(found, "penstock_tls_certificate_end_seconds")
+    assert ends_s == own.not_valid_after_utc.timestamp()
+
+
+@pytest.mark.spec("T6", "T10")
+def test_dead_events_are_counted_while_another_durable_holds_them(
+    web: Web, session: penstock.Session
+) -> None:
+    session.channels.create("dead")
+    orders = session.channels.create("orders", dead_event_store="dead", capacity=5)
+    billing = orders.durables.create("billing", max_deliveries=1)
+    orders.durables.create("audit")
+    orders.publish_many([penstock.Event(b"x")] * 3)
+    for event in billing.fetch(3, timeout=5.0):
+        event.rollback()
+    billing.flush()
+    store = {"name": "orders", "kind": "channel"}
+
+    found = scraped(web)
+    limit = {"durable": "billing", "cause": "redelivery_limit"}
+    assert of(found, "penstock_dead_total", **store, **limit) == 3
+    assert of(found, "penstock_left_total", **store, cause="dead") == 0
+
+    orders.publish_many([penstock.Event(b"x")] * 4)
+    found = scraped(web)
+    assert of(found, "penstock_dead_total", **store, durable="", cause="evicted") == 2
+    assert of(found, "penstock_left_total", **store, cause="dead") == 2
+    assert session.channels.get("dead").info().events == 5
+
+
+def test_queues_readers_are_their_durable(web: Web, session: penstock.Session) -> None:
+    jobs = session.queues.create("jobs")
+    jobs.push_many([penstock.Event(b"x")] * 3)
+
+    found = scraped(web)
+
+    assert of(found, "penstock_durable_outstanding_events", channel="jobs", durable="") == 3
+
+
+def test_what_is_in_flight_is_counted_under_its_old_name_too(
+    web: Web, session: penstock.Session
+) -> None:
+    orders = session.channels.create("orders")
+    billing = orders.durables.create("billing")
+    orders.publish_many([penstock.Event(b"x")] * 3)
+
+    with billing.subscribe(window=2) as subscription:
+        assert subscription.next_batch(30) is not None
+        found, shown = scraped(web), web.get("channels/orders/durables/billing")
+
+    labels = {"channel": "orders", "durable": "billing"}
+    assert of(found, "penstock_durable_in_flight_events", **labels) == 2
+    assert of(found, "penstock_durable_pending_events", **labels) == 2
+    assert (shown["outstanding"], shown["in_flight"], shown["pending"]) == (3, 2, 2)
+
+
+def test_how_long_the_disk_takes_is_a_histogram(tmp_path: Path) -> None:
+    with penstock.Realm(tmp_path / "data") as realm, realm.connect() as session:
+        orders = session.channels.create("orders")
+        for _ in range(5):
+            orders.publish(b"x")
+
+        found = scraped(Web(realm.listen_http()))
+
+    count = of(found, "penstock_journal_sync_seconds_count")
+    assert count >= 6
+    assert of(found, "penstock_journal_sync_seconds_bucket", le="+Inf") == count
+    assert 0 < of(found, "penstock_journal_sync_seconds_sum") < 60
+
+
+def test_only_so_many_channels_have_names() -> None:
+    with penstock.Realm(http__channels_named_max=2) as realm, realm.connect() as session:
+        for name in ("a", "b", "c", "d"):
+            session.channels.create(name).durables.create("x")
+
+        found = scraped(Web(realm.listen_http()))
+
+    named = {dict(labels).get("name") for name, labels in found if name == "penstock_events"}
+    durables = [labels for name, labels in found if name == "penstock_durable_clients"]
+    assert named == {"a", "b"}
+    assert len(durables) == 2
+    assert of(found, "penstock_unnamed_stores") == 2
+
+
+@pytest.mark.spec("R2")
+def test_temporary_queues_are_counted_together(web: Web, session: penstock.Session) -> None:
+    session.queues.create("work")
+    names = [f"temp-reply-{number:032x}" for number in range(3)]
+    for name in names:
+        ask(session, OpenReplyQueue(name))
+        session.queues.get(name).push(b"reply")
+
+    text = web.ask("GET", "/metrics").data.decode()
+    found = scraped(web)
+
+    assert not [name for name in names if name in text]
+    shown = ("penstock_temporary_stores", "penstock_temporary_events", "penstock_queues")
+    assert [of(found, name) for name in shown] == [3, 3, 1]
+    assert of(found, "penstock_temporary_events_bytes") > 0
+
+
+def test_a_scrape_changes_nothing(web: Web, session: penstock.Session) -> None:
+    session.channels.create("orders").publish(b"x")
+
+    first, second = scraped(web), scraped(web)
+
+    # Its own request and answer have bytes, too
+    changing = re.compile("seconds|_created|^process_|_bytes_total")
+    assert {key: value for key, value in first.items() if not changing.search(key[0])} == {
+        key: value for key, value in second.items() if not changing.search(key[0])
+    }
+
+
+def test_the_page_lists_every_metric_and_no_other(tmp_path: Path) -> None:
+    with penstock.Realm(tmp_path / "data") as realm:
+        realm.listen_mqtt()
+        text = Web(realm.listen_http()).ask("GET", "/metrics").data.decode()
+    given = {family.name for family in text_string_to_metric_families(text)}
+    page = (ROOT / "docs" / "guide" / "monitoring.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `((?:penstock|process)_\w+)` \|", page, re.MULTILINE))
+
+    told = {name.removesuffix("_total") for name in listed}
+    # This realm has no TLS, is no node of a cluster, and nothing was delivered yet
+    later = {
+        "penstock_tls_certificate_end_seconds",
+        "penstock_relayed_connections",
+        "penstock_node_up",
+        "penstock_shard_owner",
+        "penstock_shard_epoch",
+        "penstock_lease_left_seconds",
+        "penstock_engine_waiting_seconds",
+        "penstock_node_info",
+        "penstock_node_serves",
+        "penstock_node_unfit",
+        "penstock_node_epoch",
+        "penstock_relays",
+        "penstock_relays_opened",
+        "penstock_takeovers",
+        "penstock_takeover_seconds",
+        "penstock_deposed",
+        "penstock_engine_append_seconds",
+        "penstock_engine_leader",
+        "penstock_engine_damaged",
+        "penstock_appends_ambiguous",
+        "penstock_withheld",
+        "penstock_unsealed_age_seconds",
+        "penstock_blob_cache_bytes",
+        "penstock_blob_cache_hits",
+        "penstock_blob_cache_misses",
+        "penstock_durable_delivery_seconds",
+    }
+    assert told == given | later
+
+
+@pytest.mark.spec("M2", "M6", "M8")
+def test_what_there_is_of_mqtt_is_told() -> None:
+    hour, late = PacketProperties(session_expiry_s=3_600), PacketProperties(will_delay_s=600)
+    with penstock.Realm() as realm:
+        web = Web(realm.listen_http())
+        assert not any(name.startswith("penstock_mqtt") for name, _ in scraped(web))
+
+        url = realm.listen_mqtt()
+        with connected(url, "lost", properties=hour, will=Will("gone", properties=late)) as lost:
+            lost.subscribe("plant/#", "office/#")
+            lost.send(DisconnectPacket(Reason.DISCONNECT_WITH_WILL))
+            with pytest.raises(Hung):
+                lost.receive()
+        with connected(url, "old", MQTT_3) as old, connected(url, "new") as new:
+            old.subscribe("plant/1/temp", qos=2)
+            new.send(PublishPacket("plant/1/temp", b"20", 0))
+            new.publish("plant/1/temp", b"21", retain=True)
+            new.publish("plant/1/temp", b"\xff", properties=PacketProperties(payload_format=1))
+            assert [old.receive().payload for _ in range(2)] == [b"20", b"21"]
+            found = scraped(web)
+        with connected(url, "lost", properties=hour, clean_start=False):
+            later = scraped(web)
+
+    def told(metric: str, /, **labels: str) -> float:
+        return of(found, f"penstock_mqtt_{metric}", **labels)
+
+    assert [told("connections", version=each) for each in ("3.1.1", "5")] == [1, 1]
+    assert [told("sessions", state=each) for each in ("connected", "away")] == [2, 1]
+    assert [told("received_messages_total", qos=each) for each in "012"] == [1, 2, 0]
+    assert [told("sent_messages_total", qos=each) for each in "012"] == [1, 1, 0]
+    assert (told("refused_messages_total"), told("dropped_messages_total")) == (1, 0)
+    assert (told("subscriptions"), told("in_flight_messages")) == (3, 1)
+    assert (told("retained_topics"), told("wills_waiting")) == (1, 1)
+    found = later
+    assert [told("sessions", state=each) for each in ("connected", "away")] == [1, 0]
+    assert [told(each) for each in ("subscriptions", "wills_waiting")] == [2, 0]

@@ -1,0 +1,69 @@
+"""Selectors by HTTP: what they mean, where they are wrong, what they choose."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from packages.server.tests.frontends.http.asking import Web
+
+
+@pytest.mark.spec("F4")
+def test_a_selector_that_does_not_parse_is_told_where_it_is_wrong(web: Web) -> None:
+    told = web.send("POST", "selectors/check", {"selector": "price >"})
+
+    assert not told["valid"]
+    assert (told["line"], told["column"]) == (1, 8)
+    assert told["expected"] in told["message"]
+
+
+@pytest.mark.spec("F1")
+def test_a_selector_is_put_into_words_without_a_channel(web: Web) -> None:
+    told = web.send("POST", "selectors/check", {"selector": "price > 5 AND JMSPriority = 9"})
+
+    assert told["valid"]
+    assert told["chooses"]
+    assert [(each["name"], each["kind"], each["types"]) for each in told["names"]] == [
+        ("price", "property", None),
+        ("JMSPriority", "header", None),
+    ]
+    assert told["chosen"] is None
+
+
+def test_with_a_channel_it_is_told_what_it_would_choose_there(
+    web: Web, session: penstock.Session
+) -> None:
+    orders = session.channels.create("orders")
+    orders.publish_many([penstock.Event(properties={"price": n}) for n in range(20)])
+    asked = {"selector": "price > 9 OR prise > 9", "channel": "orders"}
+
+    told = web.send("POST", "selectors/check", asked)
+
+    assert told["chosen"] == {
+        "channel": "orders",
+        "events": 20,
+        "matches": 10,
+        "first_ids": [10, 11, 12, 13, 14],
+        "is_complete": True,
+    }
+    assert {each["name"]: each["types"] for each in told["names"]} == {
+        "price": ["int64"],
+        "prise": [],
+    }
+
+
+def test_queues_are_looked_at_without_taking_anything(web: Web, session: penstock.Session) -> None:
+    jobs = session.queues.create("jobs")
+    for n in range(4):
+        jobs.push(b"x", properties={"n": n})
+
+    told = web.send("POST", "selectors/check", {"selector": "n >= 2", "channel": "jobs"})
+
+    assert (told["chosen"]["matches"], told["chosen"]["first_ids"]) == (2, [2, 3])
+    assert jobs.info().events == 4
+
+
+def test_a_channel_that_does_not_exist_is_an_error(web: Web) -> None:
+    refused = web.ask("POST", "selectors/check", {"selector": "a = 1", "channel": "none"})
+
+    assert (refused.status, refused.code) == (404, "name-does-not-exist")

@@ -1,0 +1,288 @@
+"""Single connections, whose bytes come and go when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from msgspec.structs import replace
+
+from packages.server.tests.runtime.living import body, living, publish
+from penstock_core.api.durables import DescribeDurable
+from penstock_core.api.subscriptions import Attach, Bury, Hold, Settle, Unsubscribe
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.frames import PREFACE, FrameReader, frame
+from penstock_server.frontends.native.connection import REQUESTS_MAX, Connection
+from penstock_server.frontends.native.listener import NativeLimits, NativeListener
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import pass_time, simulated
+
+
+class Wire(asyncio.Transport):
+    """Keeps what a connection writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reader = FrameReader()
+        self.is_read = True
+        self.is_aborted = False
+        self.is_closed = False
+        self.ended = asyncio.Event()
+        self.error: Exception | None = None
+        """What a write comes to."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self.error is not None:
+            raise self.error
+        self.reader.receive(data)
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        assert high, "somebody has thought about it"
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.ended.set()
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+    def heard(self) -> list[wire.FromServer]:
+        return [wire.decode_from_server(header) for header, _ in self.reader.frames()]
+
+
+class Peer:
+    """A client whose bytes come when it is told to send them."""
+
+    def __init__(self, listener: NativeListener, session: str) -> None:
+        self.wire = Wire()
+        self.connection = Connection(listener)
+        self.connection.connection_made(self.wire)
+        self._say(PREFACE)
+        self.say(wire.Hello("peer", session))
+
+    def say(self, *messages: wire.Message) -> None:
+        """In one piece."""
+        self.say_with(*((message, b"") for message in messages))
+
+    def say_with(self, *frames: tuple[wire.Message, bytes]) -> None:
+        """Messages with what comes beside them, in one piece."""
+        parts = [part for m, beside in frames for part in frame(wire.encode(m), beside)]
+        self._say(b"".join(map(bytes, parts)))
+
+    def _say(self, data: bytes) -> None:
+        while data:
+            room = self.connection.get_buffer(-1)
+            piece, data = data[: len(room)], data[len(room) :]
+            room[: len(piece)] = piece
+            self.connection.buffer_updated(len(piece))
+
+    async def answered(self, count: int) -> list[int]:
+        """Which requests were answered, in order."""
+        return [each.request for each in await self.told(count)]
+
+    async def told(self, count: int) -> list[wire.Done | wire.Failed]:
+        """The answers, in order."""
+        found: list[wire.Done | wire.Failed] = []
+        while len(found) < count:
+            await asyncio.sleep(0)
+            said = self.wire.heard()
+            found += [each for each in said if isinstance(each, wire.Done | wire.Failed)]
+        return found
+
+
+@simulated
+async def with_peers(story: Callable[[Peer, Peer, asyncio.TaskGroup], Awaitable[None]]) -> None:
+    async with living(MemoryJournal(), MemoryBlobs()) as realm, asyncio.TaskGroup() as group:
+        listener = NativeListener(realm, "test", NativeLimits())
+        ready = asyncio.Event()
+        listening = group.create_task(listener.run(ready))
+        await ready.wait()
+        await realm.create_channel("orders", Definition())
+        await realm.subscriptions.create_durable(
+            ChannelId(1), "d", "shared", start=FromEarliest(), selector="", persistent=None
+        )
+        await publish(realm, ChannelId(1), body([b"x"] * 3))
+        await story(Peer(listener, "a"), Peer(listener, "b"), group)
+        listening.cancel()
+
+
+def settle(request: int, event_id: int) -> wire.Asked:
+    return wire.Asked(request, Settle(1, (Span(event_id, event_id + 1),)))
+
+
+@pytest.mark.spec("D11")
+def test_what_is_said_before_a_seat_is_taken_is_heard_before_what_is_said_then() -> None:
+    async def story(peer: Peer, _: Peer, group: asyncio.TaskGroup) -> None:
+        peer.say(wire.Asked(1, Attach(ChannelId(1), 1, "d", window=3)))
+        opened = peer.connection.opening[1]
+
+        async def follow() -> None:
+            await opened.wait()
+            peer.say(settle(4, 2))
+
+        group.create_task(follow())
+        await asyncio.sleep(0)
+        peer.say(settle(2, 0), settle(3, 1))
+
+        assert await peer.answered(4) == [1, 2, 3, 4]
+
+    with_peers(story)
+
+
+@pytest.mark.spec("D13")
+def test_who_says_bye_is_answered_when_all_has_gone_back() -> None:
+    async def story(peer: Peer, other: Peer, _: asyncio.TaskGroup) -> None:
+        peer.say(wire.Asked(1, Attach(ChannelId(1), 1, "d", window=3)))
+        await peer.answered(1)
+        peer.say(settle(2, 0), wire.Bye(), settle(3, 1))
+        assert not peer.wire.is_closed
+        assert peer.connection.eof_received()  # it hears of what was settled all the same
+
+        assert await peer.answered(1) == [2]
+        await peer.wire.ended.wait()
+        other.say(wire.Asked(1, DescribeDurable(ChannelId(1), "d")))
+        (info,) = await other.told(1)
+        assert isinstance(info, wire.Done)
+        assert (info.answer["outstanding"], info.answer["clients"]) == (2, [])
+
+    with_peers(story)
+
+
+@pytest.mark.spec("D13")
+def test_who_says_bye_and_is_gone_has_closed_as_well() -> None:
+    """Clients of before wait for nothing, and may end the connection at once."""
+
+    async def story(peer: Peer, other: Peer, _: asyncio.TaskGroup) -> None:
+        peer.say(wire.Asked(1, Attach(ChannelId(1), 1, "d", window=3)))
+        await peer.answered(1)
+        peer.say(settle(2, 0), wire.Bye())
+        peer.connection.connection_lost(ConnectionResetError())
+
+        other.say(
+            wire.Asked(1, Attach(ChannelId(1), 1, "d", window=3)),
+            wire.Asked(2, DescribeDurable(ChannelId(1), "d")),
+        )
+        told = {each.request: each for each in await other.told(2)}
+        assert isinstance(told[2], wire.Done)
+        assert (told[2].answer["outstanding"], len(told[2].answer["clients"])) == (2, 1)
+
+    with_peers(story)
+
+
+@pytest.mark.spec("D14")
+def test_a_hold_that_is_still_being_opened_is_waited_for() -> None:
+    async def story(peer: Peer, _: Peer, group: asyncio.TaskGroup) -> None:
+        peer.say(wire.Asked(1, Attach(ChannelId(1), 1, "d", sole=True)))
+        assert peer.connection.subscriptions[1] == 0, "it is not open yet"
+        peer.say(wire.Asked(2, Hold(1, 0, 2)), wire.Asked(3, Bury(1, (Span(0, 1),), "no good")))
+
+        by_request = {each.request: each for each in await peer.told(3)}
+
+        held, buried = by_request[2], by_request[3]
+        assert isinstance(held, wire.Done)
+        assert held.answer["ids"] == [[0, 2]]
+        assert isinstance(buried, wire.Failed)
+        assert "no dead event store" in buried.text, "the seat is there; the channel has none"
+
+    with_peers(story)
+
+
+@pytest.mark.spec("D9")
+def test_what_is_taken_from_a_seat_that_was_refused_is_refused() -> None:
+    async def story(peer: Peer, _: Peer, group: asyncio.TaskGroup) -> None:
+        peer.say(
+            wire.Asked(1, Attach(ChannelId(1), 1, "unknown", sole=True)),
+            wire.Asked(2, Hold(1, 0, 2)),
+        )
+
+        said = await peer.told(2)
+
+        assert [(type(each), each.request) for each in said] == [
+            (wire.Failed, 1),
+            (wire.Failed, 2),
+        ]
+        [unknown, not_open] = said
+        assert isinstance(unknown, wire.Failed)
+        assert isinstance(not_open, wire.Failed)
+        assert (unknown.code, not_open.code) == ("name-does-not-exist", "illegal-state")
+
+    with_peers(story)
+
+
+@pytest.mark.spec("D13")
+def test_a_seat_that_was_still_being_taken_is_free_when_its_end_is_answered() -> None:
+    async def story(peer: Peer, other: Peer, group: asyncio.TaskGroup) -> None:
+        peer.say(
+            wire.Asked(1, Attach(ChannelId(1), 1, "d", sole=True)), wire.Asked(2, Unsubscribe(1))
+        )
+        assert peer.connection.opening, "it is not open yet"
+        said = await peer.told(2)
+        assert sorted(each.request for each in said) == [1, 2]
+        durable = peer.connection.realm.directory.channels[1].state.durable("d")
+        assert not durable.seats
+
+        other.say(wire.Asked(1, Attach(ChannelId(1), 1, "d", sole=True)))
+        [attached] = await other.told(1)
+
+        assert isinstance(attached, wire.Done)
+
+    with_peers(story)
+
+
+@pytest.mark.spec("D9")
+def test_a_peer_that_says_much_of_what_is_not_open_is_not_read() -> None:
+    async def story(peer: Peer, _: Peer, group: asyncio.TaskGroup) -> None:
+        peer.say(
+            wire.Asked(1, Attach(ChannelId(1), 1, "d", window=3)),
+            *[wire.Credit(1, 1)] * REQUESTS_MAX,
+        )
+        assert not peer.wire.is_read
+        await peer.answered(1)
+        await pass_time(1.0)
+        assert peer.wire.is_read
+        assert peer.connection.describe().requests == 0
+
+    with_peers(story)
+
+
+def test_a_connection_that_cannot_be_written_to_ends_alone() -> None:
+    """Answers leave in the turn of the one task that serves all: it must not be the end of it."""
+
+    async def story(hurt: Peer, other: Peer, group: asyncio.TaskGroup) -> None:
+        for number, peer in enumerate((hurt, other), start=1):
+            peer.say(wire.Asked(1, Attach(ChannelId(1), number, "d", window=1)))
+            assert await peer.answered(1) == [1]
+        hurt.wire.error = RuntimeError("the handle is closed")
+        for event_id, peer in enumerate((hurt, other)):
+            first = settle(2, event_id)
+            peer.say(
+                first
+                if peer is hurt
+                else replace(first, request=replace(first.request, subscription=2))
+            )
+
+        assert await other.answered(1) == [2]
+        assert hurt.wire.is_aborted
+        assert not other.wire.is_aborted
+
+    with_peers(story)

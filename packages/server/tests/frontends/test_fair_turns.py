@@ -1,0 +1,202 @@
+"""Turns between connections, counted in virtual time: one that floods does not keep others waiting.
+
+What a connection has sent is read a piece at a time, and the others have their turn in between:
+most of a flood still waits in its own connection while another's publish goes through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from packages.client.tests.simulated import URL, World, in_world
+from packages.server.tests.frontends.test_connection import Peer
+from packages.server.tests.runtime.living import body
+from penstock import aio
+from penstock_core.api.publishing import PublishEvents
+from penstock_core.api.realm import Ping
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.identities import ChannelId, ChannelNumber
+from penstock_core.wire.native import messages as wire
+from penstock_server.frontends.native.connection import FRAMES_A_TURN
+from penstock_testing.loop import pass_time
+
+FLOOD = 3_000
+"""Publishes that are sent at once."""
+OVERTAKING_MAX = 400
+"""So many of them may be answered between another's publish and its answer."""
+TURNS_MAX = 2
+"""Turns of the single writer that such a publish takes from when it is here to its answer: the one
+under way may be too late for it, and its own."""
+
+
+class Turns:
+    """Counts those of the single writer, with events to store or without."""
+
+    def __init__(self, realm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.waits: dict[int, list[int]] = {}
+        """How many each publish has waited for, by channel."""
+        serve, self._publish = realm.shard._serve_group, realm.publish
+
+        async def counted() -> Any:
+            self.count += 1
+            return await serve()
+
+        monkeypatch.setattr(realm.shard, "_serve_group", counted)
+        monkeypatch.setattr(realm, "publish", self._published)
+
+    def _published(self, number: int, bodies: Any, *given: Any, reply: Any, **named: Any) -> None:
+        arrived = self.count
+
+        def replied(*answer: Any) -> None:
+            self.waits.setdefault(number, []).append(self.count - arrived)
+            reply(*answer)
+
+        self._publish(number, bodies, *given, reply=replied, **named)
+
+
+@pytest.mark.parametrize("kind", ["reliable", "persistent"])
+@in_world
+async def test_a_publish_beside_a_flood_waits_for_a_few_turns(
+    world: World, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = Turns(world.listener.realm, monkeypatch)
+    async with aio.connect(URL) as flooding, aio.connect(URL) as other:
+        flooded = await flooding.channels.create("flooded", type=kind)
+        quiet = await other.channels.create("quiet", type=kind)
+        answered = 0
+
+        def count(_: object) -> None:
+            nonlocal answered
+            answered += 1
+
+        loop = asyncio.get_running_loop()
+        for _ in range(FLOOD):
+            loop.create_task(flooded.publish(b"x" * 100)).add_done_callback(count)
+        await world.until(lambda: answered > 0)
+        overtaking: list[int] = []
+        while answered < FLOOD // 2:
+            before = answered
+            await quiet.publish(b"y")
+            overtaking.append(answered - before)
+        await world.until(lambda: answered == FLOOD)
+
+    assert sum(map(len, turns.waits.values())) == FLOOD + len(overtaking)
+    waited = turns.waits[quiet.number]
+    assert len(waited) == len(overtaking) >= FLOOD // 2 // OVERTAKING_MAX
+    assert max(waited) <= TURNS_MAX
+    assert max(overtaking) <= OVERTAKING_MAX
+
+
+class Publisher(Peer):
+    """A client that sends its publishes one by one, and as many at once as it likes."""
+
+    def __init__(self, world: World, session: str, channel: int) -> None:
+        super().__init__(world.listener, session)
+        self._channel = ChannelNumber(channel)
+        self._event = body([b"x" * 100])
+        self._asked = 0
+        self.say_with((wire.Schema(1), self._event.schema_bytes))
+
+    def publish(self, count: int) -> None:
+        """In one piece, none of them confirmed."""
+        first, self._asked = self._asked, self._asked + count
+        buffer = bytes(self._event.buffer)
+        request = PublishEvents(self._channel, "", 0, schema=1, sizes=(len(buffer),))
+        self.say_with(*((wire.Asked(first + n, request), buffer) for n in range(count)))
+
+    def _say(self, data: bytes) -> None:
+        self.connection._reader.receive(data)
+        self.connection.buffer_updated(0)
+
+
+async def publishers(world: World) -> tuple[Publisher, Publisher]:
+    realm = world.listener.realm
+    for name in ("flooded", "quiet"):
+        await realm.create_channel(name, Definition(type="reliable"))
+    found = Publisher(world, "flooding", 1), Publisher(world, "other", 2)
+    await pass_time(0.01)
+    assert [len(each.wire.heard()) for each in found] == [1, 1], "they are welcome"
+    return found
+
+
+@in_world
+async def test_connections_are_served_a_piece_each_in_turn(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flooding, other = await publishers(world)
+    order: list[int] = []
+    publish = world.listener.realm.publish
+
+    def noted(number: int, *given: Any, **named: Any) -> None:
+        order.append(number)
+        publish(ChannelId(number), *given, **named)
+
+    monkeypatch.setattr(world.listener.realm, "publish", noted)
+    flooding.publish(FLOOD)
+    other.publish(2 * FRAMES_A_TURN)
+    await flooding.answered(FLOOD)
+
+    size = FRAMES_A_TURN
+    turns = [set(order[at : at + size]) for at in range(0, len(order), size)]
+    assert turns[:2] == [{1}, {2}]
+    assert sorted(turns[2:4], key=min) == [{1}, {2}], "whichever comes first in a turn of the loop"
+    assert turns[4:] == [{1}] * (len(turns) - 4)
+    assert await other.answered(2 * FRAMES_A_TURN) == list(range(2 * FRAMES_A_TURN))
+
+
+@in_world
+async def test_a_publish_is_overtaken_by_a_few_turns_of_a_flood_that_never_ends(
+    world: World,
+) -> None:
+    flooding, other = await publishers(world)
+    flooding.publish(FLOOD)
+    answered, overtaking = 0, []
+    for _ in range(20):
+        other.publish(1)
+        before = answered
+        while not (heard := other.wire.heard()):
+            await asyncio.sleep(0)
+            came = len(flooding.wire.heard())
+            answered += came
+            flooding.publish(came)
+        assert [type(each) for each in heard] == [wire.Done]
+        overtaking.append(answered - before)
+
+    assert max(overtaking) <= 4 * FRAMES_A_TURN
+    assert answered > FRAMES_A_TURN, "it was served, too"
+
+
+@in_world
+async def test_a_connection_with_a_rest_is_not_read_and_loses_none_of_it(world: World) -> None:
+    flooding, other = await publishers(world)
+    flooding.publish(FLOOD)
+    assert not flooding.wire.is_read
+    flooding.say(wire.Asked(FLOOD, Ping()))
+    await flooding.answered(FLOOD + 1)
+    assert flooding.wire.is_read
+    other.say(*(wire.Asked(n, Ping()) for n in range(FRAMES_A_TURN)))
+    assert other.wire.is_read, "it has said no more than is taken in at once"
+
+
+@in_world
+async def test_a_rest_is_not_taken_in_while_the_realm_has_no_room_or_the_connection_is_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flooding, other = await publishers(world)
+    listener = world.listener
+    with monkeypatch.context() as patch:
+        patch.setattr(type(listener), "is_congested", True)
+        flooding.publish(FLOOD)
+        other.publish(FLOOD)
+        await pass_time(1.0)
+        assert len(flooding.wire.heard()) == FRAMES_A_TURN
+        other.connection.connection_lost(None)
+    await pass_time(1.0)
+    assert len(flooding.wire.heard()) == FLOOD - FRAMES_A_TURN
+    assert flooding.wire.is_read
+    there = await listener.realm.describe_channel("quiet", "channel")
+    assert there.events == FRAMES_A_TURN

@@ -1,0 +1,129 @@
+"""What nobody foresaw: clients are told an incident, and the log tells the rest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Never
+
+import pytest
+from structlog.testing import capture_logs
+
+import penstock
+from packages.server.tests.frontends.http.asking import Web
+from penstock_core.vocabulary.errors import Internal
+from penstock_server.frontends.http.live import Viewer
+from penstock_server.frontends.http.statuses import status_of
+from penstock_server.runtime.access.internal_errors import as_internal_error, new_incident_id
+from penstock_server.runtime.delivery.delivery import Dispatch
+from penstock_server.runtime.realm import RunningRealm
+
+SECRET = "/srv/realm/orders of somebody else"
+
+
+@pytest.fixture
+def fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The realm cannot say what it is any more."""
+
+    async def describe(*_: object) -> Never:
+        raise KeyError(SECRET)
+
+    monkeypatch.setattr(RunningRealm, "describe", describe)
+
+
+def incident_in(text: str, logged: list[Any]) -> Any:
+    """The log's entry of the incident a message names."""
+    found = re.search(r"incident ([0-9a-f]{12})\b", text)
+    assert found, text
+    [entry] = [each for each in logged if each.get("incident") == found[1]]
+    return entry
+
+
+@pytest.mark.usefixtures("fault")
+def test_a_native_client_is_told_an_incident_and_no_more() -> None:
+    with capture_logs() as logged, penstock.Realm() as realm:
+        url = realm.listen()
+        with penstock.connect(url) as session, pytest.raises(Internal) as raised:
+            session.info()
+
+    assert SECRET not in str(raised.value)
+    assert (raised.value.code, raised.value.retryable) == ("internal", False)
+    entry = incident_in(str(raised.value), logged)
+    assert (entry["event"], entry["log_level"]) == ("request.failed", "error")
+    assert SECRET in str(entry["exc_info"])
+
+
+@pytest.mark.usefixtures("fault")
+def test_who_asks_over_http_is_told_an_incident_and_no_more() -> None:
+    with capture_logs() as logged, penstock.Realm() as realm:
+        reply = Web(realm.listen_http()).ask("GET", "realm")
+
+    assert (reply.status, reply.code) == (500, "internal")
+    assert SECRET.encode() not in reply.data
+    entry = incident_in(reply.reason, logged)
+    assert (entry["event"], entry["path"]) == ("request.failed", "/api/v1/realm")
+
+
+def test_incidents_differ() -> None:
+    assert new_incident_id() != new_incident_id()
+    assert status_of(as_internal_error("1")) == 500
+
+
+Failing = Callable[[type], None]
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
+    """What is delivered to outlets of the kind that it is called with fails on its way."""
+    deliver = Dispatch._deliver
+    victims: list[type] = []
+
+    async def fails(dispatch: Dispatch, round_: Any, effect: Any, outlet: Any) -> bool:
+        if isinstance(outlet, tuple(victims)):
+            raise KeyError(SECRET)
+        return await deliver(dispatch, round_, effect, outlet=outlet)
+
+    monkeypatch.setattr(Dispatch, "_deliver", fails)
+    return lambda kind: victims.__setitem__(slice(None), [kind])
+
+
+def test_who_watches_over_http_is_told_an_incident_and_others_go_on(
+    failing: Failing,
+) -> None:
+    failing(Viewer)
+    with capture_logs() as logged, penstock.Realm() as realm, realm.connect() as session:
+        web = Web(realm.listen_http())
+        orders = session.channels.create("orders")
+        orders.publish(b"x")
+        with web.watching("channels/orders/live", start="earliest") as events:
+            name, detail = next(events)
+        with orders.subscribe(start="earliest", timeout=10) as subscription:
+            batch = subscription.next_batch()
+
+    assert (name, detail["code"]) == ("end", "internal")
+    assert SECRET not in detail["message"]
+    assert incident_in(detail["message"], logged)["event"] == "delivery.failed"
+    assert batch is not None
+    assert [event.data for event in batch] == [b"x"]
+
+
+def test_a_link_of_amqp_ends_with_an_incident_and_others_go_on(failing: Failing) -> None:
+    pytest.importorskip("proton", reason="the AMQP engine is not installed")
+    from proton import Message
+    from proton.utils import LinkDetached
+
+    from packages.amqp.tests.clients import WAIT_S, Client, texts
+    from penstock_amqp.consumers import Consumer
+
+    failing(Consumer)
+    with capture_logs() as logged, penstock.Realm() as realm, realm.connect() as session:
+        with Client(realm.listen_amqp()) as client:
+            client.sender("jobs").send(Message(body="a"))
+            with pytest.raises(LinkDetached, match=r"internal-error.*incident") as ended:
+                client.receiver("jobs").receive(WAIT_S)
+            failing(Viewer)
+            assert texts(client.receiver("jobs"), 1) == ["a"]  # it went back
+        assert session.queues.get("jobs").info().events == 0
+
+    assert SECRET not in str(ended.value)
+    assert incident_in(str(ended.value), logged)["event"] == "delivery.failed"

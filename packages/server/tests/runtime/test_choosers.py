@@ -1,0 +1,444 @@
+"""Subscriptions whose selectors take long wait aside; nobody else does, and nothing is missed or
+comes in another order (SEM F5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import pytest
+
+from packages.server.tests.runtime.lives import Lives, Outlet, clock_us, datas
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.selectors import Selector
+from penstock_core.vocabulary.errors import Internal, LimitReached, PenstockError
+from penstock_core.vocabulary.ports import Clock
+from penstock_server.runtime.delivery import choosers, selection
+from penstock_testing.loop import pass_time, simulated
+
+pytestmark = pytest.mark.spec("F5")
+
+COSTLY = "s LIKE '%a%b%' AND n >= 0"
+CHEAP = "n >= 0"
+
+
+@pytest.fixture(autouse=True)
+def _small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever has some letters in it, and more than a comparison, takes long."""
+    monkeypatch.setattr(selection, "BESIDE_ABOVE", 150_000)
+    monkeypatch.setattr(choosers, "SLICE_BYTES", 100_000)
+
+
+def large(*numbers: int, **options: Any) -> list[Event]:
+    return [
+        Event(
+            b"%d" % n, properties={"n": n, "s": "ab" * 2_000 if n % 2 else "x" * 4_000}, **options
+        )
+        for n in numbers
+    ]
+
+
+class Gate:
+    """Lets nothing be looked at beside the loop until it is opened."""
+
+    def __init__(self, lives: Lives) -> None:
+        self.calls = 0
+        self.is_open = asyncio.Event()
+        self.is_busy = asyncio.Event()
+        lives.realm.dispatch.choosing._offload = self
+
+    async def __call__(self, call: Callable[[], Any], /) -> Any:
+        self.calls += 1
+        self.is_busy.set()
+        await self.is_open.wait()
+        return await asyncio.sleep(0, call())
+
+
+class SettableClock:
+    """The loop's clock, whose time of day somebody sets forward."""
+
+    def __init__(self) -> None:
+        self.ahead_us = 0
+
+    def now_us(self) -> int:
+        return clock_us() + self.ahead_us
+
+    def steady_us(self) -> int:
+        return clock_us()
+
+
+@asynccontextmanager
+async def gated(
+    channel: str = "orders", *, clock: Clock | None = None, **attributes: Any
+) -> AsyncIterator[tuple[Lives, Gate]]:
+    lives = Lives(clock=clock)
+    async with lives.life():
+        await lives.create(channel, **attributes)
+        yield lives, Gate(lives)
+
+
+@simulated
+async def test_others_are_served_while_a_selector_is_put_to_what_comes_next() -> None:
+    async with gated() as (lives, gate):
+        await lives.create("other")
+        await lives.put("orders", *large(*range(40)))
+        slow = await lives.follow("orders", COSTLY)
+        await gate.is_busy.wait()
+        cheap = await lives.follow("orders", session="cheap")
+        for n in range(40, 60):
+            assert await lives.put("other", Event(b"here")) == (n - 40, n - 39)
+            assert await lives.put("orders", *large(n)) == (n, n + 1)
+            assert (await lives.info("orders")).events == n + 1, "an administrator is answered"
+        await cheap.has(60)
+        assert cheap.ids == list(range(60))
+        assert slow.events == []
+
+        gate.is_open.set()
+        await slow.has(30)
+        assert slow.ids == list(range(1, 60, 2))
+
+
+@simulated
+async def test_many_comparisons_are_made_beside_the_loop_however_small_the_events() -> None:
+    async with gated() as (lives, gate):
+        many = " OR ".join(f"n = {n}" for n in range(1, 40, 2))
+        slow = await lives.follow("orders", many)
+        await lives.put("orders", *[Event(b"", properties={"n": n}) for n in range(40)])
+        await gate.is_busy.wait()
+        assert await lives.put("orders", Event(b"")) == (40, 41)
+        assert slow.events == []
+        gate.is_open.set()
+        await slow.has(20)
+        assert slow.ids == list(range(1, 40, 2))
+
+
+@pytest.mark.parametrize("window", [1, 7, 1 << 20])
+@simulated
+async def test_credit_counts_what_is_sent_and_nothing_else(window: int) -> None:
+    async with gated() as (lives, gate):
+        gate.is_open.set()
+        await lives.put("orders", *large(*range(40)))
+        slow = await lives.follow("orders", COSTLY, credit=window)
+        got = 0
+        while got < 20:
+            got = min(20, got + window)
+            await slow.has(got)
+            assert slow.ids == list(range(1, 2 * got, 2))
+            lives.realm.subscriptions.credit(slow.number, window)
+        assert bool(gate.calls) == (window > 1), "one event is little to look at"
+
+
+@simulated
+async def test_a_browse_ends_after_all_that_was_there_and_matches() -> None:
+    async with gated() as (lives, gate):
+        await lives.put("orders", *large(*range(40)))
+        loop = asyncio.get_running_loop()
+        browse = loop.create_task(lives.browsed("orders", COSTLY))
+        await gate.is_busy.wait()
+        await lives.put("orders", *large(*range(40, 60)))
+        assert not browse.done()
+        gate.is_open.set()
+        assert (await browse).ids == list(range(1, 40, 2))
+
+
+@simulated
+async def test_a_browse_of_a_durable_changes_nothing_and_waits_aside() -> None:
+    async with gated() as (lives, gate):
+        await lives.durable("orders", "team")
+        await lives.put("orders", *large(*range(40)))
+        outlet = Outlet("browser", COSTLY)
+        await lives.realm.subscriptions.browse_durable(
+            lives.number("orders"), "team", outlet, credit=1 << 30
+        )
+        await gate.is_busy.wait()
+        assert await lives.put("orders", *large(40)) == (40, 41)
+        gate.is_open.set()
+        await outlet.at_end.wait()
+        assert outlet.ids == list(range(1, 40, 2))
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "priority"])
+@simulated
+async def test_a_client_of_a_durable_with_a_selector_of_its_own_waits_aside(kind: str) -> None:
+    async with gated() as (lives, gate):
+        await lives.durable("orders", "team", kind)
+        await lives.put("orders", *large(*range(40)))
+        worker = await lives.attach("orders", "team", selector=COSTLY)
+        await gate.is_busy.wait()
+        await lives.put("orders", *large(*range(40, 80)))
+        gate.is_open.set()
+        await worker.has(40)
+        assert worker.outlet.ids == list(range(1, 80, 2))
+        await worker.settle(79)
+        assert (await lives.realm.subscriptions.durable(lives.number("orders"), "team")).ready == 0
+
+
+@simulated
+async def test_a_fetch_that_takes_what_is_there_gets_it_however_long_its_selector_takes() -> None:
+    async with gated() as (lives, gate):
+        await lives.durable("orders", "team", "exclusive")
+        await lives.put("orders", *large(*range(40)))
+        worker = await lives.attach("orders", "team", selector=COSTLY, pull=True)
+        lives.realm.subscriptions.demand(worker.number, 60)
+        lives.realm.subscriptions.demand(worker.number, 0)
+        await gate.is_busy.wait()
+        await pass_time(0.1)
+        assert not worker.outlet.at_end.is_set()
+        gate.is_open.set()
+        await worker.outlet.at_end.wait()
+        assert worker.outlet.ids == list(range(1, 40, 2))
+
+
+@pytest.mark.spec("E8")
+@simulated
+async def test_transient_events_wait_for_a_selector_that_takes_long() -> None:
+    async with gated(type="transient") as (lives, gate):
+        slow = await lives.follow("orders", COSTLY)
+        there = await lives.follow("orders", session="there")
+        for n in range(0, 40, 10):
+            await lives.put("orders", *large(*range(n, n + 10)))
+        await gate.is_busy.wait()
+        await there.has(40)
+        assert slow.events == []
+        gate.is_open.set()
+        await slow.has(20)
+        assert datas(slow.events) == [str(n) for n in range(1, 40, 2)]
+        assert not lives.realm.directory.channels[lives.number("orders")].state.relayed
+        await lives.conserved()
+
+
+@simulated
+async def test_states_and_deltas_of_a_merge_channel_wait_aside() -> None:
+    async with gated("rates", engine="merge", keys={"n": 1}) as (lives, gate):
+        await lives.put("rates", *large(*range(40)))
+        slow = await lives.follow("rates", COSTLY, deltas=True)
+        await gate.is_busy.wait()
+        await lives.put("rates", *large(*range(1, 9, 2)))
+        gate.is_open.set()
+        await slow.has(20)
+        assert datas(slow.events) == [str(n) for n in [*range(9, 40, 2), *range(1, 9, 2)]]
+        await lives.put("rates", *large(3, 4))
+        await slow.has(21)
+        assert datas(slow.events)[20:] == ["3"]
+
+
+@simulated
+async def test_a_selector_is_put_to_events_once_however_many_have_it() -> None:
+    async with gated() as (lives, gate):
+        everybody = [await lives.follow("orders", COSTLY, session=f"s{n}") for n in range(20)]
+        await lives.put("orders", *large(*range(40)))
+        await gate.is_busy.wait()
+        gate.is_open.set()
+        for each in everybody:
+            await each.has(20)
+            assert each.ids == list(range(1, 40, 2))
+        slices = gate.calls
+        alone = await lives.follow("orders", COSTLY)
+        await alone.has(20)
+        assert gate.calls == 2 * slices
+
+
+@pytest.mark.slow
+@simulated
+async def test_many_cheap_selectors_do_not_add_up_to_a_long_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(choosers, "TURN_BYTES", 200_000)
+    asked = 0
+    mask_in = Selector.mask_in
+
+    def counted(selector: Selector, *given: Any) -> Any:
+        nonlocal asked
+        asked += not gate.is_open.is_set()
+        return mask_in(selector, *given)
+
+    monkeypatch.setattr(Selector, "mask_in", counted)
+    async with gated() as (lives, gate):
+        everybody = [await lives.follow("orders", f"n >= {-n}") for n in range(100)]
+        await lives.put("orders", *large(*range(20)))
+        await gate.is_busy.wait()
+        assert 0 < asked < 10, "each is below the bound, and all together are not"
+        gate.is_open.set()
+        for each in everybody:
+            await each.has(20)
+            assert each.ids == list(range(20))
+
+
+@pytest.mark.slow
+@simulated
+async def test_sessions_take_turns_however_many_subscriptions_one_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with gated() as (lives, gate):
+        await lives.put("orders", *large(*range(40)))
+        many = [
+            await lives.follow("orders", f"{COSTLY} AND n > {-n}", session="many")
+            for n in range(50)
+        ]
+        await gate.is_busy.wait()
+        one = await lives.follow("orders", COSTLY, session="one")
+        deliver, before = one.deliver, []
+
+        def noted(*given: Any) -> None:
+            before.append(sum(bool(each.events) for each in many))
+            deliver(*given)
+
+        monkeypatch.setattr(one, "deliver", noted)
+        gate.is_open.set()
+        await one.has(20)
+        assert before[0] < 10
+        for each in many:
+            await each.has(20)
+
+
+@contextmanager
+def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setattr(selection, "BUDGET_S", -1.0)
+        yield
+
+
+@simulated
+async def test_who_asks_too_much_is_told_so_and_whoever_takes_its_place_gets_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with gated() as (lives, gate):
+        await lives.durable("orders", "team", "exclusive")
+        await lives.put("orders", *large(*range(40)))
+        with endless(monkeypatch):
+            worker = await lives.attach("orders", "team", selector=COSTLY)
+            await pass_time(0.1)
+        assert isinstance(worker.outlet.reason, LimitReached)
+        assert "the selector took longer" in str(worker.outlet.reason)
+        assert gate.calls == 0
+        again = await lives.attach("orders", "team", selector=CHEAP)
+        gate.is_open.set()
+        await again.has(40)
+        assert again.outlet.ids == list(range(40))
+
+
+@simulated
+async def test_a_clock_that_is_set_forward_costs_nobody_his_budget() -> None:
+    clock = SettableClock()
+    async with gated(clock=clock) as (lives, gate):
+        await lives.put("orders", *large(*range(40)))
+        slow = await lives.follow("orders", COSTLY)
+        await gate.is_busy.wait()
+        clock.ahead_us = 3_600_000_000
+        gate.is_open.set()
+        await slow.has(20)
+
+        assert slow.ids == list(range(1, 40, 2))
+        assert slow.reason is None
+
+
+@simulated
+async def test_a_selector_has_one_budget_for_all_slices_of_what_it_is_granted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with gated() as (lives, gate):
+        await lives.put("orders", *large(*range(400)))
+        slow = await lives.follow("orders", COSTLY)
+        await gate.is_busy.wait()
+        gate.is_open.set()
+        beside = gate.calls
+
+        async def lasting(call: Callable[[], Any], /) -> Any:
+            await pass_time(selection.BUDGET_S / 3)
+            return call()
+
+        lives.realm.dispatch.choosing._offload = lasting
+        while slow.reason is None:
+            await pass_time(1.0)
+        assert beside == 1
+        assert isinstance(slow.reason, LimitReached)
+        assert slow.events == []
+
+
+@simulated
+async def test_a_failure_nobody_foresaw_costs_the_subscription(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with gated() as (lives, gate):
+        gate.is_open.set()
+        await lives.put("orders", *large(*range(40)))
+
+        def broken(*_: Any) -> Any:
+            raise ValueError("nobody foresaw it")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Selector, "mask_in", broken)
+            slow = await lives.follow("orders", COSTLY)
+            await pass_time(0.1)
+        assert isinstance(slow.reason, Internal)
+        other = await lives.follow("orders", COSTLY)
+        await other.has(20)
+
+
+@simulated
+async def test_a_subscription_that_ends_meanwhile_is_not_waited_for() -> None:
+    async with gated() as (lives, gate):
+        await lives.durable("orders", "team", "exclusive")
+        await lives.put("orders", *large(*range(40)))
+        slow = await lives.follow("orders", COSTLY)
+        worker = await lives.attach("orders", "team", selector=COSTLY)
+        await gate.is_busy.wait()
+        lives.realm.subscriptions.detach(slow.number)
+        await worker.leave()
+        again = await lives.attach("orders", "team")
+        await again.has(40)
+        gate.is_open.set()
+        await pass_time(0.1)
+        assert slow.events == []
+        assert worker.events == []
+        choosers_ = lives.realm.dispatch.choosers
+        assert not choosers_._waiting
+        assert not choosers_._found
+        assert choosers_._task is None
+
+
+@simulated
+async def test_a_channel_may_be_deleted_and_a_realm_closed_while_a_selector_is_asked() -> None:
+    lives = Lives()
+    async with lives.life("closed"):
+        gate = Gate(lives)
+        for name in ("orders", "other"):
+            await lives.create(name)
+            await lives.put(name, *large(*range(40)))
+        gone = await lives.follow("orders", COSTLY)
+        there = await lives.follow("other", COSTLY)
+        await gate.is_busy.wait()
+        await lives.realm.delete_channel("orders")
+        assert isinstance(gone.reason, PenstockError)
+        assert there.reason is None
+    async with lives.life():
+        assert len(await lives.stored("other")) == 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+@simulated
+async def test_nothing_is_missed_while_events_come(seed: int) -> None:
+    async with gated() as (lives, gate):
+        gate.is_open.set()
+        everybody = [
+            await lives.follow("orders", f"{COSTLY} AND n >= {-n}", credit=10 + n) for n in range(5)
+        ]
+        published = 0
+        for turn in range(20):
+            count = (turn * 7 + seed * 3) % 23 + 1
+            await lives.put("orders", *large(*range(published, published + count)))
+            published += count
+            for each in everybody:
+                lives.realm.subscriptions.credit(each.number, count)
+            if turn % 5 == seed:
+                await pass_time(0.01)
+        wanted = list(range(1, published, 2))
+        for each in everybody:
+            lives.realm.subscriptions.credit(each.number, published)
+            await each.has(len(wanted))
+            assert each.ids == wanted
+        assert gate.calls
+        assert (await lives.info("orders")).events == published

@@ -1,0 +1,110 @@
+"""A realm starts though pages have rotted, whatever is to be done with what was in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from packages.server.tests.runtime.living import body, events, publish
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.ports import inline
+from penstock_server.bootstrap import rules
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.storage.embedded import PageLimits, open_embedded
+from penstock_testing.disk import FaultyDisk
+from penstock_testing.loop import SimLoop, pass_time, simulated
+
+
+@asynccontextmanager
+async def living_on(disk: FaultyDisk) -> AsyncIterator[RunningRealm]:
+    """A realm on ``disk``, killed at the end."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    store = open_embedded(
+        "/realm",
+        disk=disk,
+        offload=inline,
+        clock=loop,
+        identity=lambda: 1,
+        holder="a test",
+        page_limits=PageLimits(page_bytes_min=4_096, page_bytes_max=4_096),
+    )
+    realm = await RunningRealm.open(
+        store.journal, store.blobs, store.pages, rules(), loop, inline, identity="i"
+    )
+    running = loop.create_task(realm.run())
+    try:
+        yield realm
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+        disk.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.spec("S1", "T7", "K1")
+@simulated
+async def test_what_has_rotted_is_set_aside_and_the_rest_moves_on_when_it_expires() -> None:
+    disk = FaultyDisk()
+    async with living_on(disk) as realm:
+        await realm.create_channel("dead", Definition(type="persistent"))
+        paged = Definition(type="paged", ttl=1_000, dead_event_store="dead", keys={"k": 1})
+        number = (await realm.create_channel("orders", paged)).channel
+        await publish(realm, number, body([b"rotten"], k=1))
+        await publish(realm, number, body([b"sound"], k=2))
+    page = disk.content("/realm/pages/2/0001.page")
+    disk.flip("/realm/pages/2/0001.page", page.index(b"rotten"))
+    await pass_time(2)
+
+    async with living_on(disk) as realm:
+        orders = await realm.describe_channel("orders")
+        moved = await events(realm, ChannelId(1))
+        assert (orders.events, orders.counters.quarantined, list(moved.values())) == (
+            0,
+            1,
+            [b"sound"],
+        )
+
+
+@pytest.mark.spec("S1", "K1")
+@simulated
+async def test_a_page_that_is_gone_does_not_keep_the_publish_keys_from_being_found() -> None:
+    disk = FaultyDisk()
+    async with living_on(disk) as realm:
+        paged = Definition(type="paged", keys={"k": 1})
+        number = (await realm.create_channel("orders", paged)).channel
+        await publish(realm, number, body([b"gone" * 1_000], k=1))
+        await publish(realm, number, body([b"old" * 1_000], k=2))
+    disk.unlink("/realm/pages/1/0001.page")
+
+    async with living_on(disk) as realm:
+        await publish(realm, number, body([b"new"], k=2))
+        assert list((await events(realm, number)).values()) == [b"new"]
+
+
+@pytest.mark.spec("C1g", "S1")
+@pytest.mark.parametrize(("text", "key"), [(b"long" * 500, 3), (b"short", 2)])
+@simulated
+async def test_a_slot_freed_before_a_restart_is_not_freed_again_under_its_next_body(
+    text: bytes, key: int
+) -> None:
+    disk = FaultyDisk()
+    async with living_on(disk) as realm:
+        paged = Definition(type="paged", keys={"k": 1})
+        number = (await realm.create_channel("orders", paged)).channel
+        await publish(realm, number, body([b"first" * 200], k=1))
+        await publish(realm, number, body([b"short"], k=2))
+        await realm.subscriptions.purge(number, 1, 2, selector="")
+    async with living_on(disk) as realm:
+        await publish(realm, number, body([text], k=key))  # where "short" was
+        await publish(realm, number, body([b"other" * 1_200], k=4))  # in the next page
+        await publish(realm, number, body([b"f"], k=1))
+    async with living_on(disk) as realm:
+        orders = await realm.describe_channel("orders")
+        assert orders.storage.quarantined == ()
+        kept = await events(realm, number)
+        assert list(kept.values()) == [text, b"other" * 1_200, b"f"]

@@ -1,0 +1,130 @@
+"""Work that makes much and lets go of little is not interrupted by looks for garbage."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from packages.server.tests.runtime.lives import Lives, named
+from packages.server.tests.runtime.living import EAGER
+from penstock_core.columns.events.event import Event
+from penstock_core.garbage import FreedMemory, uncollected
+from penstock_core.vocabulary.definitions import Storage
+from penstock_server.runtime.store.records import encode_block
+from penstock_server.runtime.store.state import RealmState
+from penstock_testing.loop import pass_time, simulated
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    was_on = gc.isenabled()
+    yield
+    (gc.enable if was_on else gc.disable)()
+
+
+def test_python_looks_for_garbage_again_afterwards() -> None:
+    gc.enable()
+
+    with uncollected():
+        assert not gc.isenabled()
+        with uncollected():
+            pass
+        assert not gc.isenabled()
+
+    assert gc.isenabled()
+
+
+def test_it_does_so_after_a_failure_too() -> None:
+    gc.enable()
+
+    with pytest.raises(RuntimeError), uncollected():
+        raise RuntimeError
+
+    assert gc.isenabled()
+
+
+def test_who_never_looks_is_left_alone() -> None:
+    gc.disable()
+
+    with uncollected():
+        pass
+
+    assert not gc.isenabled()
+
+
+@simulated
+async def test_a_recovery_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders")
+        await lives.put("orders", *named("a", "b"))
+    gc.enable()
+    looks: list[str] = []
+    apply_stored = RealmState.apply_stored
+
+    def noted(state: RealmState, *arguments: Any) -> None:
+        looks.append("on" if gc.isenabled() else "off")
+        apply_stored(state, *arguments)
+
+    monkeypatch.setattr(RealmState, "apply_stored", noted)
+    async with lives.life():
+        assert set(looks) == {"off"}
+        assert gc.isenabled()
+
+
+@simulated
+async def test_nor_is_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.enable()
+    looks: list[str] = []
+    snapshot = RealmState.snapshot
+
+    def taken(state: RealmState) -> Any:
+        looks.append("on" if gc.isenabled() else "off")
+        return snapshot(state)
+
+    def encoded(*arguments: Any, **named: Any) -> Any:
+        looks.append("on" if gc.isenabled() else "off")
+        return encode_block(*arguments, **named)
+
+    monkeypatch.setattr(RealmState, "snapshot", taken)
+    monkeypatch.setattr("penstock_server.runtime.upkeep.snapshot_image.encode_block", encoded)
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders")
+        await lives.put("orders", *named("a", "b"))
+        await lives.realm.snapshot()
+
+        assert looks == ["off", "off"]
+        assert gc.isenabled()
+
+
+@simulated
+async def test_memory_of_sealed_events_goes_back_once_little_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given_back: list[int] = []
+    monkeypatch.setattr("penstock_core.garbage.GIVEN_BACK_MIN", 100_000)
+    monkeypatch.setattr(FreedMemory, "give_back", lambda self: given_back.append(self.bytes))
+    lives = Lives(sealing=EAGER)
+    async with lives.life():
+        await lives.create("orders", storage=Storage(events_per_spindle=10))
+        for _ in range(20):
+            await lives.put("orders", *[Event(bytes(10_000))] * 10)
+            await pass_time(0.005)
+        assert not given_back, "somebody is at work"
+        await pass_time(1)
+
+        assert given_back
+        assert given_back[0] >= 2_000_000
+
+
+def test_memory_is_given_back_whatever_the_c_library() -> None:
+    freed = FreedMemory()
+    freed.bytes = 1 << 30
+    freed.give_back()
+
+    assert not freed.bytes
+    assert not freed.is_worth_it(0)

@@ -1,0 +1,343 @@
+"""What flowed in the last 24 hours, as a realm remembers it until it stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from packages.server.tests.runtime.lives import Lives, named
+from penstock_core.api.realm import HistoryInfo
+from penstock_core.vocabulary.errors import NameDoesNotExist
+from penstock_server.runtime.realm import Limits
+from penstock_server.runtime.upkeep import history
+from penstock_server.runtime.upkeep.history import STEP_US, STEPS, Track
+from penstock_testing.loop import SimLoop, pass_time, simulated
+
+STEP_S = STEP_US / 1_000_000
+ASKED = Limits(sweep_interval_s=1e6)
+"""A sample is taken only when somebody asks."""
+
+
+class SetForward:
+    """The loop's clock, after somebody has set it."""
+
+    def __init__(self) -> None:
+        self.ahead_us = 0
+
+    def now_us(self) -> int:
+        return _loop().now_us() + self.ahead_us
+
+    def steady_us(self) -> int:
+        return _loop().steady_us()
+
+
+def _loop() -> SimLoop:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    return loop
+
+
+@asynccontextmanager
+async def life(
+    clock: SetForward | None = None, limits: Limits | None = None
+) -> AsyncIterator[Lives]:
+    """A realm that has just seen a step begin."""
+    lives = Lives(limits=limits, clock=clock)
+    async with lives.life():
+        await next_step()
+        yield lives
+
+
+async def next_step(steps: int = 1) -> None:
+    """Wait until so many more steps are over."""
+    left_us = STEP_US - _loop().now_us() % STEP_US
+    await pass_time(left_us / 1_000_000 + (steps - 1) * STEP_S + 2)
+
+
+def told(lives: Lives, channel: str | None = None, durable: str | None = None) -> HistoryInfo:
+    lives.realm.history.take()
+    return lives.realm.history.told(channel, durable)
+
+
+@simulated
+async def test_rates_lag_and_latency_are_told_step_by_step() -> None:
+    async with life() as lives:
+        await lives.create("orders")
+        await lives.durable("orders", "billing")
+        await lives.durable("orders", "audit")
+        await lives.put("orders", *named(*"abcd"))
+        await pass_time(31)
+        worker = await lives.attach("orders", "billing")
+        await worker.has(4)
+        await worker.settle(0, 1, 2)
+        await next_step(2)
+
+        of_orders, of_billing = told(lives, "orders"), told(lives, "orders", "billing")
+
+        elapsed_s = pytest.approx(4 / STEP_S, rel=0.05)
+        assert of_orders.published[-2:] == [elapsed_s, 0]
+        assert of_billing.delivered[-2:] == [elapsed_s, 0]
+        assert of_billing.acknowledged[-2:] == [pytest.approx(3 / STEP_S, rel=0.05), 0]
+        assert of_billing.outstanding[-2:] == [1, 1], "what stands still is still owed"
+        assert of_orders.outstanding[-2:] == told(lives).outstanding[-2:] == [5, 5]
+        slow_ms, none = of_billing.delivery_ms[-2:]
+        assert slow_ms is not None, "it was delivered"
+        assert none is None
+        assert 30_000 < slow_ms <= 60_000, "of the class that 30 s are in"
+        assert of_orders.delivery_ms[-2] == told(lives).delivery_ms[-2] == slow_ms
+        assert told(lives).published == of_orders.published
+        assert of_billing.published == []
+        assert told(lives, "orders", "audit").outstanding[-2:] == [4, 4]
+
+
+@simulated
+async def test_what_there_was_at_the_start_is_lag_and_no_rate() -> None:
+    async with life() as lives:
+        await lives.create("orders")
+        await lives.durable("orders", "billing")
+        await lives.put("orders", *named(*"abc"))
+        store = lives
+    async with store.life():
+        begun_us = _loop().now_us()
+        await next_step(2)
+
+        found = told(store, "orders")
+
+        assert found.begun_us == begun_us, "it begins anew with the realm, and says so"
+        assert found.first_us == (begun_us // STEP_US + 1) * STEP_US
+        assert found.published == [0, 0]
+        assert found.outstanding == [3, 3]
+
+
+@simulated
+async def test_a_channel_on_which_nothing_is_done_is_not_looked_at() -> None:
+    async with life() as lives:
+        for name in ("orders", "idle"):
+            await lives.create(name)
+            await lives.durable(name, "billing")
+        await next_step(2)
+        idle = lives.number("idle")
+        looked: list[int] = []
+        look = lives.realm.history._note_store
+        lives.realm.history._note_store = (  # type: ignore[method-assign]
+            lambda number, *more, **named: looked.append(number) or look(number, *more, **named)  # type: ignore[func-returns-value]
+        )
+
+        for _ in range(3):
+            await lives.put("orders", *named("x"))
+            await next_step()
+
+        assert set(looked) == {lives.number("orders")}
+        assert told(lives, "idle").outstanding[-3:] == [0, 0, 0]
+        assert told(lives, "idle").published[-3:] == [0, 0, 0]
+        assert lives.realm.history._stores.keys() == {lives.number("orders")}
+        assert idle not in lives.realm.history._owed
+
+
+@simulated
+async def test_a_day_is_kept_and_what_was_before_is_gone() -> None:
+    async with life(limits=ASKED) as lives:
+        await lives.create("orders")
+        told(lives)
+        await lives.put("orders", *named("x"))
+        await next_step()
+        told(lives)
+        await next_step(STEPS - 1)
+        found = told(lives, "orders")
+        assert len(found.published) == STEPS
+        assert found.published[0] == pytest.approx(1 / STEP_S, abs=0.001)
+        assert set(found.published[1:]) == {0}
+
+        await next_step(2)
+
+        assert set(told(lives, "orders").published) == {0}
+        assert len(told(lives).published) == STEPS
+        assert lives.realm.history._stores == {}, "of what is idle for a day nothing is kept"
+
+
+@simulated
+async def test_nothing_is_known_of_the_time_over_which_a_clock_was_set() -> None:
+    clock = SetForward()
+    async with life(clock) as lives:
+        await lives.create("orders")
+        await next_step()
+
+        clock.ahead_us = 5 * STEP_US
+        await pass_time(2)
+        await lives.put("orders", *named(*"ab"))
+        await next_step()
+
+        published = told(lives, "orders").published
+        assert published[-7:-1] == [0, None, None, None, None, 0]
+        assert published[-1] == pytest.approx(2 / STEP_S, rel=0.05)
+        clock.ahead_us = 3 * STEPS * STEP_US
+        await next_step()
+        assert told(lives).published.count(None) == STEPS - 2
+
+
+@simulated
+async def test_a_realm_that_looks_rarely_tells_the_mean() -> None:
+    async with life(limits=ASKED) as lives:
+        await lives.create("orders")
+        told(lives)
+        await lives.put("orders", *named(*"abcde"))
+
+        await next_step(5)
+
+        last = told(lives, "orders").published[-5:]
+        assert last == [pytest.approx(1 / STEP_S, rel=0.05)] * 5
+
+
+@simulated
+async def test_what_is_deleted_takes_its_figures_along() -> None:
+    async with life() as lives:
+        await lives.create("orders")
+        await lives.durable("orders", "billing")
+        await lives.put("orders", *named("x"))
+        await next_step()
+        assert told(lives).outstanding[-1] == 1
+
+        await lives.realm.delete_channel("orders")
+        await next_step()
+
+        assert told(lives).outstanding[-1] == 0
+        with pytest.raises(NameDoesNotExist, match="orders"):
+            told(lives, "orders")
+        kept = lives.realm.history
+        assert (kept._stores, kept._counted, kept._owed) == ({}, {}, {})
+        assert len(kept._durables) == 0
+        await lives.create("orders")
+        assert set(told(lives, "orders").outstanding) == {0}
+        with pytest.raises(NameDoesNotExist, match="billing"):
+            told(lives, "orders", "billing")
+
+
+@simulated
+async def test_there_is_room_for_so_many_and_the_realm_counts_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(history, "TRACKS_MAX", 2)
+    async with life() as lives:
+        for name in ("a", "b", "c"):
+            await lives.create(name)
+            await lives.put(name, *named("x"))
+        await next_step()
+
+        assert told(lives, "a").is_kept
+        assert told(lives, "b").is_kept
+        assert not told(lives, "c").is_kept
+        assert told(lives).published[-1] == pytest.approx(3 / STEP_S, rel=0.05)
+
+
+@simulated
+async def test_a_queue_owes_what_nobody_has_taken() -> None:
+    async with life() as lives:
+        await lives.create("work", kind="queue")
+        await lives.put("work", *named(*"abc"))
+        worker = await lives.attach("work", auto_ack=True, window=2)
+        await worker.has(2)
+        await next_step()
+
+        assert told(lives, "work").acknowledged[-1] is not None
+        assert told(lives).outstanding[-1] == told(lives, "work").outstanding[-1]
+
+
+class Turns:
+    """Counts the turns that others have while something is done."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def take(self) -> None:
+        while True:
+            self.count += 1
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def many(channels: int = 30, durables: int = 4) -> AsyncIterator[Lives]:
+    """A realm in which a step is over that much was done in, and of which no sample is taken."""
+    async with life(limits=ASKED) as lives:
+        for number in range(channels):
+            await lives.create(f"c{number}")
+            for durable in range(durables):
+                await lives.durable(f"c{number}", f"d{durable}")
+            await lives.put(f"c{number}", *named("x"))
+        await next_step()
+        yield lives
+
+
+@simulated
+async def test_a_sample_of_many_leaves_turns_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "LOOKED_A_TURN", 10)
+    async with many() as lives:
+        turns = Turns()
+        other = asyncio.get_running_loop().create_task(turns.take())
+
+        await lives.realm.history.take_in_turns()
+        other.cancel()
+
+        assert turns.count >= 30 * (4 + 1) // 10, "durables count as well as channels"
+        assert told(lives).outstanding[-1] == 30 * 4
+        assert told(lives, "c29").outstanding[-1] == 4
+
+
+@simulated
+async def test_half_a_sample_is_not_told() -> None:
+    async with many() as lives:
+        kept = lives.realm.history
+        before = kept.told()
+        kept._begin()
+        assert kept._look(40)
+
+        during = [kept.told(), kept.told("c0"), kept.told("c0", "d0"), kept.told("c29")]
+        kept.take()
+        after = kept.told()
+
+        assert {len(each.outstanding) for each in during} == {len(before.outstanding)}
+        assert during[0] == before
+        assert len(after.outstanding) > len(before.outstanding)
+        assert after.outstanding[-1] == 30 * 4
+
+
+@simulated
+async def test_whoever_leaves_in_the_middle_leaves_a_sample_that_is_gone_on_with() -> None:
+    async with many() as lives:
+        kept = lives.realm.history
+        leaving = asyncio.get_running_loop().create_task(kept.take_in_turns())
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.sleep(0)
+        assert kept._going is not None
+
+        await asyncio.gather(kept.take_in_turns(), kept.take_in_turns())  # noqa: TID251  two askers
+
+        assert kept._going is None
+        assert kept.told().outstanding[-1] == 30 * 4
+
+
+@simulated
+async def test_a_channel_deleted_between_two_turns_takes_its_figures_along() -> None:
+    async with many() as lives:
+        kept = lives.realm.history
+        kept._begin()
+        kept._look(2)
+        await lives.realm.delete_channel("c0")
+        await lives.realm.delete_channel("c7")
+        await lives.durable("c3", "late")
+        kept.take()
+
+        assert kept.told().outstanding[-1] == 28 * 4 + 1
+        assert {*kept._stores} == {
+            lives.number(f"c{each}") for each in range(30) if each not in (0, 7)
+        }
+        await next_step()
+        kept.take()
+        assert kept.told("c3").outstanding[-1] == 4 + 1
+
+
+def test_a_track_is_as_large_as_the_guide_says() -> None:
+    assert Track(0)._rows.nbytes == 6 * 4 * STEPS < 17_500

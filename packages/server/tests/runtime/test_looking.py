@@ -1,0 +1,469 @@
+"""Publishes that selectors ask much about wait aside; nobody else does, and nothing is missed or
+comes in another order (SEM F5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from packages.server.tests.runtime.lives import Lives, Outlet, datas
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.protobuf import Messages
+from penstock_core.columns.selectors import Selector
+from penstock_core.columns.selectors.patterns import _Walk
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.vocabulary.definitions import Storage
+from penstock_core.vocabulary.errors import LimitReached, PenstockError
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_server.runtime.writer import asked, looking
+from penstock_testing.loop import pass_time, simulated
+from tests.protocols import shop
+
+pytestmark = pytest.mark.spec("F5")
+
+LETTERS = "abcdefgh"
+
+
+@pytest.fixture(autouse=True)
+def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "BESIDE_ABOVE", 100_000)
+    monkeypatch.setattr(looking, "SLICE_BYTES", 200_000)
+    monkeypatch.setattr(looking, "PART_BYTES", 20_000)
+
+
+class Elsewhere:
+    """Does what the loop is not to do, and knows what the loop did itself."""
+
+    def __init__(self, lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls = 0
+        self.on_loop = 0
+        """Texts that were put to a pattern with wildcards on the loop."""
+        self.paused: asyncio.Event | None = None
+        self._is_away = False
+        lives.realm.shard.looking._offload = self
+        lives.realm.dispatch.choosing._offload = self
+        fits = _Walk._fits
+
+        def counted(walk: _Walk, *given: Any) -> bool:
+            self.on_loop += not self._is_away
+            return fits(walk, *given)
+
+        monkeypatch.setattr(_Walk, "_fits", counted)
+
+    async def __call__(self, call: Callable[[], Any], /) -> Any:
+        self.calls += 1
+        if self.paused is not None:
+            await self.paused.wait()
+        self._is_away = True
+        try:
+            found = call()
+        finally:
+            self._is_away = False
+        return await asyncio.sleep(0, found)
+
+
+def large(count: int, seed: int = 1) -> list[Event]:
+    """Events with a long text each."""
+    random = Random(seed)
+    return [
+        Event(b"%d" % n, properties={"n": n, "s": "".join(random.choices(LETTERS, k=1_000))})
+        for n in range(count)
+    ]
+
+
+def costly(number: ChannelId) -> str:
+    """A selector that has to walk through every text."""
+    one, two = LETTERS[number % 8], LETTERS[number // 8 % 8]
+    return f"s LIKE '%{one}_{two}h_{one}%{two}%'"
+
+
+async def outstanding(lives: Lives, name: str, durable: str) -> list[int]:
+    outlet = Outlet()
+    await lives.realm.subscriptions.browse_durable(
+        ChannelId(lives.number(name)), durable, outlet, credit=1 << 30
+    )
+    await outlet.at_end.wait()
+    return outlet.ids
+
+
+async def expected(lives: Lives, name: str, selector: str) -> list[int]:
+    """What matches of what is stored, asked of each event by itself."""
+    return [event.event_id for event in (await lives.stored(name, selector)).copy()]  # type: ignore[misc]
+
+
+@pytest.mark.slow
+@simulated
+async def test_others_are_served_while_a_hundred_selectors_are_put_to_one_publish(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders")
+        await lives.create("other")
+        for n in range(100):
+            await lives.durable("orders", f"d{n}", selector=costly(ChannelId(n)))
+        elsewhere = Elsewhere(lives, monkeypatch)
+        done = lives.send("orders", *large(128))
+        served = 0
+        while not done.done():
+            await lives.put("other", Event(b"here"))  # an administrator is no worse off
+            served += 1
+        assert served > 50, "between slices"
+        assert lives.realm.shard.looking.slices > 50
+        assert elsewhere.calls == lives.realm.shard.looking.slices
+        assert elsewhere.on_loop == 0, "the turn that stored it found all there"
+        assert await done == (0, 128)
+        for n in range(0, 100, 7):
+            assert await outstanding(lives, "orders", f"d{n}") == await expected(
+                lives, "orders", costly(ChannelId(n))
+            )
+    async with lives.life():
+        for n in range(0, 100, 7):
+            assert await outstanding(lives, "orders", f"d{n}") == await expected(
+                lives, "orders", costly(ChannelId(n))
+            )
+
+
+@pytest.mark.slow
+@simulated
+async def test_what_is_published_behind_comes_behind_and_elsewhere_nobody_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders")
+        await lives.create("other")
+        await lives.durable("orders", "team", selector=costly(ChannelId(3)))
+        elsewhere = Elsewhere(lives, monkeypatch)
+        elsewhere.paused = asyncio.Event()
+        slow = lives.send("orders", *large(200), producer="p", sequence=1)
+        behind = [lives.send("orders", Event(b"%d" % n)) for n in range(5)]
+        again = lives.send("orders", *large(200), producer="p", sequence=1)
+        aside = lives.send("other", Event(b"other"))
+        assert await aside == (0, 1)
+        await pass_time(1.0)
+        assert not any(each.done() for each in (slow, *behind, again))
+        elsewhere.paused.set()
+        assert await slow == (0, 200)
+        assert [await each for each in behind] == [(200 + n, 201 + n) for n in range(5)]
+        assert await again == (0, 200), "a retry is known, as ever"
+        assert len(await lives.stored("orders")) == 205
+
+
+@simulated
+async def test_a_durable_made_meanwhile_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders")
+        await lives.durable("orders", "first", selector=costly(ChannelId(1)))
+        elsewhere = Elsewhere(lives, monkeypatch)
+        elsewhere.paused = asyncio.Event()
+        done = lives.send("orders", *large(200))
+        await pass_time(0.1)
+        await lives.durable("orders", "second", selector=costly(ChannelId(2)))
+        elsewhere.paused.set()
+        await done
+        assert elsewhere.on_loop == 0, "what it asks was asked in time, too"
+        for durable, n in (("first", 1), ("second", 2)):
+            found = await outstanding(lives, "orders", durable)
+            assert found == await expected(lives, "orders", costly(ChannelId(n)))
+            assert 0 < len(found) < 200
+
+
+@pytest.mark.slow
+@simulated
+async def test_selectors_where_joins_lead_are_asked_aside_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lives = Lives()
+    async with lives.life():
+        for name in ("orders", "some", "fewer"):
+            await lives.create(name)
+        await lives.realm.joins.create("orders", "some", costly(ChannelId(1)), archive=False)
+        await lives.realm.joins.create("some", "fewer", "n >= 10", archive=False)
+        await lives.durable("fewer", "team", selector=costly(ChannelId(2)))
+        elsewhere = Elsewhere(lives, monkeypatch)
+        await lives.put("orders", *large(300))
+        assert elsewhere.on_loop == 0
+        copied = datas(await lives.stored("some"))
+        assert copied == datas(await lives.stored("orders", costly(ChannelId(1))))
+        wanted = datas(
+            await lives.stored(
+                "orders", f"{costly(ChannelId(1))} AND {costly(ChannelId(2))} AND n >= 10"
+            )
+        )
+        found = await outstanding(lives, "fewer", "team")
+        events = {event.event_id: event for event in await lives.stored("fewer")}
+        assert datas([events[i] for i in found]) == wanted
+        assert 0 < len(wanted) < len(copied)
+
+
+@pytest.mark.slow
+@pytest.mark.spec("P1")
+@simulated
+async def test_a_name_is_a_messages_field_where_the_channel_says_so_and_a_property_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    random, messages = Random(1), Messages("orders", shop())
+    told = [
+        messages.event("shop.Order", {"note": "".join(random.choices(LETTERS, k=500))})
+        for _ in range(200)
+    ]
+    for event in told:
+        event.properties["note"] = "".join(random.choices(LETTERS, k=500))
+    text = costly(ChannelId(1)).replace("s LIKE", "note LIKE")
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders", descriptors=shop())
+        await lives.create("copies")
+        await lives.realm.joins.create("orders", "copies", "", archive=False)
+        for name in ("orders", "copies"):
+            await lives.durable(name, "team", selector=text)
+        elsewhere = Elsewhere(lives, monkeypatch)
+        await lives.put("orders", *told)
+        assert elsewhere.on_loop == 0
+        by_field, by_property = [await outstanding(lives, n, "team") for n in ("orders", "copies")]
+        assert by_field == await expected(lives, "orders", text)
+        assert by_property == await expected(lives, "copies", text)
+        assert by_field != by_property
+
+
+@simulated
+async def test_ids_times_and_what_the_realm_adds_are_asked_in_the_turn_that_knows_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders", storage=Storage(priority=7, stamp_dictionary=True))
+        await lives.put("orders", *[Event(b"before") for _ in range(10)])
+        texts = [
+            f"event_id >= 30 AND {costly(ChannelId(1))}",
+            f"JMSPriority = 7 AND NOT ({costly(ChannelId(1))})",
+            f"published <= NOW() AND {costly(ChannelId(2))}",
+            f"tag IS NULL AND ({costly(ChannelId(1))} OR event_id < 20)",
+        ]
+        for n, text in enumerate(texts):
+            await lives.durable("orders", f"d{n}", selector=f"{text} AND n >= 0")
+        elsewhere = Elsewhere(lives, monkeypatch)
+        await lives.put("orders", *large(200))
+        assert elsewhere.on_loop == 0
+        for n, text in enumerate(texts):
+            found = await outstanding(lives, "orders", f"d{n}")
+            assert found == await expected(lives, "orders", f"{text} AND n >= 0"), text
+            assert found
+
+
+@simulated
+async def test_readers_transactions_and_units_of_work_wait_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("work", kind="queue")
+        await lives.create("orders")
+        reader = await lives.attach("work", window=1_000, selector=costly(ChannelId(5)))
+        elsewhere = Elsewhere(lives, monkeypatch)
+        await lives.transact("t1", {"work": large(150), "orders": large(3)})
+        assert elsewhere.calls
+        assert elsewhere.on_loop == 0
+        wanted = await expected(lives, "work", costly(ChannelId(5)))
+        assert [event.event_id for event in await reader.has(len(wanted))] == wanted
+        assert len(await lives.stored("orders")) == 3
+
+
+@simulated
+async def test_what_comes_behind_a_transaction_is_behind_it_on_each_of_its_channels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("asked")
+        await lives.create("quiet")
+        await lives.durable("asked", "team", selector=costly(ChannelId(5)))
+        elsewhere = Elsewhere(lives, monkeypatch)
+        elsewhere.paused = asyncio.Event()
+        numbers = [lives.number(name) for name in ("asked", "quiet")]
+        await lives.realm.transactions.begin("t1", numbers)
+        whole = asyncio.get_running_loop().create_task(
+            lives.commit("t1", {"asked": large(150), "quiet": [Event(b"first")]})
+        )
+        await asyncio.sleep(0)  # it has asked
+        behind = lives.send("quiet", Event(b"second"))
+        await pass_time(0.1)
+        assert not whole.done()
+        assert not behind.done()
+        elsewhere.paused.set()
+        await whole
+        assert await behind == (1, 2)
+        assert datas(await lives.stored("quiet")) == ["first", "second"]
+
+
+@simulated
+async def test_a_realm_that_closes_serves_who_waits_and_one_that_ends_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lives = Lives()
+    async with lives.life("closed"):
+        await lives.create("orders")
+        await lives.durable("orders", "team", selector=costly(ChannelId(3)))
+        Elsewhere(lives, monkeypatch)
+        done = lives.send("orders", *large(200))
+    assert await done == (0, 200)
+    async with lives.life("killed"):
+        elsewhere = Elsewhere(lives, monkeypatch)
+        elsewhere.paused = asyncio.Event()
+        done = lives.send("orders", *large(200))
+        await pass_time(0.1)
+    with pytest.raises(PenstockError, match="closed"):
+        await done
+
+
+@simulated
+async def test_a_look_that_fails_costs_no_more_than_its_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders")
+        await lives.durable("orders", "team", selector=costly(ChannelId(3)))
+        elsewhere = Elsewhere(lives, monkeypatch)
+        whole = Selector.mask_in
+
+        def broken(*_: Any) -> Any:
+            raise ValueError("nobody foresaw it")
+
+        monkeypatch.setattr(Selector, "mask_in", broken)
+        with pytest.raises(ValueError, match="foresaw"):
+            await lives.put("orders", *large(200))
+        monkeypatch.setattr(Selector, "mask_in", whole)
+        assert await lives.put("orders", *large(200)) == (0, 200)
+        assert elsewhere.calls
+
+
+@simulated
+async def test_what_selectors_may_ask_of_a_channel_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asked, "SELECTORS_WORK_MAX", 20)
+    monkeypatch.setattr(asked, "MERGED_SELECTORS_WORK_MAX", 4)
+    long = " OR ".join(f"n = {n}" for n in range(15))
+
+    lives = Lives()
+    async with lives.life():
+        for name in ("orders", "copies"):
+            await lives.create(name)
+        await lives.create("work", kind="queue")
+        await lives.create("rates", engine="merge", keys={"n": 1})
+        await lives.durable("orders", "one", selector=long)
+        await lives.durable("orders", "another", selector=long)  # asked once for both
+        with pytest.raises(LimitReached, match="those of orders would make 25 comparisons"):
+            await lives.durable("orders", "two", selector="n < 1 AND s LIKE '%a_b%c%d%e%f%g%'")
+        with pytest.raises(LimitReached, match="20 may be"):
+            await lives.realm.joins.create("orders", "copies", f"{long} OR n < 0", archive=False)
+        await lives.durable("orders", "cheap", selector="n = 1")
+        assert [
+            d.name
+            for d in await lives.realm.subscriptions.durables(ChannelId(lives.number("orders")))
+        ]
+        assert not await lives.realm.joins.list()
+        await lives.attach("work", window=10, selector=long)
+        with pytest.raises(LimitReached):
+            await lives.attach("work", window=10, selector=f"{long} OR n < 0")
+        with pytest.raises(LimitReached, match="4 may be"):
+            await lives.durable("rates", "one", selector=long)
+
+
+@simulated
+async def test_comparisons_that_only_the_turn_can_make_are_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asked, "STAMPED_PREDICATES_MAX", 3)
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders")
+        await lives.durable("orders", "one", selector="event_id > 5 OR JMSPriority > 4 OR n > 1")
+        await lives.durable("orders", "two", selector="JMSPriority > 4 AND published < NOW()")
+        with pytest.raises(LimitReached, match="make 4 different comparisons of ids, times"):
+            await lives.durable("orders", "three", selector="event_id > 6")
+        await lives.durable("orders", "three", selector="n = 6 AND event_id > 5")
+
+
+@simulated
+async def test_what_a_publisher_names_like_the_realm_is_asked_aside_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders")
+        for n, name in enumerate(("a$s", "JMSMessageID")):
+            text = costly(ChannelId(1)).replace("s LIKE", f"{name} LIKE")
+            await lives.durable("orders", f"d{n}", selector=text)
+        elsewhere = Elsewhere(lives, monkeypatch)
+        texts = [event.properties["s"] for event in large(200)]
+        await lives.put(
+            "orders",
+            *[Event(b"", properties={"a$s": s}, headers={"message_id": s}) for s in texts],
+        )
+        assert elsewhere.calls
+        assert elsewhere.on_loop == 0
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, pytest.param(4, marks=pytest.mark.slow), 5])
+@simulated
+async def test_whatever_waits_every_durable_gets_what_matches_in_order(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lives, random = Lives(seed), Random(seed)
+    async with lives.life():
+        await lives.create("orders")
+        await lives.create("copies")
+        await lives.realm.joins.create("orders", "copies", "n > 3", archive=False)
+        Elsewhere(lives, monkeypatch)
+        sent: list[tuple[str, asyncio.Future[Span], int]] = []
+        selectors: dict[tuple[str, str], str] = {}
+        for n in range(30):
+            name = random.choice(["orders", "copies"])
+            match random.randrange(3):
+                case 0:
+                    selectors[name, f"d{n}"] = costly(ChannelId(random.randrange(64)))
+                    await lives.durable(name, f"d{n}", selector=selectors[name, f"d{n}"])
+                case 1:
+                    count = random.choice([1, 5, 60, 150])
+                    sent.append((name, lives.send(name, *large(count, n)), count))
+                case _:
+                    await pass_time(random.choice([0.0, 0.001, 0.1]))
+        ends = {"orders": 0, "copies": 0}
+        for name, done, count in sent:
+            first, end = await done
+            assert end - first == count
+            assert first >= ends[name], "in the order they were sent"
+            ends[name] = end
+        for (name, durable), text in selectors.items():
+            found = await outstanding(lives, name, durable)
+            assert found == await expected(lives, name, text), (name, durable)
+        await lives.conserved()
+
+
+@simulated
+async def test_a_browse_of_what_waits_begins_at_what_is_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lives = Lives()
+    async with lives.life():
+        number = await lives.create("orders", engine="jms", type="mixed")
+        waiting = Outlet("w", costly(ChannelId(3)))
+        await lives.realm.subscriptions.subscribe(
+            ChannelId(number), FromEarliest(), waiting, credit=1 << 20
+        )
+        elsewhere = Elsewhere(lives, monkeypatch)
+        done = lives.send("orders", *large(200))
+        await done
+        assert elsewhere.on_loop == 0, "what nobody waits for was told aside"
+        matching = IdSet.of(waiting.ids)
+        assert 0 < len(await waiting.has(1)) < 200
+        assert len(matching) <= len(waiting.ids)

@@ -1,0 +1,184 @@
+"""What is read while a consumer is at work, and that it makes no difference but in time."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from packages.server.tests.runtime.living import EAGER, Reader, body, living, publish, sealed
+from penstock_core.columns.events.batch import ids_of
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_server.runtime.delivery import prefetch
+from penstock_server.runtime.delivery.prefetch import ReadAhead
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
+from penstock_server.runtime.upkeep.sealer import SealingLimits
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import pass_time, simulated
+
+STORED = Definition(type="persistent", retain_consumed=True)
+WINDOW = 10
+LATE = SealingLimits()
+
+
+class Client(Reader):
+    """Has its window, and asks for bytes as a connection does."""
+
+    def deliver(self, rows: OutgoingBatch, redeliveries: Any) -> None:
+        assert rows.body
+        super().deliver(rows, redeliveries)
+
+    @property
+    def got(self) -> list[list[int]]:
+        return [ids_of(batch).tolist() for batch in self.batches]
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> list[Span]:
+    """What was delivered as it was read ahead."""
+    found: list[Span] = []
+    take = ReadAhead.take
+
+    def noted(self: ReadAhead, number: ChannelId, spans: Any) -> Any:
+        rows = take(self, number, spans)
+        if rows is not None:
+            found.extend(spans)
+        return rows
+
+    monkeypatch.setattr(ReadAhead, "take", noted)
+    return found
+
+
+async def windows(realm: RunningRealm, client: Client, count: int, name: str = "d") -> Any:
+    """Attach, and acknowledge ``count`` windows one after the other."""
+    seat = await realm.subscriptions.attach(ChannelId(1), name, client, window=WINDOW, pull=False)
+    await pass_time(0.01)
+    for _ in range(count):
+        await acknowledged(realm, seat.number, client.batches[-1])
+    return seat.number
+
+
+async def acknowledged(realm: RunningRealm, seat: int, batch: Any, *, back: bool = False) -> None:
+    ids = ids_of(batch).tolist()
+    realm.subscriptions.settle(
+        seat, (Span(ids[0], ids[-1] + 1),), lambda _, error: None, roll_back=back, previous=False
+    )
+    await pass_time(0.01)
+
+
+async def backlog(realm: RunningRealm, definition: Definition = STORED, events: int = 60) -> None:
+    await realm.create_channel("orders", definition)
+    subscriptions = realm.subscriptions
+    await subscriptions.create_durable(
+        ChannelId(1), "d", "shared", start=FromEarliest(), selector="", persistent=None
+    )
+    for first in range(0, events, 15):
+        await publish(realm, ChannelId(1), body([b"%d" % n for n in range(first, first + 15)], n=1))
+
+
+def ten(first: int) -> list[int]:
+    return list(range(first, first + WINDOW))
+
+
+@pytest.mark.parametrize("in_files", [False, True])
+@pytest.mark.spec("D5")
+@simulated
+async def test_the_third_window_was_read_while_the_second_was_worked_on(
+    used: list[Span], in_files: bool
+) -> None:
+    async with living(MemoryJournal(), MemoryBlobs(), sealing=EAGER if in_files else LATE) as realm:
+        await backlog(realm)
+        if in_files:
+            await sealed(realm, "orders")
+        client = Client()
+        await windows(realm, client, 5)
+        assert client.got == [ten(first) for first in range(0, 60, WINDOW)]
+        datas = [data for batch in client.batches for data in batch.column("data").to_pylist()]
+        assert datas == [b"%d" % n for n in range(60)]
+    # Of files only what is in open ones: here each publish has one.
+    assert [span.first for span in used] == ([20, 50] if in_files else [20, 30, 40, 50])
+
+
+@pytest.mark.spec("D5")
+@simulated
+async def test_what_was_rolled_back_comes_first_whatever_was_ready(used: list[Span]) -> None:
+    async with living(MemoryJournal(), MemoryBlobs(), sealing=LATE) as realm:
+        await backlog(realm)
+        client = Client()
+        seat = await windows(realm, client, 2)
+        await acknowledged(realm, seat, client.batches[-1], back=True)
+        assert client.got[-2:] == [ten(20), ten(20)]
+        assert used == [Span(20, 30)]
+
+
+@pytest.mark.spec("T9")
+@simulated
+async def test_what_is_purged_meanwhile_is_not_delivered() -> None:
+    async with living(MemoryJournal(), MemoryBlobs(), sealing=LATE) as realm:
+        await backlog(realm)
+        client = Client()
+        seat = await windows(realm, client, 2)
+        await realm.subscriptions.purge(ChannelId(1), 35, 39, selector="")
+        await acknowledged(realm, seat, client.batches[-1])
+        assert [*chain.from_iterable(client.got[3:])] == [*range(30, 35), *range(40, 45)]
+
+
+@simulated
+async def test_a_deleted_channel_leaves_nothing_ready() -> None:
+    async with living(MemoryJournal(), MemoryBlobs(), sealing=LATE) as realm:
+        await backlog(realm)
+        await windows(realm, Client(), 2)
+        ahead = realm.dispatch.ahead
+        assert (len(ahead), ahead.guessed) == (1, {})
+        await realm.delete_channel("orders")
+        assert len(ahead) == 0
+
+
+@simulated
+async def test_the_last_few_of_a_backlog_are_not_guessed(used: list[Span]) -> None:
+    async with living(MemoryJournal(), MemoryBlobs(), sealing=LATE) as realm:
+        await backlog(realm, events=45)
+        client = Client()
+        await windows(realm, client, 4)
+        assert client.got[-1] == list(range(40, 45))
+        assert used == [Span(20, 30), Span(30, 40)]
+
+
+@pytest.mark.parametrize("kind", ["paged", "off_heap"])
+@simulated
+async def test_pages_are_not_read_ahead(used: list[Span], kind: str) -> None:
+    async with living(MemoryJournal(), MemoryBlobs(), sealing=LATE) as realm:
+        await backlog(realm, replace(STORED, type=kind))
+        client = Client()
+        await windows(realm, client, 4)
+        assert client.got == [ten(first) for first in range(0, 50, WINDOW)]
+    assert used == []
+
+
+def test_there_are_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead = ReadAhead()
+    monkeypatch.setattr(prefetch, "CHANNELS_MAX", 2)
+    monkeypatch.setattr(prefetch, "BYTES_MAX", 1_000)
+    small, large = made(10), made(1_001)
+    for first in (0, 10):
+        for number in (1, 2, 3):
+            ahead.delivered(number, (Span(first, first + 10),), [small])
+    assert len(ahead) == 2
+    ahead.delivered(3, (Span(20, 30),), [large])
+    assert len(ahead) == 1
+    ahead.delivered(
+        2, (Span(20, 30),), [OutgoingBatch((Span(20, 30),))]
+    )  # a selector chose some of them
+    assert len(ahead) == 0
+
+
+def made(size: int) -> OutgoingBatch:
+    rows = OutgoingBatch((Span(0, 10),))
+    rows._body = memoryview(bytes(size))
+    return rows

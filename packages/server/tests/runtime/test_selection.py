@@ -1,0 +1,291 @@
+"""Selectors that take long: beside the loop, within a budget, for those who are there (SEM F5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from packages.server.tests.runtime.lives import Lives
+from penstock_core.columns.events.event import Event
+from penstock_core.vocabulary.errors import ConnectionLost, InvalidSelector, LimitReached
+from penstock_server.runtime.access.askers import Asker, asker
+from penstock_server.runtime.delivery import selection
+from penstock_server.runtime.delivery.selection import Choosing
+from penstock_server.runtime.writer import selector_scan
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_testing.loop import pass_time, simulated
+
+pytestmark = pytest.mark.spec("F5")
+
+LONG = [Event(properties={"s": "ab" * 2_000}) for _ in range(40)]
+
+
+class Elsewhere:
+    """Counts what was not done on the loop."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def __call__(self, call: Callable[[], Any], /) -> Any:
+        self.calls += 1
+        return await asyncio.sleep(0, call())
+
+
+@simulated
+async def test_much_is_looked_at_beside_the_loop_and_little_on_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lives, elsewhere = Lives(1), Elsewhere()
+    async with lives.life():
+        lives.realm.dispatch.choosing._offload = elsewhere
+        await lives.create("orders")
+        await lives.put("orders", *LONG)
+        few = await lives.follow("orders", "s LIKE '%a%b%'")
+        await few.has(40)
+        assert not elsewhere.calls
+        monkeypatch.setattr(selection, "BESIDE_ABOVE", 100_000)
+        many = await lives.follow("orders", "s LIKE '%b%a%'")
+        await many.has(40)
+        assert elsewhere.calls
+
+
+@simulated
+async def test_a_selector_that_takes_too_long_ends_its_subscription_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(selection, "BESIDE_ABOVE", 100_000)
+    lives = Lives(1)
+    async with lives.life():
+        await lives.create("orders")
+        await lives.put("orders", *LONG)
+        monkeypatch.setattr(selection, "BUDGET_S", -1.0)
+        slow = await lives.follow("orders", "s LIKE '%a%b%'")
+        while slow.reason is None:
+            await pass_time(0.005)
+        assert isinstance(slow.reason, LimitReached)
+        assert "selector took longer" in str(slow.reason)
+        monkeypatch.setattr(selection, "BUDGET_S", 5.0)
+        other = await lives.follow("orders", "s LIKE '%b%a%'")
+        await other.has(40)
+
+
+@simulated
+async def test_a_look_at_what_is_stored_ends_with_its_time_and_with_who_has_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(selector_scan, "SCAN_EVENTS", 8)
+    lives = Lives(1)
+    async with lives.life():
+        await lives.create("orders")
+        await lives.put("orders", *LONG)
+        monkeypatch.setattr(selection, "BUDGET_S", -1.0)
+        with pytest.raises(LimitReached, match="some of the events from id 0 on"):
+            await lives.purge("orders", "s LIKE '%a%b%'")
+        monkeypatch.setattr(selection, "BUDGET_S", 5.0)
+        before = lives.realm.shard.groups
+        gone = Asker()
+        gone.go()
+        given = asker.set(gone)
+        with pytest.raises(ConnectionLost, match="hung up"):
+            await lives.purge("orders", "s LIKE '%a%b%'")
+        asker.reset(given)
+        assert lives.realm.shard.groups - before < 3, "it stopped after one look"
+        assert (await lives.info("orders")).events == 40
+
+
+@simulated
+async def test_nothing_is_chosen_for_a_subscription_that_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(selection, "BESIDE_ABOVE", 100_000)
+    lives = Lives(1)
+    async with lives.life():
+        await lives.create("orders")
+        await lives.put("orders", *LONG)
+
+        async def meanwhile(call: Callable[[], Any], /) -> Any:
+            for number in list(lives.realm.dispatch._outlets):
+                lives.realm.dispatch.close(number)
+            return call()
+
+        lives.realm.dispatch.choosing._offload = meanwhile
+        outlet = await lives.follow("orders", "s LIKE '%a%b%'")
+        await pass_time(0.1)
+        assert outlet.events == []
+        assert outlet.reason is None, "nobody is there to be told"
+
+
+@simulated
+async def test_what_is_purged_made_a_durable_of_or_redriven_is_chosen_beside_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(selection, "BESIDE_ABOVE", 100_000)
+    monkeypatch.setattr(selector_scan, "BESIDE_ABOVE", 100_000)
+
+    lives, elsewhere = Lives(1), Elsewhere()
+    async with lives.life():
+        lives.realm.dispatch.choosing._offload = elsewhere
+        for name in ("dead", "orders"):
+            await lives.create(name)
+        await lives.put("dead", *LONG)
+        await lives.create("work", kind="queue")
+        await lives.put("work", *LONG)
+        await lives.durable("dead", "team", selector="s LIKE '%a%b%'")
+        assert (calls := elsewhere.calls) == 1
+        await lives.attach("work", window=100, selector="s LIKE '%b%a%'")
+        assert elsewhere.calls > calls
+        calls = elsewhere.calls
+        moved = await lives.realm.redrive(
+            "dead", "orders", "s LIKE '%a%b%' AND event_id >= 30", dry_run=False
+        )
+        assert (moved.moved, moved.left) == (10, 30)
+        assert elsewhere.calls > calls
+        calls = elsewhere.calls
+        assert await lives.purge("dead", "s LIKE '%a%b%' AND event_id >= 20") == 10
+        assert elsewhere.calls > calls
+        assert [e.event_id for e in await lives.stored("dead")] == list(range(20))
+
+
+@simulated
+async def test_a_redrive_ends_with_the_time_of_its_selector_and_keeps_what_it_has_not_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lives = Lives(1)
+    async with lives.life():
+        for name in ("dead", "orders"):
+            await lives.create(name)
+        await lives.put("dead", *LONG)
+        monkeypatch.setattr(selection, "BUDGET_S", -1.0)
+        with pytest.raises(LimitReached, match="selector took longer"):
+            await lives.realm.redrive("dead", "orders", "s LIKE '%a%b%'", dry_run=False)
+        assert len(await lives.stored("dead")) == 40
+        assert await lives.stored("orders") == []
+
+
+@simulated
+async def test_a_subscriber_of_a_merge_channel_has_a_budget_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(selection, "BESIDE_ABOVE", 100_000)
+    states = [Event(properties={"k": n, "s": "ab" * 2_000}) for n in range(40)]
+
+    lives, elsewhere = Lives(1), Elsewhere()
+    async with lives.life():
+        lives.realm.dispatch.choosing._offload = elsewhere
+        await lives.create("rates", engine="merge", keys={"k": 1})
+        some = await lives.follow("rates", "s LIKE '%a%b%' AND k < 30", deltas=True)
+        await lives.put("rates", *states)
+        await some.has(30)
+        assert [event.properties["k"] for event in some.events] == list(range(30))
+        assert elsewhere.calls
+        monkeypatch.setattr(selection, "BUDGET_S", -1.0)
+        slow = await lives.follow("rates", "s LIKE '%b%a%'", deltas=True)
+        while slow.reason is None:
+            await pass_time(0.005)
+        assert isinstance(slow.reason, LimitReached)
+        monkeypatch.setattr(selection, "BUDGET_S", 5.0)
+        other = await lives.follow("rates", "s LIKE '%b%a%'", deltas=True)
+        await other.has(40)
+        assert some.reason is None
+
+
+@pytest.mark.slow
+@simulated
+async def test_a_purge_goes_on_to_what_came_meanwhile_before_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(selection, "BESIDE_ABOVE", 100_000)
+    monkeypatch.setattr(selector_scan, "BESIDE_ABOVE", 100_000)
+
+    lives = Lives(1)
+    async with lives.life():
+        await lives.create("orders")
+        await lives.put("orders", *LONG)
+        rounds = 0
+
+        async def meanwhile(call: Callable[[], Any], /) -> Any:
+            nonlocal rounds
+            rounds += 1
+            if rounds < endless:
+                await lives.put("orders", *LONG)
+            return call()
+
+        lives.realm.dispatch.choosing._offload = meanwhile
+        endless = 4
+        assert await lives.purge("orders", "s LIKE '%a%b%'") == 160
+        assert rounds > 3
+        assert await lives.stored("orders") == []
+        rounds, endless = 0, 1_000
+        await lives.put("orders", *LONG)
+        with pytest.raises(LimitReached, match="events come faster"):
+            await lives.purge("orders", "s LIKE '%a%b%'")
+        assert len(await lives.stored("orders")) > 40, "nothing was done"
+
+
+class Held:
+    """A thread whose work ends when it is told."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.go_on = asyncio.Event()
+
+    async def __call__(self, call: Callable[[], Any], /) -> Any:
+        self.begun += 1
+        await self.go_on.wait()
+        return call()
+
+
+@simulated
+async def test_long_selectors_are_parsed_one_at_a_time_also_for_those_who_hang_up() -> None:
+    held = Held()
+    choosing = selection.Choosing(held, SystemClock())
+    text = " OR ".join(f"n = {number}" for number in range(300))
+
+    async with asyncio.TaskGroup() as group:
+        gone = group.create_task(choosing.parse(text))
+        await pass_time(1)
+        gone.cancel()
+        waits = group.create_task(choosing.parse(text))
+        wrong = group.create_task(refusal(choosing.parse(f"{text} OR")))
+        short = await choosing.parse("n = 1")
+        await pass_time(1)
+        assert (held.begun, gone.done(), waits.done()) == (1, False, False)
+
+        held.go_on.set()
+
+    assert short.text == "n = 1"
+    assert gone.cancelled()
+    assert waits.result().text == text
+    assert isinstance(wrong.result(), InvalidSelector)
+    assert held.begun == 3
+
+
+async def refusal(asked: Coroutine[Any, Any, object]) -> BaseException | None:
+    try:
+        await asked
+    except InvalidSelector as error:
+        return error
+    return None
+
+
+@simulated
+async def test_selectors_in_use_are_shared_and_bounded_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    choosing = Choosing(Elsewhere(), SystemClock())
+    monkeypatch.setattr(selection, "IN_USE_CHARACTERS_MAX", 30)
+    first = await choosing.parse("price > 10")
+    assert await choosing.parse("price > 10") is first
+    second = await choosing.parse("price > 20")
+    third = await choosing.parse("price > 30")
+
+    with pytest.raises(LimitReached, match="have 30 characters together, and 30 are the most"):
+        await choosing.parse("price > 40")
+
+    assert await choosing.parse("price > 20") is second
+    del second
+    assert (await choosing.parse("price > 50")).text == "price > 50"
+    assert third.text == "price > 30"

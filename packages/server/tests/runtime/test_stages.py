@@ -1,0 +1,63 @@
+"""What is staged, and how much of the room one user may take."""
+
+from __future__ import annotations
+
+import pytest
+
+from packages.server.tests.runtime.living import body
+from penstock_core.access.name_owners import owned
+from penstock_core.vocabulary.errors import MemoryLimit, NoSuchStage
+from penstock_server.runtime.store.bodies import Body
+from penstock_server.runtime.writer.stages import Stages
+
+
+class Clock:
+    def now_us(self) -> int:
+        return 0
+
+    def steady_us(self) -> int:
+        return self.now_us()
+
+
+def stages(of: int) -> Stages:
+    """With room for so many of the bodies that :func:`one` makes."""
+    return Stages(Clock(), of * one().weight)
+
+
+def one() -> Body:
+    return body([b"x" * 100])
+
+
+def test_one_user_has_half_of_the_room_and_gets_it_back() -> None:
+    kept = stages(of=4)
+    kept.put(owned("a", "alice"), 1, [one()])
+    kept.put(owned("b", "alice"), 1, [one()])
+    with pytest.raises(MemoryLimit, match="one user may have"):
+        kept.put(owned("c", "alice"), 1, [one()])
+    kept.put(owned("a", "bob"), 1, [one()])
+
+    kept.drop([owned("a", "alice")])
+    kept.put(owned("c", "alice"), 1, [one()])
+    assert kept.size == 3 * one().weight
+
+
+def test_a_commit_drops_what_its_own_user_staged_for_the_same() -> None:
+    kept = stages(of=10)
+    for user in ("alice", "bob"):
+        for attempt in ("0", "1"):
+            kept.put(owned(f"work/{attempt}", user), 1, [one()])
+
+    kept.committed([owned("work/0", "alice")])
+
+    assert len(kept.of([owned("work/1", "bob")], 1)) == 1
+    with pytest.raises(NoSuchStage):
+        kept.of([owned("work/1", "alice")], 1)
+
+
+def test_without_users_all_of_the_room_is_everybodys() -> None:
+    kept = stages(of=4)
+    for name in "abcd":
+        kept.put(name, 1, [one()])
+
+    with pytest.raises(MemoryLimit, match="0 of"):
+        kept.put("e", 1, [one()])

@@ -1,0 +1,78 @@
+"""What nobody foresaw costs the work it happens in; the realm only where facts are half made."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Never
+
+import pytest
+
+from packages.server.tests.runtime.living import body, living, publish
+from penstock_core.ids.ids import Span
+from penstock_core.messages.retention import PurgeEvents as PurgeSpans
+from penstock_core.vocabulary.definitions import Definition
+from penstock_core.vocabulary.errors import RealmStopping
+from penstock_core.vocabulary.identities import ChannelId
+from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.writer.group import Group
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
+from penstock_testing.loop import pass_time, simulated
+
+
+class Unforeseen(Exception):
+    pass
+
+
+def fail(_: Group) -> Never:
+    raise Unforeseen
+
+
+async def opened(realm: RunningRealm) -> int:
+    return (await realm.create_channel("orders", Definition(type="persistent"))).channel
+
+
+@simulated
+async def test_work_that_fails_without_a_fact_is_answered_and_the_others_are_done() -> None:
+    async with living(MemoryJournal(), MemoryBlobs()) as realm:
+        number = await opened(realm)
+        one = asyncio.ensure_future(publish(realm, ChannelId(number), body([b"a"])))  # noqa: TID251
+        with pytest.raises(Unforeseen):
+            await realm.shard.act(fail)
+        assert await one == Span(0, 1)
+        assert await publish(realm, ChannelId(number), body([b"b"])) == Span(1, 2)
+
+
+@simulated
+async def test_what_was_acknowledged_or_swept_before_stands_by_itself() -> None:
+    async with living(MemoryJournal(), MemoryBlobs()) as realm:
+        number = (await realm.create_channel("orders", Definition(ttl=1))).channel
+        await publish(realm, number, body([b"a"]))
+        await pass_time(1)
+
+        def sweeps_and_fails(group: Group) -> Never:
+            group.settle()
+            group.sweep(number)
+            raise Unforeseen
+
+        with pytest.raises(Unforeseen):
+            await realm.shard.act(sweeps_and_fails)
+        assert await publish(realm, number, body([b"b"])) == Span(1, 2)
+
+
+@simulated
+async def test_work_that_fails_after_a_fact_ends_the_realm_and_nothing_of_it_is_stored() -> None:
+    journal, blobs = MemoryJournal(), MemoryBlobs()
+    async with living(journal, blobs, breaks=Unforeseen) as realm:
+        number = await opened(realm)
+        await publish(realm, ChannelId(number), body([b"a", b"b"]))
+
+        def half(group: Group) -> Never:
+            group.do(number, PurgeSpans((Span(0, 1),)))
+            raise Unforeseen
+
+        with pytest.raises(RealmStopping):
+            await realm.shard.act(half)
+        await realm.shard.ended.wait()
+
+    async with living(journal, blobs) as realm:
+        assert (await realm.describe_channel("orders", "channel")).events == 2

@@ -1,0 +1,174 @@
+"""A realm that lies to who exports, backs up and copies: nothing is written but what is known."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import penstock
+from packages.server.tests.transfers.moving import Start, events
+from penstock.client.sync.sync import Session
+from penstock_core.api.backup_files import is_data_file
+from penstock_core.api.transfers import BackupBegun, CapturedFile, ExportedBytes
+from penstock_core.columns.files.exports import STATE
+from penstock_core.vocabulary.errors import DamagedBackup, DamagedExport, InvalidArgument
+from penstock_server.runtime.transfer.backups import Backups
+from penstock_server.runtime.transfer.exports import Exports
+
+ELSEWHERE = [
+    "../outside",
+    "/outside",
+    "events/../../outside",
+    "registry/../../outside",
+    "segments/orders.1/../../../outside",
+    "outside",
+    ".bashrc",
+    "registry/.bashrc",
+    "events/a\nb.arrow",
+    "audit.ndjson/outside",
+    "manifest.json",
+    "backup.json",
+    "",
+    ".",
+    "segments/" + "x" * 300 + "/1.arrow",
+]
+
+
+@pytest.fixture
+def stocked(here: Session) -> Session:
+    here.channels.create("orders", type="persistent").publish_many(events(5))
+    return here
+
+
+def all_below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def lying(
+    monkeypatch: pytest.MonkeyPatch, lie: Callable[[ExportedBytes, int], ExportedBytes]
+) -> None:
+    """The realm answers what ``lie`` makes of each part it has read."""
+    read = Exports.read
+
+    async def lied(self: Exports, session: str, name: str, file: int, offset: int) -> Any:
+        return lie(await read(self, session, name, file=file, offset=offset), offset)
+
+    monkeypatch.setattr(Exports, "read", lied)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*ELSEWHERE, STATE])
+def test_an_export_writes_only_files_an_export_has(
+    monkeypatch: pytest.MonkeyPatch, stocked: Session, tmp_path: Path, name: str
+) -> None:
+    before = all_below(tmp_path)
+    lying(monkeypatch, lambda part, _: replace(part, file=replace(part.file, name=name)))
+
+    with pytest.raises(DamagedExport, match="which cannot be part of an export"):
+        stocked.channels.export("orders", tmp_path / "export")
+    assert [path for path in all_below(tmp_path) if not path.startswith("here")] == [
+        path for path in before if not path.startswith("here")
+    ]
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        lambda part, _: replace(part, content=b""),
+        lambda part, _: replace(part, content=part.content + b"x"),
+        lambda part, _: replace(part, file=replace(part.file, size=1 << 60)),
+        lambda part, _: replace(part, file=replace(part.file, size=0)),
+    ],
+)
+def test_an_export_ends_whatever_sizes_the_realm_says(
+    monkeypatch: pytest.MonkeyPatch,
+    stocked: Session,
+    tmp_path: Path,
+    lie: Callable[[ExportedBytes, int], ExportedBytes],
+) -> None:
+    lying(monkeypatch, lie)
+
+    with pytest.raises(DamagedExport):
+        stocked.channels.export("orders", tmp_path / "export")
+    assert not (tmp_path / "export").exists()
+
+
+def test_an_export_is_for_its_owner_alone(stocked: Session, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        stocked.channels.export("orders", tmp_path / "export")
+    finally:
+        os.umask(before)
+
+    modes = {
+        stat.S_IMODE(path.stat().st_mode)
+        for path in (tmp_path / "export", *(tmp_path / "export").rglob("*"))
+        if path.is_file()
+    }
+    assert modes == {0o600}
+    assert stat.S_IMODE((tmp_path / "export").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "export" / "events").stat().st_mode) == 0o700
+
+
+def captured(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
+    """The realm answers a backup with these changes."""
+    begin = Backups.begin
+
+    async def lied(self: Backups, session: str, version: str) -> BackupBegun:
+        return replace(await begin(self, session, version), **changes)
+
+    monkeypatch.setattr(Backups, "begin", lied)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ELSEWHERE)
+@pytest.mark.parametrize("to", ["backup", "backup.tar"])
+def test_a_backup_writes_only_files_a_data_directory_has(
+    monkeypatch: pytest.MonkeyPatch, stocked: Session, tmp_path: Path, to: str, name: str
+) -> None:
+    captured(monkeypatch, files=(CapturedFile(name, 5, 0),))
+
+    with pytest.raises(DamagedBackup, match="which cannot be part of a data directory"):
+        stocked.back_up(tmp_path / to)
+    assert not is_data_file(name)
+    assert all_below(tmp_path / "backup") == []
+    assert not (tmp_path / "outside").exists()
+
+
+@pytest.mark.parametrize("at_us", [-1, 1 << 62])
+def test_a_backup_of_no_time_is_refused(
+    monkeypatch: pytest.MonkeyPatch, stocked: Session, tmp_path: Path, at_us: int
+) -> None:
+    captured(monkeypatch, at_us=at_us)
+
+    with pytest.raises(DamagedBackup, match="which is not a valid time"):
+        stocked.back_up(tmp_path / "backup")
+
+
+def test_a_copy_writes_only_files_a_realm_has(
+    monkeypatch: pytest.MonkeyPatch, stocked: Session, tmp_path: Path
+) -> None:
+    from penstock_server.bootstrap.copies import copy_files
+
+    captured(monkeypatch, files=(CapturedFile("segments/../../outside", 5, 0),))
+
+    with pytest.raises(InvalidArgument, match="which cannot be part of a data directory"):
+        copy_files(stocked, str(tmp_path / "copy"))
+    assert all_below(tmp_path / "copy") == []
+
+
+def test_what_is_no_file_of_the_realm_is_not_backed_up(start: Start, tmp_path: Path) -> None:
+    with penstock.Realm(tmp_path / "data") as realm, realm.connect() as session:
+        session.channels.create("orders").publish(b"x")
+        (tmp_path / "data" / "registry" / "a note").write_text("of somebody")
+        session.back_up(tmp_path / "backup")
+
+    kept = [path.name for path in (tmp_path / "backup").rglob("*")]
+    assert "format" in kept
+    assert "a note" not in kept

@@ -1,0 +1,281 @@
+"""Exports and imports that are refused leave nothing behind (SEM C7)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import penstock
+from packages.server.tests.transfers.moving import (
+    Start,
+    ask,
+    events,
+    exported,
+    files_in,
+    forge,
+    read,
+    refusal,
+)
+from penstock.client.sync.sync import Session
+from penstock_core.api.transfers import (
+    AbortImport,
+    BeginExport,
+    BeginImport,
+    CommitImport,
+    ExportBegun,
+    PutImport,
+)
+from penstock_core.columns.files.exports import MANIFEST, STATE, manifest_from
+from penstock_core.vocabulary.errors import (
+    DamagedExport,
+    InvalidArgument,
+    MemoryLimit,
+    NameAlreadyBound,
+    NameDoesNotExist,
+)
+from penstock_core.wire.native import messages as wire
+from penstock_testing.peers import RawPeer
+from tests.patience import until
+
+pytestmark = [pytest.mark.spec("C7"), pytest.mark.slow]
+
+
+def test_an_import_into_a_taken_name_is_refused_and_changes_nothing(
+    here: Session, there: Session, folder: Path, tmp_path: Path
+) -> None:
+    here.channels.create("orders", type="persistent").publish_many(events(5))
+    here.channels.export("orders", folder)
+    first = there.channels.import_from(folder)
+    stored = files_in(tmp_path / "there")
+
+    with pytest.raises(NameAlreadyBound, match="orders already exists"):
+        there.channels.import_from(folder)
+    with pytest.raises(penstock.PenstockError, match="is a wildcard"):
+        there.channels.import_from(folder, "orders/*")
+    assert first.info().events == 5
+    assert files_in(tmp_path / "there") == stored
+
+
+def test_a_dead_event_store_has_to_be_there_first(
+    here: Session, there: Session, folder: Path
+) -> None:
+    here.channels.create("dead")
+    here.channels.create("orders", dead_event_store="dead").publish(b"")
+    here.channels.export("orders", folder)
+
+    with pytest.raises(NameDoesNotExist, match="dead event store dead does not exist"):
+        there.channels.import_from(folder)
+    there.queues.create("dead")
+    assert there.channels.import_from(folder).info().definition.dead_event_store == "dead"
+
+
+def test_a_queue_is_not_imported_as_a_channel(here: Session, there: Session, folder: Path) -> None:
+    here.queues.create("work").push(b"")
+    with pytest.raises(NameDoesNotExist, match="work is a queue"):
+        here.channels.export("work", folder)
+    here.queues.export("work", folder)
+
+    with pytest.raises(InvalidArgument, match="import it as a queue"):
+        there.channels.import_from(folder)
+
+
+def test_an_export_needs_a_folder_of_its_own(here: Session, folder: Path) -> None:
+    here.channels.create("orders").publish(b"")
+    folder.mkdir()
+    (folder / "letter.txt").write_text("mine")
+
+    with pytest.raises(InvalidArgument, match="not empty"):
+        here.channels.export("orders", folder)
+    with pytest.raises(InvalidArgument, match="cannot be used"):
+        here.channels.export("orders", folder / "letter.txt" / "inside")
+    assert (folder / "letter.txt").read_text() == "mine"
+
+
+def test_an_export_of_nothing_leaves_nothing(here: Session, folder: Path) -> None:
+    with pytest.raises(NameDoesNotExist):
+        here.channels.export("orders", folder)
+    assert not folder.exists()
+    folder.mkdir()
+    with pytest.raises(NameDoesNotExist):
+        here.channels.export("orders", folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_an_export_cut_short_is_no_export(
+    start: Start, there: Session, folder: Path, tmp_path: Path
+) -> None:
+    here = start("cut").connect()
+    here.channels.create("orders", type="persistent").publish_many(events(5))
+    here.channels.export("orders", folder)
+    (folder / MANIFEST).unlink()  # it comes last
+
+    with pytest.raises(DamagedExport, match="it is incomplete"):
+        there.channels.import_from(folder)
+    with pytest.raises(InvalidArgument, match="there is no folder"):
+        there.channels.import_from(tmp_path / "nowhere")
+    here.close()
+
+
+def test_events_in_memory_have_to_find_room(here: Session, start: Start, folder: Path) -> None:
+    orders = here.channels.create("orders", type="reliable")
+    orders.publish(b"x" * 100_000)
+    here.channels.export("orders", folder)
+    with start("small", limits__memory_bytes=50_000).connect() as small:
+        with pytest.raises(MemoryLimit, match="orders has 1"):
+            small.channels.import_from(folder)
+        assert small.channels.list() == []
+
+
+# --- damage -------------------------------------------------------------------------------
+
+
+def test_damage_to_any_file_is_noticed_and_nothing_is_left(
+    here: Session, there: Session, folder: Path, tmp_path: Path
+) -> None:
+    files = exported(here, folder)
+    assert len(files) >= 4
+    for path in files:
+        whole = path.read_bytes()
+        places = [0, len(whole) // 3, len(whole) // 2, len(whole) - 1]
+        flipped = [whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :] for at in places]
+        for damaged in (*flipped, whole[:-1], whole + b"\0", b""):
+            path.write_bytes(damaged)
+            with pytest.raises(DamagedExport):
+                there.channels.import_from(folder)
+        path.unlink()
+        with pytest.raises(DamagedExport, match=path.name):
+            there.channels.import_from(folder)
+        path.write_bytes(whole)
+    (folder / "events" / "more.arrow").write_bytes(b"")
+    with pytest.raises(DamagedExport, match=r"events/more\.arrow is not part of the export"):
+        there.channels.import_from(folder)
+    (folder / "events" / "more.arrow").unlink()
+
+    assert there.channels.list() == []
+    assert files_in(tmp_path / "there") == []
+    assert (
+        there.channels.import_from(folder).info().events
+        == here.channels.get("orders").info().events
+    )
+
+
+def test_the_realm_looks_for_itself(
+    here: Session, start: Start, folder: Path, tmp_path: Path
+) -> None:
+    """Checksums can be made to fit; whoever does that gets no further."""
+    exported(here, folder)
+    manifest, state = read(folder)
+    counters = msgspec.structs.replace(state.channel.restored.counters, published=3)
+    restored = msgspec.structs.replace(state.channel.restored, counters=counters)
+    channel = msgspec.structs.replace(state.channel, restored=restored)
+    forge(folder, manifest, msgspec.structs.replace(state, channel=channel))
+    with start("there").connect() as there:
+        with pytest.raises(DamagedExport, match="3 published"):
+            there.channels.import_from(folder)
+
+        assert there.channels.list() == []
+        assert files_in(tmp_path / "there") == []
+
+
+def test_what_the_client_would_refuse_the_realm_refuses(
+    here: Session, start: Start, folder: Path, tmp_path: Path
+) -> None:
+    exported(here, folder)
+    manifest = manifest_from((folder / MANIFEST).read_bytes())
+    target = start("there")
+    contents = [(folder / file.name).read_bytes() for file in manifest.files]
+    state = (folder / STATE).read_bytes()
+    last = len(contents)
+    with RawPeer(target.listen()) as peer:
+        peer.greet()
+
+        def attempt(*parts: tuple[int, int, bytes]) -> str:
+            """Why an import with these parts is refused."""
+            known = ask(peer, BeginImport("orders", manifest.encoded()), str)
+            for number, (file, offset, content) in enumerate(parts, start=2):
+                peer.say(wire.Asked(number, PutImport(known, file, offset)), content)
+                (answer,) = peer.hear_until(number)
+                if isinstance(answer, wire.Failed):
+                    return answer.text
+            return refusal(peer, CommitImport(known)).text
+
+        whole = (last, 0, state)
+        flipped = bytes([contents[0][0] ^ 1]) + contents[0][1:]
+        assert "was expected" in attempt((0, 0, contents[0]))
+        assert "was expected" in attempt(whole, (1, 0, contents[1]))
+        assert "was expected" in attempt(whole, (0, 5, contents[0]))
+        assert "more than" in attempt((last, 0, state + b"x"))
+        assert "fails its checksum" in attempt((last, 0, state[:-1] + b"x"))
+        assert "fails its checksum" in attempt(whole, (0, 0, flipped))
+        assert "state.msgpack is missing" in attempt()
+        assert "is missing: the export is incomplete" in attempt(whole, (0, 0, contents[0]))
+        assert "is not running" in refusal(peer, CommitImport("import-1")).text
+        altered = manifest.encoded().replace(b"orders", b"ordess")
+        assert "was changed" in refusal(peer, BeginImport("orders", altered)).text
+    with target.connect() as there:
+        assert there.channels.list() == []
+    assert files_in(tmp_path / "there") == []
+
+
+# --- coming and going ---------------------------------------------------------------------
+
+
+def begin_import(peer: RawPeer, folder: Path) -> str:
+    """An import with its state and its first file put."""
+    manifest = manifest_from((folder / MANIFEST).read_bytes())
+    known = ask(peer, BeginImport("orders", manifest.encoded()), str)
+    peer.say(wire.Asked(2, PutImport(known, len(manifest.files), 0)), (folder / STATE).read_bytes())
+    peer.hear(wire.Done)
+    first = manifest.files[0].name
+    peer.say(wire.Asked(3, PutImport(known, 0, 0)), (folder / first).read_bytes())
+    peer.hear(wire.Done)
+    return known
+
+
+@pytest.mark.parametrize("how", ["abort", "hang up"])
+def test_an_import_that_ends_early_takes_everything_with_it(
+    here: Session, start: Start, folder: Path, tmp_path: Path, how: str
+) -> None:
+    exported(here, folder)
+    target = start("there")
+    with RawPeer(target.listen()) as peer:
+        peer.greet()
+        known = begin_import(peer, folder)
+        assert len(files_in(tmp_path / "there")) == 1
+        if how == "abort":
+            peer.say(wire.Asked(4, AbortImport(known)))
+            peer.hear(wire.Done)
+    with target.connect() as there:
+        until(lambda: there.channels.list() == files_in(tmp_path / "there"))
+        assert there.channels.import_from(folder).info().events > 0
+
+
+def test_what_an_import_left_is_removed_at_the_next_start(
+    here: Session, start: Start, folder: Path, tmp_path: Path
+) -> None:
+    exported(here, folder)
+    penstock.Realm(tmp_path / "there").close()
+    left = tmp_path / "there" / "segments" / "orders.import-1-1" / f"{0:020d}-{9:020d}.arrow"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(next((folder / "events").iterdir()).read_bytes())
+
+    start("there")
+    assert files_in(tmp_path / "there") == []
+
+
+def test_only_so_many_are_under_way_at_a_time(
+    realm: penstock.Realm, here: Session, folder: Path
+) -> None:
+    exported(here, folder)
+    manifest = (folder / MANIFEST).read_bytes()
+    with RawPeer(realm.listen()) as peer:
+        peer.greet()
+        for number in range(4):
+            ask(peer, BeginImport(f"new{number}", manifest), str)
+        for _ in range(16):
+            ask(peer, BeginExport("orders"), ExportBegun)
+
+        assert "4 imports are running" in refusal(peer, BeginImport("n", manifest)).text
+        assert "16 exports are running" in refusal(peer, BeginExport("orders")).text

@@ -1,0 +1,245 @@
+"""Streaming queries whose driver, tasks and realm are killed wherever a seed says.
+
+The driver here follows Spark's contract: offset log, tasks in several attempts, commit, commit
+log, and after a restart the last micro-batch again unless it is in the commit log. The writers
+are ours, the realm is a process that dies by force. ``python -m packages.spark.tests.kills SEED
+COUNT`` runs more of them than the tests do."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pyarrow as pa
+from msgspec import Struct
+from pyspark.sql.types import LongType, StringType, StructType
+
+import penstock
+from packages.spark.tests.mortal import Mortal
+from packages.spark.tests.tasks import written
+from penstock.client.sync.sync import Session
+from penstock_core.vocabulary.errors import CannotConnect, PenstockError
+from penstock_spark.connections import disconnect
+from penstock_spark.source import PenstockSource
+from penstock_spark.writing.writing import ChannelStreamWriter, Staged
+
+ROW: Final = (
+    StructType()
+    .add("channel", StringType())
+    .add("query", StringType())
+    .add("n", LongType())
+    .add("batch", LongType())
+)
+CHANNELS: Final = 3
+CONNECTS_MAX: Final = 20
+LIVES_MAX: Final = 60
+"""Most lives of one query; more mean that it makes no progress."""
+
+
+class Killed(Exception):
+    """The driver is no more."""
+
+
+class Failed(Exception):
+    """A task is no more."""
+
+
+class Report(Struct):
+    """What a run comes to. ``lost`` and ``doubled`` are to be 0."""
+
+    seeds: int = 0
+    expected: int = 0
+    published: int = 0
+    lost: int = 0
+    doubled: int = 0
+    torn: int = 0
+    """Micro-batches that were not seen at once."""
+    drivers_killed: int = 0
+    realms_killed: int = 0
+    attempts: int = 0
+    """Micro-batches begun, repetitions among them."""
+    batches: int = 0
+
+
+class Query:
+    """One streaming query: what its checkpoint has, and its driver, one life after the other."""
+
+    def __init__(self, seed: int, name: str, world: World, *, batches: int, routed: bool) -> None:
+        self.id = f"{seed}-{name}"
+        self._world = world
+        self._random = world.random
+        self._batches = batches
+        self._routed = routed
+        """Whether rows say where they go; else all go to the first channel."""
+        self._offsets: dict[int, tuple[int, int]] = {}
+        self._commits: set[int] = set()
+        self._zombies: list[tuple[list[Staged | None], int]] = []
+        """Commits of drivers that are dead and do not know it."""
+
+    @property
+    def is_done(self) -> bool:
+        return len(self._commits) == self._batches
+
+    @property
+    def numbers(self) -> range:
+        """Numbers of all rows."""
+        return range(self._offsets[self._batches - 1][1])
+
+    def live(self) -> None:
+        """A driver begins where the checkpoint says. Raises ``Killed``, or the query's error."""
+        if self._commits and self._chance(0.1):
+            self._commits.discard(max(self._commits))
+        while not self.is_done:
+            self._micro_batch(max(self._commits, default=-1) + 1)
+
+    def _micro_batch(self, batch: int) -> None:
+        report = self._world.report
+        report.attempts += 1
+        first = self._offsets.get(batch - 1, (0, 0))[1]
+        self._offsets.setdefault(batch, (first, first + self._random.choice((0, 1, 7, 40))))
+        self._perhaps_killed()
+        writer = self._writer()
+        messages: list[Staged | None] = []
+        try:
+            for partition in range(2):
+                messages.append(self._task(writer, batch, partition))
+                self._perhaps_killed(messages, batch)
+            self._late_zombie()
+            self._writer().commit(messages, batch)
+        except PenstockError:
+            self._writer().abort(messages, batch)
+            raise
+        self._perhaps_killed(messages, batch)
+        self._commits.add(batch)
+        self._perhaps_killed()
+
+    def _task(self, writer: ChannelStreamWriter, batch: int, partition: int) -> Staged:
+        """The message of one of its attempts; others fail, or lose to it."""
+        attempts: list[Staged] = []
+        wanted = 2 if self._chance(0.15) else 1
+        while len(attempts) < wanted:
+            with suppress(Failed):
+                rows = self._rows(batch, partition, fails=self._chance(0.15))
+                found = written(writer, rows, partition, query=self.id, batch=batch)
+                attempts.append(found)
+        return self._random.choice(attempts)
+
+    def _rows(self, batch: int, partition: int, *, fails: bool) -> Iterator[pa.RecordBatch]:
+        first, end = self._offsets[batch]
+        half = (first + end) // 2
+        numbers = range(first, half) if partition == 0 else range(half, end)
+        for part in (numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]):
+            names = [self._world.channels[n % CHANNELS if self._routed else 0] for n in part]
+            columns = [
+                pa.array(names, pa.string()),
+                pa.array([self.id] * len(part), pa.string()),
+                pa.array(part, pa.int64()),
+                pa.array([batch] * len(part), pa.int64()),
+            ]
+            yield pa.RecordBatch.from_arrays(columns, names=ROW.names)
+            if fails:
+                raise Failed
+
+    def _writer(self) -> ChannelStreamWriter:
+        options = {"url": self._world.url}
+        return PenstockSource(options).streamWriter(ROW, overwrite=False)
+
+    def _late_zombie(self) -> None:
+        """What an earlier driver had sent before it died arrives now."""
+        if self._zombies and self._chance(0.5):
+            messages, batch = self._zombies.pop()
+            with suppress(PenstockError):
+                self._writer().commit(messages, batch)
+
+    def _perhaps_killed(self, messages: Sequence[Staged | None] = (), batch: int = 0) -> None:
+        if self._chance(0.06):
+            self._world.realm.kill()
+        if self._chance(0.08):
+            if len(messages) == 2:
+                self._zombies.append((list(messages), batch))
+            self._world.report.drivers_killed += 1
+            raise Killed
+
+    def _chance(self, share: float) -> bool:
+        return self._random.random() < share
+
+
+class World:
+    """A realm with channels of its own for a seed, and one or two queries that write to them."""
+
+    def __init__(self, seed: int, realm: Mortal, report: Report) -> None:
+        self.random = Random(seed)
+        self.realm = realm
+        self.url = realm.url
+        self.report = report
+        self.channels = [f"seed-{seed}-{n}" for n in range(CHANNELS)]
+        self._queries = [
+            Query(seed, name, self, batches=self.random.randint(2, 4), routed=routed)
+            for name, routed in (("a", True), ("b", False))[: self.random.randint(1, 2)]
+        ]
+
+    def _session(self) -> Session:
+        """A session with a life of the realm, not with one that is just ending."""
+        for _ in range(CONNECTS_MAX - 1):
+            with suppress(CannotConnect):
+                return penstock.connect(self.url)
+        return penstock.connect(self.url)
+
+    def run(self) -> None:
+        """All queries to their ends, whatever befalls them; then the books."""
+        with self._session() as session:
+            for name in self.channels:
+                session.channels.create(name, type="persistent")
+        chance = self.random
+        self.realm.doom([(chance.randint(1, 30), chance.randrange(1 << 30)) for _ in range(2)])
+        lives = 0
+        while left := [query for query in self._queries if not query.is_done]:
+            lives += 1
+            assert lives < LIVES_MAX, "the queries do not get on"
+            with suppress(Killed, PenstockError):
+                chance.choice(left).live()
+            disconnect()
+        self.realm.doom([])
+        self._check()
+
+    def _check(self) -> None:
+        """Each row of each query is on its channel once, a micro-batch all at once."""
+        report, found = self.report, Counter[tuple[str, int]]()
+        times: dict[tuple[str, int], set[datetime]] = {}
+        with self._session() as session:
+            for name in self.channels:
+                for row in session.channels.get(name).read().to_pylist():
+                    found[row["query"], row["n"]] += 1
+                    times.setdefault((row["query"], row["batch"]), set()).add(row["published"])
+                session.channels.delete(name)
+        expected = {(query.id, n) for query in self._queries for n in query.numbers}
+        report.seeds += 1
+        report.batches += len(times)
+        report.expected += len(expected)
+        report.published += sum(found.values())
+        report.lost += len(expected - set(found))
+        report.doubled += sum(count - 1 for count in found.values())
+        report.torn += sum(len(each) > 1 for each in times.values())
+
+
+def run(seeds: range, directory: Path) -> Report:
+    """All seeds, on one realm that lives through them."""
+    report = Report()
+    with Mortal(directory) as realm:
+        for seed in seeds:
+            World(seed, realm, report).run()
+    report.realms_killed = realm.killed
+    return report
+
+
+if __name__ == "__main__":
+    first, count = int(sys.argv[1]), int(sys.argv[2])
+    with tempfile.TemporaryDirectory() as folder:
+        sys.stdout.write(f"{run(range(first, first + count), Path(folder))}\n")

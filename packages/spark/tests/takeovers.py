@@ -1,0 +1,232 @@
+"""A streaming query from a channel to a channel of a cluster whose owner is killed in every
+micro-batch, while it is read and while it is written.
+
+The driver here follows Spark's contract, as in ``kills``: offset log, tasks, commit, commit log,
+and the last micro-batch again when its entry in the commit log is gone. Reader and writer are ours,
+the nodes and the servers of their engine are processes, and the files lie in a folder that tasks
+reach.
+``python -m packages.spark.tests.takeovers 30`` kills the owner in so many micro-batches.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+from msgspec import Struct
+from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.types import LongType, StructType
+
+import penstock
+from packages.spark.tests.tasks import written
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_spark.connections import disconnect
+from penstock_spark.reading.plan import EventRange, FileRows
+from penstock_spark.source import PenstockSource
+from penstock_testing.nats_servers import NatsServers, free_ports
+from penstock_testing.process import ServerProcess
+from tests.patience import PATIENCE_S, until
+
+NODES: Final = 3
+NAME: Final = "takeovers"
+LEASE_S: Final = "10"
+PER_BATCH: Final = 700
+PER_FILE: Final = 500
+LIVES_MAX: Final = 60
+ROW: Final = StructType().add("n", LongType())
+
+Moment = Literal["planning", "tasks", "commit", "replay"]
+MOMENTS: Final[tuple[Moment, ...]] = ("planning", "tasks", "commit", "replay")
+"""When the owner is killed: before the partitions are planned; between two tasks that write;
+between the tasks and the commit; and after the commit, of which the commit log then knows
+nothing."""
+
+
+class TakeoverReport(Struct):
+    """What a run comes to. ``lost`` and ``doubled`` are to be 0."""
+
+    batches: int = 0
+    killed: int = 0
+    replayed: int = 0
+    lives: int = 0
+    from_files: int = 0
+    """Events that were planned to be read where the cluster keeps its files."""
+    lost: int = 0
+    doubled: int = 0
+
+
+class MortalCluster:
+    """Three nodes over three NATS servers, whose files lie in a folder. All are gone when the block
+    ends."""
+
+    def __init__(self, folder: Path) -> None:
+        for part in ("engine", "files"):
+            (folder / part).mkdir()
+        self._folder = folder
+        self._stack = ExitStack()
+        self._servers = NatsServers(folder / "engine")
+        self._ports = free_ports(NODES)
+        self._nodes: dict[int, ServerProcess] = {}
+        self.killed = 0
+
+    @property
+    def url(self) -> str:
+        return "penstock://" + ",".join(f"127.0.0.1:{port}" for port in self._ports)
+
+    def kill_owner(self) -> None:
+        """The node that serves ends by force, and is started again."""
+        until(lambda: self._owner() is not None)
+        number = self._owner()
+        assert number is not None, "somebody serves"
+        self._nodes[number].kill()
+        self.killed += 1
+        self._begin(number)
+
+    def _owner(self) -> int | None:
+        epochs = {number: node.epoch_served for number, node in self._nodes.items()}
+        number = max(epochs, key=lambda each: epochs[each])
+        return number if epochs[number] else None
+
+    def _begin(self, number: int) -> None:
+        node = ServerProcess(
+            self._folder / f"n{number}",
+            "--cluster",
+            self._servers.engine,
+            "--node",
+            f"n{number}",
+            "--port",
+            str(self._ports[number]),
+            environment={
+                "PENSTOCK_CLUSTER_NAME": NAME,
+                "PENSTOCK_CLUSTER_LEASE_S": LEASE_S,
+                "PENSTOCK_CLUSTER_MONITORS": ",".join(self._servers.monitors),
+                "PENSTOCK_CLUSTER_BLOBS": f"file://{self._folder / 'files'}",
+            },
+        )
+        node.begin()
+        self._stack.callback(node.__exit__, None, None, None)
+        self._nodes[number] = node
+
+    def __enter__(self) -> MortalCluster:
+        self._stack.enter_context(self._servers)
+        for number in range(NODES):
+            self._begin(number)
+        until(lambda: self._owner() is not None)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+
+class TakeoverQuery:
+    """Its checkpoint, and its driver, one life after the other."""
+
+    def __init__(self, cluster: MortalCluster, batches: int) -> None:
+        self._cluster = cluster
+        self._batches = batches
+        self._offsets: dict[int, tuple[Any, Any]] = {}
+        self._committed = 0
+        """Micro-batches in the commit log."""
+        self._waiting = {batch: MOMENTS[batch % len(MOMENTS)] for batch in range(batches)}
+        """When the owner is still to be killed in each of them."""
+        self.report = TakeoverReport(batches=batches)
+
+    def run(self) -> TakeoverReport:
+        """To its end, whatever befalls it."""
+        while self._committed < self._batches:
+            self.report.lives += 1
+            assert self.report.lives < LIVES_MAX, "the query does not get on"
+            try:
+                self._live()
+            except PenstockError:
+                disconnect()  # Spark starts the query again
+        self.report.killed = self._cluster.killed
+        return self.report
+
+    def _live(self) -> None:
+        given = {"url": self._cluster.url, "channel": "orders", "startingOffsets": "earliest"}
+        reader = PenstockSource(given).streamReader(ROW)
+        while self._committed < self._batches:
+            self._micro_batch(reader, self._committed)
+
+    def _micro_batch(self, reader: Any, batch: int) -> None:
+        if batch not in self._offsets:
+            start = self._offsets[batch - 1][1] if batch else reader.initialOffset()
+            self._offsets[batch] = start, reader.latestOffset(start, ReadMaxRows(PER_BATCH))
+        start, end = self._offsets[batch]
+        self._perhaps_kill(batch, "planning")
+        partitions = [
+            each for each in reader.partitions(start, end) if isinstance(each, EventRange)
+        ]
+        self._count_files(partitions)
+        rows = [row for each in partitions for row in self._read(reader, each)]
+        half = len(rows) // 2
+        writer = self._writer()
+        messages = [written(writer, rows[:half], 0, query="q", batch=batch)]
+        self._perhaps_kill(batch, "tasks")
+        messages.append(written(writer, rows[half:], 1, query="q", batch=batch))
+        self._perhaps_kill(batch, "commit")
+        self._writer().commit(messages, batch)
+        reader.commit(end)
+        if self._perhaps_kill(batch, "replay"):
+            self.report.replayed += 1
+            return  # the commit log has no entry
+        self._committed += 1
+
+    def _read(self, reader: Any, partition: EventRange) -> Iterator[pa.RecordBatch]:
+        """Reader and partition reach a task pickled."""
+        reader, partition = pickle.loads(pickle.dumps((reader, partition)))
+        yield from reader.read(partition)
+
+    def _writer(self) -> Any:
+        options = {"url": self._cluster.url, "channel": "out"}
+        return PenstockSource(options).streamWriter(ROW, overwrite=False)
+
+    def _count_files(self, partitions: list[EventRange]) -> None:
+        for each in partitions:
+            for part in each.parts:
+                if isinstance(part, FileRows) and each.files.startswith("file://"):
+                    self.report.from_files += sum(span.size for span in part.spans)
+
+    def _perhaps_kill(self, batch: int, moment: Moment) -> bool:
+        if self._waiting.get(batch) != moment:
+            return False
+        del self._waiting[batch]
+        self._cluster.kill_owner()
+        return True
+
+
+def run(batches: int, folder: Path) -> TakeoverReport:
+    """So many micro-batches, in each of which the owner is killed."""
+    with MortalCluster(folder) as cluster:
+        with penstock.connect(cluster.url, reconnect_timeout=PATIENCE_S) as session:
+            spindles: Any = {"events_per_spindle": PER_FILE}
+            orders = session.channels.create("orders", type="persistent", storage=spindles)
+            session.channels.create("out", type="persistent")
+            count = batches * PER_BATCH
+            orders.publish_many([penstock.Event(properties={"n": n}) for n in range(count)])
+            until(lambda: orders.info().storage.sealed_files >= count // PER_FILE)
+        report = TakeoverQuery(cluster, batches).run()
+        disconnect()
+        with penstock.connect(cluster.url, reconnect_timeout=PATIENCE_S) as session:
+            found = session.channels.get("out").read().column("n").to_pylist()
+    report.lost = len(set(range(count)) - set(found))
+    report.doubled = len(found) - len(set(found))
+    return report
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as directory:
+        sys.stdout.write(f"{run(int(sys.argv[1]), Path(directory))}\n")

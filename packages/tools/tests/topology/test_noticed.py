@@ -1,0 +1,96 @@
+"""What is tried of realms as files has teeth: a mistake in a plan, a step or a file is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from packages.tools.tests.topology.test_convergence import changes
+from packages.tools.tests.topology.test_convergence import (
+    test_a_realm_is_as_the_file_says_and_a_second_time_there_is_nothing_to_do as as_the_file_says,
+)
+from penstock_core.api.durables import DurableInfo
+from penstock_core.vocabulary.definitions import Definition
+from penstock_tools.topology import applying, looking, planning
+from penstock_tools.topology.document import Topology, WantedDurable, WantedStore
+
+Mistake = Callable[[pytest.MonkeyPatch], None]
+
+
+def unseen_storage(patch: pytest.MonkeyPatch) -> None:
+    """A plan does not compare how a store is kept."""
+    whole = planning._changes
+
+    def without(found: Definition, wanted: Definition) -> Iterator[planning.Change]:
+        return (each for each in whole(found, wanted) if not each[0].startswith("storage."))
+
+    patch.setattr(planning, "_changes", without)
+
+
+def forgotten_backoff(patch: pytest.MonkeyPatch) -> None:
+    """A step makes a durable without the time to breathe that its file gives it."""
+    whole = applying._given_of_durable
+
+    def given_of_durable(durable: WantedDurable) -> dict[str, Any]:
+        return {**whole(durable), "backoff": None}
+
+    patch.setattr(applying, "_given_of_durable", given_of_durable)
+
+
+def unwritten_selector(patch: pytest.MonkeyPatch) -> None:
+    """A file that is written of a realm leaves out what durables choose."""
+    whole = looking._durable
+
+    def durable(info: DurableInfo, definition: Definition) -> WantedDurable:
+        found = whole(info, definition)
+        return WantedDurable(
+            name=found.name,
+            type=found.type,
+            persistent=found.persistent,
+            attributes=found.attributes,
+        )
+
+    patch.setattr(looking, "_durable", durable)
+
+
+def stores_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """A step makes a store without the time to live that its file gives it."""
+    whole = applying._given
+
+    def given_of_store(store: WantedStore) -> dict[str, Any]:
+        return {**whole(store), "ttl": 0}
+
+    patch.setattr(applying, "_given", given_of_store)
+
+
+MISTAKES: list[Mistake] = [
+    unseen_storage,
+    forgotten_backoff,
+    unwritten_selector,
+    stores_for_ever,
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
+def test_a_mistake_is_noticed(mistake: Mistake, monkeypatch: pytest.MonkeyPatch) -> None:
+    mistake(monkeypatch)
+
+    with pytest.raises(AssertionError):
+        _some_realms()
+
+
+@given(files=changes())
+@settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+def _some_realms(files: tuple[Topology, Topology]) -> None:
+    as_the_file_says.hypothesis.inner_test(files)
