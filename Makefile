@@ -12,7 +12,7 @@ LIVES ?= 1
 export VENV PYTHON
 
 bin := $(VENV)/bin
-sources := $(wildcard packages bench tests examples scripts)
+sources := $(wildcard packages bench tests examples scripts conftest.py)
 fast := -m "not slow and not spark and not process and not door" --hypothesis-profile=quick -p no:schemathesis
 
 .PHONY: help setup run test check lowest docs serve cluster bench weight sim faults fuzz lock wheel clean

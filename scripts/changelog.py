@@ -70,7 +70,8 @@ def _by_kind(paths: list[Path]) -> list[str]:
     parts = []
     for kind in FIRST:
         lines = [
-            path.read_text(encoding="utf-8").strip("\n")
+            # links lead from the folder of the fragments
+            path.read_text(encoding="utf-8").strip("\n").replace("](../", "](")
             for path in paths
             if path.name.endswith(f".{kind}.md")
         ]

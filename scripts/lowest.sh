@@ -53,13 +53,17 @@ fi
 say "testing with $("$venv/bin/python" -m pip list --format=freeze --disable-pip-version-check |
   grep -E '^(cryptography|msgspec|numpy|pyarrow|structlog|typer|uvicorn)==' | paste -sd ' ')"
 
-# PySpark, schemathesis and others' codecs of MQTT and WebSocket are imported by these, and are not in the lock.
+# PySpark, schemathesis and others' codecs of MQTT and WebSocket are imported by these, and are not
+# in the lock.
 without=(
-  packages/server/tests/frontends/http/test_openapi.py packages/server/tests/runtime/test_compaction.py
-  packages/server/tests/runtime/test_open_files.py packages/server/tests/runtime/test_single_file.py
-  packages/mqtt/tests/wire/test_oracles.py packages/core/tests/wire/test_websocket_oracle.py
+  packages/core/tests/wire/test_websocket_oracle.py
+  packages/mqtt/tests/wire/test_oracles.py
+  packages/server/tests/frontends/http/test_openapi.py
+  packages/server/tests/runtime/test_compaction.py
+  packages/server/tests/runtime/test_open_files.py
+  packages/server/tests/runtime/test_single_file.py
 )
 exec "$venv/bin/python" -m pytest -q -n 2 -p no:cacheprovider --hypothesis-profile=quick \
   -m "not slow and not spark and not process and not door" "${without[@]/#/--ignore=}" \
-  tests/access packages/server/tests/cli packages/client/tests packages/core/tests/columns tests/contract packages/server/tests/frontends \
-  packages/server/tests/runtime packages/server/tests/storage packages/client/tests/tables packages/tools/tests/topology packages/core/tests/wire "$@"
+  packages/{amqp,client,mqtt,server,tools}/tests packages/core/tests/{columns,wire} \
+  packages/cluster/tests/storage tests/access tests/contract "$@"

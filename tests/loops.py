@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 import pytest
 
 from penstock.client.connection.threads import fast_loop
+from penstock_testing.loop import SimLoop
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,3 +51,10 @@ def on_each_loop(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
     life.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by pytest
     both: Callable[..., None] = EACH_LOOP(life)
     return both
+
+
+def the_loop() -> SimLoop:
+    """The loop of virtual time on which a story runs."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    return loop

@@ -1,4 +1,4 @@
-"""What tests of several areas share."""
+"""What tests of several areas share: options, marks and fixtures."""
 
 from __future__ import annotations
 
@@ -15,15 +15,24 @@ from hypothesis import HealthCheck, settings
 from penstock_server.logs import configure_unless_done
 from penstock_server.parts import registered
 from penstock_testing.process import ServerProcess
-from scripts.packages import projects
+from scripts.packages import ROOT, projects
 from tests.thorough import QUICK
-
-pytest_plugins = ["pytester", "tests.java", "tests.scheduling"]
 
 Serve = Callable[..., ServerProcess]
 
-DOORS = ("access", "cli", "frontends")
+DOORS = (
+    "packages/amqp/tests",
+    "packages/cluster/tests/cli",
+    "packages/mqtt/tests",
+    "packages/server/tests/cli",
+    "packages/server/tests/frontends",
+    "packages/spark/tests/cli",
+    "packages/tools/tests/cli",
+    "tests/access",
+)
 """Folders whose tests go through a whole realm's front door: fifty times the time of a story."""
+CODECS = ("packages/amqp/tests/wire", "packages/mqtt/tests/wire")
+"""Folders below them whose tests only read and write bytes."""
 
 _STARTING = re.compile(r"\bmark\.process\b|\bspark\b|\bjava\b")
 
@@ -71,7 +80,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=4,
         metavar="COUNT",
-        help="micro-batches of packages/spark/tests/test_takeovers.py, in each of which an owner is killed",
+        help="micro-batches of packages/spark/tests/test_takeovers.py, in each of which an "
+        "owner is killed",
     )
     parser.addoption(
         "--processes",
@@ -115,13 +125,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None if _may_start_processes(collection_path) else True
     asked: str = config.getoption("markexpr")
     without_doors = " or " not in asked and "not door" in asked.split(" and ")
-    return True if without_doors and _folder(collection_path) in DOORS else None
+    return True if without_doors and _is_door(collection_path) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What goes through a front door says so by where it lies. ``--rule`` chooses by tags."""
     for item in items:
-        if _folder(item.path) in DOORS:
+        if _is_door(item.path):
             item.add_marker(pytest.mark.door)
         starts = any(item.get_closest_marker(mark) for mark in ("process", "spark"))
         if starts and not _may_start_processes(item.path):
@@ -148,9 +158,11 @@ def _may_start_processes(file: Path) -> bool:
     return bool(_STARTING.search(f"{file}\n{file.read_text()}"))
 
 
-def _folder(path: Path) -> str:
-    """Which of the folders beside this file it lies in."""
-    return path.relative_to(Path(__file__).parent).parts[0]
+def _is_door(path: Path) -> bool:
+    """Whether its tests go through a whole realm's front door."""
+    name = f"{path.relative_to(ROOT).as_posix()}/"
+    below = [folder for folder in DOORS if name.startswith(f"{folder}/")]
+    return bool(below) and not name.startswith(tuple(f"{folder}/" for folder in CODECS))
 
 
 @pytest.fixture(scope="session", autouse=True)

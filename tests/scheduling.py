@@ -12,12 +12,12 @@ from xdist.scheduler import LoadScopeScheduling
 
 SESSION = "the session of Spark"
 LONG = (
-    "cluster/test_rolling_upgrade.py",
-    "integration/test_strangers.py",
-    "spark/pipelines/steps/test_archive_killed.py",
-    "spark/pipelines/test_declarative.py",
-    "spark/test_kills.py",
-    "spark/test_takeovers.py",
+    "packages/cluster/tests/test_rolling_upgrade.py",
+    "tests/integration/test_strangers.py",
+    "packages/spark/tests/pipelines/steps/test_archive_killed.py",
+    "packages/spark/tests/pipelines/test_declarative.py",
+    "packages/spark/tests/test_kills.py",
+    "packages/spark/tests/test_takeovers.py",
 )
 """Files with few tests, of which one takes half a minute or more: begun last, they would keep one
 worker busy while the others have nothing to do."""

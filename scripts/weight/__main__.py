@@ -127,7 +127,13 @@ def written(root: Path) -> Iterator[Figure]:
     for opening in shape.OPENINGS:
         yield Figure(f"docstrings that begin {opening.strip()!r}", f"{begun[opening]}", "0")
     yield Figure("NewType", f"{shape.new_types(sources)}")
-    stories = shape.wrapped_stories(sources_below(root / "tests", shape.tree_if_it_wraps))
+    stories = shape.wrapped_stories(
+        [
+            source
+            for folder in (*sorted(root.glob("packages/*/tests")), root / "tests")
+            for source in sources_below(folder, shape.tree_if_it_wraps)
+        ]
+    )
     yield Figure(
         "tests that wrap and run a coroutine", f"{len(stories)}", "0", found=stories, is_long=True
     )

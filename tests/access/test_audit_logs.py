@@ -149,7 +149,7 @@ async def test_a_clock_that_is_set_back_does_not_stop_the_counting(tmp_path: Pat
     assert (newest.target, sums.detail["more"]) == ("y", 3)
 
 
-def test_files_put_aside_end_by_the_setting_the_oldest_first(
+def files_of_tests_put_aside_end_by_the_setting_the_oldest_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit_file, "FILE_BYTES_MAX", 300)

@@ -108,7 +108,7 @@ def test_what_is_given_counts_before_the_environment() -> None:
     assert (only.has_token, only.token(), repr(given)) == (True, "t", "Credentials(alice)")
 
 
-def test_files_for_tls_that_do_not_do_are_named(tmp_path: Path) -> None:
+def files_of_tests_for_tls_that_do_not_do_are_named(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "authority")
     missing = tmp_path / "missing.pem"
     with pytest.raises(InvalidArgument, match=r"authorities .*missing\.pem"):

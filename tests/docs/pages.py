@@ -24,6 +24,7 @@ OTHER_PAGES = sorted(
         *(ROOT / "docs" / "reference").glob("README.md"),
         *(ROOT / "examples").rglob("*.md"),
         *(ROOT / "tests").rglob("README.md"),
+        *ROOT.glob("packages/*/README.md"),
         ROOT / "changelog.d" / "README.md",
     }
 )

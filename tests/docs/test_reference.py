@@ -112,7 +112,7 @@ def test_every_error_class_named_exists(page: Path) -> None:
 
 def kit_classes() -> set[str]:
     """Names of the classes for tests, which pages about tests name."""
-    modules = (ROOT / "src" / "penstock" / "testing").glob("*.py")
+    modules = (ROOT / "packages/testing/src").rglob("*.py")
     return {
         statement.name
         for module in modules

@@ -23,7 +23,7 @@ LINES = Path(__file__).resolve().parents[2] / "examples" / "lines"
 ENTRY_POINTS = """
 [penstock.front_ends]
 lines = penstock_lines:FRONT_END
-[penstock_server.settings]
+[penstock.settings]
 lines = penstock_lines:LineSettings
 """
 

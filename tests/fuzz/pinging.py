@@ -19,9 +19,9 @@ from multiprocessing.synchronize import Event
 from types import TracebackType
 from typing import Final, Self
 
-from penstock.api.realm import DescribeRealm
-from penstock.wire.native import messages as wire
-from penstock.wire.native.frames import PREFACE, FrameReader, frame
+from penstock_core.api.realm import DescribeRealm
+from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.frames import PREFACE, FrameReader, frame
 
 PING_EVERY_S: Final = 0.05
 PATIENCE_S: Final = 30.0

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -14,7 +17,6 @@ from scripts.packages import ROOT, members, projects
 
 OURS = ("penstock", "pyspark_penstock", "__editable__", "_penstock")
 """Beginnings of names in site-packages that belong to the packages of this project."""
-SHARED = ("bench", "examples", "scripts", "tests")
 
 
 class Workspace:
@@ -27,19 +29,18 @@ class Workspace:
 
     def __init__(self, folder: Path, removed: str) -> None:
         self.root = folder / "checkout"
-        self.root.mkdir()
         gone = requiring(f"penstock-{removed}")
-        lines = (ROOT / "pyproject.toml").read_text(encoding="utf-8").splitlines(keepends=True)
-        kept = [
-            line for line in lines if line.strip() not in {f'"packages/{name}",' for name in gone}
-        ]
+        for name in listed():
+            if not name.startswith(tuple(f"packages/{package}/" for package in gone)):
+                copy = self.root / name
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / name, copy)
+        workspace = self.root / "pyproject.toml"
+        lines = workspace.read_text(encoding="utf-8").splitlines(keepends=True)
+        members_gone = {f'"packages/{package}",' for package in gone}
+        kept = [line for line in lines if line.strip() not in members_gone]
         assert len(kept) == len(lines) - len(gone)
-        (self.root / "pyproject.toml").write_text("".join(kept), encoding="utf-8")
-        (self.root / "packages").mkdir()
-        for member in members(self.root):
-            (self.root / "packages" / member.name).symlink_to(ROOT / "packages" / member.name)
-        for name in SHARED:
-            (self.root / name).symlink_to(ROOT / name)
+        workspace.write_text("".join(kept), encoding="utf-8")
         self.site = folder / "site"
         self.site.mkdir()
         self._install()
@@ -70,6 +71,14 @@ class Workspace:
             text=True,
             check=False,
         )
+
+
+@cache
+def listed() -> Sequence[str]:
+    """The files of the checkout."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [name for name in told.splitlines() if (ROOT / name).is_file()]
 
 
 def requiring(name: str) -> set[str]:

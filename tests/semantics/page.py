@@ -18,10 +18,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from tests.tidy.parsing import tree_of
+from tests.tidy.parsing import files_of_tests, tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
-TESTS = ROOT / "tests"
 PAGE = ROOT / "docs" / "reference" / "semantics.md"
 
 SHOWN = 3
@@ -45,8 +44,8 @@ _BODY = re.compile(
     re.MULTILINE,
 )
 
-_FIRST = ("core", "semantics", "runtime", "integration", "client", "columns", "storage", "access")
-"""Folders whose tests say most plainly what a rule means."""
+_FIRST = ("core", "semantics", "server", "integration", "client", "access")
+"""Packages and folders whose tests say most plainly what a rule means."""
 _HEAVY = ("mark.slow", "mark.process", "mark.peer")
 _HEAVY_FIXTURES = {"spark", "java"}
 
@@ -221,7 +220,7 @@ def _of_function(
 def tagged() -> dict[str, list[Tagged]]:
     """Every rule that tests are tagged with, with these tests."""
     found = defaultdict(list)
-    for path in sorted(TESTS.rglob("test_*.py")):
+    for path in (path for path in files_of_tests() if path.name.startswith("test_")):
         source = path.read_text(encoding="utf-8")
         if "mark.spec" in source:
             for tag, test in tests_in(tree_of(outline(source)), path.relative_to(ROOT).as_posix()):

@@ -56,26 +56,33 @@ ELSEWHERE: dict[str, str] = {
     "D10": "one at a time: packages/core/tests/durables/test_serial.py",
     "D16": "browses: tests/runtime/test_durables.py",
     "D17": "what is shown: tests/runtime/test_durables.py",
-    "J1": "the default engine is what all other scenes play: packages/core/tests/engines/test_default.py",
+    "J1": "the default engine is what all other scenes play: "
+    "packages/core/tests/engines/test_default.py",
     "J4": "that nothing is written: packages/server/tests/runtime/test_jms.py",
     "J7": "acknowledged by the client itself: packages/server/tests/runtime/test_jms.py",
     "E1": "what an event carries: packages/core/tests/columns, packages/client/tests",
-    "E2": "types of properties and what becomes of them: packages/core/tests/columns, packages/client/tests",
-    "E10": "one column of numbers, shown and not stored: packages/core/tests/columns/test_number_columns.py",
+    "E2": "types of properties and what becomes of them: packages/core/tests/columns, "
+    "packages/client/tests",
+    "E10": "one column of numbers, shown and not stored: "
+    "packages/core/tests/columns/test_number_columns.py",
     "E11": "what tables become: packages/core/tests/columns/test_tables.py",
     "E7": "events that are too large: "
     "packages/core/tests/channel/test_publish.py, packages/client/tests/test_channels.py",
     "C1": "how types are shown: packages/server/tests/cli/test_channels.py",
-    "C2": "names are checked before anything is stored: packages/core/tests/vocabulary/test_names.py",
+    "C2": "names are checked before anything is stored: "
+    "packages/core/tests/vocabulary/test_names.py",
     "C4": "combinations are refused at creation: packages/core/tests/realm/test_directory.py",
     "C5": "a flag that is kept: packages/core/tests/realm/test_directory.py",
     "C6": "no scene comes near a memory limit: packages/server/tests/runtime/test_memory_kinds.py",
     "K5": "history is read, not written: packages/client/tests/test_merging.py",
-    "Q4": "peeks: packages/server/tests/runtime/test_queues.py, packages/client/tests/test_queues.py",
-    "Q5": "keys on queues: packages/core/tests/durable/test_queue.py, packages/server/tests/runtime/test_keys.py",
+    "Q4": "peeks: packages/server/tests/runtime/test_queues.py, "
+    "packages/client/tests/test_queues.py",
+    "Q5": "keys on queues: packages/core/tests/durable/test_queue.py, "
+    "packages/server/tests/runtime/test_keys.py",
     "R4": "bounds of temporary destinations: tests/access/test_replying.py",
     "H3": "bounds and whose a lease is: packages/server/tests/frontends/http/test_consuming.py",
-    "L4": "joins are made before the first publish: packages/server/tests/runtime/test_join_copies.py",
+    "L4": "joins are made before the first publish: "
+    "packages/server/tests/runtime/test_join_copies.py",
 }
 """Built rules of these chapters that no scene plays, and who does."""
 

@@ -8,20 +8,14 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
-from packages.cluster.tests.machines import (
-    LEASE_S,
-    NodeMachine,
-    end,
-    owner_and_others,
-    the_loop,
-    until,
-)
+from packages.cluster.tests.machines import LEASE_S, NodeMachine, end, owner_and_others, until
 from packages.mqtt.tests.internal_stores import number_of
 from penstock_cluster.nodes.ordering import ClusterOrders
 from penstock_core.vocabulary.errors import PenstockError
 from penstock_server.runtime.reading.stretches import pages_of
 from penstock_testing.engine import EngineServers, MemoryInspector
 from penstock_testing.loop import SimLoop, pass_time, simulate
+from tests.loops import the_loop
 from tests.sim.mqtt_world import Devices, HastyReader
 
 NODES: Final = 6

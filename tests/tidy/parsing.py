@@ -10,6 +10,19 @@ from pathlib import Path
 from scripts.weight.source import Source, workspace_sources
 
 ROOT = Path(__file__).resolve().parents[2]
+SOURCE_FOLDERS = tuple(
+    sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("packages/*/src"))
+)
+TEST_FOLDERS = (
+    *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("packages/*/tests")),
+    "tests",
+)
+"""Folders with tests: those of each package, and those of several together."""
+
+
+def files_of_tests() -> list[Path]:
+    """Every Python file of the tests."""
+    return [path for folder in TEST_FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
 def parsed(path: Path) -> ast.Module:

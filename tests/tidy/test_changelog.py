@@ -42,14 +42,15 @@ BEFORE = "# Changelog\n\n## Unreleased\n\nSee there.\n\n## 1.0.0 (2026-01-02)\n\
 def test_a_release_is_made_of_the_fragments_what_asks_for_something_first(
     changelog: ModuleType, tmp_path: Path
 ) -> None:
-    for name, text in (("a.added", "New."), ("b.fixed", "Mended."), ("c.removed", "Gone.")):
+    gone = "Gone: [why](../docs/why.md)."
+    for name, text in (("a.added", "New."), ("b.fixed", "Mended."), ("c.removed", gone)):
         (tmp_path / f"{name}.md").write_text(f"- {text}\n")
 
     after = changelog.released(BEFORE, "1.1.0", "2026-02-03", changelog.fragments(tmp_path))
 
     assert changelog.releases(after) == [("1.1.0", "2026-02-03"), ("1.0.0", "2026-01-02")]
     assert changelog.notes(after, "1.1.0") == (
-        "### Removed\n- Gone.\n\n### Added\n- New.\n\n### Fixed\n- Mended.\n"
+        "### Removed\n- Gone: [why](docs/why.md).\n\n### Added\n- New.\n\n### Fixed\n- Mended.\n"
     )
     assert changelog.notes(after, "1.0.0") == changelog.notes(BEFORE, "1.0.0")
     assert after.startswith("# Changelog\n\n## Unreleased\n\nSee there.\n\n## 1.1.0 (2026-02-03)\n")

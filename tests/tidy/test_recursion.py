@@ -7,7 +7,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from tests.tidy.parsing import parsed
+from tests.tidy.parsing import SOURCE_FOLDERS, parsed
 from tests.tidy.test_tidy import ROOT, files_below
 
 MALFORMED = frozenset(
@@ -149,8 +149,8 @@ def _groups(tree: ast.Module) -> Iterator[tuple[str, list[str]]]:
             yield ast.unparse(target), [ast.unparse(each) for each in flat]
 
 
-def handlers_below(folder: str) -> Iterator[tuple[str, Handlers]]:
-    for path in files_below(folder):
+def handlers_below(*folders: str) -> Iterator[tuple[str, Handlers]]:
+    for path in files_below(*folders):
         if path.suffix == ".py" and _MAY_DECODE.search(path.read_text(encoding="utf-8")):
             tree = parsed(path)
             found = Handlers(tree)
@@ -161,7 +161,7 @@ def handlers_below(folder: str) -> Iterator[tuple[str, Handlers]]:
 def test_who_catches_the_errors_of_a_decoder_catches_too_much_nesting() -> None:
     careless = [
         f"{name}:{line}"
-        for name, found in handlers_below("packages")
+        for name, found in handlers_below(*SOURCE_FOLDERS)
         for function, line in found.careless
         if f"{name}: {function}" not in CAUGHT_ELSEWHERE
     ]

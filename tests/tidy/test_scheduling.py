@@ -9,7 +9,7 @@ import pytest
 
 from tests.scheduling import LONG
 
-TESTS = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 SHARING = """
 from __future__ import annotations
@@ -44,7 +44,7 @@ def told(request, worker_id):
 def test_a_file_has_one_worker_and_so_have_all_files_that_share_a_session(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(TESTS.parent))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     files = {name: PLAIN for name in ("test_a", "test_b")}
     files |= {name: SHARING for name in ("test_c", "test_d", "test_e")}
@@ -71,13 +71,16 @@ def test_a_session_that_scheduling_does_not_see_is_an_error(pytester: pytest.Pyt
     done.stderr.fnmatch_lines(["*test_sharing*does not find*"])
 
 
-def test_files_that_take_long_are_there_to_be_begun_first(pytester: pytest.Pytester) -> None:
-    assert [name for name in LONG if not (TESTS / name).is_file()] == []
-    for name in ("cluster/test_first.py", "spark/test_kills.py"):
-        file = pytester.mkdir(name.partition("/")[0]) / name.rpartition("/")[2]
+def files_of_tests_that_take_long_are_there_to_be_begun_first(pytester: pytest.Pytester) -> None:
+    assert [name for name in LONG if not (ROOT / name).is_file()] == []
+    for name in ("cluster/tests/test_first.py", "spark/tests/test_kills.py"):
+        file = pytester.path / "packages" / name
+        file.parent.mkdir(parents=True)
         file.write_text("def test_it(): pass")
 
     options = ["-p", "xdist", "-p", "tests.scheduling", "-p", "no:cacheprovider"]
     done = pytester.runpytest_inprocess(*options, "-v", "--no-loadscope-reorder")
 
-    done.stdout.fnmatch_lines(["spark/test_kills.py*", "cluster/test_first.py*"])
+    done.stdout.fnmatch_lines(
+        ["packages/spark/tests/test_kills.py*", "packages/cluster/tests/test_first.py*"]
+    )

@@ -10,8 +10,7 @@ import pytest
 
 from penstock_spark.session.jvm import find_jvm
 from tests.java import REFUSING
-
-TESTS = Path(__file__).parents[1]
+from tests.tidy.parsing import ROOT, files_of_tests
 
 STORIES = """
 import pytest
@@ -53,8 +52,8 @@ def test_whoever_uses_spark_however_far_away_is_marked(
 
 def test_no_test_writes_the_mark_itself() -> None:
     written = [
-        str(path.relative_to(TESTS))
-        for path in TESTS.rglob("*.py")
+        str(path.relative_to(ROOT))
+        for path in files_of_tests()
         if "mark.spark" in path.read_text() and path.name not in ("java.py", "test_spark_marks.py")
     ]
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.tidy.parsing import parsed, tree_of
+from tests.tidy.parsing import SOURCE_FOLDERS, parsed, tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,7 +50,7 @@ def test_no_task_is_an_orphan() -> None:
     """A task of the loop alone tells nobody that it has failed."""
     found = [
         f"{path.relative_to(ROOT).as_posix()}:{line}"
-        for path in started_in("packages", "bench", "examples", "scripts")
+        for path in started_in(*SOURCE_FOLDERS, "bench", "examples", "scripts")
         for line in orphans(parsed(path))
     ]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scripts.weight.source import statement_count
-from tests.tidy.parsing import parsed
+from tests.tidy.parsing import files_of_tests, parsed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -158,7 +158,7 @@ def _sentence_of(path: Path) -> str:
 
 def test_every_module_of_the_core_has_its_test_file() -> None:
     core = ROOT / "packages/core/src/penstock_core"
-    tests = ROOT / "tests" / "core"
+    tests = ROOT / "packages/core/tests"
     untested = {
         path.relative_to(core).as_posix()
         for folder in RULES
@@ -172,10 +172,11 @@ def test_every_module_of_the_core_has_its_test_file() -> None:
 
 def test_every_test_file_of_the_core_tests_a_module() -> None:
     core = ROOT / "packages/core/src/penstock_core"
-    tests = ROOT / "tests" / "core"
+    tests = ROOT / "packages/core/tests"
     orphans = [
         name_of(path)
-        for path in tests.rglob("test_*.py")
+        for folder in RULES
+        for path in (tests / folder).rglob("test_*.py")
         if not (core / path.relative_to(tests)).with_name(path.name[len("test_") :]).is_file()
     ]
 
@@ -187,8 +188,7 @@ def test_no_test_sleeps(module: str) -> None:
     """A test waits for what it expects or moves the clock. ``asyncio.sleep(0)`` only yields."""
     sleepers = [
         f"{name_of(path)}:{node.lineno}"
-        for path in files_below("tests")
-        if path.suffix == ".py"
+        for path in files_of_tests()
         if "sleep" in path.read_text()
         for node in ast.walk(parsed(path))
         if isinstance(node, ast.Call)
@@ -227,7 +227,7 @@ def _clocks_in(path: Path) -> set[str]:
 
 
 def test_tests_count_and_do_not_time() -> None:
-    paths = {path: path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("*.py")}
+    paths = {path: path.relative_to(ROOT).as_posix() for path in files_of_tests()}
     timed = [
         name
         for path, name in paths.items()

@@ -179,7 +179,9 @@ def test_a_publish_is_followed_from_the_client_to_the_disk_and_back() -> None:
     walk(trip, shown.append)
     files = [line.partition(":")[0].strip() for line in shown]
     assert {"thread 1", "thread 2"} <= set(files)
-    assert {"client", "frontends", "core", "storage"} <= {file.partition("/")[0] for file in files}
+    assert {"penstock", "penstock_core", "penstock_server"} <= {
+        file.partition("/")[0] for file in files
+    }
     assert trip.called > trip.moves > trip.files > len(trip.calls)
     assert trip.moves == sum(not line.startswith("thread") for line in shown) - len(trip.calls)
 

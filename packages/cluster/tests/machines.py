@@ -40,17 +40,12 @@ from penstock_server.runtime.delivery.owner_lease import OwnerLease
 from penstock_server.runtime.realm import RunningRealm
 from penstock_server.storage.memory import MemoryPages
 from penstock_testing.engine import EngineServers, MemoryEngine
-from penstock_testing.loop import SimLoop, pass_time
+from penstock_testing.loop import pass_time
 from penstock_testing.network import MACHINE
+from tests.loops import the_loop
 
 LEASE_S: Final = 6.0
 RELAYS_MAX: Final = 4
-
-
-def the_loop() -> SimLoop:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimLoop)
-    return loop
 
 
 class SimulatedMachine:

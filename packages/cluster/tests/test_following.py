@@ -8,14 +8,7 @@ from statistics import median
 
 import pytest
 
-from packages.cluster.tests.machines import (
-    LEASE_S,
-    NodeMachine,
-    end,
-    owner_and_others,
-    the_loop,
-    until,
-)
+from packages.cluster.tests.machines import LEASE_S, NodeMachine, end, owner_and_others, until
 from packages.cluster.tests.serving import HOST
 from penstock import aio
 from penstock_core.api.realm import Ping
@@ -23,6 +16,7 @@ from penstock_core.wire.native import messages as wire
 from penstock_core.wire.native.frames import PREFACE, FrameReader, frame
 from penstock_testing.engine import EngineServers
 from penstock_testing.loop import pass_time, simulated
+from tests.loops import the_loop
 
 
 class Client(asyncio.Protocol):

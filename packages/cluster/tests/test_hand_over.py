@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from packages.cluster.tests.machines import NodeMachine, end, the_loop, until
+from packages.cluster.tests.machines import NodeMachine, end, until
 from packages.cluster.tests.serving import HOST
 from penstock import aio
 from penstock_core.vocabulary.errors import ConnectionLost, NameAlreadyBound
 from penstock_testing.engine import EngineServers
 from penstock_testing.loop import pass_time, simulated
+from tests.loops import the_loop
 
 SLOW_S = 0.3
 

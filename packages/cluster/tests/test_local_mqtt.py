@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from packages.cluster.tests.machines import the_loop
 from packages.cluster.tests.serving import HOST
 from packages.cluster.tests.test_mqtt import connect
 from packages.server.tests.runtime.lives import Lives
@@ -20,6 +19,7 @@ from penstock_mqtt.wire.reasons import Reason
 from penstock_server.frontends.native.listener import NativeLimits, NativeListener
 from penstock_server.runtime.writer.store_names import StoreNames
 from penstock_testing.loop import simulated
+from tests.loops import the_loop
 
 PORT = 1_883
 

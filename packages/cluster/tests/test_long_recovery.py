@@ -7,12 +7,13 @@ from typing import Final
 
 import pytest
 
-from packages.cluster.tests.machines import the_loop, until
+from packages.cluster.tests.machines import until
 from packages.cluster.tests.test_node import URL, Machine, end
 from penstock import aio
 from penstock_core.vocabulary.ports import READ_BYTES_MAX, Block, DamagedBlock
 from penstock_testing.engine import EngineJournal, EngineServers, MemoryEngine
 from penstock_testing.loop import pass_time, simulated
+from tests.loops import the_loop
 
 BLOCKS: Final = 200
 BLOCK_S: Final = 0.1

@@ -11,13 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from packages.cluster.tests.machines import (
-    NodeMachine,
-    open_realm,
-    owner_and_others,
-    the_loop,
-    until,
-)
+from packages.cluster.tests.machines import NodeMachine, open_realm, owner_and_others, until
 from packages.cluster.tests.machines import end as end_all
 from packages.cluster.tests.test_node import URL, Machine, end, three
 from packages.server.tests.runtime.living import Owning
@@ -42,6 +36,7 @@ from penstock_server.settings import AccessSettings, Settings
 from penstock_server.storage.memory import MemoryRegistry
 from penstock_testing.engine import EngineServers, MemoryEngine
 from penstock_testing.loop import pass_time, simulated
+from tests.loops import the_loop
 
 
 class Faulty:

@@ -14,7 +14,6 @@ from packages.cluster.tests.machines import (
     Valve,
     end,
     owner_and_others,
-    the_loop,
     until,
 )
 from packages.cluster.tests.serving import HOST
@@ -49,6 +48,7 @@ from penstock_mqtt.wire.writing import packet_bytes
 from penstock_testing.engine import EngineServers
 from penstock_testing.loop import pass_time, simulated
 from penstock_testing.network import MACHINE
+from tests.loops import the_loop
 
 CLIENT = "10.0.0.77"
 HOUR = PacketProperties(session_expiry_s=3_600)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from packages.cluster.tests.machines import NodeMachine, end, owner_and_others, the_loop, until
+from packages.cluster.tests.machines import NodeMachine, end, owner_and_others, until
 from packages.cluster.tests.serving import HOST
 from packages.cluster.tests.test_mqtt import HOUR, SECRET, Client, reach, subscribe, welcome
 from penstock import aio
@@ -27,6 +27,7 @@ from penstock_mqtt.wire.packets import (
 )
 from penstock_testing.engine import EngineServers
 from penstock_testing.loop import pass_time, simulated
+from tests.loops import the_loop
 
 EVENTS: Final = 30
 TOGETHER_MAX: Final = 3

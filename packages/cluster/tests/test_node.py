@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from packages.cluster.tests.machines import SimulatedMachine, Valve, open_realm, the_loop, until
+from packages.cluster.tests.machines import SimulatedMachine, Valve, open_realm, until
 from packages.cluster.tests.serving import serve_clients
 from penstock import aio
 from penstock_cluster.nodes.node import ClusterNode
@@ -25,6 +25,7 @@ from penstock_server.runtime.delivery.owner_lease import OwnerLease
 from penstock_server.runtime.realm import RunningRealm
 from penstock_testing.engine import EngineServers, MemoryEngine
 from penstock_testing.loop import pass_time, simulated
+from tests.loops import the_loop
 
 URL = "penstock://somebody@127.0.0.1:9001,127.0.0.1:9002,127.0.0.1:9003"
 

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from packages.cluster.tests.machines import (
-    LEASE_S,
-    end,
-    owner_and_others,
-    the_loop,
-    until,
-)
+from packages.cluster.tests.machines import LEASE_S, end, owner_and_others, until
 from penstock_cluster.nodes.observation import ClusterExamined, examine, observe, state_of
 from penstock_cluster.owning.observing import ClusterSeen
 from penstock_core.vocabulary.ports import VersionedRecord
 from penstock_testing.engine import EngineServers, MemoryInspector
 from penstock_testing.loop import simulated
+from tests.loops import the_loop
 
 
 class CountedInspector(MemoryInspector):

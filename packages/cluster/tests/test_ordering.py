@@ -13,7 +13,6 @@ from packages.cluster.tests.machines import (
     Valve,
     end,
     owner_and_others,
-    the_loop,
     until,
 )
 from penstock import aio
@@ -22,6 +21,7 @@ from penstock_cluster.nodes.ordering import ClusterOrders
 from penstock_core.vocabulary.errors import IllegalState, NameDoesNotExist
 from penstock_testing.engine import EngineServers, MemoryInspector
 from penstock_testing.loop import pass_time, simulated
+from tests.loops import the_loop
 
 
 def orders(servers: EngineServers) -> ClusterOrders:

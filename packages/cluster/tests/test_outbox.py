@@ -12,14 +12,7 @@ from typing import Any
 
 import pytest
 
-from packages.cluster.tests.machines import (
-    NodeMachine,
-    Valve,
-    end,
-    owner_and_others,
-    the_loop,
-    until,
-)
+from packages.cluster.tests.machines import NodeMachine, Valve, end, owner_and_others, until
 from packages.server.tests.runtime.lives import End, Lives, body_from_events, datas, named
 from penstock import aio
 from penstock_cluster.nodes.outbox import OutboxSender
@@ -42,6 +35,7 @@ from penstock_server.runtime.operations.door import execute
 from penstock_server.runtime.writer.copies_in import Copies
 from penstock_testing.engine import EngineServers
 from penstock_testing.loop import pass_time, simulated
+from tests.loops import the_loop
 
 SECRET = b"s" * 32
 

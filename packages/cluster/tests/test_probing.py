@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from packages.cluster.tests.machines import end, owner_and_others, the_loop
+from packages.cluster.tests.machines import end, owner_and_others
 from penstock_cluster.nodes.probing import failure_at, is_refused
 from penstock_testing.engine import EngineServers
 from penstock_testing.loop import simulated
+from tests.loops import the_loop
 
 
 @simulated

@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from packages.cluster.tests.machines import (
-    NodeMachine,
-    Valve,
-    end,
-    owner_and_others,
-    the_loop,
-    until,
-)
+from packages.cluster.tests.machines import NodeMachine, Valve, end, owner_and_others, until
 from packages.cluster.tests.serving import HOST
 from packages.cluster.tests.test_roles import ask, call, performatives, say_hello
 from penstock import aio
@@ -26,6 +19,7 @@ from penstock_core.wire.native import messages as wire
 from penstock_server.runtime.access.incidents import Incidents
 from penstock_testing.engine import EngineServers, MemoryEngine
 from penstock_testing.loop import pass_time, simulated
+from tests.loops import the_loop
 
 
 @pytest.mark.spec("N2", "N4")

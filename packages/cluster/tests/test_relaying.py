@@ -16,7 +16,6 @@ from packages.cluster.tests.machines import (
     Valve,
     end,
     owner_and_others,
-    the_loop,
     until,
 )
 from packages.cluster.tests.serving import HOST
@@ -29,6 +28,7 @@ from penstock_core.wire.relay_preface import SIGNATURE, VALID_S, Place, RelayOri
 from penstock_testing.engine import EngineServers
 from penstock_testing.loop import pass_time, simulated
 from penstock_testing.network import MACHINE, Program, SimTransport
+from tests.loops import the_loop
 
 SECRET = b"s" * 32
 CLIENT = "10.0.0.77"

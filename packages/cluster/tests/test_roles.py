@@ -9,14 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from packages.cluster.tests.machines import (
-    NodeMachine,
-    Valve,
-    end,
-    owner_and_others,
-    the_loop,
-    until,
-)
+from packages.cluster.tests.machines import NodeMachine, Valve, end, owner_and_others, until
 from packages.cluster.tests.serving import HOST
 from penstock import aio
 from penstock_amqp.wire import sasl
@@ -32,6 +25,7 @@ from penstock_core.wire.native import messages as wire
 from penstock_core.wire.native.frames import PREFACE, FrameReader, frame
 from penstock_testing.engine import EngineServers
 from penstock_testing.loop import pass_time, simulated
+from tests.loops import the_loop
 
 
 class Caller(asyncio.Protocol):

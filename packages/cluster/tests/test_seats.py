@@ -6,20 +6,14 @@ from contextvars import copy_context
 
 import pytest
 
-from packages.cluster.tests.machines import (
-    NodeMachine,
-    Valve,
-    end,
-    owner_and_others,
-    the_loop,
-    until,
-)
+from packages.cluster.tests.machines import NodeMachine, Valve, end, owner_and_others, until
 from packages.cluster.tests.serving import HOST
 from penstock import aio
 from penstock_core.vocabulary.errors import DurableInUse
 from penstock_testing.engine import EngineServers
 from penstock_testing.loop import pass_time, simulated
 from penstock_testing.network import MACHINE
+from tests.loops import the_loop
 
 REATTACH_S = 10
 

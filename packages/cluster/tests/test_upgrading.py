@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from packages.cluster.tests.machines import LEASE_S, Valve, the_loop, until
+from packages.cluster.tests.machines import LEASE_S, Valve, until
 from packages.cluster.tests.test_node import Machine, end
 from penstock_cluster.nodes.node import ShardLease
 from penstock_cluster.nodes.upgrading import UpgradeState, finish_upgrade, upgrade_state
@@ -18,6 +18,7 @@ from penstock_server.runtime.store import records
 from penstock_server.runtime.store.records import FactRecord, decode_block, encode_block
 from penstock_testing.engine import EngineServers, MemoryInspector
 from penstock_testing.loop import pass_time, simulated
+from tests.loops import the_loop
 
 
 async def state_of(servers: EngineServers) -> UpgradeState:

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from packages.cluster.tests.machines import the_loop, until
+from packages.cluster.tests.machines import until
 from packages.cluster.tests.serving import HOST
 from packages.cluster.tests.test_mqtt import HOUR, Client, reach, subscribe
 from packages.server.tests.runtime.living import living, publish
@@ -29,6 +29,7 @@ from penstock_server.runtime.realm import RunningRealm
 from penstock_server.runtime.store.bodies import body_from
 from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
 from penstock_testing.loop import pass_time, simulated
+from tests.loops import the_loop
 
 PORT: Final = 1_883
 _ALL: Final = 1_000

@@ -187,7 +187,9 @@ def test_a_streaming_query_reads_with_a_forked_source(
     query = stream.load().writeStream.format("noop").option("checkpointLocation", str(tmp_path))
     running = query.start()
     running.processAllAvailable()
-    sources = [process for process, _, _, above in children() if "spark.prepared" in above]
+    sources = [
+        process for process, _, _, above in children() if "penstock_spark.session.prepared" in above
+    ]
     running.stop()
 
     assert running.recentProgress[0].numInputRows == 1

@@ -181,5 +181,11 @@ def test_the_plugin_costs_nothing_until_a_test_uses_it() -> None:
     )
 
     imported = done.stdout.split()
-    assert set(imported) == {"penstock", "penstock_testing", "penstock_core.version", PLUGIN}
+    assert set(imported) == {
+        "penstock",
+        "penstock_core",
+        "penstock_core.version",
+        "penstock_testing",
+        PLUGIN,
+    }
     assert not [name for name in imported if name.startswith(HEAVY)]

@@ -17,7 +17,7 @@ from penstock_core.vocabulary.errors import InvalidArgument, RemoteProtocolViola
 from penstock_core.vocabulary.nesting import check_json_nesting
 
 HEADER: Final = "amqp"
-"""The header's name (``columns.schema.layout.HEADERS``)."""
+"""The header's name (``penstock_core.columns.schema.layout.HEADERS``)."""
 
 TAG: Final = "x-opt-penstock-tag"
 """The message annotation that is an event's tag."""

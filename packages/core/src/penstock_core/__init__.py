@@ -1,6 +1,7 @@
-"""The semantics of a realm: pure, synchronous, deterministic.
+"""The rules of a realm, requests, columns and the native protocol's codec, without I/O.
 
-Commands come in, facts are decided and applied, effects go out:
+The rules are pure, synchronous and deterministic. Commands come in, facts are decided and applied,
+effects go out:
 
     command --decide--> facts --apply--> state --offer--> effects
 

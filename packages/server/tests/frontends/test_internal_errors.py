@@ -108,7 +108,7 @@ def test_who_watches_over_http_is_told_an_incident_and_others_go_on(
 
 
 def test_a_link_of_amqp_ends_with_an_incident_and_others_go_on(failing: Failing) -> None:
-    pytest.importorskip("proton", reason="the AMQP engine is not installed")
+    pytest.importorskip("penstock_amqp.engine", reason="AMQP is not installed")
     from proton import Message
     from proton.utils import LinkDetached
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from packages.cluster.tests.machines import the_loop
 from penstock_server.runtime.upkeep.recovery import SLICE_S, Slices
 from penstock_testing.loop import simulated
+from tests.loops import the_loop
 
 STEPS = 10
 A_SLICE = 4

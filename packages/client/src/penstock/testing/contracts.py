@@ -9,5 +9,6 @@ with from_package("penstock_testing", "penstock-testing"):
     from penstock_testing.contracts import JournalContract as JournalContract
     from penstock_testing.contracts import RegistryContract as RegistryContract
     from penstock_testing.contracts import checks as checks
+    from penstock_testing.contracts import run as run
 
-__all__ = ["BlobsContract", "JournalContract", "RegistryContract", "checks"]
+__all__ = ["BlobsContract", "JournalContract", "RegistryContract", "checks", "run"]

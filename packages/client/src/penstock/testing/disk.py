@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.missing_packages import from_package
 
 with from_package("penstock_testing", "penstock-testing"):
+    from penstock_testing.disk import SECTOR as SECTOR
     from penstock_testing.disk import FaultyDisk as FaultyDisk
 
-__all__ = ["FaultyDisk"]
+__all__ = ["SECTOR", "FaultyDisk"]

@@ -96,7 +96,7 @@ class SealedPart(Struct, frozen=True):
     size: int
     spans: Spans
     index: bytes
-    """The file's index as msgpack (``columns.files.segments.SegmentIndex``)."""
+    """The file's index as msgpack (``penstock_core.columns.files.segments.SegmentIndex``)."""
     publishers: tuple[tuple[str, Spans], ...] | None = ()
     """Publishers (``user@host``) with their events, if asked for (SEM E3); None: there are too
     many, and they come with the events over the wire."""

@@ -3,9 +3,9 @@ for.
 
 :data:`OPERATIONS` declares rights by name of the operation, as it stands in refusals and audit
 records. :data:`REQUESTS` says for each request which operations it needs, how their target is
-found, and what an audit record calls it. Every front end goes through ``runtime.operations``, which
-reads these two tables; none has rules of its own (SEM A1-A3).
-"""
+found, and what an audit record calls it. Every front end goes through
+``penstock_server.runtime.operations``, which reads these two tables; none has rules of its own (SEM
+A1-A3)."""
 
 from __future__ import annotations
 

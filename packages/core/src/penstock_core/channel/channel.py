@@ -1,8 +1,8 @@
 """A channel as a state machine, with one module for each verb.
 
-``decide`` (``core.channel.decide``) says what a command leads to, ``apply``
-(``core.channel.apply``) makes a fact true, ``attend`` and ``offer`` (``core.channel.offer``) follow
-sessions and say what to send.
+``decide`` (``penstock_core.channel.decide``) says what a command leads to, ``apply``
+(``penstock_core.channel.apply``) makes a fact true, ``attend`` and ``offer``
+(``penstock_core.channel.offer``) follow sessions and say what to send.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The protocol of channel types (SEM C1). Each type is one file in ``core.channel_types``; the
-rules ask it and never test for a name."""
+"""The protocol of channel types (SEM C1). Each type is one file in ``penstock_core.channel_types``;
+the rules ask it and never test for a name."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Subscribers that have lost their connection: on the JMS engine what they miss waits for them for
 a while (SEM J5). Soft state: a restart of the realm forgets them, but in a cluster
-(``core.channel.kept_interest``)."""
+(``penstock_core.channel.kept_interest``)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The protocol of fan-out engines (SEM J, K). Each engine is one file in ``core.engines``; the
-rules ask it and never test for a name."""
+"""The protocol of fan-out engines (SEM J, K). Each engine is one file in ``penstock_core.engines``;
+the rules ask it and never test for a name."""
 
 from __future__ import annotations
 

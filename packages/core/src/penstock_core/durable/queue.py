@@ -1,7 +1,7 @@
 """A queue: a channel with one built-in group of readers (SEM Q).
 
 Each event goes to one reader, and leaves when that reader commits. The mechanism is that of a
-durable (``core.durable.durable``); this module is its policy.
+durable (``penstock_core.durable.durable``); this module is its policy.
 """
 
 from __future__ import annotations

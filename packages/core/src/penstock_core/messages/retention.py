@@ -50,7 +50,8 @@ class Removed(Fact, frozen=True):
 
 
 class Replaced(Fact, frozen=True):
-    """Newer values of publish keys have come (SEM K1): a removal, of ``core.ids.id_lists``."""
+    """Newer values of publish keys have come (SEM K1): a removal, of
+    ``penstock_core.ids.id_lists``."""
 
     ids: bytes
 

@@ -23,7 +23,7 @@ class TakeSeat(Command, frozen=True):
     auto_ack: bool = False
     """The client acknowledges events as it hands them out, without being told to (SEM D5, J7)."""
     sole: bool = False
-    """The client holds the durable as a whole (``core.channel.holding``)."""
+    """The client holds the durable as a whole (``penstock_core.channel.holding``)."""
     ack_timeout_ms: int = 0
     """A queue reader's own: how long it may have an event in hand (SEM D19); 0: no limit."""
     place: str = ""

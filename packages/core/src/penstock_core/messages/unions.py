@@ -26,7 +26,7 @@ from penstock_core.messages.transactions import StagesCommitted, TransactionEnde
 
 
 class PackedIds(Fact, frozen=True):
-    """A fact about scattered ids, only as stored (``core.messages.packing``)."""
+    """A fact about scattered ids, only as stored (``penstock_core.messages.packing``)."""
 
     fact: Acked | RolledBack | TimedOut | Postponed | Buried | Removed
     ids: bytes

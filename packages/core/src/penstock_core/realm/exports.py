@@ -135,7 +135,8 @@ def check(taken: ExportedState, rules: RealmRules) -> None:
 
 
 def _check_bounds(restored: Restored) -> None:
-    """Refuse numbers no realm would have written, even in a signed export (``core.bounds``)."""
+    """Refuse numbers no realm would have written, even in a signed export
+    (``penstock_core.bounds``)."""
     for what, value, least, most in _numbers_of(restored):
         if not least <= value <= most:
             raise DamagedExport(f"{what} is out of bounds: {value}; allowed are {least} to {most}")

@@ -28,5 +28,6 @@ class Digest(Struct, frozen=True):
     matched: dict[str, Spans] = field(default_factory=dict)
     """By selector in use on the channel: the events it matches. Others match none."""
     superseded: bytes = b""
-    """The ids (``core.ids.id_lists``), of stored events and of this batch, that newer values of a
-    publish key replace (SEM K1). Ids, not offsets: the shell knows where the batch begins."""
+    """The ids (``penstock_core.ids.id_lists``), of stored events and of this batch, that newer
+    values of a publish key replace (SEM K1). Ids, not offsets: the shell knows where the batch
+    begins."""

@@ -1,1 +1,2 @@
-"""Implementations of the ports in ``core.vocabulary.ports``: a data directory, and memory."""
+"""Implementations of the ports in ``penstock_core.vocabulary.ports``: a data directory, and
+memory."""

@@ -1,9 +1,8 @@
 """The disk operations that the embedded store uses, and their real implementation.
 
-All code under ``storage.embedded`` uses :class:`Disk`, so a simulation can replace it by a disk
-that loses power, tears writes or fills up (``penstock_testing.disk``).
-All calls are synchronous and raise ``OSError``; the caller chooses the thread that waits.
-"""
+All code under ``penstock_server.storage.embedded`` uses :class:`Disk`, so a simulation can replace
+it by a disk that loses power, tears writes or fills up (``penstock_testing.disk``). All calls are
+synchronous and raise ``OSError``; the caller chooses the thread that waits."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import pytest
 
 import penstock
 from packages.server.tests.frontends.http.asking import Web
-from packages.server.tests.frontends.http.test_metrics import of, scraped
+from packages.server.tests.frontends.http.samples import of, scraped
 
 
 @pytest.mark.spec("D18", "D17")

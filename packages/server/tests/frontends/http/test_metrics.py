@@ -10,37 +10,13 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from prometheus_client.parser import text_string_to_metric_families
 
 import penstock
-from packages.mqtt.tests.clients import Hung, connected
-from packages.server.tests.frontends.http.asking import Reply, Web
+from packages.server.tests.frontends.http.asking import Web
+from packages.server.tests.frontends.http.samples import Samples, of, read, scraped
 from penstock_core.api.requesting import OpenReplyQueue
 from penstock_core.api.transfers import BeginBackup, EndBackup
-from penstock_mqtt.wire.packets import MQTT_3, DisconnectPacket, PublishPacket, Will
-from penstock_mqtt.wire.properties import PacketProperties
-from penstock_mqtt.wire.reasons import Reason
 from tests.access.realms import ask, authority_in, realm_with_tls
-from tests.docs.pages import ROOT
-
-Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
-
-def scraped(web: Web) -> Samples:
-    return read(web.ask("GET", "/metrics"))
-
-
-def read(reply: Reply) -> Samples:
-    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
-    return {
-        (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(reply.data.decode())
-        for sample in family.samples
-    }
-
-
-def of(samples: Samples, metric: str, /, **labels: str) -> float:
-    return samples[metric, frozenset(labels.items())]
 
 
 @pytest.mark.spec("H3")
@@ -325,82 +301,3 @@ def test_a_scrape_changes_nothing(web: Web, session: penstock.Session) -> None:
     assert {key: value for key, value in first.items() if not changing.search(key[0])} == {
         key: value for key, value in second.items() if not changing.search(key[0])
     }
-
-
-def test_the_page_lists_every_metric_and_no_other(tmp_path: Path) -> None:
-    with penstock.Realm(tmp_path / "data") as realm:
-        realm.listen_mqtt()
-        text = Web(realm.listen_http()).ask("GET", "/metrics").data.decode()
-    given = {family.name for family in text_string_to_metric_families(text)}
-    page = (ROOT / "docs" / "guide" / "monitoring.md").read_text(encoding="utf-8")
-    listed = set(re.findall(r"^\| `((?:penstock|process)_\w+)` \|", page, re.MULTILINE))
-
-    told = {name.removesuffix("_total") for name in listed}
-    # This realm has no TLS, is no node of a cluster, and nothing was delivered yet
-    later = {
-        "penstock_tls_certificate_end_seconds",
-        "penstock_relayed_connections",
-        "penstock_node_up",
-        "penstock_shard_owner",
-        "penstock_shard_epoch",
-        "penstock_lease_left_seconds",
-        "penstock_engine_waiting_seconds",
-        "penstock_node_info",
-        "penstock_node_serves",
-        "penstock_node_unfit",
-        "penstock_node_epoch",
-        "penstock_relays",
-        "penstock_relays_opened",
-        "penstock_takeovers",
-        "penstock_takeover_seconds",
-        "penstock_deposed",
-        "penstock_engine_append_seconds",
-        "penstock_engine_leader",
-        "penstock_engine_damaged",
-        "penstock_appends_ambiguous",
-        "penstock_withheld",
-        "penstock_unsealed_age_seconds",
-        "penstock_blob_cache_bytes",
-        "penstock_blob_cache_hits",
-        "penstock_blob_cache_misses",
-        "penstock_durable_delivery_seconds",
-    }
-    assert told == given | later
-
-
-@pytest.mark.spec("M2", "M6", "M8")
-def test_what_there_is_of_mqtt_is_told() -> None:
-    hour, late = PacketProperties(session_expiry_s=3_600), PacketProperties(will_delay_s=600)
-    with penstock.Realm() as realm:
-        web = Web(realm.listen_http())
-        assert not any(name.startswith("penstock_mqtt") for name, _ in scraped(web))
-
-        url = realm.listen_mqtt()
-        with connected(url, "lost", properties=hour, will=Will("gone", properties=late)) as lost:
-            lost.subscribe("plant/#", "office/#")
-            lost.send(DisconnectPacket(Reason.DISCONNECT_WITH_WILL))
-            with pytest.raises(Hung):
-                lost.receive()
-        with connected(url, "old", MQTT_3) as old, connected(url, "new") as new:
-            old.subscribe("plant/1/temp", qos=2)
-            new.send(PublishPacket("plant/1/temp", b"20", 0))
-            new.publish("plant/1/temp", b"21", retain=True)
-            new.publish("plant/1/temp", b"\xff", properties=PacketProperties(payload_format=1))
-            assert [old.receive().payload for _ in range(2)] == [b"20", b"21"]
-            found = scraped(web)
-        with connected(url, "lost", properties=hour, clean_start=False):
-            later = scraped(web)
-
-    def told(metric: str, /, **labels: str) -> float:
-        return of(found, f"penstock_mqtt_{metric}", **labels)
-
-    assert [told("connections", version=each) for each in ("3.1.1", "5")] == [1, 1]
-    assert [told("sessions", state=each) for each in ("connected", "away")] == [2, 1]
-    assert [told("received_messages_total", qos=each) for each in "012"] == [1, 2, 0]
-    assert [told("sent_messages_total", qos=each) for each in "012"] == [1, 1, 0]
-    assert (told("refused_messages_total"), told("dropped_messages_total")) == (1, 0)
-    assert (told("subscriptions"), told("in_flight_messages")) == (3, 1)
-    assert (told("retained_topics"), told("wills_waiting")) == (1, 1)
-    found = later
-    assert [told("sessions", state=each) for each in ("connected", "away")] == [1, 0]
-    assert [told(each) for each in ("subscriptions", "wills_waiting")] == [2, 0]

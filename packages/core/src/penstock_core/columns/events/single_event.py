@@ -277,7 +277,8 @@ _by_schema: dict[bytes, SingleEventCodec | None] = {}
 
 
 def codec_in_message(message: bytes) -> SingleEventCodec | None:
-    """The form of the schema in a message (``columns.schema.ipc.schema_bytes``), if it has one."""
+    """The form of the schema in a message (``penstock_core.columns.schema.ipc.schema_bytes``), if
+    it has one."""
     try:
         return _by_schema[message]
     except KeyError:

@@ -18,9 +18,8 @@ Lanes = tuple[list[Hashable], list[int], "array[int]"]
 def lanes_of(batches: Sequence[pa.RecordBatch], name: str) -> Lanes:
     """The lanes of stored batches by the property ``name``.
 
-    Values are equal as they are for publish keys (``columns.keys.keys``). All events without a
-    value that counts share one lane, whose key is None.
-    """
+    Values are equal as they are for publish keys (``penstock_core.columns.keys.keys``). All events
+    without a value that counts share one lane, whose key is None."""
     ids = array("q")
     if not batches:
         return [], [], ids

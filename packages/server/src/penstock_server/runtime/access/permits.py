@@ -1,7 +1,7 @@
 """Permissions of one session: each request as operations on names (SEM A).
 
-``api.operations`` says what each request asks for; here the channels and queues it means are found.
-"""
+``penstock_core.api.operations`` says what each request asks for; here the channels and queues it
+means are found."""
 
 from __future__ import annotations
 

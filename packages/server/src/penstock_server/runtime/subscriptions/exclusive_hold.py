@@ -1,4 +1,5 @@
-"""Durables that one client holds as a whole, seen from the shell (``core.channel.holding``)."""
+"""Durables that one client holds as a whole, seen from the shell
+(``penstock_core.channel.holding``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Durables that go back or forward, seen from the shell (``core.channel.seeking``)."""
+"""Durables that go back or forward, seen from the shell (``penstock_core.channel.seeking``)."""
 
 from __future__ import annotations
 

@@ -9,11 +9,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from penstock.frontends.amqp.connection import AmqpConnection, AmqpHub
-from penstock.frontends.native.connection import Connection
-from penstock.frontends.native.listener import NativeListener
-from penstock.wire.mqtt.packets import PublishPacket, SubscribePacket, TopicSubscription
-from tests.frontends.amqp.frames import (
+from packages.amqp.tests.frames import (
     message,
     opened,
     receiver,
@@ -21,6 +17,10 @@ from tests.frontends.amqp.frames import (
     terminus,
     transfer,
 )
+from penstock_amqp.connection import AmqpConnection, AmqpHub
+from penstock_mqtt.wire.packets import PublishPacket, SubscribePacket, TopicSubscription
+from penstock_server.frontends.native.connection import Connection
+from penstock_server.frontends.native.listener import NativeListener
 from tests.fuzz import connections
 from tests.fuzz.amqp import AmqpServed, pieces
 from tests.fuzz.connections import TURNS_MAX, Served, Wire

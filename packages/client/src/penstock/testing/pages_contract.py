@@ -1,0 +1,10 @@
+"""What every place of paged channels must pass."""
+
+from __future__ import annotations
+
+from penstock.missing_packages import from_package
+
+with from_package("penstock_testing", "penstock-testing"):
+    from penstock_testing.pages_contract import PagesContract as PagesContract
+
+__all__ = ["PagesContract"]
