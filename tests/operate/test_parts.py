@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -211,6 +212,22 @@ def test_a_package_is_removed_with_its_folder_and_its_line(package: str, tmp_pat
 
     assert done.returncode == 0, done.stderr
     assert "serve" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("package", ["amqp", "mqtt", "cluster", "spark", "tools"])
+def test_the_tests_of_the_server_pass_without_the_package(package: str, tmp_path: Path) -> None:
+    """Its fast tests: those that start processes or open doors take minutes."""
+    fast = "not slow and not spark and not process and not door"
+    options = ["-p", "no:cacheprovider", "--hypothesis-profile=quick", "-m", fast]
+
+    done = Workspace(tmp_path, package).run("-m", "pytest", "-q", *options, "packages/server/tests")
+
+    assert done.returncode == 0, f"{done.stdout[-4_000:]}{done.stderr[-1_000:]}"
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    assert int(passed[1]) > 1_000
 
 
 CLIENT = """
