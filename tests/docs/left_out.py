@@ -12,7 +12,7 @@ NOT_RUN = {
     "python -m tests.fuzz": "its input is one that broke a target once",
     "pytest": "tests/docs/test_testing.py runs the files that the page has its reader write",
     "nats-server": "needs three machines; cluster/tests/test_serve.py starts such servers",
-    "penstock serve --data ./data": "tests/docs/test_tour.py starts a server as this one",
+    "penstock serve --data ./my-realm": "tests/docs/test_tour.py starts a server as this one",
     "penstock serve --data /var/lib/penstock --cluster": "needs a running engine; so does that",
     "penstock cluster node": "needs three machines; cluster/tests/test_cluster_node.py has them",
     "penstock cluster status": "needs a running engine; cluster/tests/test_serve.py looks at one",
