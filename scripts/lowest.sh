@@ -8,6 +8,7 @@
 # nothing to try, and a line says so.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/workspace.sh
 
 venv="${LOWEST:-build/lowest}"
 lock=requirements-lowest.lock
@@ -41,27 +42,19 @@ if ! is_stamped stamp "$stamp"; then
   printf '%s' "$stamp" >"$venv/.stamp"
 fi
 # Its parts are found by the entry points of the installation.
-members="$(sed -n '/^members = \[/,/^\]/s/^  "\(.*\)",$/\1/p' pyproject.toml)"
-project="$(for member in $members; do cat "$member/pyproject.toml"; done | cksum)"
 if ! is_stamped project "$project"; then
   "$venv/bin/python" -m pip uninstall --quiet --disable-pip-version-check --no-input --yes penstock-realm
-  editable=()
-  for member in $members; do editable+=(--editable "$member"); done
   install --no-build-isolation --no-deps "${editable[@]}"
   printf '%s' "$project" >"$venv/.project"
 fi
 say "testing with $("$venv/bin/python" -m pip list --format=freeze --disable-pip-version-check |
   grep -E '^(cryptography|msgspec|numpy|pyarrow|structlog|typer|uvicorn)==' | paste -sd ' ')"
 
-# PySpark, schemathesis and others' codecs of MQTT and WebSocket are imported by these, and are not
-# in the lock.
+# Schemathesis and others' codecs of MQTT and WebSocket are imported by these, and are not in the lock.
 without=(
   packages/core/tests/wire/test_websocket_oracle.py
   packages/mqtt/tests/wire/test_oracles.py
   packages/server/tests/frontends/http/test_openapi.py
-  packages/server/tests/runtime/test_compaction.py
-  packages/server/tests/runtime/test_open_files.py
-  packages/server/tests/runtime/test_single_file.py
 )
 exec "$venv/bin/python" -m pytest -q -n 2 -p no:cacheprovider --hypothesis-profile=quick \
   -m "not slow and not spark and not process and not door" "${without[@]/#/--ignore=}" \

@@ -18,16 +18,12 @@ from packages.server.tests.runtime.living import (
     publish,
     sealed,
 )
-from penstock_core.ids.ids import Span
 from penstock_core.vocabulary.definitions import Definition, Storage
 from penstock_core.vocabulary.errors import StorageFailed
 from penstock_core.vocabulary.identities import ChannelId
-from penstock_server.runtime.subscriptions.locations import locate
 from penstock_server.runtime.upkeep.sealer import SealingLimits
 from penstock_server.storage.disk import RealDisk
 from penstock_server.storage.embedded import Embedded
-from penstock_spark.reading.plan import FileRows
-from penstock_spark.reading.sealed import is_here
 from penstock_testing.disk import FaultyDisk
 from penstock_testing.loop import pass_time, simulate, simulated
 from penstock_testing.stores import open_store
@@ -158,25 +154,6 @@ async def test_a_large_file_stays_as_it_is_when_columns_come(tmp_path: Path) -> 
         assert ids_in(file) == list(range(40))
         assert (done.events, done.bytes_after) == (40, file.stat().st_size)
         assert await events(realm, ChannelId(1)) == {i: b"%d" % (i // 10) for i in range(40)}
-    await realm.release()
-
-
-@simulated
-async def test_a_file_that_was_located_is_still_the_one_after_it_has_grown(tmp_path: Path) -> None:
-    store = on_disk(tmp_path)
-    async with living(store.journal, store.blobs) as realm:
-        await realm.create_channel("orders", SINGLE)
-        await publish(realm, ChannelId(1), body([b"x"] * 10))
-        await sealed(realm, "orders")
-        (part,) = (await locate(realm.shard, realm.dispatch, ChannelId(1), span=Span(0, 99))).sealed
-        rows = FileRows(part.path, part.size, b"", batches=(), spans=())
-        await publish(realm, ChannelId(1), body([b"x"] * 10))
-        await sealed(realm, "orders")
-
-        assert is_here(rows)
-        assert part.spans == (Span(0, 10),)
-        (part,) = (await locate(realm.shard, realm.dispatch, ChannelId(1), span=Span(0, 99))).sealed
-        assert part.spans == (Span(0, 20),)
     await realm.release()
 
 
