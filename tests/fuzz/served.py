@@ -31,7 +31,7 @@ from tests.fuzz import covered, extremes, mqtt_extremes
 from tests.fuzz.covered import BranchCount
 from tests.fuzz.drawing import Drawn, Guided, decoded, drawn, encoded
 from tests.fuzz.http import furniture, request
-from tests.fuzz.pinging import Pinging, cpu_s
+from tests.fuzz.pinging import Pinging, cpu_s, memory_of
 
 NAME: Final = "served"
 FURNISHED_EVERY: Final = 200
@@ -181,9 +181,11 @@ class Attacked:
     # --- looking -------------------------------------------------------------------------
 
     def _measure(self) -> None:
-        own, resident = memory_in(Path(f"/proc/{self._server.pid}/status").read_text())
-        self.memory_bytes = max(self.memory_bytes, own)
-        self.resident_bytes = max(self.resident_bytes, resident)
+        measured = [memory_of(self._server.pid)]
+        if self._pinging is not None:
+            measured.append(self._pinging.memory)
+        self.memory_bytes = max(self.memory_bytes, *(own for own, _ in measured))
+        self.resident_bytes = max(self.resident_bytes, *(resident for _, resident in measured))
 
     @property
     def slowest_s(self) -> float:
@@ -244,16 +246,6 @@ def _make_channels(data: Path) -> None:
     with penstock.Realm(data) as realm, realm.connect() as session:
         session.channels.create("orders", keys={"n": 20})
         session.queues.create("q")
-
-
-def memory_in(status: str) -> tuple[int, int]:
-    """The memory of a process's own, and its most resident memory, by ``/proc/PID/status``.
-
-    The pages of mapped segment files are not its own. They are the system's cache, which gives them
-    up when memory is needed elsewhere, and for which no limit of a container ends a process."""
-    words = (line.split() for line in status.splitlines())
-    sizes = {line[0]: int(line[1]) << 10 for line in words if line[-1] == "kB"}
-    return sizes.get("RssAnon:", 0) + sizes.get("RssShmem:", 0), sizes.get("VmHWM:", 0)
 
 
 def is_answered(heard: bytes) -> bool:

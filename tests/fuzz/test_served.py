@@ -10,7 +10,8 @@ import pytest
 
 from tests.fuzz.__main__ import main
 from tests.fuzz.drawing import Drawn, Guided, decoded, drawn, encoded
-from tests.fuzz.served import Attacked, Broken, attack, is_answered, memory_in
+from tests.fuzz.pinging import memory_in
+from tests.fuzz.served import Attacked, Broken, attack, is_answered
 
 MEMORY_BYTES = 400 << 20
 
