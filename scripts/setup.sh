@@ -7,6 +7,7 @@
 # PYTHON= names the interpreter, VENV= the directory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/workspace.sh
 
 venv="${VENV:-.venv}"
 log="$venv.log"
@@ -66,8 +67,6 @@ is_stamped() { [ "$(cat "$venv/.$1" 2>/dev/null || true)" = "$2" ]; }
 
 python="$(find_python)"
 packages="$( ("$python" -c 'import sys; print(sys.version)' && cat requirements-build.lock requirements.lock) | cksum)"
-members="$(sed -n '/^members = \[/,/^\]/s/^  "\(.*\)",$/\1/p' pyproject.toml)"
-project="$(for member in $members; do cat "$member/pyproject.toml"; done | cksum)"
 # What could not be built is tried again with another compiler, not at every `make`.
 amqp="$(cksum <requirements-amqp.lock) ${CC:-} $(command -v cc gcc clang || true)"
 if is_stamped packages "$packages" && is_stamped project "$project" && is_stamped amqp "$amqp"; then
@@ -95,8 +94,6 @@ if ! is_stamped project "$project"; then
   # not do, nor would two of one command.
   quietly "$venv/bin/python" -m pip uninstall --disable-pip-version-check --no-input --yes \
     penstock penstock-realm
-  editable=()
-  for member in $members; do editable+=(--editable "$member"); done
   install --no-deps "${editable[@]}"
   printf '%s' "$project" >"$venv/.project"
 fi

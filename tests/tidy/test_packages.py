@@ -103,12 +103,12 @@ def test_the_table_names_the_packages_of_the_workspace() -> None:
 
 
 def test_the_packages_have_one_version_and_require_each_other_in_it() -> None:
-    versions = {project["version"] for project in projects().values()}
+    known = projects()
 
-    assert versions == {__version__}
-    for name, project in projects().items():
+    assert {project["version"] for project in known.values()} == {__version__}
+    for name, project in known.items():
         for requirement in required_by(project):
-            if requirement.name in projects():
+            if requirement.name in known:
                 assert str(requirement.specifier) == f"=={__version__}", (name, str(requirement))
 
 

@@ -33,6 +33,7 @@ from penstock_server.runtime.writer.clock import SystemClock
 from penstock_server.settings import Settings
 from penstock_server.storage.disk import RealDisk
 from penstock_server.storage.embedded import JournalLimits, open_embedded
+from penstock_testing.process import search_path
 
 SMALL: Final = SealingLimits(
     segment_bytes_max=64 << 10, journal_bytes_max=32 << 10, interval_s=0.02
@@ -179,7 +180,7 @@ class Mortal:
     """The realm, as tests see it."""
 
     def __init__(self, directory: Path) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        environment = {**os.environ, "PYTHONPATH": search_path()}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "packages.spark.tests.mortal", str(directory)],
             stdin=subprocess.PIPE,

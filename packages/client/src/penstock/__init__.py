@@ -311,7 +311,7 @@ def _loaded(name: str) -> ModuleType:
     from penstock.missing_packages import from_package
     from penstock_core.garbage import uncollected
 
-    with uncollected(), from_package("penstock_server", "penstock-realm"):
+    with uncollected(), from_package("penstock_server"):
         return importlib.import_module(name)
 
 

@@ -53,7 +53,7 @@ else:
         """The embedded realm is loaded when it is asked for: clients do without the server."""
         if name != "Realm":
             raise AttributeError(f"module 'penstock.aio' has no attribute {name!r}")
-        with from_package("penstock_server", "penstock-realm"):
+        with from_package("penstock_server"):
             globals()[name] = importlib.import_module("penstock_server.bootstrap.aio_realm").Realm
         return globals()[name]
 

@@ -9,14 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
+
+_INSTALLED_AS: Final = {
+    "penstock_server": "penstock-realm",
+    "penstock_spark": '"penstock-realm[spark]"',
+}
+"""What ``pip install`` takes for a package; for others it is the name of their distribution."""
 
 
 @contextmanager
-def from_package(package: str, install: str) -> Iterator[None]:
+def from_package(package: str) -> Iterator[None]:
     """Say how to install a package if an import in the block does not find it.
 
-    ``package`` is its import name, ``install`` what ``pip install`` takes. Raises
-    ``ModuleNotFoundError``.
+    ``package`` is its import name. Raises ``ModuleNotFoundError``.
     """
     try:
         yield
@@ -25,5 +31,7 @@ def from_package(package: str, install: str) -> Iterator[None]:
             raise
         distribution = package.replace("_", "-")
         raise ModuleNotFoundError(
-            f"{distribution} is not installed: pip install {install}", name=error.name
+            f"{distribution} is not installed: "
+            f"pip install {_INSTALLED_AS.get(package, distribution)}",
+            name=error.name,
         ) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.missing_packages import from_package
 
-with from_package("penstock_tools", "penstock-tools"):
+with from_package("penstock_tools"):
     from penstock_tools.topology import Found as Found
     from penstock_tools.topology import Immovable as Immovable
     from penstock_tools.topology import Plan as Plan

@@ -31,6 +31,7 @@ from penstock_cluster.storage.jetstream.stream import (
 from penstock_core.vocabulary.errors import Unavailable
 from penstock_server.runtime.writer.clock import SystemClock
 from penstock_testing.loop import simulated
+from penstock_testing.process import search_path
 from tests.contract.nats_monitoring import JSZ, VARZ, Said, monitoring
 
 AT_ONCE = """
@@ -372,7 +373,7 @@ def test_a_stream_with_other_settings_is_refused(other: dict[str, object], text:
 @pytest.mark.process
 def test_servers_can_be_read_by_several_threads_at_once() -> None:
     """In a process of its own: where that goes wrong, it ends the process."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, "PYTHONPATH": search_path()}
 
     done = subprocess.run([sys.executable, "-c", AT_ONCE], env=environment, check=False)
 

@@ -24,6 +24,7 @@ from penstock_server.storage.disk import RealDisk
 from penstock_server.storage.embedded import Embedded
 from penstock_server.storage.embedded.records import encode_record
 from penstock_testing.disk import FaultyDisk
+from penstock_testing.process import search_path
 from penstock_testing.stores import open_store
 
 
@@ -62,7 +63,7 @@ def test_the_lock_of_a_process_that_ended_is_free(tmp_path: Path) -> None:
         "from penstock_testing.stores import open_store;"
         "open_store(sys.argv[1], RealDisk(), holder='gone')"
     )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = os.environ | {"PYTHONPATH": search_path()}
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, env=environment)
 
     close(open_store(f"{tmp_path}", RealDisk()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.missing_packages import from_package
 
-with from_package("penstock_spark", '"penstock-realm[spark]"'):
+with from_package("penstock_spark"):
     from penstock_spark.session.jvm import find_jvm as find_jvm
     from penstock_spark.session.jvm import java_home as java_home
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.missing_packages import from_package
 
-with from_package("penstock_testing", "penstock-testing"):
+with from_package("penstock_testing"):
     from penstock_testing.contracts import BlobsContract as BlobsContract
     from penstock_testing.contracts import JournalContract as JournalContract
     from penstock_testing.contracts import RegistryContract as RegistryContract

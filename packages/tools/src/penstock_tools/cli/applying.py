@@ -226,7 +226,7 @@ def check_pipelines(wanted: Topology, found: Found) -> None:
 
 def _needs(path: Path) -> Iterator[tuple[str, str, str]]:
     """The channels and queues that a pipeline reads and writes by name, each with its durable."""
-    with from_package("penstock_spark", '"penstock-realm[spark]"'):
+    with from_package("penstock_spark"):
         from penstock_spark.pipelines import load  # needs no Spark
 
     pipeline = load(path)

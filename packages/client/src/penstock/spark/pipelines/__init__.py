@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.missing_packages import from_package
 
-with from_package("penstock_spark", '"penstock-realm[spark]"'):
+with from_package("penstock_spark"):
     from penstock_spark.pipelines import ChannelTarget as ChannelTarget
     from penstock_spark.pipelines import Pipeline as Pipeline
     from penstock_spark.pipelines import Query as Query
