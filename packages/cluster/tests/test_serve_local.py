@@ -80,8 +80,9 @@ def test_local_channels_go_on_while_the_cluster_has_no_quorum(tmp_path: Path) ->
             here.channels.create("orders")
         with pytest.raises(NameAlreadyBound, match="a local channel of node n2"):
             wide.channels.create("readings")
-        # the owner looks once a second where nodes have their channels
+        # the owner reads once a second where the nodes have their local channels
         until(lambda: f"node n2, at {local_url(two)}" in _why_not_there(wide, "readings"))
+        until(lambda: sum(bool(node.local_url) for node in wide.cluster().nodes) == 3)
         with pytest.raises(InvalidArgument, match="where a node has its own channels"):
             wide.channels.create("alone", cluster_wide=False)
         with pytest.raises(InvalidArgument, match="here are the local channels of node n2"):
