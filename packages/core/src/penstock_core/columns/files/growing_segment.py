@@ -144,6 +144,19 @@ def has_its_tail(file: memoryview, index: SegmentIndex) -> bool:
     return len(file) == index.size and xxh3_64_intdigest(file[at:]) == index.checksum
 
 
+def tail_or_mended(file: memoryview, index: SegmentIndex) -> bytes:
+    """The tail of ``file`` as its index says.
+
+    Where the file ends otherwise, bytes were appended whose fact is not recorded: the tail is
+    rebuilt. It has another checksum than the index if the batches are damaged, too.
+    """
+    at = end_of_batches(index.batches)
+    tail = bytes(file[at : index.size])  # a copy, since the file may be extended meanwhile
+    if len(file) == index.size and xxh3_64_intdigest(tail) == index.checksum:
+        return tail
+    return mended_tail(file, index) if len(file) >= at else b""
+
+
 def mended_tail(file: memoryview, index: SegmentIndex) -> bytes:
     """The tail that belongs after the batches of ``index``, rebuilt from the batches.
 

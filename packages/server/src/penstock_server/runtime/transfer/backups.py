@@ -6,10 +6,11 @@ removes stay readable for the backup until that ends.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from penstock_core.api.transfers import BackupBegun, CapturedFile
+from penstock_core.columns.files.segments import SegmentIndex
 from penstock_core.loggers import logger
 from penstock_core.vocabulary.errors import IllegalState, Unavailable
 from penstock_core.vocabulary.ports import BlobInfo, Blobs, Clock, Offload
@@ -36,7 +37,9 @@ class Held(Protocol):
 class BackupCapture(Protocol):
     """Holds the files of a data directory as they are now."""
 
-    def __call__(self, blobs: Sequence[BlobInfo], growing: frozenset[str]) -> Sequence[Any]: ...
+    def __call__(
+        self, blobs: Sequence[BlobInfo], growing: Mapping[str, SegmentIndex]
+    ) -> Sequence[Any]: ...
 
     def release(self, held: Sequence[Any]) -> None: ...
 
@@ -104,7 +107,8 @@ class Backups:
             nonlocal at_us
             at_us = self._clock.now_us()
             stores = self._shard.state.stores.values()
-            growing = frozenset(file.name for store in stores for file in store.files if file.grows)
+            files = [file for store in stores for file in store.files if file.grows]
+            growing = {file.name: file.index for file in files}
             blobs = await self._blobs.list()
             found.extend(await self._offload(lambda: capture(blobs, growing)))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from xxhash import xxh3_64_intdigest
 
-from penstock_core.columns.files.growing_segment import end_of_batches, has_its_tail, mended_tail
+from penstock_core.columns.files.growing_segment import end_of_batches, has_its_tail, tail_or_mended
 from penstock_core.loggers import logger
 from penstock_core.vocabulary.errors import NameDoesNotExist, StorageFailed
 from penstock_core.vocabulary.ports import Blobs
@@ -41,13 +41,12 @@ async def _is_mended(file: SealedFile, blobs: Blobs, *, is_damaged: bool) -> boo
         return False  # its events are reported when they are read
     if has_its_tail(data, file.index):
         return False
-    at = end_of_batches(file.index.batches)
-    tail = mended_tail(data, file.index) if len(data) >= at else b""
+    tail = tail_or_mended(data, file.index)
     if is_damaged or not blobs.grows or xxh3_64_intdigest(tail) != file.index.checksum:
         file.is_frozen = True
         return False
     try:
-        await blobs.extend(file.name, at, [tail])
+        await blobs.extend(file.name, end_of_batches(file.index.batches), [tail])
     except StorageFailed as failure:
         _log.warning("segment.not_mended", name=file.name, reason=str(failure))
         return False

@@ -17,10 +17,8 @@ from xxhash import xxh3_64_intdigest
 
 from penstock_core.columns.files.growing_segment import (
     Growth,
-    end_of_batches,
     extended,
-    has_its_tail,
-    mended_tail,
+    tail_or_mended,
 )
 from penstock_core.columns.files.lean_columns import fitted_in
 from penstock_core.columns.files.segments import (
@@ -595,11 +593,7 @@ def _growth(
     batches: list[pa.RecordBatch],
     compression: Compression,
 ) -> Growth:
-    if has_its_tail(data, index):
-        tail: bytes | memoryview = data[end_of_batches(index.batches) :]
-    else:  # bytes were appended whose fact was never recorded; they are overwritten now
-        tail = mended_tail(data, index)
-    return extended(index, tail, batches, compression=compression)
+    return extended(index, tail_or_mended(data, index), batches, compression=compression)
 
 
 def _record(group: Group, channel_id: ChannelId, fact: Sealed | Extended | SegmentDropped) -> bool:

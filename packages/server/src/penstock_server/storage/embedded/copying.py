@@ -1,16 +1,19 @@
 """Captures the data directory of a running realm at one moment, for a copy made meanwhile.
 
-The captured content stays readable whatever the realm does. Journal, pages and growing files are
-held open: they change only beyond the length they had. Other files are mapped.
+The captured content stays readable whatever the realm does. The journal and pages are held open:
+they change only beyond the length they had. So are growing files, whose tails are copied, because
+the next extension writes over them. Other files are mapped.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from penstock_core.api.backup_files import is_data_file
+from penstock_core.columns.files.growing_segment import end_of_batches, tail_or_mended
+from penstock_core.columns.files.segments import SegmentIndex
 from penstock_core.vocabulary.errors import StorageFailed
 from penstock_core.vocabulary.ports import BlobInfo
 from penstock_server.storage.audit_file import NAMES as AUDIT_LOGS
@@ -49,8 +52,10 @@ class Capture:
         self._disk = disk
         self._journal = journal
 
-    def __call__(self, blobs: Sequence[BlobInfo], growing: frozenset[str]) -> list[HeldFile]:
-        """Capture all files; ``growing`` are the names of blobs that are appended to.
+    def __call__(
+        self, blobs: Sequence[BlobInfo], growing: Mapping[str, SegmentIndex]
+    ) -> list[HeldFile]:
+        """Capture all files; ``growing`` has the recorded indexes of blobs that are extended.
 
         Raises ``StorageFailed``, and holds no file, if a file cannot be opened.
         """
@@ -69,13 +74,15 @@ class Capture:
                 self._disk.close(each.file)
                 each.file = None
 
-    def _files(self, blobs: Sequence[BlobInfo], growing: frozenset[str]) -> Iterator[HeldFile]:
+    def _files(
+        self, blobs: Sequence[BlobInfo], growing: Mapping[str, SegmentIndex]
+    ) -> Iterator[HeldFile]:
         for part in self._journal._files:
             name = part.path.rpartition("/")[2]
             yield from self._opened(f"journal/{name}", part.end)  # without space reserved ahead
         for blob in blobs:
             if blob.name in growing:
-                yield from self._opened(blob.name, blob.size)
+                yield from self._growing(blob.name, growing[blob.name])
             else:
                 yield from self._mapped(blob.name, blob.size)
         for channel in self._below("pages"):
@@ -100,6 +107,25 @@ class Capture:
             held = HeldFile(
                 name, size, 0, read=lambda wanted, at: self._disk.pread(file, wanted, at)
             )
+            held.file = file
+            yield held
+
+    def _growing(self, name: str, index: SegmentIndex) -> Iterator[HeldFile]:
+        """Hold a file open as far as its batches are recorded, and copy its tail.
+
+        The next extension begins where the tail is, and may be under way already.
+        """
+        with suppress(FileNotFoundError):
+            file = self._disk.open(f"{self._root}/{name}")
+            end = end_of_batches(index.batches)
+            tail = tail_or_mended(self._disk.map(file), index)
+
+            def read(wanted: int, at: int) -> bytes:
+                if at >= end:
+                    return tail[at - end : at - end + wanted]
+                return self._disk.pread(file, min(wanted, end - at), at)
+
+            held = HeldFile(name, min(end, self._disk.size(file)) + len(tail), 0, read)
             held.file = file
             yield held
 
