@@ -125,7 +125,7 @@ class Capture:
                     return tail[at - end : at - end + wanted]
                 return self._disk.pread(file, min(wanted, end - at), at)
 
-            held = HeldFile(name, min(end, self._disk.size(file)) + len(tail), 0, read)
+            held = HeldFile(name, min(end, self._disk.size(file)) + len(tail), 0, read=read)
             held.file = file
             yield held
 
