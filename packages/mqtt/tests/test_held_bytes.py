@@ -90,7 +90,7 @@ def test_bytes_are_counted_as_long_as_messages_are_kept(seed: int) -> None:
             outbox.left()
             outbox.resume()
         elif step == 9 and chance.random() < 0.2:
-            chance.choice((outbox.part_from, outbox.retained_over))("a")
+            chance.choice((outbox.part_from, outbox.end_retained))("a")
         kept = [*outbox._waiting, *(each.waiting for each in outbox.in_flight.values())]
 
         assert outbox.bytes.held == sum(each.size for each in kept if each is not None)

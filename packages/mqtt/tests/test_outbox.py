@@ -223,6 +223,22 @@ def test_what_is_given_together_is_sent_and_settled_as_what_is_given_alone(versi
     assert together.give_of_durable(*messages)
 
 
+def test_events_that_a_durable_recalls_leave_retained_messages_with_their_ids_in_the_queue() -> (
+    None
+):
+    line = Line(MQTT_5)
+    line.outbox.in_flight_max = 1
+    line.give(b"first")
+    for from_retained in (True, False):
+        source = MessageSource("a", 7, from_retained=from_retained)
+        line.outbox.give(plain(b"%d" % from_retained), line._filters, source=source)
+    line.outbox.recall("a", frozenset([7]))
+    (first,) = line.got()
+    line.outbox.acknowledged(first.packet_id)
+
+    assert [each.payload for each in line.got()] == [b"1"]
+
+
 def test_acknowledgements_together_make_room_for_what_waits() -> None:
     line = Line(MQTT_5)
     line.outbox.in_flight_max = 2

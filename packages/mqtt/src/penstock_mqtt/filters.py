@@ -78,6 +78,50 @@ class Feed(Protocol):
         ...
 
 
+class RetainedProgress:
+    """The deliveries of retained messages that one subscription has begun and not ended.
+
+    A subscription of a lasting session owes its client the retained messages that matched when it
+    was made (SEM M5). The debt is paid once no search runs and the client has every message that
+    was sent. Ending a message twice, or one that another connection was sent, changes nothing.
+    """
+
+    __slots__ = ("_event_ids", "_searches", "is_owed")
+
+    def __init__(self, *, is_owed: bool = False) -> None:
+        self.is_owed = is_owed
+        """Whether the client may lack retained messages; stored with the session."""
+        self._searches = 0
+        """Searches of the retained messages that are running."""
+        self._event_ids: set[int] = set()
+        """Retained messages that were handed to the outbox and are not acknowledged."""
+
+    def begin_search(self) -> None:
+        self._searches += 1
+
+    def end_search(self) -> bool:
+        """Count a search that has found all its messages; True: with it the debt is paid."""
+        self._searches -= 1
+        return self._pay()
+
+    def begin_message(self, event_id: int) -> None:
+        self._event_ids.add(event_id)
+
+    def end_message(self, event_id: int) -> bool:
+        """Remove a message that the client has, or cannot be sent; True: with it the debt is
+        paid."""
+        if event_id not in self._event_ids:
+            return False
+        self._event_ids.remove(event_id)
+        return self._pay()
+
+    def _pay(self) -> bool:
+        is_paid = self.is_owed and not self._searches and not self._event_ids
+        if is_paid:
+            self.is_owed = False
+        return is_paid
+
+
 class Filter:
     """What a client has subscribed to."""
 
@@ -89,11 +133,10 @@ class Filter:
         "is_live",
         "no_local",
         "number",
-        "open_retained",
         "outbox",
-        "owes_retained",
         "qos",
         "retain_as_published",
+        "retained",
         "text",
     )
 
@@ -119,10 +162,8 @@ class Filter:
         """What gives messages of channels with topics, by their names."""
         self.is_live = False
         """Whether it is among the filters that what is published is given out by."""
-        self.owes_retained = False
-        """Whether the client of a lasting session may not have all retained messages yet."""
-        self.open_retained = 0
-        """Retained messages in flight, and one while they are searched."""
+        self.retained = RetainedProgress()
+        """The retained messages that the client does not have yet."""
 
     @property
     def is_shared(self) -> bool:

@@ -55,7 +55,8 @@ class OutboxSession(Protocol):
         ...
 
     def settle(self, source: MessageSource | None, then: Callable[[], None] | None = None) -> None:
-        """Acknowledge an event to its durable; ``then`` is called once that is on disk."""
+        """End the delivery of an event of a durable, or of a retained message; ``then`` is called
+        once a durable has that on disk."""
         ...
 
     def settle_all(self, text: str, channel: str, event_ids: Sequence[int]) -> None:
@@ -64,10 +65,6 @@ class OutboxSession(Protocol):
 
     def reads_again(self, source: MessageSource) -> bool:
         """Whether a message that is in flight is given to the next connection by itself."""
-        ...
-
-    def retained_done(self, text: str) -> None:
-        """End the delivery of a retained message by a filter."""
         ...
 
 
@@ -127,7 +124,7 @@ class Outbox:
                 self._put(waiting, 0, 0)
             else:
                 self._counts.dropped += 1
-            self._over(source)
+            self._session.settle(source)
             return
         self._waiting.append(waiting)
         self.bytes.add(waiting.size)
@@ -198,11 +195,7 @@ class Outbox:
     def recall(self, text: str, event_ids: frozenset[int], channel: str = "") -> None:
         """Forget events of a filter in a channel that wait: they are to come again."""
         self._drop_waiting(
-            lambda source: (
-                source is None
-                or (source.text, source.channel) != (text, channel)
-                or source.event_id not in event_ids
-            )
+            lambda source: not _is_from(source, text, channel) or source.event_id not in event_ids
         )
 
     async def room(self) -> None:
@@ -264,8 +257,6 @@ class Outbox:
             self.bytes.add(-waiting.size)
             if found.is_released:
                 self._settle(packet_id, found)
-            if waiting.source is not None and waiting.source.from_retained:
-                self._session.retained_done(waiting.source.text)
             return
         self._empty(found)
         found.waiting = waiting
@@ -316,7 +307,7 @@ class Outbox:
             if (source := found.source) is None:
                 continue
             if source.from_retained:
-                self._session.retained_done(source.text)
+                self._session.settle(source)
             else:
                 settled.setdefault((source.text, source.channel), []).append(source.event_id)
         self._sent.difference_update(packet_ids)
@@ -357,39 +348,29 @@ class Outbox:
         if found is None or not found.is_released or found.is_complete:
             return
         found.is_complete = True
-        is_counted = packet_id in self._sent
         self._sent.discard(packet_id)
         if found.is_settled:
             self._forget(packet_id, found)
-        source = found.source
-        if source is not None and source.from_retained and is_counted:
-            self._session.retained_done(source.text)
         self.send_waiting()
 
     def _settle(self, packet_id: int, found: InFlight) -> None:
-        """Have the durable know that the client has a message; what is in flight is remembered
-        until it does."""
+        """Acknowledge a message to its durable, or count a retained one as delivered. It stays in
+        :attr:`in_flight` until the durable has stored that, or the client all retained ones."""
 
         def settled() -> None:
             found.is_settled = True
             if found.is_complete and self.in_flight.get(packet_id) is found:
                 self._forget(packet_id, found)
 
-        if not found.is_settled and found.source is not None and not found.source.from_retained:
+        if not found.is_settled:
             self._session.settle(found.source, settled)
 
     def _finish(self, packet_id: int, found: InFlight) -> None:
         """Nothing more comes of a message: it is acknowledged, refused, or cannot be sent."""
         self._forget(packet_id, found)
         self._sent.discard(packet_id)
-        self._over(found.source)
+        self._session.settle(found.source)
         self.send_waiting()
-
-    def _over(self, source: MessageSource | None) -> None:
-        if source is not None and source.from_retained:
-            self._session.retained_done(source.text)
-        else:
-            self._session.settle(source)
 
     def _forget(self, packet_id: int, found: InFlight) -> None:
         del self.in_flight[packet_id]
@@ -475,14 +456,31 @@ class Outbox:
         """The durable of a filter in a channel does not give these to the client again: it knows
         that the client has them, or they are gone. An id that is in flight with a message that
         cannot be sent again is given up."""
+        self._end_redelivery(
+            lambda source: _is_from(source, text, channel) and source.event_id in event_ids
+        )
+
+    def part_from(self, text: str) -> None:
+        """A filter is given up: what is in flight by it is completed, and cannot be read again."""
+        self._drop_waiting(lambda source: source is None or source.text != text)
+        self._end_redelivery(lambda source: source.text == text)
+
+    def end_retained(self, text: str) -> None:
+        """Forget which retained messages the client has: it has all of them. One in flight that
+        it has not was replaced since an earlier connection was sent it."""
+        self._end_redelivery(lambda source: source.from_retained and source.text == text)
+
+    def _end_redelivery(self, is_ended: Callable[[MessageSource], bool]) -> None:
+        """Remember that messages in flight are not given to the client again. One that is complete
+        is forgotten, and one that cannot be sent again is given up."""
         waiting = {each.source for each in self._waiting}
         for packet_id, found in list(self.in_flight.items()):
-            if not _is_from(found.source, text, channel) or found.source.event_id not in event_ids:
+            if (source := found.source) is None or not is_ended(source):
                 continue
             found.is_settled = True
             if found.is_complete:
                 self._forget(packet_id, found)
-            elif found.waiting is None and not found.is_released and found.source not in waiting:
+            elif found.waiting is None and not found.is_released and source not in waiting:
                 self._give_up(packet_id, found)
 
     def _give_up(self, packet_id: int, found: InFlight) -> None:
@@ -492,30 +490,6 @@ class Outbox:
             self._release_when_stored(packet_id, found)
         else:
             self._forget(packet_id, found)
-
-    def part_from(self, text: str) -> None:
-        """A filter is given up: what is in flight by it is completed, and cannot be read again."""
-        self._drop_waiting(lambda source: source is None or source.text != text)
-        for packet_id, found in list(self.in_flight.items()):
-            if (source := found.source) is None or source.text != text:
-                continue
-            found.is_settled = True
-            if found.is_complete:
-                self._forget(packet_id, found)
-            elif found.waiting is None and not found.is_released:
-                self._give_up(packet_id, found)
-
-    def retained_over(self, text: str) -> None:
-        """Forget which retained messages the client has: it has all of them."""
-        for packet_id, found in list(self.in_flight.items()):
-            source = found.source
-            if source is None or not source.from_retained or source.text != text:
-                continue
-            found.is_settled = True
-            if found.is_complete:
-                self._forget(packet_id, found)
-            elif not found.is_released:  # replaced since an earlier connection was sent it
-                self._give_up(packet_id, found)
 
     # --- out -----------------------------------------------------------------------------
 

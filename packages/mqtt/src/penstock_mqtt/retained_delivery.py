@@ -62,14 +62,13 @@ class RetainedDelivery:
         mqtt, session = self._mqtt, self._session
         session.outbox.newer_topics.append(self._superseded)
         for each in self._wanted:
-            session.retained_begun(each)
+            each.retained.begin_search()
         try:
             async for page in mqtt.retained.pages(self._texts, mqtt.counts):
                 if not await self._give(page):
                     return
             for each in self._wanted:
-                if self._session.has(each):
-                    session.retained_done(each.text)
+                session.end_retained_search(each)
         except PenstockError as error:  # without them the client would know less than it thinks
             self._connection.end(error)
         finally:
@@ -157,7 +156,7 @@ class RetainedDelivery:
 
     def _put(self, event_id: int, message: TopicMessage, wanted: Filter) -> None:
         session, source = self._session, None
-        if wanted.owes_retained:
+        if wanted.retained.is_owed:
             source = MessageSource(wanted.text, event_id, from_retained=True)
-            session.retained_begun(wanted)
+            wanted.retained.begin_message(event_id)
         session.outbox.give(message, (wanted,), from_store=True, source=source)

@@ -203,7 +203,7 @@ class MqttSession:
                 retain_as_published=each.retain_as_published,
                 number=each.number,
                 durable=each.durable,
-                owes_retained=each.owes_retained,
+                owes_retained=each.retained.is_owed,
             )
             for each in self.filters.values()
         )
@@ -268,7 +268,7 @@ class MqttSession:
                 retain_as_published=stored.retain_as_published,
             )
             made = Filter(connection, self.outbox, options, number=stored.number)
-            made.durable, made.owes_retained = stored.durable, stored.owes_retained
+            made.durable, made.retained.is_owed = stored.durable, stored.owes_retained
             self.filters[made.text] = made
         self._away = {}
 
@@ -416,13 +416,15 @@ class MqttSession:
             self.connection.send(packet)
 
     def settle(self, source: MessageSource | None, then: Callable[[], None] | None = None) -> None:
-        """The client has an event of a durable. ``then`` is called once that is on disk; without
-        a seat it never is, and the event comes again."""
-        if source is None:
+        """The client has an event of a durable, or a retained message. ``then`` is called once a
+        durable has that on disk; without a seat it never has, and the event comes again."""
+        wanted = None if source is None else self.filters.get(source.text)
+        if source is None or wanted is None:
             return
-        wanted = self.filters.get(source.text)
-        feed = None if wanted is None else wanted.feed_of(source.channel)
-        if feed is not None:
+        if source.from_retained:
+            if wanted.retained.end_message(source.event_id):
+                self._end_retained(wanted)
+        elif (feed := wanted.feed_of(source.channel)) is not None:
             feed.acknowledge(source.event_id, then)
 
     def settle_all(self, text: str, channel: str, event_ids: Sequence[int]) -> None:
@@ -437,7 +439,7 @@ class MqttSession:
         wanted = self.filters.get(source.text)
         if wanted is None:
             return False
-        return wanted.owes_retained if source.from_retained else bool(wanted.durable)
+        return wanted.retained.is_owed if source.from_retained else bool(wanted.durable)
 
     def came(self, packet_id: int) -> None:
         """A message of QoS 2 has come, and is being stored."""
@@ -458,17 +460,12 @@ class MqttSession:
             await self._stored.wait()
             self._stored.clear()
 
-    def retained_begun(self, wanted: Filter) -> None:
-        """A retained message, or a search for them, is on its way by a filter."""
-        wanted.open_retained += 1
+    def end_retained_search(self, wanted: Filter) -> None:
+        """Count a search for a filter's retained messages that has found all of them."""
+        if wanted.retained.end_search() and self.has(wanted):
+            self._end_retained(wanted)
 
-    def retained_done(self, text: str) -> None:
-        """It has come to its end. With the last the client has all of them."""
-        wanted = self.filters.get(text)
-        if wanted is None:
-            return
-        wanted.open_retained -= 1
-        if wanted.owes_retained and wanted.open_retained == 0:
-            wanted.owes_retained = False
-            self.store((self.entry,))
-            self.outbox.retained_over(text)
+    def _end_retained(self, wanted: Filter) -> None:
+        """Store that the client has all retained messages of a filter."""
+        self.store((self.entry,))
+        self.outbox.end_retained(wanted.text)

@@ -303,7 +303,7 @@ class MqttSessions:
                 return []
             if session.has(wanted):
                 await self.open(session, wanted)
-        return [each for each in session.filters.values() if each.owes_retained]
+        return [each for each in session.filters.values() if each.retained.is_owed]
 
     # --- clients go ----------------------------------------------------------------------
 

@@ -88,7 +88,7 @@ class Subscribing(ConnectionPart[SubscribingConnection]):
         made, is_new = session.subscribe(wanted, number)
         gives = wanted.retain_handling == 0 or (wanted.retain_handling == 1 and is_new)
         if gives and not is_shared:
-            made.owes_retained = bool(made.durable)
+            made.retained.is_owed = bool(made.durable)
             retained_for.append(made)
         if made.is_open:
             return Reason(made.qos)
