@@ -309,10 +309,12 @@ def _loaded(name: str) -> ModuleType:
     """A module. Nothing that comes with it goes away again, so Python does not look for what does
     meanwhile: that took a tenth of the time to a realm's first event."""
     from penstock.missing_packages import from_package
-    from penstock_core.garbage import uncollected
+    from penstock_core.garbage import age_all, uncollected
 
     with uncollected(), from_package("penstock_server"):
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
+        age_all()
+        return module
 
 
 if not TYPE_CHECKING:  # otherwise type checkers would accept any name

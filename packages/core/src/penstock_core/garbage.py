@@ -29,6 +29,18 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
+def age_all() -> None:
+    """Move all objects to the oldest generation without looking at them.
+
+    Called after an import within :func:`uncollected`: the next collection of the youngest
+    generation would go through everything that was loaded (21 ms for an embedded realm). Objects
+    that the program has frozen itself stay frozen.
+    """
+    if not gc.get_freeze_count():
+        gc.freeze()
+        gc.unfreeze()
+
+
 class FreedMemory:
     """What was freed, and is not the system's yet.
 

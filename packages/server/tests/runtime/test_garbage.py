@@ -11,7 +11,7 @@ import pytest
 from packages.server.tests.runtime.lives import Lives, named
 from packages.server.tests.runtime.living import EAGER
 from penstock_core.columns.events.event import Event
-from penstock_core.garbage import FreedMemory, uncollected
+from penstock_core.garbage import FreedMemory, age_all, uncollected
 from penstock_core.vocabulary.definitions import Storage
 from penstock_server.runtime.store.records import encode_block
 from penstock_server.runtime.store.state import RealmState
@@ -53,6 +53,27 @@ def test_who_never_looks_is_left_alone() -> None:
         pass
 
     assert not gc.isenabled()
+
+
+def test_loaded_objects_are_not_looked_at_by_the_next_collections() -> None:
+    with uncollected():
+        loaded = [[] for _ in range(10_000)]
+        age_all()
+
+    assert gc.is_tracked(loaded[0])
+    assert gc.get_freeze_count() == 0
+    assert len(gc.get_objects(generation=0)) < len(loaded)
+    assert any(one is loaded for one in gc.get_objects(generation=2))
+
+
+def test_objects_that_the_program_has_frozen_stay_frozen() -> None:
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        age_all()
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.unfreeze()
 
 
 @simulated
