@@ -57,7 +57,7 @@ def test_who_never_looks_is_left_alone() -> None:
 
 def test_loaded_objects_are_not_looked_at_by_the_next_collections() -> None:
     with uncollected():
-        loaded = [[] for _ in range(10_000)]
+        loaded: list[list[int]] = [[] for _ in range(10_000)]
         age_all()
 
     assert gc.is_tracked(loaded[0])
