@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -20,6 +21,7 @@ from penstock_core.vocabulary.errors import (
     NameDoesNotExist,
     StorageFailed,
 )
+from penstock_core.vocabulary.ports import Buffer
 from penstock_server.runtime.realm import Limits
 from penstock_server.runtime.writer.placement import MemoryLimits
 from penstock_testing.loop import pass_time, simulate, simulated
@@ -202,6 +204,32 @@ async def test_a_step_of_larger_events_than_most_asks_for_more_room() -> None:
         done = await lives.realm.redrive("dead", "again", "")
         assert (done.moved, done.left) == (12_020, 0)
         assert (await lives.info("again")).events == 12_020
+        await lives.conserved()
+
+
+@pytest.mark.spec("T10")
+@simulated
+async def test_a_step_is_bounded_in_bytes_where_the_oldest_events_are_the_largest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lives, blocks = Lives(), list[int]()
+    async with lives.life():
+        await lives.create("dead")
+        await lives.create("again")
+        await lives.put("dead", *[Event(bytes(1 << 20))] * 20)
+        for _ in range(300):  # the realm estimates the size of events by the newest ones
+            await lives.put("dead", *named("x"))
+        append = lives.store.journal.append
+
+        async def counted(expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
+            blocks.append(sum([len(part) for part in block]))
+            return await append(expected, block, sync=sync)
+
+        monkeypatch.setattr(lives.store.journal, "append", counted)
+        done = await lives.realm.redrive("dead", "again", "")
+        assert (done.moved, done.left) == (320, 0)
+        assert max(blocks) < 13 << 20
+        assert len(blocks) < 10
         await lives.conserved()
 
 
