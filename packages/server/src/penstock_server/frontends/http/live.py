@@ -14,10 +14,9 @@ from collections.abc import AsyncGenerator
 from typing import Any, Final, TypeVar
 
 import msgspec
-from msgspec.structs import asdict
 
 from penstock_core.api.reading import WatchEvents
-from penstock_core.api.realm import RatesNow, ReadRates
+from penstock_core.api.realm import ReadRates
 from penstock_core.columns.events.batch import EventBatch
 from penstock_core.columns.protobuf import Messages
 from penstock_core.columns.selectors import Selector
@@ -26,15 +25,9 @@ from penstock_core.vocabulary.errors import PenstockError, RealmStopping
 from penstock_core.vocabulary.start_positions import AnyStart, FromId
 from penstock_server.frontends.http.event_documents import document_of, messages_of
 from penstock_server.frontends.http.finding import Store, start_of
-from penstock_server.frontends.http.realm_shapes import ChannelRate, DurableRate, Rates, RatesQuery
+from penstock_server.frontends.http.realm_shapes import Rates, RatesQuery
 from penstock_server.frontends.http.routing import Call, Events
-from penstock_server.frontends.http.shapes import (
-    CounterAnswer,
-    ErrorDetail,
-    LiveQuery,
-    Lost,
-    moment,
-)
+from penstock_server.frontends.http.shapes import ErrorDetail, LiveQuery, Lost, answer_from
 from penstock_server.runtime.operations.callers import Caller
 from penstock_server.runtime.operations.door import open_subscription
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
@@ -227,19 +220,8 @@ async def _rates(
     call: Call[RatesQuery, None], asked: ReadRates, over: _Over
 ) -> AsyncGenerator[bytes, None]:
     while not over.wake.is_set():
-        yield message("rates", _told(await call.answer(asked)))
+        yield message("rates", answer_from(await call.answer(asked), Rates))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RATES_S):
                 await over.wake.wait()
     yield message("end", ErrorDetail(code=over.reason.code, message=str(over.reason)))
-
-
-def _told(now: RatesNow) -> Rates:
-    fields = asdict(now)
-    channels = [
-        ChannelRate(**asdict(each) | {"counters": CounterAnswer(**asdict(each.counters))})
-        for each in fields.pop("channels")
-    ]
-    durables = [DurableRate(**asdict(each)) for each in fields.pop("durables")]
-    at = moment(fields.pop("at_us"))
-    return Rates(at=at, channels=channels, durables=durables, **fields)

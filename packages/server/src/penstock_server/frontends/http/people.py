@@ -25,6 +25,7 @@ from penstock_core.api.access import (
     Revoke,
     WhoAmI,
 )
+from penstock_server.frontends.http.binding import bound
 from penstock_server.frontends.http.finding import cursor_of
 from penstock_server.frontends.http.people_shapes import (
     AclChange,
@@ -43,7 +44,7 @@ from penstock_server.frontends.http.people_shapes import (
     UserAnswer,
 )
 from penstock_server.frontends.http.routing import Call, Route
-from penstock_server.frontends.http.shapes import After, Done, NoQuery, Page, moment
+from penstock_server.frontends.http.shapes import After, Done, NoQuery, Page, answer_from
 
 # --- sessions of the console --------------------------------------------------------------
 
@@ -67,12 +68,6 @@ async def me(call: Call[NoQuery, None]) -> Me:
     return _me(await call.ask(WhoAmI()), call.guard.csrf_of(call.headers))
 
 
-async def change_password(call: Call[NoQuery, OwnPassword]) -> Done:
-    """Change your own password; the old one is needed, too."""
-    await call.ask(ChangePassword(call.body.old, call.body.password))
-    return Done()
-
-
 def _set_cookie(call: Call[Any, Any], value: str, age_s: int) -> None:
     secure = "; Secure" if call.service.is_secure else ""
     name = call.guard.cookie(call.headers)
@@ -90,65 +85,6 @@ def _me(found: api.Me, csrf: str | None) -> Me:
         rights=list(found.realm),
         csrf=csrf,
     )
-
-
-# --- users and groups ---------------------------------------------------------------------
-
-
-def _page(items: list[Any], query: After) -> Page[Any]:
-    """A page of objects with names."""
-    left = sorted((each for each in items if each.name > query.after), key=lambda each: each.name)
-    more = len(left) > query.limit
-    return Page(items=left[: query.limit], next=left[query.limit - 1].name if more else None)
-
-
-async def list_users(call: Call[After, None]) -> Page[UserAnswer]:
-    """List users, by name."""
-    users = [
-        UserAnswer(name=user.name, groups=list(user.groups), has_password=user.has_password)
-        for user in await call.ask(ListUsers())
-    ]
-    return _page(users, call.query)
-
-
-async def create_user(call: Call[NoQuery, NewUser]) -> NewUserAnswer:
-    """Create a user. Without a password one is generated, and shown only in this answer."""
-    made = await call.ask(AddUser(call.body.name, call.body.password))
-    return NewUserAnswer(name=made.name, password=made.password)
-
-
-async def set_password(call: Call[NoQuery, Password]) -> Done:
-    """Set another user's password; console sessions signed in with the old one end."""
-    await call.ask(ResetPassword(call.params["user"], call.body.password))
-    return Done()
-
-
-async def delete_user(call: Call[NoQuery, None]) -> Done:
-    """Delete a user."""
-    await call.ask(DeleteUser(call.params["user"]))
-    return Done()
-
-
-async def list_groups(call: Call[After, None]) -> Page[GroupInfo]:
-    """List groups and their members, by name."""
-    return _page(await call.ask(ListGroups()), call.query)
-
-
-async def create_group(call: Call[NoQuery, NewGroup]) -> GroupInfo:
-    """Create a group."""
-    return await call.ask(CreateGroup(call.body.name, tuple(call.body.members)))
-
-
-async def change_group(call: Call[NoQuery, GroupChange]) -> GroupInfo:
-    """Add users to a group, or remove them from it."""
-    body = call.body
-    return await call.ask(ChangeGroup(call.params["group"], tuple(body.add), tuple(body.remove)))
-
-
-async def delete_group(call: Call[NoQuery, None]) -> Done:
-    """Delete a group; its members lose what was granted to it."""
-    await call.ask(DeleteGroup(call.params["group"]))
-    return Done()
 
 
 # --- rights -------------------------------------------------------------------------------
@@ -192,18 +128,7 @@ async def audit(call: Call[AuditQuery, None]) -> Page[AuditEntry]:
     """List what administrators did, who signed in, or what was refused, newest first."""
     query = call.query
     records = await call.ask(ReadAudit(query.limit, cursor_of(query.after), query.kind))
-    items = [
-        AuditEntry(
-            number=record.number,
-            at=moment(record.at_us),
-            principal=record.principal,
-            operation=record.operation,
-            target=record.target,
-            outcome=record.outcome,
-            detail=record.detail,
-        )
-        for record in records
-    ]
+    items = [answer_from(record, AuditEntry) for record in records]
     full = len(items) == call.query.limit
     return Page(items=items, next=str(items[-1].number) if full else None)
 
@@ -212,21 +137,80 @@ ROUTES = (
     Route("login", "POST", "login", asks=LogIn, endpoint=login),
     Route("logout", "POST", "logout", asks=LogOut, endpoint=logout),
     Route("getMe", "GET", "me", asks=WhoAmI, endpoint=me),
-    Route("changeMyPassword", "POST", "me/password", asks=ChangePassword, endpoint=change_password),
-    Route("listUsers", "GET", "users", asks=ListUsers, endpoint=list_users),
-    Route("createUser", "POST", "users", asks=AddUser, endpoint=create_user, status=201),
-    Route("deleteUser", "DELETE", "users/{user}", asks=DeleteUser, endpoint=delete_user),
-    Route(
+    bound(
+        "changeMyPassword",
+        "POST",
+        "me/password",
+        asks=ChangePassword,
+        text="Change your own password; the old one is needed, too.",
+        body=OwnPassword,
+        names={"new": "password"},
+    ),
+    bound(
+        "listUsers",
+        "GET",
+        "users",
+        asks=ListUsers,
+        text="List users, by name.",
+        query=After,
+        answer=Page[UserAnswer],
+        paged_by="name",
+    ),
+    bound(
+        "createUser",
+        "POST",
+        "users",
+        asks=AddUser,
+        text="Create a user. Without a password one is generated, and shown only in this answer.",
+        body=NewUser,
+        answer=NewUserAnswer,
+        status=201,
+    ),
+    bound("deleteUser", "DELETE", "users/{user}", asks=DeleteUser, text="Delete a user."),
+    bound(
         "setUserPassword",
         "POST",
         "users/{user}/password",
         asks=ResetPassword,
-        endpoint=set_password,
+        text="Set another user's password; console sessions signed in with the old one end.",
+        body=Password,
     ),
-    Route("listGroups", "GET", "groups", asks=ListGroups, endpoint=list_groups),
-    Route("createGroup", "POST", "groups", asks=CreateGroup, endpoint=create_group, status=201),
-    Route("editGroup", "PATCH", "groups/{group}", asks=ChangeGroup, endpoint=change_group),
-    Route("deleteGroup", "DELETE", "groups/{group}", asks=DeleteGroup, endpoint=delete_group),
+    bound(
+        "listGroups",
+        "GET",
+        "groups",
+        asks=ListGroups,
+        text="List groups and their members, by name.",
+        query=After,
+        answer=Page[GroupInfo],
+        paged_by="name",
+    ),
+    bound(
+        "createGroup",
+        "POST",
+        "groups",
+        asks=CreateGroup,
+        text="Create a group.",
+        body=NewGroup,
+        answer=GroupInfo,
+        status=201,
+    ),
+    bound(
+        "editGroup",
+        "PATCH",
+        "groups/{group}",
+        asks=ChangeGroup,
+        text="Add users to a group, or remove them from it.",
+        body=GroupChange,
+        answer=GroupInfo,
+    ),
+    bound(
+        "deleteGroup",
+        "DELETE",
+        "groups/{group}",
+        asks=DeleteGroup,
+        text="Delete a group; its members lose what was granted to it.",
+    ),
     Route("listRights", "GET", "acl", asks=ListEntries, endpoint=list_acl),
     Route("grantRights", "POST", "acl/grant", asks=Grant, endpoint=grant),
     Route("revokeRights", "POST", "acl/revoke", asks=Revoke, endpoint=revoke),

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from penstock_core.api.access import AuditRecord, CreatedUser, UserInfo
 from penstock_server.frontends.http.shapes import (
     After,
     Answer,
     Members,
-    Moment,
     QueryParameters,
     RequestBody,
     ResourceKind,
+    shown,
 )
 
 
@@ -43,16 +44,13 @@ class NewUser(RequestBody, frozen=True):
     """Left out: one is generated, and shown only in the answer."""
 
 
-class UserAnswer(Answer, frozen=True):
-    name: str
-    groups: list[str]
-    has_password: bool = True
-
-
-class NewUserAnswer(Answer, frozen=True):
-    name: str
-    password: str | None
-    """The generated password, shown only here; null if the request gave one."""
+UserAnswer = shown(
+    UserInfo,
+    "UserAnswer",
+    without=frozenset(("created_us", "changed_us")),
+    optional_from="has_password",
+)
+NewUserAnswer = shown(CreatedUser, "NewUserAnswer")
 
 
 class Password(RequestBody, frozen=True):
@@ -68,12 +66,12 @@ class OwnPassword(RequestBody, frozen=True):
 
 class NewGroup(RequestBody, frozen=True):
     name: Annotated[str, Meta(min_length=1, max_length=255)]
-    members: Members = field(default_factory=list)
+    members: Members = ()
 
 
 class GroupChange(RequestBody, frozen=True):
-    add: Members = field(default_factory=list)
-    remove: Members = field(default_factory=list)
+    add: Members = ()
+    remove: Members = ()
 
 
 class AclQuery(QueryParameters, frozen=True):
@@ -103,13 +101,4 @@ class AuditQuery(After, frozen=True):
     kind: Literal["acts", "sign-ins", "refusals"] = "acts"
 
 
-class AuditEntry(Answer, frozen=True):
-    number: int
-    at: Moment
-    principal: str
-    """``user@host``."""
-    operation: str
-    target: str
-    outcome: str
-    """``done``, or the code of the error."""
-    detail: dict[str, Any]
+AuditEntry = shown(AuditRecord, "AuditEntry", moments=("at_us",))

@@ -18,7 +18,6 @@ from penstock_core.api.reading import (
 )
 from penstock_core.api.realm import (
     ClusterInfo,
-    ConnectionInfo,
     DescribeCluster,
     DescribePipeline,
     DescribeRealm,
@@ -32,6 +31,7 @@ from penstock_core.api.realm import (
     RealmInfo,
 )
 from penstock_core.vocabulary.errors import NameDoesNotExist
+from penstock_server.frontends.http.binding import bound
 from penstock_server.frontends.http.event_documents import document_of, messages_of
 from penstock_server.frontends.http.finding import cursor_of, store_of
 from penstock_server.frontends.http.joining import join_id, join_of
@@ -43,6 +43,7 @@ from penstock_server.frontends.http.realm_shapes import (
     HistoryQuery,
     JoinAnswer,
     NewJoin,
+    Pause,
     RatesQuery,
     Redrive,
     ScheduleQuery,
@@ -53,9 +54,9 @@ from penstock_server.frontends.http.shapes import (
     Done,
     NoQuery,
     Page,
-    Pause,
     RealmAnswer,
     ScheduledAnswer,
+    answer_from,
     moment,
 )
 
@@ -87,25 +88,8 @@ async def pause(call: Call[NoQuery, Pause]) -> RealmAnswer:
 # --- joins --------------------------------------------------------------------------------
 
 
-def _join(info: JoinInfo) -> JoinAnswer:
-    name = join_id(info.source, info.destination)
-    return JoinAnswer(id=name, **msgspec.structs.asdict(info))
-
-
-async def list_joins(call: Call[After, None]) -> Page[JoinAnswer]:
-    """List joins, by source and destination."""
-    place = cursor_of(call.query.after) or 0
-    infos = await call.ask(ListJoins())
-    end = place + call.query.limit
-    return Page(
-        items=[_join(info) for info in infos[place:end]],
-        next=str(end) if end < len(infos) else None,
-    )
-
-
-async def create_join(call: Call[NoQuery, NewJoin]) -> JoinAnswer:
-    """Create a join: from now on, events published on one store are copied to another (SEM L1)."""
-    return _join(await call.ask(CreateJoin(**msgspec.structs.asdict(call.body))))
+def _join(_: Call[Any, Any], info: JoinInfo) -> Any:
+    return answer_from(info, JoinAnswer, id=join_id(info.source, info.destination))
 
 
 async def delete_join(call: Call[NoQuery, None]) -> Done:
@@ -116,21 +100,6 @@ async def delete_join(call: Call[NoQuery, None]) -> Done:
         raise NameDoesNotExist(f"no join has the id {text[:80]!r}; GET joins lists them")
     await call.ask(DeleteJoin(*pair))
     return Done()
-
-
-# --- dead events --------------------------------------------------------------------------
-
-
-async def dead(call: Call[DeadQuery, None]) -> DeadSummary:
-    """Count the dead events in a store by where they came from and why they died (SEM T6)."""
-    limit = call.query.limit
-    return await call.ask_here(SummarizeDead, lambda now: SummarizeDead(now.channel, limit))
-
-
-async def redrive(call: Call[NoQuery, Redrive]) -> Redriven:
-    """Publish dead events again, each once, and remove them from their store (SEM T10)."""
-    wanted = RedriveDead(**msgspec.structs.asdict(call.body))
-    return await call.ask(wanted, dry_run=wanted.dry_run)
 
 
 # --- schedule -----------------------------------------------------------------------------
@@ -165,15 +134,6 @@ def _waiting(found: WaitingEvents) -> list[ScheduledAnswer]:
     ]
 
 
-async def cancel(call: Call[NoQuery, None]) -> Done:
-    """Cancel a scheduled event of a channel or queue."""
-    text = call.params["number"]
-    await call.ask_here(
-        CancelScheduled, lambda now: CancelScheduled(now.channel, cursor_of(text) or 0)
-    )
-    return Done()
-
-
 # --- connections and pipelines ------------------------------------------------------------
 
 
@@ -183,38 +143,9 @@ async def connections(call: Call[After, None]) -> Page[ConnectionAnswer]:
     infos = [info for info in await call.ask(ListConnections()) if int(info.id) > place]
     more = len(infos) > call.query.limit
     return Page(
-        items=[_connection(info) for info in infos[: call.query.limit]],
+        items=[answer_from(info, ConnectionAnswer) for info in infos[: call.query.limit]],
         next=infos[call.query.limit - 1].id if more else None,
     )
-
-
-def _connection(info: ConnectionInfo) -> ConnectionAnswer:
-    fields = msgspec.structs.asdict(info)
-    return ConnectionAnswer(opened=moment(fields.pop("opened_us")), **fields)
-
-
-async def end_connection(call: Call[NoQuery, None]) -> Done:
-    """End a native connection; its client may connect again."""
-    await call.ask(EndConnection(call.params["id"]))
-    return Done()
-
-
-async def cluster(call: Call[NoQuery, None]) -> ClusterInfo:
-    """Show the cluster that the realm is in: its nodes, and which of them owns the realm. On a
-    realm without a cluster there is no node."""
-    return await call.ask(DescribeCluster())
-
-
-async def list_pipelines(call: Call[After, None]) -> Page[PipelineInfo]:
-    """List the pipelines in the folders that the realm was given, with the progress of their
-    steps."""
-    return Page(items=await call.ask(ListPipelines()))
-
-
-async def show_pipeline(call: Call[NoQuery, None]) -> PipelineInfo:
-    """Show a pipeline: for each step the status of its last run, its position, and how far it is
-    behind."""
-    return await call.ask(DescribePipeline(call.params["pipeline"]))
 
 
 async def watch_rates(call: Call[RatesQuery, None]) -> Events:
@@ -226,58 +157,115 @@ async def watch_rates(call: Call[RatesQuery, None]) -> Events:
     return rates(call, asked)
 
 
-async def history(call: Call[HistoryQuery, None]) -> HistoryAnswer:
-    """Read what flowed in the last 24 hours, how far readers were behind and how long deliveries
-    took, a sample every two minutes."""
-    told = msgspec.structs.asdict(
-        await call.ask(ReadHistory(call.query.channel, call.query.durable))
+def _dead(kind: str, path: str) -> Route:
+    return bound(
+        f"summarize{kind}DeadEvents",
+        "GET",
+        f"{path}/dead",
+        asks=SummarizeDead,
+        text="Count the dead events in a store by where they came from and why they died (SEM T6).",
+        query=DeadQuery,
+        answer=DeadSummary,
     )
-    return HistoryAnswer(
-        begun=moment(told.pop("begun_us")), first=moment(told.pop("first_us")), **told
+
+
+def _cancel(kind: str, path: str) -> Route:
+    return bound(
+        f"cancel{kind}ScheduledEvent",
+        "DELETE",
+        f"{path}/schedule/{{number}}",
+        asks=CancelScheduled,
+        text="Cancel a scheduled event of a channel or queue.",
     )
 
 
 ROUTES = (
     Route("getRealm", "GET", "realm", asks=DescribeRealm, endpoint=show),
     Route("editRealm", "PATCH", "realm", asks=PausePublishing, endpoint=pause),
-    Route("listJoins", "GET", "joins", asks=ListJoins, endpoint=list_joins),
-    Route("createJoin", "POST", "joins", asks=CreateJoin, endpoint=create_join, status=201),
-    Route("deleteJoin", "DELETE", "joins/{id}", asks=DeleteJoin, endpoint=delete_join),
-    Route(
-        "summarizeChannelDeadEvents",
+    bound(
+        "listJoins",
         "GET",
-        "channels/{channel}/dead",
-        asks=SummarizeDead,
-        endpoint=dead,
+        "joins",
+        asks=ListJoins,
+        text="List joins, by source and destination.",
+        query=After,
+        answer=Page[JoinAnswer],
+        paged_by="place",
+        show=_join,
     ),
-    Route(
-        "summarizeQueueDeadEvents", "GET", "queues/{queue}/dead", asks=SummarizeDead, endpoint=dead
+    bound(
+        "createJoin",
+        "POST",
+        "joins",
+        asks=CreateJoin,
+        text="Create a join: from now on, events published on one store are copied to another "
+        "(SEM L1).",
+        body=NewJoin,
+        answer=JoinAnswer,
+        show=_join,
+        status=201,
     ),
-    Route("redriveDeadEvents", "POST", "redrive", asks=RedriveDead, endpoint=redrive),
+    Route("deleteJoin", "DELETE", "joins/{id}", asks=DeleteJoin, endpoint=delete_join),
+    _dead("Channel", "channels/{channel}"),
+    _dead("Queue", "queues/{queue}"),
+    bound(
+        "redriveDeadEvents",
+        "POST",
+        "redrive",
+        asks=RedriveDead,
+        text="Publish dead events again, each once, and remove them from their store (SEM T10).",
+        body=Redrive,
+        answer=Redriven,
+        audited=("dry_run",),
+    ),
     Route("listScheduledEvents", "GET", "schedule", asks=ListScheduled, endpoint=schedule),
-    Route(
-        "cancelChannelScheduledEvent",
-        "DELETE",
-        "channels/{channel}/schedule/{number}",
-        asks=CancelScheduled,
-        endpoint=cancel,
-    ),
-    Route(
-        "cancelQueueScheduledEvent",
-        "DELETE",
-        "queues/{queue}/schedule/{number}",
-        asks=CancelScheduled,
-        endpoint=cancel,
-    ),
+    _cancel("Channel", "channels/{channel}"),
+    _cancel("Queue", "queues/{queue}"),
     Route("listConnections", "GET", "connections", asks=ListConnections, endpoint=connections),
-    Route(
-        "endConnection", "DELETE", "connections/{id}", asks=EndConnection, endpoint=end_connection
+    bound(
+        "endConnection",
+        "DELETE",
+        "connections/{id}",
+        asks=EndConnection,
+        text="End a native connection; its client may connect again.",
     ),
-    Route("getCluster", "GET", "cluster", asks=DescribeCluster, endpoint=cluster),
-    Route("listPipelines", "GET", "pipelines", asks=ListPipelines, endpoint=list_pipelines),
-    Route(
-        "getPipeline", "GET", "pipelines/{pipeline}", asks=DescribePipeline, endpoint=show_pipeline
+    bound(
+        "getCluster",
+        "GET",
+        "cluster",
+        asks=DescribeCluster,
+        text="Show the cluster that the realm is in: its nodes, and which of them owns the realm. "
+        "On a realm without a cluster there is no node.",
+        answer=ClusterInfo,
+    ),
+    bound(
+        "listPipelines",
+        "GET",
+        "pipelines",
+        asks=ListPipelines,
+        text="List the pipelines in the folders that the realm was given, with the progress of "
+        "their steps.",
+        query=After,
+        answer=Page[PipelineInfo],
+    ),
+    bound(
+        "getPipeline",
+        "GET",
+        "pipelines/{pipeline}",
+        asks=DescribePipeline,
+        text="Show a pipeline: for each step the status of its last run, its position, and how "
+        "far it is behind.",
+        answer=PipelineInfo,
     ),
     Route("watchRates", "GET", "rates", asks=ReadRates, endpoint=watch_rates),
-    Route("getHistory", "GET", "history", asks=ReadHistory, endpoint=history),
+    bound(
+        "getHistory",
+        "GET",
+        "history",
+        asks=ReadHistory,
+        text="Read what flowed in the last 24 hours, how far readers were behind and how long "
+        "deliveries took, a sample every two minutes.",
+        query=HistoryQuery,
+        answer=HistoryAnswer,
+    ),
 )

@@ -220,6 +220,17 @@ class Examples:
         self.answer = answer
 
 
+class Signature(NamedTuple):
+    """What an endpoint takes and gives, read from its annotations."""
+
+    query: Any
+    body: Any
+    """Type of the body; None: there is none."""
+    answer: Any
+    summary: str
+    description: str
+
+
 class Route(NamedTuple):
     name: str
     """Name of the operation in generated clients. Never changed, because programs use it."""
@@ -235,6 +246,8 @@ class Route(NamedTuple):
     """Whether it changes nothing, although its method usually does."""
     examples: Examples | None = None
     """For the OpenAPI document."""
+    signature: Signature | None = None
+    """None: as the annotations of the endpoint say."""
 
     @property
     def reads(self) -> bool:
@@ -254,29 +267,24 @@ class Route(NamedTuple):
         return operation_on(self.asks, "queue" if self.path.startswith("queues") else "channel")
 
 
-class Signature(NamedTuple):
-    """What an endpoint takes and gives, read from its annotations."""
-
-    query: Any
-    body: Any
-    """Type of the body; None: there is none."""
-    answer: Any
-    summary: str
-    description: str
-
-
 def signature_of(route: Route) -> Signature:
+    if route.signature is not None:
+        return route.signature
     hints = typing.get_type_hints(route.endpoint)
     query, body = typing.get_args(hints["call"])
-    text = (route.endpoint.__doc__ or "").strip()
-    summary, _, rest = text.partition("\n\n")
-    summary = " ".join(summary.split())
+    return described(
+        route.endpoint.__doc__ or "",
+        query=query,
+        body=None if body is type(None) else body,
+        answer=hints["return"],
+    )
+
+
+def described(text: str, *, query: Any, body: Any, answer: Any) -> Signature:
+    """A signature with a summary, and after a blank line a description."""
+    summary, _, rest = text.strip().partition("\n\n")
     return Signature(
-        query,
-        None if body is type(None) else body,
-        hints["return"],
-        summary=summary,
-        description=rest.strip(),
+        query, body, answer, summary=" ".join(summary.split()), description=rest.strip()
     )
 
 

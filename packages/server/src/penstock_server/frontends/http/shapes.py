@@ -6,19 +6,23 @@ milliseconds, as everywhere; ``timeout`` is in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType, field, structs
+from msgspec import NODEFAULT, UNSET, Meta, Struct, UnsetType, field, structs
 
 from penstock_core.api.channels import StorageInfo
 from penstock_core.api.durables import CreateDurable, DurableInfo, SeekOutcome
-from penstock_core.bounds import GIVEN_NAME_CHARACTERS_MAX, TTL_MS_MAX, GivenName
+from penstock_core.api.requests import Request
+from penstock_core.bounds import GIVEN_NAME_CHARACTERS_MAX, TTL_MS_MAX, GivenName, SelectorText
+from penstock_core.channel.conservation import MEANINGS
 from penstock_core.vocabulary.counters import Counters
 from penstock_core.vocabulary.definitions import Definition, Storage, attributes_of
 from penstock_core.vocabulary.durable_attributes import DurableAttributes
+from penstock_core.vocabulary.start_positions import AnyStart
 from penstock_server.frontends.http.generating import NAMES, STARTS
 
 T = TypeVar("T")
@@ -43,7 +47,7 @@ Limit = Annotated[int, Meta(ge=1, le=LIMIT_MAX, description="Most things on a pa
 Id = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 ResourceKind = Literal["realm", "channel", "queue", "topic"]
 Members = Annotated[
-    list[Annotated[str, Meta(min_length=1, max_length=255)]], Meta(max_length=1_000)
+    tuple[Annotated[str, Meta(min_length=1, max_length=255)], ...], Meta(max_length=1_000)
 ]
 Selector = Annotated[str, Meta(max_length=65_536, description="Only events that match (SEM F).")]
 Name = Annotated[
@@ -63,6 +67,17 @@ StartText = Annotated[
 DataBytes = Annotated[
     int, Meta(ge=0, le=1 << 20, description="Bytes of data shown of each event, at most.")
 ]
+
+
+_BODY_TYPES: Final[Mapping[tuple[Any, bool], Any]] = MappingProxyType(
+    {
+        (SelectorText, False): Selector,
+        (AnyStart, True): StartText,
+        (GivenName, True): Name,
+    }
+)
+"""Types of fields of requests in a body, by their types in the request and whether they are
+required."""
 
 
 def moment(us: int) -> datetime:
@@ -149,10 +164,6 @@ class RealmAnswer(Answer, frozen=True):
     """What could not be read at the start, and why (SEM S1)."""
 
 
-class Pause(RequestBody, frozen=True):
-    paused: bool
-
-
 # --- channels and queues ------------------------------------------------------------------
 
 
@@ -194,6 +205,31 @@ def _own_fields(
     ]
 
 
+def body_of(
+    request: type[Request[Any]],
+    name: str,
+    *,
+    base: type[Struct] = RequestBody,
+    without: Sequence[str] = (),
+    **own: Any,
+) -> Any:
+    """The fields of ``request`` as a body, or as a query with that ``base``.
+
+    Positions and selectors are texts in the bounds of this API, and a required name is not empty;
+    ``own`` has the types of fields with other bounds.
+    """
+    fields = [
+        (
+            each.name,
+            own.get(each.name) or _BODY_TYPES.get((each.type, each.required), each.type),
+            each.default,
+        )
+        for each in structs.fields(request)
+        if each.name not in without
+    ]
+    return _struct(name, fields, base=base)
+
+
 def shown(
     source: type[Struct],
     name: str,
@@ -201,27 +237,66 @@ def shown(
     doc: str = "",
     without: frozenset[str] = frozenset(),
     before: tuple[str, str] = ("", ""),
+    first: Sequence[tuple[str, Any]] = (),
     more: Sequence[tuple[str, Any]] = (),
+    moments: Sequence[str] = (),
+    optional_from: str = "",
     **own: Any,
 ) -> Any:
     """The fields of ``source`` as an answer that always has all of them; the one named first in
-    ``before`` stands before the other."""
-    kinds = {each.name: own.get(each.name, _told(each)) for each in structs.fields(source)}
+    ``before`` stands before the other. ``moments`` are shown as times, ``at_us`` as ``at``. The
+    fields from ``optional_from`` on have their defaults in the OpenAPI document."""
+    fields = {each.name: each for each in structs.fields(source) if each.name not in without}
     moved, place = before
-    order = [each for each in kinds if each not in without and each != moved]
+    order = [each for each in fields if each != moved]
     if moved:
         order.insert(order.index(place), moved)
-    fields = [*((each, kinds[each]) for each in order), *more]
-    namespace = {"__doc__": doc} if doc else {}
+    optional = order[order.index(optional_from) :] if optional_from else []
+    return _struct(
+        name,
+        [
+            *first,
+            *(
+                _moment_of(fields[each])
+                if each in moments
+                else (
+                    each,
+                    own.get(each, _told(fields[each])),
+                    fields[each].default if each in optional else NODEFAULT,
+                )
+                for each in order
+            ),
+            *more,
+        ],
+        base=Answer,
+        doc=doc,
+    )
+
+
+def _moment_of(field: structs.FieldInfo) -> tuple[str, Any]:
+    return field.name.removesuffix("_us"), Moment if field.type is int else Moment | None
+
+
+def _struct(name: str, fields: Sequence[Any], base: type[Struct], doc: str = "") -> Any:
     return msgspec.defstruct(
         name,
         fields,
-        bases=(Answer,),
-        namespace=namespace,
+        bases=(base,),
+        namespace={"__doc__": doc} if doc else {},
         frozen=True,
         kw_only=True,
         module=__name__,
     )
+
+
+def answer_from(source: Any, kind: type[Struct], **more: Any) -> Any:
+    """The fields of ``source``, and ``more``, as an answer of type ``kind``."""
+    values = {**structs.asdict(source), **more}
+    for name in kind.__struct_fields__:
+        if name not in values:
+            us = values[f"{name}_us"]
+            values[name] = None if us is None else moment(us)
+    return msgspec.convert(values, kind, from_attributes=True)
 
 
 class NewChannel(RequestBody, frozen=True):
@@ -248,25 +323,13 @@ DefinitionAnswer = shown(
 CounterAnswer = shown(Counters, "CounterAnswer")
 
 
-class Conservation(Answer, frozen=True):
-    """Where each published event is, or went (SEM T8)."""
-
-    published: int
-    live: int
-    overdue: int
-    consumed: int
-    dead: int
-    expired: int
-    evicted: int
-    purged: int
-    replaced: int
-    relayed: int
-    redriven: int
-    dropped: int
-    quarantined: int
-    sum: int
-    holds: bool
-    """Whether the terms add up to the number of published events; they always do."""
+Conservation: Any = _struct(
+    "Conservation",
+    [("published", int), *((name, int) for name in MEANINGS), ("sum", int), ("holds", bool)],
+    base=Answer,
+    doc="Where each published event is, or went (SEM T8).",
+)
+"""``holds``: whether the terms add up to the number of published events; they always do."""
 
 
 class ChannelAnswer(Answer, frozen=True):

@@ -1,0 +1,177 @@
+"""Routes without code of their own: each asks the realm for one request.
+
+The fields of the request are filled by name from the path and from the body or the query, and the
+answer of the realm is shown as the route's answer. A route that does more has an endpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Literal, get_args, get_origin
+
+from msgspec import structs
+
+from penstock_core.api.requests import Request
+from penstock_core.bounds import EventId
+from penstock_core.vocabulary.start_positions import AnyStart
+from penstock_server.frontends.http.finding import cursor_of, start_of
+from penstock_server.frontends.http.routing import Call, Route, Signature, described, named
+from penstock_server.frontends.http.shapes import Answer, Done, NoQuery, Page, answer_from
+
+Order = Literal["name", "place"]
+Show = Callable[[Call[Any, Any], Any], Any]
+"""Makes the answer of a route from the call and the answer of the realm."""
+_PARSERS: Final[Mapping[Any, Callable[[str], Any]]] = MappingProxyType(
+    {AnyStart: start_of, EventId: cursor_of}
+)
+"""Parsers of fields that arrive as text, by the type of the field."""
+
+
+def bound(
+    name: str,
+    method: str,
+    path: str,
+    *,
+    asks: type[Request[Any]],
+    text: str,
+    query: Any = NoQuery,
+    body: Any = None,
+    answer: Any = Done,
+    paged_by: Order | None = None,
+    show: Show | None = None,
+    names: Mapping[str, str] = MappingProxyType({}),
+    audited: Sequence[str] = (),
+    status: int = 200,
+    only_asks: bool = False,
+) -> Route:
+    """A route that asks ``asks``, and is described by ``text``.
+
+    ``names`` maps fields of the request to their names in HTTP, where these differ. ``audited`` are
+    the fields that go into the detail of an audit record. A page is ``paged_by`` the names or the
+    places of its items, or has all of them. ``show`` makes the answer, or an item of the page,
+    where it is not the realm's answer in the fields of ``answer``.
+    """
+    signature = described(text, query=query, body=body, answer=answer)
+    ask = _Ask(asks, signature, path, names=names, audited=audited)
+    reply = _reply_rule(answer, paged_by, show)
+
+    async def endpoint(call: Call[Any, Any]) -> Any:
+        return reply(call, await ask.of(call))
+
+    return Route(
+        name,
+        method,
+        path,
+        asks=asks,
+        endpoint=endpoint,
+        status=status,
+        only_asks=only_asks,
+        signature=signature,
+    )
+
+
+class _Ask:
+    """Makes the request of a route from a call, and asks the realm for it."""
+
+    def __init__(
+        self,
+        asks: type[Request[Any]],
+        signature: Signature,
+        path: str,
+        *,
+        names: Mapping[str, str],
+        audited: Sequence[str],
+    ) -> None:
+        self._asks = asks
+        self._audited = audited
+        self._has_body = signature.body is not None
+        in_path = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+        is_on_store = in_path[:1] in (["channel"], ["queue"])
+        self._needs_channel = is_on_store and "channel" in asks.__struct_fields__
+        self._needs_kind = is_on_store and "kind" in asks.__struct_fields__
+        self._needs_kind &= not self._needs_channel
+        arguments = (signature.body or signature.query).__struct_fields__
+        self._parsers: dict[str, Callable[[str], Any]] = {}
+        self._from_arguments: dict[str, str] = {}
+        self._from_path: dict[str, str] = {}
+        for field in structs.fields(asks):
+            source = names.get(field.name, field.name)
+            self._parsers[field.name] = _PARSERS.get(field.type, _unchanged)
+            if source in arguments:
+                self._from_arguments[field.name] = source
+            elif field.name == "channel" and self._needs_channel:
+                continue
+            elif source in in_path:
+                self._from_path[field.name] = source
+            elif field.name == "name":  # the last part of the path names the object of the request
+                self._from_path[field.name] = in_path[-1]
+
+    async def of(self, call: Call[Any, Any]) -> Any:
+        given = call.body if self._has_body else call.query
+        values = {
+            field: self._parsers[field](getattr(given, source))
+            for field, source in self._from_arguments.items()
+        }
+        if self._needs_channel:
+            return await call.ask_here(
+                self._asks,
+                lambda now: self._asks(**values, **self._named(call), channel=now.channel),
+            )
+        if self._needs_kind:
+            values["kind"] = named(call)[1]
+        detail = {field: values[field] for field in self._audited}
+        return await call.ask(self._asks(**values, **self._named(call)), **detail)
+
+    def _named(self, call: Call[Any, Any]) -> dict[str, Any]:
+        """The fields that the path names."""
+        return {
+            field: self._parsers[field](call.params[source])
+            for field, source in self._from_path.items()
+        }
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _reply_rule(answer: Any, paged_by: Order | None, show: Show | None) -> Show:
+    """How a reply of type ``answer`` is made of what the realm answers."""
+    if get_origin(answer) is Page:
+        return _PAGES[paged_by](_reply_rule(get_args(answer)[0], None, show))
+    if show is not None:
+        return show
+    if answer is Done:
+        return lambda call, told: Done()
+    if issubclass(answer, Answer):
+        return lambda call, told: answer_from(told, answer)
+    return lambda call, told: told
+
+
+def _page_by_name(item: Show) -> Show:
+    def page(call: Call[Any, Any], objects: Sequence[Any]) -> Page[Any]:
+        limit, after = call.query.limit, call.query.after
+        rest = sorted((each for each in objects if each.name > after), key=lambda each: each.name)
+        next_ = rest[limit - 1].name if len(rest) > limit else None
+        return Page(items=[item(call, each) for each in rest[:limit]], next=next_)
+
+    return page
+
+
+def _page_by_place(item: Show) -> Show:
+    def page(call: Call[Any, Any], objects: Sequence[Any]) -> Page[Any]:
+        begin = cursor_of(call.query.after) or 0
+        end = begin + call.query.limit
+        next_ = str(end) if end < len(objects) else None
+        return Page(items=[item(call, each) for each in objects[begin:end]], next=next_)
+
+    return page
+
+
+def _whole_page(item: Show) -> Show:
+    return lambda call, objects: Page(items=[item(call, each) for each in objects])
+
+
+_PAGES: Final[Mapping[Order | None, Callable[[Show], Show]]] = MappingProxyType(
+    {"name": _page_by_name, "place": _page_by_place, None: _whole_page}
+)
