@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -18,8 +18,8 @@ from penstock_core.vocabulary.topics import filter_fault
 from penstock_server.cli.events.events import EventFormat, print_events
 from penstock_server.cli.events.reading import subscribe
 from penstock_server.cli.shared import completing
-from penstock_server.cli.shared.grouping import CommandGroup
-from penstock_server.cli.shared.output import ListFormat, note, write_json, write_table
+from penstock_server.cli.shared.grouping import command_group
+from penstock_server.cli.shared.output import ListFormat, note, write_list
 from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
 from penstock_server.cli.stores import destinations
 
@@ -48,11 +48,8 @@ Followed = Annotated[
 Count = Annotated[int | None, typer.Option(min=1, help="Stop after so many.", metavar="N")]
 DEPTH: Final = 2
 
-commands = typer.Typer(
-    cls=CommandGroup,
-    help="Look at the topics of MQTT: what comes, what is retained, who has a session.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+commands = command_group(
+    "Look at the topics of MQTT: what comes, what is retained, who has a session."
 )
 
 
@@ -84,11 +81,15 @@ def list_(
             for event in realm.mqtt.retained(filter, channel=channel)
             if event.data and isinstance(name := event.properties.get("topic"), str)
         }
-    counted = counted_by_level(topics, depth)
-    if format == "json":
-        write_json([{"topic": name, "retained": count} for name, count in counted])
-        return
-    write_table(("topic", "retained"), counted, f"nothing is retained that {filter} takes")
+    counted = [
+        {"topic": name, "retained": count} for name, count in counted_by_level(topics, depth)
+    ]
+    write_list(
+        format,
+        counted,
+        {"topic": lambda row: row["topic"], "retained": lambda row: row["retained"]},
+        nothing=f"nothing is retained that {filter} takes",
+    )
 
 
 def counted_by_level(topics: Iterable[str], depth: int) -> list[tuple[str, int]]:
@@ -182,7 +183,7 @@ def sessions(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
     """
     with session(url) as realm:
         records = realm.mqtt.sessions()
-    found = [
+    found: list[dict[str, Any]] = [
         {
             "client": record.client_id,
             "user": record.user,
@@ -194,22 +195,19 @@ def sessions(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
         for record in records
         for each in record.filters or (SessionFilter(filter="", qos=0, durable="", waiting=0),)
     ]
-    if format == "json":
-        write_json(found)
-        return
-    rows: Sequence[Sequence[Any]] = [
-        (
-            each["client"],
-            each["user"],
-            "yes" if each["connected"] else "no",
-            each["filter"] or "no subscription",
-            each["qos"],
-            each["waiting"],
-        )
-        for each in found
-    ]
-    columns = ("client", "user", "connected", "filter", "qos", "waiting")
-    write_table(columns, rows, "no client has a session")
+    write_list(
+        format,
+        found,
+        {
+            "client": lambda row: row["client"],
+            "user": lambda row: row["user"],
+            "connected": lambda row: "yes" if row["connected"] else "no",
+            "filter": lambda row: row["filter"] or "no subscription",
+            "qos": lambda row: row["qos"],
+            "waiting": lambda row: row["waiting"],
+        },
+        nothing="no client has a session",
+    )
 
 
 @commands.command()

@@ -11,13 +11,10 @@ from penstock_cluster.cli import (
     cluster_orders,
     cluster_upgrade,
 )
-from penstock_server.cli.shared.grouping import CommandGroup, register_below
+from penstock_server.cli.shared.grouping import command_group, register_below
 
-commands = typer.Typer(
-    cls=CommandGroup,
-    help="Try a cluster on this machine; look at one that runs; move its realm, or one in or out.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+commands = command_group(
+    "Try a cluster on this machine; look at one that runs; move its realm, or one in or out."
 )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from penstock_core.vocabulary.errors import NameDoesNotExist, PenstockError, Unavailable
-from penstock_server.cli.shared.grouping import CommandGroup
+from penstock_server.cli.shared.grouping import command_group
 from penstock_server.cli.shared.output import (
     ListFormat,
     count,
@@ -24,13 +24,13 @@ from penstock_server.cli.shared.output import (
     write,
     write_facts,
     write_json,
-    write_table,
+    write_list,
 )
 from penstock_server.cli.shared.realm import DEFAULT_URL
+from penstock_server.cli.stores.destinations import find
 from penstock_spark.cli.flowing import shown
 
 if TYPE_CHECKING:
-    from penstock.client.sync.sync import Channel, Queue, Session
     from penstock_spark.pipelines import Pipeline
     from penstock_spark.pipelines.runner import Report, StepReport
     from penstock_spark.pipelines.standing import Positions, Status
@@ -53,12 +53,7 @@ INTERRUPTED: Final = 130
 LOOK_S: Final = 0.2
 """Seconds after which a signal is noticed, at most."""
 
-commands = typer.Typer(
-    cls=CommandGroup,
-    help="Run pipelines on Spark, and see where they stand.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+commands = command_group("Run pipelines on Spark, and see where they stand.")
 
 
 def register(app: typer.Typer) -> None:
@@ -134,24 +129,23 @@ def list_(file: File, format: ListFormat = "table", url: Realm = "") -> None:
     pipeline = _load(file)
     documents = [_document(pipeline, step) for step in pipeline.steps]
     _add_lags(documents, realm_of(pipeline, url))
-    if format == "json":
-        write_json(documents)
-        return
-    rows = [
-        (
-            found["step"],
-            found["kind"],
-            ", ".join(found["reads"]),
-            ", ".join(found["writes"]),
-            found["state"],
-            found["batch"],
-            ", ".join(f"{name} {next_id}" for name, next_id in found["next"].items()),
-            ", ".join(f"{lag:,}" for lag in found["lag"].values() if lag is not None),
-        )
-        for found in documents
-    ]
-    columns = ("step", "kind", "reads", "writes", "state", "batch", "next", "behind")
-    write_table(columns, rows, "no steps")
+    write_list(
+        format,
+        documents,
+        {
+            "step": lambda step: step["step"],
+            "kind": lambda step: step["kind"],
+            "reads": lambda step: ", ".join(step["reads"]),
+            "writes": lambda step: ", ".join(step["writes"]),
+            "state": lambda step: step["state"],
+            "batch": lambda step: step["batch"],
+            "next": lambda step: ", ".join(f"{name} {id_}" for name, id_ in step["next"].items()),
+            "behind": lambda step: ", ".join(
+                f"{lag:,}" for lag in step["lag"].values() if lag is not None
+            ),
+        },
+        nothing="no steps",
+    )
 
 
 @commands.command("show")
@@ -281,7 +275,7 @@ def _add_lags(documents: list[dict[str, Any]], url: str) -> bool:
             with connect(url) as realm:
                 for name in wanted:
                     with suppress(NameDoesNotExist):
-                        ends[name] = _store(realm, name).info().last_event_id + 1
+                        ends[name] = find(realm, name).info().last_event_id + 1
         except PenstockError:
             answers = False
     for document in documents:
@@ -290,13 +284,6 @@ def _add_lags(documents: list[dict[str, Any]], url: str) -> bool:
             for name, next_id in document["next"].items()
         }
     return answers
-
-
-def _store(realm: Session, name: str) -> Channel | Queue:
-    try:
-        return realm.channels.get(name)
-    except NameDoesNotExist:
-        return realm.queues.get(name)
 
 
 def _facts(document: dict[str, Any], unknown: str) -> list[tuple[str, str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,20 +12,21 @@ import typer
 from penstock_server.cli.shared.asking import Yes, confirm
 from penstock_server.cli.shared.choosing import chosen
 from penstock_server.cli.shared.configuring import SettingsFile
-from penstock_server.cli.shared.grouping import CommandGroup, WordsCommand
+from penstock_server.cli.shared.grouping import WordsCommand, command_group
 from penstock_server.cli.shared.output import (
     ListFormat,
-    moment,
+    moment_of_us,
     note,
     write,
-    write_facts,
+    write_description,
     write_json,
+    write_list,
     write_table,
 )
 from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
 
 if TYPE_CHECKING:
-    from penstock_core.api.access import AclInfo, AuditRecord
+    from penstock_core.api.access import AclInfo, AuditRecord, Me
 
 NEW_PASSWORD_VARIABLE = "PENSTOCK_NEW_PASSWORD"
 
@@ -47,18 +47,9 @@ Words = Annotated[
     ),
 ]
 
-users = typer.Typer(
-    cls=CommandGroup, help="Who may sign in.", no_args_is_help=True, rich_markup_mode=None
-)
-groups = typer.Typer(
-    cls=CommandGroup,
-    help="Users that are granted rights together.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-lists = typer.Typer(
-    cls=CommandGroup, help="Who may do what.", no_args_is_help=True, rich_markup_mode=None
-)
+users = command_group("Who may sign in.")
+groups = command_group("Users that are granted rights together.")
+lists = command_group("Who may do what.")
 
 
 def register(app: typer.Typer) -> None:
@@ -171,19 +162,17 @@ def list_users(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
     """
     with session(url) as realm:
         infos = realm.access.users()
-    if format == "json":
-        write_json(infos)
-        return
-    rows = [
-        (
-            info.name,
-            "yes" if info.has_password else "no",
-            ", ".join(info.groups),
-            moment(datetime.fromtimestamp(info.created_us / 1_000_000, UTC)),
-        )
-        for info in infos
-    ]
-    write_table(("user", "password", "groups", "created"), rows, "no users")
+    write_list(
+        format,
+        infos,
+        {
+            "user": lambda user: user.name,
+            "password": lambda user: "yes" if user.has_password else "no",
+            "groups": lambda user: ", ".join(user.groups),
+            "created": lambda user: moment_of_us(user.created_us),
+        },
+        nothing="no users",
+    )
 
 
 @users.command("me")
@@ -195,18 +184,17 @@ def me(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
       penstock user me
     """
     with session(url) as realm:
-        found = realm.access.me()
-    if format == "json":
-        write_json(found)
-        return
-    write_facts(
-        [
-            ("user", f"{found.user}@{found.host}"),
-            ("groups", ", ".join(found.groups)),
-            ("authentication", found.mode),
-            ("rights on the realm", ", ".join(found.realm)),
-        ]
-    )
+        identity = realm.access.me()
+    write_description(format, identity, _identity_facts)
+
+
+def _identity_facts(identity: Me) -> list[tuple[str, str]]:
+    return [
+        ("user", f"{identity.user}@{identity.host}"),
+        ("groups", ", ".join(identity.groups)),
+        ("authentication", identity.mode),
+        ("rights on the realm", ", ".join(identity.realm)),
+    ]
 
 
 def _new_password() -> str:
@@ -293,11 +281,15 @@ def list_groups(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
     """
     with session(url) as realm:
         infos = realm.access.groups()
-    if format == "json":
-        write_json(infos)
-        return
-    rows = [(info.name, ", ".join(info.members)) for info in infos]
-    write_table(("group", "members"), rows, "no groups; make one with: penstock group create NAME")
+    write_list(
+        format,
+        infos,
+        {
+            "group": lambda group: group.name,
+            "members": lambda group: ", ".join(group.members),
+        },
+        nothing="no groups; make one with: penstock group create NAME",
+    )
 
 
 # --- rights -------------------------------------------------------------------------------
@@ -421,23 +413,20 @@ def audit(
     """
     with session(url) as realm:
         records = realm.access.audit(count, kind=kind)
-    if format == "json":
-        write_json(records)
-        return
-    rows = [
-        (
-            moment(datetime.fromtimestamp(record.at_us / 1_000_000, UTC)),
-            record.principal,
-            record.operation,
-            record.target,
-            record.outcome,
-            _detail(record),
-        )
-        for record in records
-    ]
-    columns = ("time", "principal", "operation", "target", "outcome", "detail")
-    write_table(columns, rows, f"no {kind} yet")
-    if not records:
+    write_list(
+        format,
+        records,
+        {
+            "time": lambda record: moment_of_us(record.at_us),
+            "principal": lambda record: record.principal,
+            "operation": lambda record: record.operation,
+            "target": lambda record: record.target,
+            "outcome": lambda record: record.outcome,
+            "detail": _detail,
+        },
+        nothing=f"no {kind} yet",
+    )
+    if format == "table" and not records:
         note("a realm without authentication keeps no audit log")
 
 

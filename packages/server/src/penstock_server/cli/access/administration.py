@@ -7,19 +7,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 from msgspec.structs import asdict
 
-from penstock_server.cli.shared.grouping import CommandGroup
+from penstock_server.cli.shared.grouping import command_group
 from penstock_server.cli.shared.output import ListFormat, size, write, write_facts, write_json
 from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
 
 if TYPE_CHECKING:
     from penstock_core.api.realm import RealmInfo
 
-commands = typer.Typer(
-    cls=CommandGroup,
-    help="Look at the realm; pause and resume publishing.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+commands = command_group("Look at the realm; pause and resume publishing.")
 
 
 def register(app: typer.Typer) -> None:

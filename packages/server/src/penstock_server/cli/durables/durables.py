@@ -10,7 +10,7 @@ from penstock_server.cli.events.events import EventFormat, print_events
 from penstock_server.cli.events.patterns import means_several
 from penstock_server.cli.shared import completing, given
 from penstock_server.cli.shared.asking import Yes, confirm
-from penstock_server.cli.shared.grouping import CommandGroup
+from penstock_server.cli.shared.grouping import command_group
 from penstock_server.cli.shared.messages import known_to
 from penstock_server.cli.shared.output import (
     ListFormat,
@@ -18,9 +18,10 @@ from penstock_server.cli.shared.output import (
     duration,
     waits,
     write,
+    write_description,
     write_facts,
     write_json,
-    write_table,
+    write_list,
 )
 from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
 from penstock_server.cli.stores import attributes
@@ -50,12 +51,7 @@ Name = Annotated[
     typer.Argument(help="Name of the durable.", metavar="NAME", autocompletion=completing.durables),
 ]
 
-commands = typer.Typer(
-    cls=CommandGroup,
-    help="Make, look at, browse, purge, move, unbind and remove durables.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+commands = command_group("Make, look at, browse, purge, move, unbind and remove durables.")
 
 
 def register(app: typer.Typer) -> None:
@@ -153,57 +149,39 @@ def list_(
         return
     with session(url) as realm:
         infos = realm.channels.get(channel).durables.list()
-    if format == "json":
-        write_json(infos)
-        return
-    rows = [
-        (
-            info.name,
-            attributes.durable_type_shown(info.type),
-            len(info.clients),
-            info.position,
-            info.outstanding,
-            info.in_flight,
-            info.redelivered,
-            _age(info.oldest_outstanding_ms),
-            info.selector,
-        )
-        for info in infos
-    ]
-    columns = (
-        "durable",
-        "type",
-        "clients",
-        "position",
-        "outstanding",
-        "in flight",
-        "redelivered",
-        "oldest",
-        "selector",
+    write_list(
+        format,
+        infos,
+        {
+            "durable": lambda info: info.name,
+            "type": lambda info: attributes.durable_type_shown(info.type),
+            "clients": lambda info: len(info.clients),
+            "position": lambda info: info.position,
+            "outstanding": lambda info: info.outstanding,
+            "in flight": lambda info: info.in_flight,
+            "redelivered": lambda info: info.redelivered,
+            "oldest": lambda info: _age(info.oldest_outstanding_ms),
+            "selector": lambda info: info.selector,
+        },
+        nothing=f"no durables; make one with: penstock durable create {channel} NAME",
     )
-    hint = f"no durables; make one with: penstock durable create {channel} NAME"
-    write_table(columns, rows, hint)
 
 
 def _list_over_patterns(format: ListFormat, url: str) -> None:
     with session(url) as realm:
         infos = realm.durables.list()
-    if format == "json":
-        write_json(infos)
-        return
-    rows = [
-        (
-            each.pattern,
-            each.name,
-            attributes.durable_type_shown(each.type),
-            each.channels,
-            each.selector,
-        )
-        for each in infos
-    ]
-    columns = ("pattern", "durable", "type", "channels", "selector")
-    hint = 'no durables over patterns; make one with: penstock durable create "PATTERN" NAME'
-    write_table(columns, rows, hint)
+    write_list(
+        format,
+        infos,
+        {
+            "pattern": lambda info: info.pattern,
+            "durable": lambda info: info.name,
+            "type": lambda info: attributes.durable_type_shown(info.type),
+            "channels": lambda info: info.channels,
+            "selector": lambda info: info.selector,
+        },
+        nothing='no durables over patterns; make one with: penstock durable create "PATTERN" NAME',
+    )
 
 
 @commands.command()
@@ -222,16 +200,10 @@ def show(
     with session(url) as realm:
         if means_several(realm, channel):
             over = realm.durables.get(channel, name)
-            if format == "json":
-                write_json(over)
-            else:
-                write_facts(_facts_of_pattern(over))
-            return
-        info = realm.channels.get(channel).durables.get(name).info()
-    if format == "json":
-        write_json(info)
-        return
-    write_facts(_facts(info))
+            write_description(format, over, _facts_of_pattern)
+        else:
+            info = realm.channels.get(channel).durables.get(name).info()
+            write_description(format, info, _facts)
 
 
 def _facts_of_pattern(info: PatternDurableInfo) -> list[tuple[str, str]]:

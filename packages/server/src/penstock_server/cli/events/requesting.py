@@ -28,9 +28,10 @@ from penstock_server.cli.events.reading import WAIT_S, Selector, say_waiting
 from penstock_server.cli.shared import completing, given
 from penstock_server.cli.shared.output import count, note, write_json_line
 from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
+from penstock_server.cli.stores.destinations import find
 
 if TYPE_CHECKING:
-    from penstock.client.sync.sync import Channel, Queue, Session
+    from penstock.client.sync.sync import Channel, Queue
     from penstock.client.sync.sync_delivered import DeliveredEvent
     from penstock.client.sync.sync_received import ReceivedEvent
 
@@ -83,7 +84,7 @@ def request(
     body = data_of(data)
     parts = parts_of({"properties": properties, "tag": tag, "ttl": ttl, "priority": priority})
     with session(url) as realm:
-        answer = _store(realm, name).request(body, timeout, **parts)
+        answer = find(realm, name).request(body, timeout, **parts)
         if format == "data":
             sys.stdout.buffer.write(answer.data)
         elif format == "json":
@@ -143,7 +144,7 @@ def reply(
     constant = os.fsencode(data or "")
     replied = failed = 0
     with session(url) as realm:
-        store = _store(realm, name)
+        store = find(realm, name)
         say_waiting(store.name, timeout)
         for asked, settle in _requests(store, durable, selector, limit=limit, timeout=timeout):
             answer = constant if arguments is None else _output_of(arguments, asked)
@@ -152,13 +153,6 @@ def reply(
             replied += was_replied
             failed += answer is None
     note(f"{count(replied, 'request')} replied to" + (f", {failed} failed" if failed else ""))
-
-
-def _store(realm: Session, name: str) -> Channel | Queue:
-    try:
-        return realm.channels.get(name)
-    except NameDoesNotExist:
-        return realm.queues.get(name)
 
 
 def _arguments(command: str) -> list[str]:

@@ -10,7 +10,7 @@ from penstock_core.columns.documents import document_of
 from penstock_core.vocabulary.errors import IllegalState
 from penstock_server.cli.shared import completing
 from penstock_server.cli.shared.asking import Yes, confirm
-from penstock_server.cli.shared.grouping import CommandGroup
+from penstock_server.cli.shared.grouping import command_group
 from penstock_server.cli.shared.output import ListFormat, write, write_json, write_table
 from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
 from penstock_server.cli.stores.destinations import find
@@ -25,12 +25,7 @@ Name = Annotated[
     ),
 ]
 
-commands = typer.Typer(
-    cls=CommandGroup,
-    help="Look at events that wait for their time, and cancel them.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+commands = command_group("Look at events that wait for their time, and cancel them.")
 
 
 def register(app: typer.Typer) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock_server.cli.shared.grouping import CommandGroup
+from penstock_server.cli.shared.grouping import command_group
 from penstock_server.cli.shared.messages import known_to
 from penstock_server.cli.shared.output import (
     ListFormat,
@@ -26,12 +26,7 @@ if TYPE_CHECKING:
 SAMPLE: Final = 5
 """Number of ids of matching events that are shown."""
 
-commands = typer.Typer(
-    cls=CommandGroup,
-    help="Understand selectors.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+commands = command_group("Understand selectors.")
 
 
 def register(app: typer.Typer) -> None:

@@ -9,19 +9,14 @@ import typer
 from penstock_server.cli.events import publishing
 from penstock_server.cli.queues import queue_reading
 from penstock_server.cli.shared.asking import Yes
-from penstock_server.cli.shared.grouping import CommandGroup
+from penstock_server.cli.shared.grouping import command_group
 from penstock_server.cli.shared.output import ListFormat, size, write_json, write_table
 from penstock_server.cli.shared.realm import DEFAULT_URL, Local, Url, local_names, session
 from penstock_server.cli.stores import attributes, destinations, facts, transfer
 from penstock_server.cli.stores.destinations import First, Last, QueueName, Selected
 from penstock_server.runtime.subscriptions.documents import channel_document
 
-commands = typer.Typer(
-    cls=CommandGroup,
-    help="Make, look at, change and remove queues; push and pop events.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+commands = command_group("Make, look at, change and remove queues; push and pop events.")
 
 
 def register(app: typer.Typer) -> None:

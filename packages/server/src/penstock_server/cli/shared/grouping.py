@@ -32,6 +32,11 @@ class CommandGroup(TyperGroup):
                 formatter.write_dl(rows)
 
 
+def command_group(help: str) -> typer.Typer:
+    """An empty group of commands with this help."""
+    return typer.Typer(cls=CommandGroup, help=help, no_args_is_help=True, rich_markup_mode=None)
+
+
 class WordsCommand(TyperCommand):
     """A command whose usage has the words of its arguments as they are written, each of which may
     go to a line of its own."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 import typer
@@ -22,6 +22,8 @@ from penstock_core.vocabulary.backoff import Backoff
 ListFormat = Annotated[
     Literal["table", "json"], typer.Option("--format", help="For people, or for programs.")
 ]
+
+T = TypeVar("T")
 
 _encoder: Final = msgspec.json.Encoder()
 CELL_MAX: Final = 40
@@ -95,6 +97,11 @@ def moment(value: datetime) -> str:
     return value.strftime("%Y-%m-%d %H:%M:%S.") + f"{value.microsecond // 1_000:03d}Z"
 
 
+def moment_of_us(us: int) -> str:
+    """A time in microseconds since 1970, in UTC, to the millisecond."""
+    return moment(datetime.fromtimestamp(us / 1_000_000, UTC))
+
+
 class TextTable:
     """Prints rows under a header, in columns as wide as needed; more rows may follow."""
 
@@ -162,6 +169,27 @@ def write_facts(facts: Sequence[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in facts)
     for name, text in facts:
         write(f"{name.ljust(width)}  {text}".rstrip())
+
+
+def write_list(
+    format: str, items: Sequence[T], columns: Mapping[str, Callable[[T], Any]], *, nothing: str
+) -> None:
+    """Print items as one JSON document, or as a table whose columns are computed from each item."""
+    if format == "json":
+        write_json(items)
+    else:
+        rows = [[value_of(item) for value_of in columns.values()] for item in items]
+        write_table(tuple(columns), rows, nothing)
+
+
+def write_description(
+    format: str, value: T, facts_of: Callable[[T], Sequence[tuple[str, str]]]
+) -> None:
+    """Print a value as one JSON document, or as the facts about it."""
+    if format == "json":
+        write_json(value)
+    else:
+        write_facts(facts_of(value))
 
 
 def count(number: int, noun: str) -> str:

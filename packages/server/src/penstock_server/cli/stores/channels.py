@@ -8,7 +8,7 @@ import typer
 
 from penstock_server.cli.shared import completing, given
 from penstock_server.cli.shared.asking import Yes
-from penstock_server.cli.shared.grouping import CommandGroup
+from penstock_server.cli.shared.grouping import command_group
 from penstock_server.cli.shared.output import (
     ListFormat,
     moment,
@@ -27,12 +27,7 @@ Name = Annotated[
     typer.Argument(help="Name of the channel.", metavar="NAME", autocompletion=completing.channels),
 ]
 
-commands = typer.Typer(
-    cls=CommandGroup,
-    help="Make, look at, change, empty and remove channels.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+commands = command_group("Make, look at, change, empty and remove channels.")
 
 
 def register(app: typer.Typer) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
 from penstock_core.api.joins import JoinInfo
 from penstock_server.cli.shared import completing
 from penstock_server.cli.shared.asking import Yes, confirm
-from penstock_server.cli.shared.grouping import CommandGroup
-from penstock_server.cli.shared.output import ListFormat, write, write_json, write_table
+from penstock_server.cli.shared.grouping import command_group
+from penstock_server.cli.shared.output import ListFormat, write, write_list
 from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
 
 Source = Annotated[
@@ -30,12 +31,7 @@ Destination = Annotated[
     ),
 ]
 
-commands = typer.Typer(
-    cls=CommandGroup,
-    help="Copy what is published on a channel to other stores.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+commands = command_group("Copy what is published on a channel to other stores.")
 
 
 def register(app: typer.Typer) -> None:
@@ -77,27 +73,20 @@ def list_(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
     """
     with session(url) as realm:
         infos = realm.joins.list()
-    if format == "json":
-        write_json(infos)
-        return
     leads_out = any(info.leads_out for info in infos)
-    rows = [
-        (
-            info.source,
-            info.destination,
-            "archive" if info.archive else "join",
-            info.copied,
-            info.dropped,
-            *((_waiting(info),) if leads_out else ()),
-            info.selector,
-        )
-        for info in infos
-    ]
-    waiting = ("waiting",) if leads_out else ()
-    columns = ("source", "destination", "type", "copied", "dropped", *waiting, "selector")
-    write_table(columns, rows, "no joins; make one with: penstock join create SOURCE DESTINATION")
+    columns: dict[str, Callable[[JoinInfo], Any]] = {
+        "source": lambda join: join.source,
+        "destination": lambda join: join.destination,
+        "type": lambda join: "archive" if join.archive else "join",
+        "copied": lambda join: join.copied,
+        "dropped": lambda join: join.dropped,
+        **({"waiting": _waiting} if leads_out else {}),
+        "selector": lambda join: join.selector,
+    }
+    nothing = "no joins; make one with: penstock join create SOURCE DESTINATION"
+    write_list(format, infos, columns, nothing=nothing)
     for info in infos:
-        if info.waits_for:
+        if format == "table" and info.waits_for:
             write(f"{info.source} -> {info.destination} waits: {info.waits_for}")
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock_core.vocabulary.errors import PenstockError
-from penstock_server.cli.shared.grouping import CommandGroup
+from penstock_server.cli.shared.grouping import command_group
 from penstock_server.cli.shared.output import (
     ListFormat,
     count,
@@ -33,11 +33,8 @@ Directory = Annotated[Path, typer.Argument(help="Data directory.", metavar="DIR"
 FOUND = 1
 """Exit status of ``verify`` when something is damaged."""
 
-commands = typer.Typer(
-    cls=CommandGroup,
-    help="Check and repair a data directory that is not in use; back up a realm that runs.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+commands = command_group(
+    "Check and repair a data directory that is not in use; back up a realm that runs."
 )
 
 
