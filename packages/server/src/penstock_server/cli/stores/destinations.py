@@ -1,15 +1,20 @@
-"""What the commands for channels and for queues have in common."""
+"""The commands that channels and queues have in common, and what other commands need to find them.
+
+Each takes the kind first. `add_to` makes it a command of the group of that kind.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from penstock_core.api.requests import Kind
 from penstock_core.vocabulary.errors import NameDoesNotExist
 from penstock_server.cli.shared import completing
-from penstock_server.cli.shared.asking import confirm
+from penstock_server.cli.shared.asking import Yes, confirm
 from penstock_server.cli.shared.output import (
     ListFormat,
     count,
@@ -19,23 +24,45 @@ from penstock_server.cli.shared.output import (
     write_json,
     write_table,
 )
-from penstock_server.cli.shared.realm import session, session_at
+from penstock_server.cli.shared.realm import (
+    DEFAULT_URL,
+    Local,
+    Url,
+    local_names,
+    session,
+    session_at,
+)
 from penstock_server.cli.stores import attributes, facts
 from penstock_server.runtime.subscriptions.documents import channel_document
 
 if TYPE_CHECKING:
     from penstock.client.sync.sync import Channel, Channels, Queue, Queues, Session
     from penstock_core.api.channels import ChannelInfo, Missing
-    from penstock_core.api.requests import Kind
 
 First = Annotated[int | None, typer.Option("--from", help="First event to remove.", metavar="ID")]
 Last = Annotated[int | None, typer.Option("--to", help="Last event to remove.", metavar="ID")]
 RANGES_SHOWN = 10
 
-FirstAsked = Annotated[int, typer.Option("--from", help="First id.", metavar="ID", min=0)]
-LastAsked = Annotated[int | None, typer.Option("--to", help="Last id.", metavar="ID", min=0)]
+ChannelName = Annotated[
+    str,
+    typer.Argument(help="Name of the channel.", metavar="NAME", autocompletion=completing.channels),
+]
 QueueName = Annotated[
     str, typer.Argument(help="Name of the queue.", metavar="NAME", autocompletion=completing.queues)
+]
+NAMES: Final[dict[Kind, Any]] = {"channel": ChannelName, "queue": QueueName}
+EXAMPLES: Final[dict[Kind, str]] = {"channel": "orders", "queue": "work"}
+"""Names that stand in the help of commands."""
+Exported = Annotated[
+    str,
+    typer.Argument(
+        help="Name of what is exported.", metavar="NAME", autocompletion=completing.stores
+    ),
+]
+Folder = Annotated[str, typer.Argument(help="The folder; export makes it.", metavar="DIR")]
+NewName = Annotated[
+    str,
+    typer.Argument(help="What it is called from now on; as before, if not given.", metavar="NAME"),
 ]
 Selected = Annotated[str, typer.Option(help="Only events that match.")]
 
@@ -73,16 +100,38 @@ def _info(of_kind: Channels | Queues, name: str) -> ChannelInfo | None:
         return None
 
 
-def write_documents(found: list[ChannelInfo]) -> None:
-    """Print descriptions as JSON."""
-    write_json([channel_document(info) for info in found])
-
-
 # --- commands -----------------------------------------------------------------------------
 
 
+def add_to(commands: typer.Typer, kind: Kind, helps: Mapping[str, str | None]) -> None:
+    """Add the named commands for stores of a kind to a group, in this order, each with its help;
+    None: the help is the docstring of the command, which is the same for both kinds."""
+    for name, help in helps.items():
+        command = COMMANDS[name]
+        text = (help or inspect.getdoc(command) or "").format(kind=kind, example=EXAMPLES[kind])
+        commands.command(name, help=text)(_of_kind(command, kind))
+
+
+def _of_kind(command: Callable[..., None], kind: Kind) -> Callable[..., None]:
+    """A command that takes the name of a store of this kind, and options for its attributes."""
+
+    def run(**arguments: Any) -> None:
+        command(kind, **arguments)
+
+    signature = inspect.signature(command, eval_str=True)
+    parameters = [
+        each.replace(annotation=NAMES[kind]) if each.annotation is str else each
+        for each in signature.parameters.values()
+        if each.name != "kind"
+    ]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # as in attributes.with_options
+    if command in (create, edit):
+        return attributes.options(kind, new=command is create)(run)
+    return run
+
+
 def create(
-    kind: Kind, name: str, given: Mapping[str, Any], url: str, local: str | None = None
+    kind: Kind, name: str, *, local: Local = None, url: Url = DEFAULT_URL, **given: Any
 ) -> None:
     """Create a store with the given attributes; with ``local`` on this node of a cluster alone."""
     chosen = attributes.chosen(given)
@@ -99,7 +148,55 @@ def create(
     write(f"{kind} {made.name}{where} created: {shown}, {facts.lifetime(definition)}")
 
 
-def edit(kind: Kind, name: str, given: Mapping[str, Any], url: str) -> None:
+_COLUMNS: Final[dict[Kind, dict[str, Callable[[ChannelInfo], Any]]]] = {
+    "channel": {
+        "channel": lambda info: info.name,
+        "type": lambda info: attributes.type_shown(info.definition.type),
+        "events": lambda info: info.events,
+        "first": lambda info: info.first_event_id,
+        "last": lambda info: info.last_event_id if info.last_event_id >= 0 else None,
+        "durables": lambda info: info.durables,
+        "subscribers": lambda info: info.subscribers,
+        "size": lambda info: size(facts.bytes_of(info)),
+    },
+    "queue": {
+        "queue": lambda info: info.name,
+        "type": lambda info: attributes.type_shown(info.definition.type),
+        "events": lambda info: info.events,
+        "in flight": lambda info: info.in_flight,
+        "redelivered": lambda info: info.redelivered,
+        "readers": lambda info: len(info.readers),
+        "size": lambda info: size(facts.bytes_of(info)),
+    },
+}
+
+
+def list_(kind: Kind, format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
+    """List the stores of a kind, also those that nodes of a cluster have for themselves."""
+    with session(url) as realm:
+        listed = infos(realm, kind)
+        local = local_names(realm, kind) if format == "table" else []
+    if format == "json":
+        write_json([channel_document(info) for info in listed])
+        return
+    columns = _COLUMNS[kind]
+    rows = [[value_of(info) for value_of in columns.values()] for info in listed]
+    rows += [[name, *[None] * (len(columns) - 1)] for name in local]
+    write_table(tuple(columns), rows, f"no {kind}s; make one with: penstock {kind} create NAME")
+
+
+def show(kind: Kind, name: str, format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
+    """Show attributes, content, consumers, and what became of every event."""
+    with session(url) as realm:
+        info = stores(realm, kind).get(name).info()
+        durables = realm.channels.get(name).durables.list() if kind == "channel" else []
+    if format == "json":
+        write_json(channel_document(info))
+    else:
+        facts.show(info, durables)
+
+
+def edit(kind: Kind, name: str, *, url: Url = DEFAULT_URL, **given: Any) -> None:
     """Edit the given attributes, and no others."""
     chosen = attributes.chosen(given)
     if not chosen:
@@ -113,12 +210,11 @@ def edit(kind: Kind, name: str, given: Mapping[str, Any], url: str) -> None:
 def purge(
     kind: Kind,
     name: str,
-    first: int | None,
-    last: int | None,
-    selector: str,
-    *,
-    yes: bool,
-    url: str,
+    first: First = None,
+    last: Last = None,
+    selector: Selected = "",
+    yes: Yes = False,
+    url: Url = DEFAULT_URL,
 ) -> None:
     """Remove events, after confirmation."""
     with session(url) as realm:
@@ -138,7 +234,7 @@ def chosen_events(first: int | None, last: int | None, selector: str) -> str:
     return ", ".join(filter(None, (span, match)))
 
 
-def delete(kind: Kind, name: str, *, yes: bool, url: str) -> None:
+def delete(kind: Kind, name: str, yes: Yes = False, url: Url = DEFAULT_URL) -> None:
     """Delete a store with its events, after confirmation."""
     with session(url) as realm:
         found = stores(realm, kind).get(name)
@@ -147,8 +243,15 @@ def delete(kind: Kind, name: str, *, yes: bool, url: str) -> None:
     write(f"{kind} {found.name} deleted")
 
 
-def maintain(kind: Kind, name: str, url: str) -> None:
-    """Rewrite a store of a single file, and print what that has saved."""
+def maintain(kind: Kind, name: str, url: Url = DEFAULT_URL) -> None:
+    """Rewrite a single-file {kind} without what is dead in it.
+
+    Ids are kept, and traffic goes on. Files of so many events each need none of it.
+
+    \b
+    Example:
+      penstock {kind} maintain {example}
+    """
     with session(url) as realm:
         found = stores(realm, kind).get(name)
         done = found.maintain()
@@ -162,9 +265,19 @@ def maintain(kind: Kind, name: str, url: str) -> None:
 
 
 def missing(
-    kind: Kind, name: str, first: int, last: int | None, format: ListFormat, url: str
+    kind: Kind,
+    name: str,
+    first: Annotated[int, typer.Option("--from", help="First id.", metavar="ID", min=0)] = 0,
+    last: Annotated[int | None, typer.Option("--to", help="Last id.", metavar="ID", min=0)] = None,
+    format: ListFormat = "table",
+    url: Url = DEFAULT_URL,
 ) -> None:
-    """Print which ids have no event, by cause."""
+    """Say which event ids have no event any more, and why.
+
+    \b
+    Example:
+      penstock {kind} missing {example} --from 100 --to 199
+    """
     with session(url) as realm:
         found = stores(realm, kind).get(name)
         end = found.info().last_event_id + 1 if last is None else last + 1
@@ -191,3 +304,48 @@ def _ranges(gone: Missing) -> str:
         for span in gone.spans[:RANGES_SHOWN]
     ]
     return ", ".join(shown) + (", …" if len(gone.spans) > RANGES_SHOWN else "")
+
+
+def export(kind: Kind, name: Exported, folder: Folder, url: Url = DEFAULT_URL) -> None:
+    """Write a {kind} into a folder, as it stands now.
+
+    Events and their ids, durables with what is outstanding, counters: all of it. Traffic goes
+    on meanwhile. The events are Arrow files that other programs can read.
+
+    \b
+    Example:
+      penstock {kind} export orders ./orders-export
+    """
+    with session(url) as realm:
+        written = stores(realm, kind).export(name, folder)
+    write(f"{kind} {written.name} exported to {folder}: {count(written.events, 'event')}")
+
+
+def import_(kind: Kind, folder: Folder, name: NewName = "", url: Url = DEFAULT_URL) -> None:
+    """Make a {kind} out of an exported folder.
+
+    A damaged or incomplete export is refused as a whole.
+
+    \b
+    Examples:
+      penstock {kind} import ./orders-export
+      penstock {kind} import ./orders-export archive/orders
+    """
+    with session(url) as realm:
+        made = stores(realm, kind).import_from(folder, name)
+        events = count(made.info().events, "event")
+    write(f"{kind} {made.name} imported from {folder}: {events}")
+
+
+COMMANDS: Final[dict[str, Callable[..., None]]] = {
+    "create": create,
+    "list": list_,
+    "show": show,
+    "edit": edit,
+    "missing": missing,
+    "purge": purge,
+    "delete": delete,
+    "maintain": maintain,
+    "export": export,
+    "import": import_,
+}
