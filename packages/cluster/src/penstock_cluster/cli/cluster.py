@@ -9,7 +9,6 @@ from penstock_cluster.cli import (
     cluster_moves,
     cluster_node,
     cluster_orders,
-    cluster_upgrade,
 )
 from penstock_server.cli.shared.grouping import command_group, register_below
 
@@ -24,5 +23,4 @@ def register(app: typer.Typer) -> None:
     cluster_moves.register(commands)
     cluster_node.register(commands)
     cluster_orders.register(commands)
-    cluster_upgrade.register(commands)
     app.add_typer(commands, name="cluster")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from penstock_cluster.cli.engine_access import cluster_settings, inspect
 from penstock_server.cli.checks.doctor import conclude, show
-from penstock_server.cli.shared.choosing import chosen
 from penstock_server.cli.shared.configuring import Cluster, SettingsFile
 from penstock_server.cli.shared.output import (
     ListFormat,
@@ -20,13 +20,12 @@ from penstock_server.cli.shared.output import (
 )
 
 if TYPE_CHECKING:
-    from penstock_cluster.nodes.observation import ClusterExamined, ClusterState
+    from penstock_cluster.nodes.observation import ClusterState
     from penstock_cluster.owning.observing import MemberSeen
-    from penstock_core.vocabulary.ports import Clock, EngineHealth, EngineInspector
+    from penstock_core.vocabulary.ports import EngineHealth
 
 
 Json = Annotated[bool, typer.Option("--json", help="Short for --format json.")]
-T = TypeVar("T")
 
 
 def register(commands: typer.Typer) -> None:
@@ -55,16 +54,14 @@ def status(
       penstock cluster status --settings /etc/penstock/realm.toml --json
     """
 
-    async def look(inspector: EngineInspector, clock: Clock, lease_s: float) -> ClusterState:
-        from penstock_cluster.nodes.observation import state_of
+    from penstock_cluster.nodes.observation import state_of
 
-        return await state_of(inspector, clock, lease_s)
-
-    name, found = _asked(cluster, settings, look)
+    wanted = cluster_settings(cluster, settings)
+    found = inspect(wanted, lambda inspector, clock: state_of(inspector, clock, wanted.lease_s))
     if json or format == "json":
-        write_json({"cluster": name, **_state_json(found)})
+        write_json({"cluster": wanted.name, **_state_json(found)})
         return
-    write_facts(_facts(name, found))
+    write_facts(_facts(wanted.name, found))
     if found.seen is not None:
         write("")
         write_table(_MEMBER_COLUMNS, [_member_row(each) for each in found.seen.members], "no node")
@@ -103,45 +100,16 @@ def doctor(
       penstock cluster doctor --settings /etc/penstock/realm.toml --json
     """
 
-    async def look(inspector: EngineInspector, clock: Clock, lease_s: float) -> ClusterExamined:
-        from penstock_cluster.nodes.observation import examine
-
-        return await examine(inspector, clock, lease_s)
-
-    name, found = _asked(cluster, settings, look)
-    is_json = json or format == "json"
     from penstock_cluster.cli.cluster_checks import checks_of
+    from penstock_cluster.nodes.observation import examine
 
-    checks = list(checks_of(name, found))
+    wanted = cluster_settings(cluster, settings)
+    found = inspect(wanted, lambda inspector, clock: examine(inspector, clock, wanted.lease_s))
+    is_json = json or format == "json"
+    checks = list(checks_of(wanted.name, found))
     for check in checks if not is_json else ():
         show(check)
     conclude(checks, is_json=is_json)
-
-
-def _asked(
-    url: str | None,
-    file: Any,
-    look: Callable[[EngineInspector, Clock, float], Awaitable[T]],
-) -> tuple[str, T]:
-    """The name of the cluster, and what was looked at. Raises ``InvalidArgument``,
-    ``Unavailable``, ``Damaged``."""
-    import asyncio
-
-    from penstock_cluster.bootstrap import cluster
-    from penstock_server.runtime.writer.clock import SystemClock
-
-    wanted = chosen(file, {"cluster.engine": url}).cluster
-    cluster.check_names(wanted)
-    clock = SystemClock()
-
-    async def looked() -> T:
-        inspector = cluster.open_inspector(wanted, clock)
-        try:
-            return await look(inspector, clock, wanted.lease_s)
-        finally:
-            await inspector.close()
-
-    return wanted.name, asyncio.run(looked())
 
 
 # --- status -------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock_cluster.cli.engine_access import cluster_settings, on_engine
+from penstock_cluster.cli.engine_access import cluster_settings, on_engine, opened_inspector
 from penstock_server.cli.shared.configuring import Cluster, SettingsFile
 from penstock_server.cli.shared.output import ListFormat, count, note, size, write, write_json
 from penstock_server.cli.shared.progress import progress
@@ -199,14 +199,10 @@ def restore(
 
 async def _records(settings: ClusterSettings) -> Mapping[str, VersionedRecord]:
     """The register of a cluster; nothing is made by looking."""
-    from penstock_cluster.bootstrap import cluster as adapters
     from penstock_server.runtime.writer.clock import SystemClock
 
-    inspector = adapters.open_inspector(settings, SystemClock())
-    try:
+    async with opened_inspector(settings, SystemClock()) as inspector:
         return await inspector.records()
-    finally:
-        await inspector.close()
 
 
 async def _plan(directory: Path, settings: ClusterSettings) -> RealmMoved:

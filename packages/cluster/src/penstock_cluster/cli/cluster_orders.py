@@ -1,4 +1,5 @@
-"""``penstock cluster drain``, ``move``, ``take-over`` and ``remove``: orders to a cluster."""
+"""``penstock cluster drain``, ``move``, ``take-over``, ``remove`` and ``upgrade``: orders to a
+cluster."""
 
 from __future__ import annotations
 
@@ -8,13 +9,20 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from penstock_cluster.cli.engine_access import (
+    cluster_settings,
+    inspect,
+    on_engine,
+    opened_engine,
+    opened_inspector,
+)
 from penstock_server.cli.shared.asking import Yes, confirm
-from penstock_server.cli.shared.choosing import chosen
 from penstock_server.cli.shared.configuring import Cluster, SettingsFile
-from penstock_server.cli.shared.output import write, write_json
+from penstock_server.cli.shared.output import ListFormat, note, write, write_json, write_table
 
 if TYPE_CHECKING:
     from penstock_cluster.nodes.ordering import ClusterOrders, OrderDone
+    from penstock_core.vocabulary.ports import Clock, StorageEngine
 
 NodeName = Annotated[str, typer.Argument(help="Name of a node, as `cluster status` shows it.")]
 Json = Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")]
@@ -27,6 +35,7 @@ def register(commands: typer.Typer) -> None:
     commands.command("move")(move)
     commands.command("take-over")(take_over)
     commands.command("remove")(remove)
+    commands.command("upgrade")(upgrade)
 
 
 def drain(
@@ -128,6 +137,59 @@ def remove(
         write(f"{node} is no node of the cluster any more")
 
 
+def upgrade(
+    cluster: Cluster = None,
+    settings: SettingsFile = None,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="Write what the newer version knows, from now on.")
+    ] = False,
+    format: ListFormat = "table",
+) -> None:
+    """Show how far a rolling upgrade is; with `--finish`, end it once every node has the version.
+
+    Nodes are replaced one after the other, and write what the oldest of them can read. `--finish`
+    has them write the newest format that all of them know; from then on a node of an older version
+    does not serve any more, and there is no way back. It is refused while such a node is there, or
+    may be: one that is frozen counts, one that was stopped does not.
+
+    \b
+    Examples:
+      penstock cluster upgrade --cluster nats://a,b,c
+      penstock cluster upgrade --cluster nats://a,b,c --finish
+    """
+    from penstock_cluster.nodes.upgrading import finish_upgrade, upgrade_state
+
+    wanted = cluster_settings(cluster, settings)
+    state = inspect(
+        wanted,
+        lambda inspector, clock: upgrade_state(
+            inspector, clock, wanted.lease_s, cluster=wanted.name
+        ),
+    )
+    written = state.format
+    if finish:
+
+        async def done(engine: StorageEngine, clock: Clock) -> int:
+            return await finish_upgrade(await engine.registry(), state)
+
+        written = on_engine(wanted, done)
+    if format == "json":
+        known = state.format_all_know
+        found = {"format": written, "format_all_know": known, "members": state.members}
+        write_json({**found, "older": [each.node for each in state.older]})
+        return
+    rows = [(each.node, each.condition, each.version, each.format) for each in state.members]
+    write_table(("NODE", "STATE", "VERSION", "FORMAT"), rows, "no node")
+    write("")
+    write(f"the cluster writes format {written}")
+    if older := state.older:
+        note(f"still to be upgraded: {', '.join(each.node for each in older)}")
+    elif state.is_finished:
+        note("nothing to finish: no newer format is known to every node")
+    elif not finish:
+        note(f"every node knows format {state.format_all_know}: --finish has them write it")
+
+
 def _show(node: str, done: OrderDone, *, json: bool) -> None:
     if json:
         write_json(_as_json(done))
@@ -158,27 +220,19 @@ def _ordered(
     ``IllegalState``, ``Unavailable``, ``Damaged``."""
     import asyncio
 
-    from penstock_cluster.bootstrap import cluster
     from penstock_cluster.nodes.ordering import ClusterOrders
     from penstock_server.runtime.writer.clock import SystemClock
 
-    wanted = chosen(file, {"cluster.engine": url}).cluster
-    cluster.check_names(wanted)
+    wanted = cluster_settings(url, file)
     clock = SystemClock()
 
-    async def given() -> T:
-        inspector = cluster.open_inspector(wanted, clock)
-        try:
+    async def run() -> T:
+        async with opened_inspector(wanted, clock) as inspector:
             await inspector.records("cluster/")  # no majority is told at once, and not waited for
-            engine = await cluster.open_engine(wanted, clock)
-            try:
+            async with opened_engine(wanted, clock) as engine:
                 registry = await engine.registry()
                 return await order(
                     ClusterOrders(inspector, registry, clock, lease_s=wanted.lease_s)
                 )
-            finally:
-                await engine.close()
-        finally:
-            await inspector.close()
 
-    return asyncio.run(given())
+    return asyncio.run(run())

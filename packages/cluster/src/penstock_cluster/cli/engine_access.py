@@ -1,15 +1,16 @@
-"""What commands need that do something on the engine of a cluster."""
+"""Opens the engine of a cluster for one command."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock_server.cli.shared.choosing import chosen
 
 if TYPE_CHECKING:
-    from penstock_core.vocabulary.ports import Clock, StorageEngine
+    from penstock_core.vocabulary.ports import Clock, EngineInspector, StorageEngine
     from penstock_server.settings import ClusterSettings
 
 T = TypeVar("T")
@@ -24,8 +25,23 @@ def cluster_settings(url: str | None, file: Path | None) -> ClusterSettings:
     return wanted
 
 
+def inspect(settings: ClusterSettings, read: Callable[[EngineInspector, Clock], Awaitable[T]]) -> T:
+    """Read the engine of a cluster without being a node of it, and return the result."""
+    import asyncio
+
+    from penstock_server.runtime.writer.clock import SystemClock
+
+    clock = SystemClock()
+
+    async def run() -> T:
+        async with opened_inspector(settings, clock) as inspector:
+            return await read(inspector, clock)
+
+    return asyncio.run(run())
+
+
 def on_engine(settings: ClusterSettings, do: Callable[[StorageEngine, Clock], Awaitable[T]]) -> T:
-    """What is done on the engine of a cluster, which has to be trusted first."""
+    """Check the engine of a cluster, do something on it, and return the result."""
     import asyncio
 
     from penstock_cluster.bootstrap import cluster as adapters
@@ -33,12 +49,35 @@ def on_engine(settings: ClusterSettings, do: Callable[[StorageEngine, Clock], Aw
 
     clock = SystemClock()
 
-    async def done() -> T:
-        engine = await adapters.open_engine(settings, clock)
-        try:
+    async def run() -> T:
+        async with opened_engine(settings, clock) as engine:
             await adapters.check_engine(engine, 0)
             return await do(engine, clock)
-        finally:
-            await engine.close()
 
-    return asyncio.run(done())
+    return asyncio.run(run())
+
+
+@asynccontextmanager
+async def opened_inspector(
+    settings: ClusterSettings, clock: Clock
+) -> AsyncIterator[EngineInspector]:
+    """The engine of a cluster as it is seen from outside; closed at the end."""
+    from penstock_cluster.bootstrap import cluster as adapters
+
+    inspector = adapters.open_inspector(settings, clock)
+    try:
+        yield inspector
+    finally:
+        await inspector.close()
+
+
+@asynccontextmanager
+async def opened_engine(settings: ClusterSettings, clock: Clock) -> AsyncIterator[StorageEngine]:
+    """The engine of a cluster; closed at the end."""
+    from penstock_cluster.bootstrap import cluster as adapters
+
+    engine = await adapters.open_engine(settings, clock)
+    try:
+        yield engine
+    finally:
+        await engine.close()
