@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock_core.vocabulary.errors import PenstockError
-from penstock_mqtt.in_flight import InFlight
+from penstock_mqtt.in_flight import WaitingMessage
 from penstock_mqtt.incoming import Incoming
 from penstock_mqtt.messages import Gathered
 from penstock_mqtt.outbox import Outbox
@@ -59,13 +59,15 @@ def read_again_under_other_ids(patch: pytest.MonkeyPatch) -> None:
 
 def acknowledged_at_once(patch: pytest.MonkeyPatch) -> None:
     """A durable takes what is sent for acknowledged."""
-    transmit = Outbox._transmit
+    put = Outbox._put
 
-    def settled(outbox: Outbox, packet_id: int, found: InFlight, **fields: Any) -> None:
-        transmit(outbox, packet_id, found, **fields)
-        outbox._session.settle(found.source)
+    def settled(outbox: Outbox, waiting: WaitingMessage, *more: Any, **fields: Any) -> bool:
+        is_sent = put(outbox, waiting, *more, **fields)
+        if waiting.source is not None:
+            outbox._settle((waiting.source,))
+        return is_sent
 
-    patch.setattr(Outbox, "_transmit", settled)
+    patch.setattr(Outbox, "_put", settled)
 
 
 def repeated_wills(patch: pytest.MonkeyPatch) -> None:

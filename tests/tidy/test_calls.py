@@ -65,10 +65,9 @@ HOT: Final = {
         penstock_mqtt.connection plain_messages
         penstock_mqtt.fan_out self._give_run
         penstock_mqtt.messages PublishPacket TopicMessage _message_at packet_properties
-        penstock_mqtt.outbox InFlight MessageSource WaitingMessage self._written
+        penstock_mqtt.outbox InFlight WaitingMessage self._written
         penstock_mqtt.wire.framing plain_messages
         penstock_mqtt.wire.reading PublishPacket _plain_publish
-        penstock_mqtt.wire.writing _plain_bytes
     """,
 }
 """Calls that run so often that a keyword costs time: why, the module, and what it calls. The list

@@ -38,8 +38,8 @@ class Client:
     def write(self, data: bytes) -> None:
         self.written.append(data)
 
-    def give(self, message: TopicMessage, filters: list[Filter]) -> None:
-        self.given.append((message.payload, len(filters)))
+    def give(self, messages: list[TopicMessage], filters: list[Filter]) -> None:
+        self.given += [(message.payload, len(filters)) for message in messages]
 
 
 def message(topic: str, payload: bytes, qos: int = 0, client_id: str = "") -> TopicMessage:

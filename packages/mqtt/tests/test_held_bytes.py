@@ -49,7 +49,7 @@ def test_a_single_message_is_sent_however_large_it_is(
     for _ in range(3):
         line.give(KIB)
         (message,) = line.got()
-        line.outbox.acknowledged(message.packet_id)
+        line.outbox.acknowledged([message.packet_id])
 
     assert line.ended == []
     assert line.outbox.bytes.held == 0
@@ -75,10 +75,10 @@ def test_bytes_are_counted_as_long_as_messages_are_kept(seed: int) -> None:
                 properties=NO_PROPERTIES,
             )
             source = MessageSource("a", published) if chance.random() < 0.7 else None
-            outbox.give(message, line._filters, source=source)
+            outbox.give([message], line._filters, sources=[source])
         elif step == 4 and outbox.in_flight:
             packet_id = chance.choice(list(outbox.in_flight))
-            outbox.acknowledged(packet_id)
+            outbox.acknowledged([packet_id])
             outbox.received(packet_id, chance.choice((Reason.SUCCESS, Reason.UNSPECIFIED)))
         elif step == 5 and outbox.in_flight:
             outbox.completed(chance.choice(list(outbox.in_flight)))

@@ -47,6 +47,7 @@ class Line:
         self.sent = PacketReader()
         self.ended: list[Reason] = []
         self.settled: list[tuple[str, str, int]] = []
+        self.settle_calls = 0
         self.counted_bytes = 0
         self.outbox = Outbox(cast("Any", self), self.counts, self.clock)
         self._filters = [Filter(cast("Any", self), self.outbox, TopicSubscription("a", 1), None)]
@@ -61,28 +62,32 @@ class Line:
     def count_bytes(self, change: int) -> None:
         self.counted_bytes += change
 
-    def settle(self, source: MessageSource | None, _: object = None) -> None:
-        if source is not None:
-            self.settle_all(source.text, source.channel, [source.event_id])
-
-    def settle_all(self, text: str, channel: str, event_ids: list[int]) -> None:
+    def settle(
+        self, text: str, channel: str, event_ids: list[int], then: Any = None, **_: bool
+    ) -> None:
         self.settled += [(text, channel, each) for each in event_ids]
+        self.settle_calls += 1
 
     def end(self, reason: PenstockError) -> None:
         self.ended.append(reason_of(reason))
 
     def give(self, payload: bytes, qos: int = 1, ends_us: int = 0) -> None:
         self.outbox.give(
-            TopicMessage(
-                "a", payload, qos, client_id="", ends_us=ends_us, properties=NO_PROPERTIES
-            ),
+            [
+                TopicMessage(
+                    "a", payload, qos, client_id="", ends_us=ends_us, properties=NO_PROPERTIES
+                )
+            ],
             self._filters,
         )
 
-    def give_of_durable(self, *messages: TopicMessage) -> bool:
-        """Give messages together, as a durable does; False: not one of them was given."""
-        event_ids = range(7, 7 + len(messages))
-        return self.outbox.give_together(messages, self._filters[0], event_ids, channel="c")
+    def give_of_durable(self, *messages: TopicMessage, first_id: int = 7) -> None:
+        """Give messages as a durable does, with ids from ``first_id`` on."""
+        sources = [
+            MessageSource("a", event_id, channel="c")
+            for event_id, _ in enumerate(messages, start=first_id)
+        ]
+        self.outbox.give(messages, self._filters, sources=sources)
 
     def got(self) -> list[Any]:
         return [packet_of(first, body, self.version) for first, body in self.sent.packets()]
@@ -98,7 +103,7 @@ def test_what_expires_while_it_waits_is_not_sent(version: int) -> None:
     line.give(b"stays", ends_us=now_us + 9_000_000)
     (first,) = line.got()
     line.clock.advance(2_000_000)
-    line.outbox.acknowledged(first.packet_id)
+    line.outbox.acknowledged([first.packet_id])
 
     (second,) = line.got()
     assert second.payload == b"stays"
@@ -136,8 +141,10 @@ class LastingLine(Line):
         self.entries += entries
         self._waiting.append(then)
 
-    def settle(self, source: MessageSource | None, then: Any = None) -> None:
-        super().settle(source)
+    def settle(
+        self, text: str, channel: str, event_ids: list[int], then: Any = None, **_: bool
+    ) -> None:
+        super().settle(text, channel, event_ids)
         if then is not None:
             self._waiting.append(then)
 
@@ -157,7 +164,7 @@ class LastingLine(Line):
 def test_a_client_lets_go_of_what_it_may_have_heard_of_only(was_sent: bool) -> None:
     line = LastingLine()
     message = TopicMessage("a", b"", 2, client_id="", ends_us=0, properties=NO_PROPERTIES)
-    line.outbox.give(message, line._filters, source=MessageSource("a", 7))
+    line.outbox.give([message], line._filters, sources=[MessageSource("a", 7)])
     if was_sent:
         line.stored()
     assert len(line.got()) == was_sent
@@ -205,22 +212,23 @@ def plain(payload: bytes, **fields: Any) -> TopicMessage:
 def test_what_is_given_together_is_sent_and_settled_as_what_is_given_alone(version: int) -> None:
     together, alone = Line(version), Line(version)
     messages = [plain(b"%d" % each) for each in range(3)]
-    assert together.give_of_durable(*messages)
+    together.give_of_durable(*messages)
     for event_id, message in enumerate(messages, start=7):
-        source = MessageSource("a", event_id, channel="c")
-        alone.outbox.give(message, alone._filters, source=source)
+        alone.give_of_durable(message, first_id=event_id)
 
     sent = together.got()
     assert sent == alone.got()
     assert [each.payload for each in sent] == [b"0", b"1", b"2"]
     packet_ids = [each.packet_id for each in sent]
-    together.outbox.acknowledged_together([*packet_ids, 99])
+    together.outbox.acknowledged([*packet_ids, *packet_ids, 99])
     for each in packet_ids:
-        alone.outbox.acknowledged(each)
+        alone.outbox.acknowledged([each])
     assert together.settled == alone.settled == [("a", "c", 7), ("a", "c", 8), ("a", "c", 9)]
+    assert (together.settle_calls, alone.settle_calls) == (1, 3)
     assert not together.outbox.in_flight
     assert together.counts.sent == alone.counts.sent == [0, 3, 0]
-    assert together.give_of_durable(*messages)
+    together.give_of_durable(*messages)
+    assert len(together.got()) == 3
 
 
 def test_events_that_a_durable_recalls_leave_retained_messages_with_their_ids_in_the_queue() -> (
@@ -231,10 +239,10 @@ def test_events_that_a_durable_recalls_leave_retained_messages_with_their_ids_in
     line.give(b"first")
     for from_retained in (True, False):
         source = MessageSource("a", 7, from_retained=from_retained)
-        line.outbox.give(plain(b"%d" % from_retained), line._filters, source=source)
+        line.outbox.give([plain(b"%d" % from_retained)], line._filters, sources=[source])
     line.outbox.recall("a", frozenset([7]))
     (first,) = line.got()
-    line.outbox.acknowledged(first.packet_id)
+    line.outbox.acknowledged([first.packet_id])
 
     assert [each.payload for each in line.got()] == [b"1"]
 
@@ -244,44 +252,47 @@ def test_acknowledgements_together_make_room_for_what_waits() -> None:
     line.outbox.in_flight_max = 2
     for each in range(5):
         line.give(b"%d" % each)
-    line.outbox.acknowledged_together([each.packet_id for each in line.got()])
+    line.outbox.acknowledged([each.packet_id for each in line.got()])
 
     assert [each.payload for each in line.got()] == [b"2", b"3"]
     assert line.settled == []
 
 
 @pytest.mark.parametrize(
-    "message",
+    ("message", "is_sent"),
     [
-        None,
-        plain(b"", qos=0),
-        plain(b"", is_retained=True),
-        plain(b"", ends_us=1 << 60),
-        plain(b"", properties=PacketProperties(content_type="t")),
-        plain(b"x" * 100),
+        (plain(b"", qos=0), True),
+        (plain(b"", is_retained=True), True),
+        (plain(b"", ends_us=1), False),
+        (plain(b"", properties=PacketProperties(content_type="t")), True),
+        (plain(b"x" * 100), False),
     ],
 )
-def test_what_is_not_plain_or_too_large_is_not_given_together(message: Any) -> None:
+def test_messages_given_together_are_sent_in_their_order_whatever_they_are(
+    message: Any, is_sent: bool
+) -> None:
     line = Line(MQTT_5)
     line.packet_bytes_max = 50
-    assert not line.give_of_durable(plain(b""), message)
-    assert line.got() == []
-    assert line.give_of_durable(plain(b""))
+    line.give_of_durable(plain(b"first"), message, plain(b"last"))
+
+    assert [each.payload for each in line.got()] == [b"first", *[b""] * is_sent, b"last"]
+    assert line.settled == ([] if is_sent and message.qos else [("a", "c", 8)])
+    assert len(line.outbox.in_flight) == 2 + (is_sent and message.qos)
 
 
-def test_nothing_is_given_together_without_room_or_before_what_waits() -> None:
+def test_messages_given_together_take_what_room_there_is_behind_what_waits() -> None:
     line = Line(MQTT_5)
     line.outbox.in_flight_max = 2
-    assert not line.give_of_durable(*[plain(b"")] * 3)
-    assert line.give_of_durable(plain(b""), plain(b""))
-    (first, _) = line.got()
-    assert not line.give_of_durable(plain(b""))  # it is on its way already
+    line.give_of_durable(*[plain(b"%d" % each) for each in range(3)])
+    first, second = line.got()
+    line.give_of_durable(plain(b"0"))  # it is on its way already
     line.give(b"waits")
+    assert line.got() == []
     line.outbox.in_flight_max = 9
-    assert not line.give_of_durable(plain(b""))
-    line.outbox.acknowledged(first.packet_id)
+    line.outbox.acknowledged([second.packet_id])
+
+    assert (first.payload, second.payload) == (b"0", b"1")
+    assert [each.payload for each in line.got()] == [b"2", b"waits"]
     line.takes_more = False
-    assert not line.give_of_durable(plain(b""))
-    line.qos(0)
-    line.takes_more = True
-    assert not line.give_of_durable(plain(b""))
+    line.give_of_durable(plain(b"later"), first_id=99)
+    assert line.got() == []

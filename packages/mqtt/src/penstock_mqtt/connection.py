@@ -266,7 +266,7 @@ class MqttConnection(HostedConnection):
         """Receive packets that are all alike, if such come next; returns how many of those that
         count."""
         if acknowledged := self._reader.pubacks():
-            self.client.outbox.acknowledged_together(acknowledged)
+            self.client.outbox.acknowledged(acknowledged)
             if self._holds_packets:
                 return 0
         messages = self._reader.publishes(self.version, PACKETS_A_TURN)
@@ -320,7 +320,7 @@ class MqttConnection(HostedConnection):
         """Receive what the client says to a message."""
         match packet:
             case PubackPacket(packet_id):
-                self.client.outbox.acknowledged(packet_id)
+                self.client.outbox.acknowledged((packet_id,))
             case PubrecPacket(packet_id, reason):
                 self.client.outbox.received(packet_id, reason)
             case PubrelPacket(packet_id):

@@ -233,14 +233,18 @@ class DurableFeed:
         share, rest = divmod(self._client.room.size_of(rows), len(event_ids))
         self._held.update(dict.fromkeys(event_ids, share))
         self._held[event_ids[0]] += rest
-        if self._client.outbox.give_together(messages, self._filter, event_ids, self.channel):
-            return
+        wanted, channel = self._filter, self.channel
+        text = wanted.text
+        taken, sources, refused = list[TopicMessage](), list[MessageSource](), list[int]()
         for event_id, message in zip(event_ids, messages, strict=True):
-            if message is None or not self._filter.takes(message):
-                self.acknowledge(event_id)
-                continue
-            source = MessageSource(self._filter.text, event_id, channel=self.channel)
-            self._client.outbox.give(message, (self._filter,), source=source)
+            if message is None or not wanted.takes(message):
+                refused.append(event_id)
+            else:
+                taken.append(message)
+                sources.append(MessageSource(text, event_id, channel=channel))
+        self.acknowledge(refused)
+        if taken:
+            self._client.outbox.give(taken, (wanted,), sources=sources)
 
     def _messages_of(self, rows: OutgoingBatch) -> list[TopicMessage | None]:
         counts = self._mqtt.counts
@@ -274,23 +278,16 @@ class DurableFeed:
 
     # --- settling ------------------------------------------------------------------------
 
-    def acknowledge(self, event_id: int, then: Callable[[], None] | None = None) -> None:
-        """The client is done with an event; ``then`` is called once that is on disk. Of one that
-        was not given to it there is nothing to say yet."""
-        if event_id not in self._held:
+    def acknowledge(self, event_ids: Sequence[int], then: Callable[[], None] | None = None) -> None:
+        """The client is done with events; ``then`` is called for each once that is on disk. Of
+        those that were not given to it there is nothing to say yet."""
+        held = [each for each in event_ids if each in self._held]
+        if not held:
             return
-        self._client.taken(self._held.pop(event_id))
+        self._client.taken(sum([self._held.pop(each) for each in held]))
         if not self._settled:
             self._mqtt.loop.call_soon(self._settle)
-        self._settled[event_id] = then
-
-    def acknowledge_all(self, event_ids: Sequence[int]) -> None:
-        """As :meth:`acknowledge`, of many at once."""
-        known = [each for each in event_ids if each in self._held]
-        self._client.taken(sum([self._held.pop(each) for each in known]))
-        if known and not self._settled:
-            self._mqtt.loop.call_soon(self._settle)
-        self._settled.update(dict.fromkeys(known))
+        self._settled.update(dict.fromkeys(held, then))
 
     def _settle(self) -> None:
         if self._subscription and self._settled:

@@ -98,11 +98,13 @@ class FanOut:
         elif not qos:
             alike, one_by_one = [*alike, *one_by_one], []
         self._give_alike(together, alike)
-        for message in together if one_by_one or receivers.various else ():
-            for each in one_by_one:
-                _give(message, each.connection, (each,))
-            for connection, filters in receivers.various:
-                _give(message, connection, filters)
+        for each in one_by_one:
+            _give(together, each.connection, (each,))
+        for connection, filters in receivers.various:
+            for message in together:
+                takers = [each for each in filters if each.takes(message)]
+                if takers:
+                    _give((message,), connection, takers)
 
     def _receivers(
         self, topic: str, found: tuple[Filter, ...], channel: TopicChannel | None
@@ -156,8 +158,7 @@ class FanOut:
                 connection.write(together)
                 self.counts.sent[0] += len(messages)
                 continue
-            for message in messages:
-                _give(message, connection, (each,))
+            _give(messages, connection, (each,))
 
 
 def _kind(message: TopicMessage) -> tuple[str, int, bool]:
@@ -166,12 +167,11 @@ def _kind(message: TopicMessage) -> tuple[str, int, bool]:
     return message.topic, message.qos, not message.is_retained and not message.ends_us
 
 
-def _give(message: TopicMessage, connection: ClientConnection, filters: Sequence[Filter]) -> None:
-    wanted = [each for each in filters if each.takes(message)]
-    if not wanted:
-        return
+def _give(
+    messages: Sequence[TopicMessage], connection: ClientConnection, filters: Sequence[Filter]
+) -> None:
     try:
-        wanted[0].outbox.give(message, wanted)
+        filters[0].outbox.give(messages, filters)
     except Exception:  # noqa: BLE001  the other receivers do not share it
         _log.exception("mqtt.failed", connection=connection.number)
         connection.abort()

@@ -53,8 +53,8 @@ class ClientConnection(Protocol):
 class MessageTaker(Protocol):
     """The messages on their way to a client."""
 
-    def give(self, message: TopicMessage, filters: Sequence[Filter]) -> None:
-        """Send a message that these filters of the client take."""
+    def give(self, messages: Sequence[TopicMessage], filters: Sequence[Filter]) -> None:
+        """Send messages that these filters of the client take."""
         ...
 
 
@@ -69,12 +69,8 @@ class Feed(Protocol):
         """Tell the realm that so many bytes are taken."""
         ...
 
-    def acknowledge(self, event_id: int, then: Callable[[], None] | None = None) -> None:
-        """The client is done with an event; ``then`` is called once that is on disk."""
-        ...
-
-    def acknowledge_all(self, event_ids: Sequence[int]) -> None:
-        """As :meth:`acknowledge`, of many at once."""
+    def acknowledge(self, event_ids: Sequence[int], then: Callable[[], None] | None = None) -> None:
+        """The client is done with events; ``then`` is called for each that is on disk so."""
         ...
 
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
 from penstock_mqtt.expressing import EXPIRY_S_MAX
-from penstock_mqtt.held_bytes import size_of
 from penstock_mqtt.messages import TopicMessage
 from penstock_mqtt.wire.properties import PacketProperties
-
-if TYPE_CHECKING:
-    from penstock_mqtt.filters import Filter
-
 
 _KEPT: Final = (
     "payload_format",
@@ -47,20 +41,6 @@ class WaitingMessage(NamedTuple):
     source: MessageSource | None
     size: int
     """Bytes that it takes in memory."""
-
-    @classmethod
-    def by(
-        cls,
-        filters: Sequence[Filter],
-        message: TopicMessage,
-        source: MessageSource | None,
-        *,
-        retain: bool,
-    ) -> Self:
-        """A message that these filters of a client take."""
-        numbers = tuple([each.number for each in filters if each.number is not None])
-        qos = min(message.qos, max([each.qos for each in filters]))
-        return cls(message, qos, numbers, retain, source, size_of(message))
 
     def properties_at(self, now_us: int) -> PacketProperties | None:
         """Return the properties that a receiver is sent; None: the message has expired."""

@@ -303,10 +303,7 @@ def published_parts(
     key = version, qos, retain
     known = message.written.get(key)
     if known is None:
-        packet = PublishPacket(
-            message.topic, message.payload, qos, 0, retain, properties=message.properties
-        )
-        known = publish_parts(packet, version)
+        known = publish_parts(message, version, qos, retain=retain)
         if len(known[1]) <= _KEPT_BYTES_MAX:
             message.written[key] = known
     return known

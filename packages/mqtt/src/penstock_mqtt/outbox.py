@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Final, Protocol, TypeGuard
 from weakref import proxy
 
@@ -15,11 +16,10 @@ from penstock_mqtt.held_bytes import ClientBytes, size_of
 from penstock_mqtt.in_flight import InFlight, MessageSource, WaitingMessage
 from penstock_mqtt.messages import TopicMessage, published_parts
 from penstock_mqtt.session_store import Entry, SentRecord, sent_entry
-from penstock_mqtt.wire.packets import MQTT_5, Packet, PublishPacket, PubrelPacket
-from penstock_mqtt.wire.properties import PacketProperties
+from penstock_mqtt.wire.packets import Packet, PublishPacket, PubrelPacket
 from penstock_mqtt.wire.reading import SHARED
 from penstock_mqtt.wire.reasons import MqttViolation, Reason
-from penstock_mqtt.wire.writing import packet_bytes, plain_publishes
+from penstock_mqtt.wire.writing import packet_bytes
 
 if TYPE_CHECKING:
     from penstock_server.runtime.access.open_connections import MessageCounts
@@ -54,13 +54,17 @@ class OutboxSession(Protocol):
         """Send the client a packet, if it is connected."""
         ...
 
-    def settle(self, source: MessageSource | None, then: Callable[[], None] | None = None) -> None:
-        """End the delivery of an event of a durable, or of a retained message; ``then`` is called
-        once a durable has that on disk."""
-        ...
-
-    def settle_all(self, text: str, channel: str, event_ids: Sequence[int]) -> None:
-        """Acknowledge events to the durable of a filter in a channel."""
+    def settle(
+        self,
+        text: str,
+        channel: str,
+        event_ids: Sequence[int],
+        then: Callable[[], None] | None = None,
+        *,
+        from_retained: bool,
+    ) -> None:
+        """End the delivery of events of a filter's durable in a channel, or of retained messages;
+        ``then`` is called for each once the durable has stored that."""
         ...
 
     def reads_again(self, source: MessageSource) -> bool:
@@ -102,39 +106,57 @@ class Outbox:
 
     def give(
         self,
-        message: TopicMessage,
+        messages: Sequence[TopicMessage],
         filters: Sequence[Filter],
         *,
         from_store: bool = False,
-        source: MessageSource | None = None,
+        sources: Iterable[MessageSource | None] = repeat(None),
     ) -> None:
-        """Send a message that these filters take; ``from_store``: it was retained before they
-        were there. One of QoS 0 is left out while the client does not read."""
+        """Send messages that these filters take; ``from_store``: they were retained before the
+        client subscribed. Those of QoS 0 are left out while the client does not read."""
         connection = self._session.connection
         if connection is None:
             return
-        if message.is_retained and not from_store:
+        if self.newer_topics and not from_store:
+            retained = [each.topic for each in messages if each.is_retained]
             for topics in self.newer_topics:
-                topics.add(message.topic)
-        as_published = any(each.retain_as_published for each in filters)
-        retain = from_store or (message.is_retained and as_published)
-        waiting = WaitingMessage.by(filters, message, source, retain=retain)
-        if waiting.qos == 0:
-            if connection.takes_more:
-                self._put(waiting, 0, 0)
+                topics.update(retained)
+        queue, size, newest = self._waiting, 0, None
+        as_published = any([each.retain_as_published for each in filters])
+        numbers = tuple([each.number for each in filters if each.number is not None])
+        qos_max = max([each.qos for each in filters])
+        for message, source in zip(messages, sources, strict=False):
+            retain = from_store or (message.is_retained and as_published)
+            qos = message.qos if message.qos < qos_max else qos_max
+            waiting = WaitingMessage(message, qos, numbers, retain, source, size_of(message))
+            if qos:
+                queue.append(waiting)
+                size += waiting.size
+                newest = waiting
             else:
-                self._counts.dropped += 1
-            self._session.settle(source)
-            return
-        self._waiting.append(waiting)
-        self.bytes.add(waiting.size)
-        if source is None:
-            is_many, fault = len(self._waiting) > WAITING_MAX, self.bytes.fault(waiting.size)
-            if is_many or fault:
-                text = fault or f"{WAITING_MAX} messages wait to be acknowledged"
-                connection.end(MqttViolation(Reason.QUOTA_EXCEEDED, text))
-                return
-        self.send_waiting()
+                self._send_unconfirmed(waiting, connection)
+        if newest is not None:
+            self.bytes.add(size)
+            self.send_waiting()
+            if newest.source is None:
+                self._check_held(newest, connection)
+
+    def _send_unconfirmed(self, waiting: WaitingMessage, connection: ClientConnection) -> None:
+        self.send_waiting()  # in the order in which they were given
+        if connection.takes_more:
+            self._put(waiting, 0, 0)
+        else:
+            self._counts.dropped += 1
+        if waiting.source is not None:
+            self._settle((waiting.source,))
+
+    def _check_held(self, newest: WaitingMessage, connection: ClientConnection) -> None:
+        """End the connection if too much is kept for its client. Of messages of a durable the
+        realm keeps what has no room."""
+        is_many, fault = len(self._waiting) > WAITING_MAX, self.bytes.fault(newest.size)
+        if is_many or fault:
+            text = fault or f"{WAITING_MAX} messages wait to be acknowledged"
+            connection.end(MqttViolation(Reason.QUOTA_EXCEEDED, text))
 
     def _drop_waiting(self, keep: Callable[[MessageSource | None], bool]) -> None:
         kept = deque(each for each in self._waiting if keep(each.source))
@@ -146,51 +168,6 @@ class Outbox:
         if flight.waiting is not None:
             self.bytes.add(-flight.waiting.size)
             flight.waiting = None
-
-    def give_together(
-        self,
-        messages: Sequence[TopicMessage | None],
-        wanted: Filter,
-        event_ids: Sequence[int],
-        channel: str,
-    ) -> bool:
-        """Send messages of a durable with QoS 1, in one write, if they are plain and all of them
-        have room at once; gives whether they were sent, else each has to be given by itself."""
-        connection, count = self._session.connection, len(event_ids)
-        if connection is None or not connection.takes_more or self._waiting or wanted.qos != 1:
-            return False
-        if wanted.number is not None or wanted.no_local:
-            return False
-        taken = len(self.in_flight) + count
-        if taken >= _IDS or len(self._sent) + count > self.in_flight_max:
-            return False
-        plain = [each for each in messages if each is not None and each.is_plain and each.qos]
-        text = wanted.text
-        retain = from_retained = False
-        sources = [MessageSource(text, each, from_retained, channel) for each in event_ids]
-        if len(plain) != count or not self._known.keys().isdisjoint(sources):
-            return False
-        packet_ids = self._free_ids(count)
-        told = [(each.topic, each.payload) for each in plain]
-        try:
-            packets = plain_publishes(told, packet_ids, connection.version)
-        except ValueError:  # one of them is longer than any packet
-            return False
-        if max(map(len, packets)) > connection.packet_bytes_max:
-            return False
-        numbers = ()
-        is_stored = is_sent = True
-        size = 0
-        for packet_id, message, source in zip(packet_ids, plain, sources, strict=True):
-            waiting = WaitingMessage(message, 1, numbers, retain, source, size_of(message))
-            size += waiting.size
-            self.in_flight[packet_id] = InFlight(1, waiting, source, is_stored, is_sent)
-        self._counts.sent[1] += count
-        self._known.update(zip(sources, packet_ids, strict=True))
-        self._sent.update(packet_ids)
-        connection.write(b"".join(packets))
-        self.bytes.add(size)  # last, because the connection may end with it
-        return True
 
     def recall(self, text: str, event_ids: frozenset[int], channel: str = "") -> None:
         """Forget events of a filter in a channel that wait: they are to come again."""
@@ -209,30 +186,38 @@ class Outbox:
     def send_waiting(self) -> None:
         """Send what waits, as far as the client takes it."""
         connection = self._session.connection
-        while connection is not None and self._waiting and len(self._sent) < self.in_flight_max:
-            if not connection.takes_more or len(self.in_flight) == _IDS:
-                return
-            self._begin(self._waiting.popleft())
-        if not self._waiting:
+        if connection is None:
+            return
+        queue, sent, in_flight = self._waiting, self._sent, self.in_flight
+        while (
+            queue
+            and len(sent) < self.in_flight_max
+            and len(in_flight) < _IDS
+            and connection.takes_more
+        ):
+            self._begin(queue.popleft())
+        if not queue:
             self._room.set()
 
     def _begin(self, waiting: WaitingMessage) -> None:
-        source = waiting.source
-        known = None if source is None else self._known.get(source)
-        if known is not None:
+        source, qos = waiting.source, waiting.qos
+        if source is not None and (known := self._known.get(source)) is not None:
             self._again(known, waiting)
             return
-        packet_id = self._free_id()
-        qos, is_whole = waiting.qos, source is None
-        found = InFlight(qos, waiting, source, is_whole or qos == 1, is_settled=is_whole)
+        packet_id = self._last_id % _IDS + 1
+        while packet_id in self.in_flight:
+            packet_id = packet_id % _IDS + 1
+        self._last_id = packet_id
+        is_whole = source is None
+        is_stored = is_whole or qos == 1
+        found = InFlight(qos, waiting, source, is_stored, is_stored, is_settled=is_whole)
         self.in_flight[packet_id] = found
         self._sent.add(packet_id)
-        if source is None:
-            self._transmit(packet_id, found)
-            return
-        self._known[source] = packet_id
-        if waiting.qos == 1:
-            self._transmit(packet_id, found)
+        if source is not None:
+            self._known[source] = packet_id
+        if source is None or qos == 1:
+            if not self._put(waiting, qos, packet_id):
+                self._finish((packet_id,))
             return
         record = SentRecord(*source[:3], channel=source.channel)
         entry = sent_entry(self._session.place, packet_id, record)
@@ -256,7 +241,7 @@ class Outbox:
         if found.is_released or packet_id in self._sent:
             self.bytes.add(-waiting.size)
             if found.is_released:
-                self._settle(packet_id, found)
+                self._settle_released(packet_id, found)
             return
         self._empty(found)
         found.waiting = waiting
@@ -272,48 +257,20 @@ class Outbox:
         elif is_duplicate and found.qos == 2:  # the client may hold it, and its id
             self._release_when_stored(packet_id, found)
         else:
-            self._finish(packet_id, found)
-
-    def _free_ids(self, count: int) -> Sequence[int]:
-        following = range(self._last_id + 1, self._last_id + 1 + count)
-        if following[-1] > _IDS or not self.in_flight.keys().isdisjoint(following):
-            return [self._free_id() for _ in following]
-        self._last_id = following[-1]
-        return following
-
-    def _free_id(self) -> int:
-        while True:
-            self._last_id = self._last_id % _IDS + 1
-            if self._last_id not in self.in_flight:
-                return self._last_id
+            self._finish((packet_id,))
 
     # --- the client answers --------------------------------------------------------------
 
-    def acknowledged(self, packet_id: int) -> None:
-        """The client has a message of QoS 1."""
-        found = self.in_flight.get(packet_id)
-        if found is not None and found.qos == 1:
-            self._finish(packet_id, found)
-
-    def acknowledged_together(self, packet_ids: Sequence[int]) -> None:
-        """As :meth:`acknowledged`, of many at once: their durables are told once, and there is
-        room for what waits once."""
-        settled: dict[tuple[str, str], list[int]] = {}
-        for packet_id in packet_ids:
-            found = self.in_flight.get(packet_id)
-            if found is None or found.qos != 1:
-                continue
-            self._forget(packet_id, found)
-            if (source := found.source) is None:
-                continue
-            if source.from_retained:
-                self._session.settle(source)
-            else:
-                settled.setdefault((source.text, source.channel), []).append(source.event_id)
-        self._sent.difference_update(packet_ids)
-        for (text, channel), event_ids in settled.items():
-            self._session.settle_all(text, channel, event_ids)
-        self.send_waiting()
+    def acknowledged(self, packet_ids: Iterable[int]) -> None:
+        """End the delivery of messages of QoS 1 that the client has (PUBACK)."""
+        in_flight = self.in_flight
+        self._finish(
+            [
+                each
+                for each in dict.fromkeys(packet_ids)
+                if (found := in_flight.get(each)) is not None and found.qos == 1
+            ]
+        )
 
     def received(self, packet_id: int, reason: Reason) -> None:
         """The client has a message of QoS 2, or refuses it (PUBREC)."""
@@ -321,7 +278,7 @@ class Outbox:
         if found is None or found.qos != 2:
             self._session.answer(PubrelPacket(packet_id, Reason.PACKET_ID_NOT_FOUND))
         elif reason.is_failure:
-            self._finish(packet_id, found)
+            self._finish((packet_id,))
         elif found.is_released:
             self._session.answer(PubrelPacket(packet_id))
         else:
@@ -339,7 +296,7 @@ class Outbox:
         """It is on disk that the client has it, so that it is never sent again."""
         found.is_released = True
         self._empty(found)
-        self._settle(packet_id, found)
+        self._settle_released(packet_id, found)
         self._session.answer(PubrelPacket(packet_id))
 
     def completed(self, packet_id: int) -> None:
@@ -353,24 +310,40 @@ class Outbox:
             self._forget(packet_id, found)
         self.send_waiting()
 
-    def _settle(self, packet_id: int, found: InFlight) -> None:
-        """Acknowledge a message to its durable, or count a retained one as delivered. It stays in
-        :attr:`in_flight` until the durable has stored that, or the client all retained ones."""
+    def _settle_released(self, packet_id: int, found: InFlight) -> None:
+        """Acknowledge a message of QoS 2 to its durable, or count a retained one as delivered. It
+        stays in :attr:`in_flight` until the durable has stored that, or the client all retained
+        ones."""
 
         def settled() -> None:
             found.is_settled = True
             if found.is_complete and self.in_flight.get(packet_id) is found:
                 self._forget(packet_id, found)
 
-        if not found.is_settled:
-            self._session.settle(found.source, settled)
+        if not found.is_settled and found.source is not None:
+            self._settle((found.source,), settled)
 
-    def _finish(self, packet_id: int, found: InFlight) -> None:
-        """Nothing more comes of a message: it is acknowledged, refused, or cannot be sent."""
-        self._forget(packet_id, found)
-        self._sent.discard(packet_id)
-        self._session.settle(found.source)
+    def _finish(self, packet_ids: Iterable[int]) -> None:
+        """End the delivery of messages: acknowledged, refused, or impossible to send."""
+        ended: list[MessageSource] = []
+        for packet_id in packet_ids:
+            found = self.in_flight[packet_id]
+            self._forget(packet_id, found)
+            self._sent.discard(packet_id)
+            if found.source is not None:
+                ended.append(found.source)
+        self._settle(ended)
         self.send_waiting()
+
+    def _settle(
+        self, sources: Iterable[MessageSource], then: Callable[[], None] | None = None
+    ) -> None:
+        """Tell each durable once which of its events are delivered."""
+        settled: dict[tuple[str, str, bool], list[int]] = {}
+        for text, event_id, from_retained, channel in sources:
+            settled.setdefault((text, channel, from_retained), []).append(event_id)
+        for (text, channel, from_retained), event_ids in settled.items():
+            self._session.settle(text, channel, event_ids, then, from_retained=from_retained)
 
     def _forget(self, packet_id: int, found: InFlight) -> None:
         del self.in_flight[packet_id]
@@ -498,18 +471,26 @@ class Outbox:
     ) -> bool:
         """Send a message; False: it has expired, or cannot be sent, which is counted. Whatever is
         wrong with it, its id and its place in the window are given back."""
-        connection = self._session.connection
+        connection, message = self._session.connection, waiting.message
         if connection is None:
             return True
         try:
-            written = self._written(connection, waiting, qos, packet_id, is_duplicate=is_duplicate)
+            if is_duplicate or message.ends_us or waiting.numbers:
+                written = self._written(
+                    connection.version, waiting, qos, packet_id, is_duplicate=is_duplicate
+                )
+            else:
+                before, behind = published_parts(
+                    message, connection.version, qos, retain=waiting.retain
+                )
+                written = before + (packet_id.to_bytes(2) if qos else b"") + behind
         except Exception as error:  # noqa: BLE001  the client gets what comes behind it
-            give_up(self._counts, waiting.message.topic, repr(error))
+            give_up(self._counts, message.topic, repr(error))
             return False
         if written is None:
             return False
         if len(written) > connection.packet_bytes_max:
-            give_up(self._counts, waiting.message.topic, TOO_LARGE)
+            give_up(self._counts, message.topic, TOO_LARGE)
             return False
         connection.write(written)
         self._counts.sent[qos] += 1
@@ -517,30 +498,20 @@ class Outbox:
 
     def _written(
         self,
-        connection: ClientConnection,
+        version: int,
         waiting: WaitingMessage,
         qos: int,
         packet_id: int,
         *,
         is_duplicate: bool,
     ) -> bytes | None:
-        """A message as it is sent; None: it has expired."""
-        message = waiting.message
-        own: PacketProperties | None = message.properties
-        now_us = self._clock.now_us()
-        if is_duplicate:  # its delivery had begun before it expired
-            now_us = min(now_us, message.ends_us - 1) if message.ends_us else now_us
-        if connection.version == MQTT_5:
-            own = waiting.properties_at(now_us)
-        elif message.ends_us and message.ends_us <= now_us:
-            own = None
+        """A message as one receiver is sent it at this time; None: it has expired."""
+        message, now_us = waiting.message, self._clock.now_us()
+        if is_duplicate and message.ends_us:  # its delivery had begun before it expired
+            now_us = min(now_us, message.ends_us - 1)
+        own = waiting.properties_at(now_us)
         if own is None:
             return None
-        if own is message.properties and not is_duplicate:
-            before, behind = published_parts(
-                message, connection.version, qos, retain=waiting.retain
-            )
-            return before + (packet_id.to_bytes(2) if qos else b"") + behind
         packet = PublishPacket(
             message.topic,
             message.payload,
@@ -550,7 +521,7 @@ class Outbox:
             is_duplicate=is_duplicate,
             properties=own,
         )
-        return packet_bytes(packet, connection.version)
+        return packet_bytes(packet, version)
 
 
 def _is_from(source: MessageSource | None, text: str, channel: str) -> TypeGuard[MessageSource]:

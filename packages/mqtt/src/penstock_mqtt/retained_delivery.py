@@ -15,7 +15,7 @@ from penstock_mqtt.messages import TopicMessage
 from penstock_mqtt.retained import EVERY
 from penstock_mqtt.topic_index import TopicIndex
 from penstock_mqtt.wire.properties import NO_PROPERTIES
-from penstock_mqtt.wire.writing import plain_publish
+from penstock_mqtt.wire.writing import publish_parts
 
 if TYPE_CHECKING:
     from penstock_mqtt.mqtt_realm import MqttRealm
@@ -114,7 +114,7 @@ class RetainedDelivery:
             if wanted.takes(message) and self._may_have(message, wanted):
                 written = None
                 with contextlib.suppress(ValueError):  # it is longer than any packet
-                    written = plain_publish(message.topic, message.payload, version, retain=True)
+                    written = b"".join(publish_parts(message, version, 0, retain=True))
                 if written is not None and len(written) <= size_max:
                     packets.append(written)
                 else:
@@ -155,8 +155,8 @@ class RetainedDelivery:
         return self._connection.rights.may_have(wanted.text, owner and owner[0])
 
     def _put(self, event_id: int, message: TopicMessage, wanted: Filter) -> None:
-        session, source = self._session, None
+        source = None
         if wanted.retained.is_owed:
             source = MessageSource(wanted.text, event_id, from_retained=True)
             wanted.retained.begin_message(event_id)
-        session.outbox.give(message, (wanted,), from_store=True, source=source)
+        self._session.outbox.give((message,), (wanted,), from_store=True, sources=(source,))

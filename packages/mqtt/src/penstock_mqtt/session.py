@@ -415,24 +415,26 @@ class MqttSession:
         if self.connection is not None and self.connection.is_open:
             self.connection.send(packet)
 
-    def settle(self, source: MessageSource | None, then: Callable[[], None] | None = None) -> None:
-        """The client has an event of a durable, or a retained message. ``then`` is called once a
-        durable has that on disk; without a seat it never has, and the event comes again."""
-        wanted = None if source is None else self.filters.get(source.text)
-        if source is None or wanted is None:
-            return
-        if source.from_retained:
-            if wanted.retained.end_message(source.event_id):
-                self._end_retained(wanted)
-        elif (feed := wanted.feed_of(source.channel)) is not None:
-            feed.acknowledge(source.event_id, then)
-
-    def settle_all(self, text: str, channel: str, event_ids: Sequence[int]) -> None:
-        """The client has events of the durable of a filter in a channel."""
+    def settle(
+        self,
+        text: str,
+        channel: str,
+        event_ids: Sequence[int],
+        then: Callable[[], None] | None = None,
+        *,
+        from_retained: bool,
+    ) -> None:
+        """The client has events of a filter's durable in a channel, or retained messages. ``then``
+        is called for each that a durable has on disk; without a seat it never has, and they come
+        again."""
         wanted = self.filters.get(text)
-        feed = None if wanted is None else wanted.feed_of(channel)
-        if feed is not None:
-            feed.acknowledge_all(event_ids)
+        if wanted is None:
+            return
+        if from_retained:
+            if any([wanted.retained.end_message(each) for each in event_ids]):
+                self._end_retained(wanted)
+        elif (feed := wanted.feed_of(channel)) is not None:
+            feed.acknowledge(event_ids, then)
 
     def reads_again(self, source: MessageSource) -> bool:
         """Whether a message that is in flight is given to the next connection by itself."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -30,8 +30,7 @@ from penstock_mqtt.wire.reasons import MqttViolation, Reason
 from penstock_mqtt.wire.writing import (
     packet_bytes,
     packet_bytes_within,
-    plain_publish,
-    plain_publishes,
+    publish_parts,
 )
 from tests.thorough import examples
 
@@ -313,17 +312,11 @@ def test_plain_messages_are_read_as_far_as_they_go(version: int) -> None:
 
 @VERSIONS
 @pytest.mark.parametrize("size", [0, 100, 200, 20_000])
-def test_plain_messages_are_written_as_others_are(version: int, size: int) -> None:
-    topics, payload = ["a", "a/\u00e4/b"], b"x" * size
-
-    written = plain_publishes([(each, payload) for each in topics], [1, 0xFFFF], version)
-    for topic, packet_id, data in zip(topics, [1, 0xFFFF], written, strict=True):
-        assert data == packet_bytes(PublishPacket(topic, payload, 1, packet_id=packet_id), version)
-        for retain in (False, True):
-            packet = PublishPacket(topic, payload, retain=retain)
-            assert plain_publish(topic, payload, version, retain=retain) == packet_bytes(
-                packet, version
-            )
+def test_the_parts_of_a_message_are_the_packet_around_its_id(version: int, size: int) -> None:
+    for topic, qos, retain in product(["a", "a/\u00e4/b", "long/" * 100], (0, 1), (False, True)):
+        packet = PublishPacket(topic, b"x" * size, qos, packet_id=0xFFFF * qos, retain=retain)
+        before, behind = publish_parts(packet, version, qos, retain=retain)
+        assert before + b"\xff\xff" * qos + behind == packet_bytes(packet, version)
 
 
 def test_an_explanation_is_left_out_where_it_does_not_fit() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
 
@@ -46,21 +46,17 @@ from penstock_mqtt.wire.properties import (
     SUBSCRIBE,
     UNSUBACK,
     UNSUBSCRIBE,
+    PacketProperties,
     properties_bytes,
     without_problem,
 )
 from penstock_mqtt.wire.reasons import Reason
 
 _ID_BYTES: Final = 2
-_UNCONFIRMED: Final = bytes((PUBLISH << 4,))
-_RETAINED: Final = bytes((PUBLISH << 4 | 1,))
-_PLAIN: Final = bytes((PUBLISH << 4 | 1 << 1,))
-"""How a PUBLISH of QoS 1 begins."""
+_FIRST_BYTES: Final = [bytes((first,)) for first in range(256)]
 _SHORT: Final = 256
 """Characters of the longest topic name whose bytes are remembered."""
 _REMEMBERED_MAX: Final = 4_096
-_NOTHING: Final = {MQTT_3: b"", MQTT_5: b"\0"}
-"""How no properties are written, by version."""
 
 
 def packet_bytes(packet: Packet, version: int) -> bytes:
@@ -82,45 +78,29 @@ def packet_bytes_within(packet: Any, version: int, bytes_max: int) -> bytes | No
     return written if len(written) <= bytes_max else None
 
 
-def publish_parts(packet: PublishPacket, version: int) -> tuple[bytes, bytes]:
+class Publishable(Protocol):
+    """Anything that a PUBLISH is written of."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def payload(self) -> bytes: ...
+    @property
+    def properties(self) -> PacketProperties: ...
+
+
+def publish_parts(
+    message: Publishable, version: int, qos: int, *, retain: bool, is_duplicate: bool = False
+) -> tuple[bytes, bytes]:
     """A PUBLISH before and behind its packet id, which is left out: what receivers are sent
     differs in it alone. Raises ``ValueError`` for what the version cannot say."""
-    first = PUBLISH << 4 | packet.is_duplicate << 3 | packet.qos << 1 | packet.retain
-    topic, behind = text_bytes(packet.topic), packet.payload
+    first = PUBLISH << 4 | is_duplicate << 3 | qos << 1 | retain
+    topic, behind = message.topic, message.payload
+    name = _short_name(topic) if len(topic) <= _SHORT else text_bytes(topic)
     if version == MQTT_5:
-        behind = properties_bytes(packet.properties) + behind
-    length = len(topic) + len(behind) + (_ID_BYTES if packet.qos else 0)
-    return bytes((first,)) + variable_bytes(length) + topic, behind
-
-
-def plain_publish(topic: str, payload: bytes, version: int, *, retain: bool) -> bytes:
-    """A PUBLISH of QoS 0 without properties; the topic name is right. Raises ``ValueError`` for a
-    payload that is too long."""
-    first, name = _RETAINED if retain else _UNCONFIRMED, topic.encode()
-    name = len(name).to_bytes(_ID_BYTES) + name
-    return _plain_bytes(first, name, _NOTHING[version], payload)
-
-
-def plain_publishes(
-    messages: Sequence[tuple[str, bytes]], packet_ids: Sequence[int], version: int
-) -> list[bytes]:
-    """A PUBLISH of QoS 1 without properties for each topic name, which is right, with its
-    payload. Raises ``ValueError`` for a payload that is too long."""
-    rest = _NOTHING[version]
-    return [
-        _plain_bytes(_PLAIN, _name_bytes(topic), packet_id.to_bytes(_ID_BYTES) + rest, payload)
-        for (topic, payload), packet_id in zip(messages, packet_ids, strict=True)
-    ]
-
-
-def _plain_bytes(first: bytes, name: bytes, between: bytes, payload: bytes) -> bytes:
-    """A PUBLISH with ``between`` topic name and payload: its id if it has one, and no property."""
-    size = variable_bytes(len(name) + len(between) + len(payload))
-    return b"".join((first, size, name, between, payload))
-
-
-def _name_bytes(topic: str) -> bytes:
-    return _short_name(topic) if len(topic) <= _SHORT else text_bytes(topic)
+        behind = properties_bytes(message.properties) + behind
+    length = variable_bytes(len(name) + len(behind) + (_ID_BYTES if qos else 0))
+    return b"".join((_FIRST_BYTES[first], length, name)), behind
 
 
 @lru_cache(_REMEMBERED_MAX)
@@ -129,7 +109,9 @@ def _short_name(topic: str) -> bytes:
 
 
 def _publish(packet: PublishPacket, version: int) -> bytes:
-    before, behind = publish_parts(packet, version)
+    before, behind = publish_parts(
+        packet, version, packet.qos, retain=packet.retain, is_duplicate=packet.is_duplicate
+    )
     return before + (packet.packet_id.to_bytes(2) if packet.qos else b"") + behind
 
 
