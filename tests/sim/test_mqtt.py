@@ -54,7 +54,7 @@ def sent_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
 
 def read_again_under_other_ids(patch: pytest.MonkeyPatch) -> None:
     """What was sent before the server was started is not known any more."""
-    patch.setattr(Outbox, "know", lambda *_: None)
+    patch.setattr(Outbox, "restore", lambda *_: None)
 
 
 def acknowledged_at_once(patch: pytest.MonkeyPatch) -> None:

@@ -87,10 +87,10 @@ def test_bytes_are_counted_as_long_as_messages_are_kept(seed: int) -> None:
         elif step == 7:
             outbox.recall("a", frozenset(range(published - 3, published + 1)))
         elif step == 8 and chance.random() < 0.3:
-            outbox.left()
+            outbox.connection_lost()
             outbox.resume()
         elif step == 9 and chance.random() < 0.2:
-            chance.choice((outbox.part_from, outbox.end_retained))("a")
+            chance.choice((outbox.end_subscription, outbox.end_retained))("a")
         kept = [*outbox._waiting, *(each.waiting for each in outbox.in_flight.values())]
 
         assert outbox.bytes.held == sum(each.size for each in kept if each is not None)

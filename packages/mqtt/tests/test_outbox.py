@@ -117,7 +117,7 @@ def test_what_was_sent_once_does_not_expire(version: int, qos: int) -> None:
     line.qos(qos)
     line.give(b"late", qos, line.clock.now_us() + 1_000_000)
     (first,) = line.got()
-    line.outbox.left()
+    line.outbox.connection_lost()
     line.clock.advance(5_000_000)
     line.outbox.resume()
     (again,) = line.got()
@@ -155,7 +155,7 @@ class LastingLine(Line):
     def answer(self, packet: Any) -> None:
         self.answers.append(packet)
 
-    def reads_again(self, _: object) -> bool:
+    def will_resend(self, _: object) -> bool:
         return True
 
 
@@ -168,8 +168,8 @@ def test_a_client_lets_go_of_what_it_may_have_heard_of_only(was_sent: bool) -> N
     if was_sent:
         line.stored()
     assert len(line.got()) == was_sent
-    line.outbox.left()
-    line.outbox.settled("a", [7])
+    line.outbox.connection_lost()
+    line.outbox.end_redelivery("a", [7])
     line.stored()
 
     assert line.answers == ([PubrelPacket(1)] if was_sent else [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
@@ -143,8 +144,8 @@ class DurableFeed:
         makes filters of its own."""
         return not self._client.has(self._filter)
 
-    async def pass_over(self, event_ids: Sequence[int]) -> None:
-        """Have the durable know, before the seat is taken, what the client has already."""
+    async def skip_received(self, event_ids: Sequence[int]) -> None:
+        """Remove events that the client already has from the durable, before the seat is taken."""
         channel, name = self._number, self._filter.durable
         with contextlib.suppress(NameDoesNotExist):
             for each in event_ids:
@@ -164,27 +165,32 @@ class DurableFeed:
         window = WINDOW
         if self._filter.is_shared:  # what one has no room for is for others
             window = min(SHARED_WINDOW, self._client.outbox.in_flight_max)
+        attach = partial(
+            subscriptions.attach,
+            channel,
+            name,
+            self,
+            window=window,
+            pull=False,
+            room=self._client.room,
+        )
         try:
-            opened = await subscriptions.attach(
-                channel, name, self, window=window, pull=False, room=self._client.room
-            )
+            opened = await attach()
         except NameDoesNotExist:
             await make_durable(
                 self._realm, channel, name, text=self._filter.text, topics=self._topics
             )
-            opened = await subscriptions.attach(
-                channel, name, self, window=window, pull=False, room=self._client.room
-            )
+            opened = await attach()
         self._subscription = opened.number
         if self._has_ended:
             self.close()
             return
         self._settle()
-        await self.let_go()
+        await self.end_lost_deliveries()
 
-    async def let_go(self) -> None:
-        """Have the client let go of what is in flight to it and is not given to it again: it has
-        left the channel, or the durable was moved on."""
+    async def end_lost_deliveries(self) -> None:
+        """End the delivery of events in flight that the durable does not hold any more: they were
+        deleted, or a seek has passed them."""
         text, outbox = self._filter.text, self._client.outbox
         event_ids = outbox.unacknowledged(text, self.channel)
         if not event_ids:
@@ -195,14 +201,16 @@ class DurableFeed:
                 self._number, self._filter.durable, span
             )
             there = found.id_set
-            outbox.settled(text, [each for each in event_ids if each not in there], self.channel)
+            outbox.end_redelivery(
+                text, [each for each in event_ids if each not in there], self.channel
+            )
 
     def close(self) -> None:
         """Leave the seat: what the client has not acknowledged goes back."""
         self._settle()
         if self._subscription:
             self._realm.subscriptions.detach(self._subscription)
-        self._client.taken(sum(self._held.values()))
+        self._client.give_back_room(sum(self._held.values()))
         self._held.clear()
 
     def has_room(self, size: int) -> None:
@@ -259,10 +267,10 @@ class DurableFeed:
     def recall(self, spans: Spans) -> None:
         """Somebody has sought the durable: what waits comes again."""
         ids = frozenset(IdSet(spans))
-        self._client.taken(sum([self._held.pop(each, 0) for each in ids]))
+        self._client.give_back_room(sum([self._held.pop(each, 0) for each in ids]))
         self._client.outbox.recall(self._filter.text, ids, self.channel)
         self._realm.subscriptions.recall_seen(self._subscription)
-        self._mqtt.listener.spawn(self.let_go)
+        self._mqtt.listener.spawn(self.end_lost_deliveries)
 
     def finished(self) -> None:
         """A seat has no end."""
@@ -274,7 +282,7 @@ class DurableFeed:
             self._connection.end(reason)
         else:
             self._filter.feeds.pop(self.channel, None)
-            self._client.let_go_of_gone(self._filter)
+            self._client.drop_deleted_channels(self._filter)
 
     # --- settling ------------------------------------------------------------------------
 
@@ -284,7 +292,7 @@ class DurableFeed:
         held = [each for each in event_ids if each in self._held]
         if not held:
             return
-        self._client.taken(sum([self._held.pop(each) for each in held]))
+        self._client.give_back_room(sum([self._held.pop(each) for each in held]))
         if not self._settled:
             self._mqtt.loop.call_soon(self._settle)
         self._settled.update(dict.fromkeys(held, then))

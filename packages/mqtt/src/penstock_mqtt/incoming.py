@@ -123,7 +123,7 @@ class Incoming(ConnectionPart[PublishingConnection]):
             self.unanswered += 1
         entries: tuple[Entry, ...] = ()
         if packet.qos == 2:
-            session.came(packet.packet_id)
+            session.begin_receive(packet.packet_id)
             if session.is_lasting:
                 entries = (received_entry(session.place, packet.packet_id, is_there=True),)
         whose = self._publication(session)
@@ -229,12 +229,12 @@ class Publication:
         if packet.qos == 1:
             self._connection.acknowledge((packet.packet_id,))
         elif packet.qos == 2:
-            self.session.took(packet.packet_id, is_stored=True)
+            self.session.end_receive(packet.packet_id, is_stored=True)
             self.session.answer(PubrecPacket(packet.packet_id))
 
     def not_stored(self, packet: PublishPacket, error: PenstockError) -> None:
         if packet.qos == 2:
-            self.session.took(packet.packet_id, is_stored=False)
+            self.session.end_receive(packet.packet_id, is_stored=False)
         self._incoming.not_stored(packet, error)
 
 

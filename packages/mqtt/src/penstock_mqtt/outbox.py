@@ -67,8 +67,9 @@ class OutboxSession(Protocol):
         ``then`` is called for each once the durable has stored that."""
         ...
 
-    def reads_again(self, source: MessageSource) -> bool:
-        """Whether a message that is in flight is given to the next connection by itself."""
+    def will_resend(self, source: MessageSource) -> bool:
+        """Whether the next connection is sent a message in flight from its durable, or from the
+        retained messages."""
         ...
 
 
@@ -202,7 +203,7 @@ class Outbox:
     def _begin(self, waiting: WaitingMessage) -> None:
         source, qos = waiting.source, waiting.qos
         if source is not None and (known := self._known.get(source)) is not None:
-            self._again(known, waiting)
+            self._resend(known, waiting)
             return
         packet_id = self._last_id % _IDS + 1
         while packet_id in self.in_flight:
@@ -233,7 +234,7 @@ class Outbox:
 
         self._session.store((entry,), stored, failed)
 
-    def _again(self, packet_id: int, waiting: WaitingMessage) -> None:
+    def _resend(self, packet_id: int, waiting: WaitingMessage) -> None:
         """Send a message that an earlier connection was sent; with QoS 2, unless the client has
         it."""
         found = self.in_flight[packet_id]
@@ -356,9 +357,9 @@ class Outbox:
 
     # --- connections come and go ---------------------------------------------------------
 
-    def left(self) -> None:
-        """The connection is gone, and with it what waits. What is in flight is read again, unless
-        there is nothing any more where it could be read."""
+    def connection_lost(self) -> None:
+        """Drop queued messages. In-flight messages are read again from their durable if the
+        durable still exists."""
         self._drop_waiting(lambda _: False)
         self._sent.clear()
         self._room.set()
@@ -367,11 +368,11 @@ class Outbox:
                 continue
             if each.source.text.startswith(SHARED):  # another member of its group gets it
                 self._forget(packet_id, each)
-            elif self._session.reads_again(each.source):
+            elif self._session.will_resend(each.source):
                 self._empty(each)
 
-    def know(self, packet_id: int, record: SentRecord) -> None:
-        """Take up a message that was sent, or was about to be, before the server was started."""
+    def restore(self, packet_id: int, record: SentRecord) -> None:
+        """Restore a message of QoS 2 that was in flight when the server stopped."""
         source = MessageSource(
             record.source,
             record.event_id,
@@ -392,7 +393,7 @@ class Outbox:
     def resume(self) -> None:
         """Go on by a new connection with what does not come from a durable."""
         for packet_id, found in list(self.in_flight.items()):
-            if found.source is not None and not self._session.reads_again(found.source):
+            if found.source is not None and not self._session.will_resend(found.source):
                 found.is_settled = True
             if found.is_released:
                 self._session.answer(PubrelPacket(packet_id))
@@ -425,25 +426,26 @@ class Outbox:
             if _is_from(each.source, text, channel) and not each.is_settled
         ]
 
-    def settled(self, text: str, event_ids: Collection[int], channel: str = "") -> None:
-        """The durable of a filter in a channel does not give these to the client again: it knows
-        that the client has them, or they are gone. An id that is in flight with a message that
-        cannot be sent again is given up."""
-        self._end_redelivery(
+    def end_redelivery(self, text: str, event_ids: Collection[int], channel: str = "") -> None:
+        """End the redelivery of events of a filter's durable: the durable has stored their
+        acknowledgement, or the events are deleted. One in flight that cannot be sent again is
+        given up."""
+        self._settle_where(
             lambda source: _is_from(source, text, channel) and source.event_id in event_ids
         )
 
-    def part_from(self, text: str) -> None:
-        """A filter is given up: what is in flight by it is completed, and cannot be read again."""
+    def end_subscription(self, text: str) -> None:
+        """Drop the queued messages of a subscription that has ended. Those in flight can be
+        completed, but not read again."""
         self._drop_waiting(lambda source: source is None or source.text != text)
-        self._end_redelivery(lambda source: source.text == text)
+        self._settle_where(lambda source: source.text == text)
 
     def end_retained(self, text: str) -> None:
         """Forget which retained messages the client has: it has all of them. One in flight that
         it has not was replaced since an earlier connection was sent it."""
-        self._end_redelivery(lambda source: source.from_retained and source.text == text)
+        self._settle_where(lambda source: source.from_retained and source.text == text)
 
-    def _end_redelivery(self, is_ended: Callable[[MessageSource], bool]) -> None:
+    def _settle_where(self, is_ended: Callable[[MessageSource], bool]) -> None:
         """Remember that messages in flight are not given to the client again. One that is complete
         is forgotten, and one that cannot be sent again is given up."""
         waiting = {each.source for each in self._waiting}

@@ -208,8 +208,8 @@ class MqttSession:
             for each in self.filters.values()
         )
 
-    def know(self, record: SessionRecord) -> None:
-        """Take up a session that was stored before the server was started."""
+    def restore(self, record: SessionRecord) -> None:
+        """Restore a session that was stored before the server started."""
         self.has_record, self.is_lasting = True, record.expiry_s > 0
         self.expiry_s, self.ended_us = record.expiry_s, record.ended_us
         self.will = record.will
@@ -255,8 +255,8 @@ class MqttSession:
 
     # --- connections come and go ---------------------------------------------------------
 
-    def attach(self, connection: ClientConnection) -> None:
-        """Have a connection, which does not get anything yet."""
+    def bind(self, connection: ClientConnection) -> None:
+        """Use a connection, and give its filters back; feeds start later."""
         self.connection = connection
         self.room, self._taken_bytes = RoughRoom(SEAT_BYTES_MAX), 0
         self.ended_us = 0
@@ -272,9 +272,9 @@ class MqttSession:
             self.filters[made.text] = made
         self._away = {}
 
-    async def open(self, wanted: Filter) -> None:
-        """Have messages come by a filter, unless they do already: a client may subscribe to what
-        its session is about to go on with. Raises what taking a seat raises."""
+    async def start_feeds(self, wanted: Filter) -> None:
+        """Start the delivery of a filter's messages, unless it has started: a client may subscribe
+        by a filter that its session is about to resume. Raises what taking a seat raises."""
         if wanted.is_open:
             return
         if not wanted.durable:
@@ -284,23 +284,23 @@ class MqttSession:
         if wanted.may_have(None):
             feed = wanted.feed = DurableFeed(self._mqtt, self, wanted)
             try:
-                await self._open(wanted, feed)
+                await self._start_feed(wanted, feed)
             except BaseException:
                 wanted.feed = None
                 raise
-        await self.open_topics(wanted)
-        self.let_go_of_gone(wanted)
+        await self.start_topic_feeds(wanted)
+        self.drop_deleted_channels(wanted)
 
-    def let_go_of_gone(self, wanted: Filter) -> None:
-        """Have the client let go of what is in flight from channels that are gone."""
+    def drop_deleted_channels(self, wanted: Filter) -> None:
+        """End the redelivery of events in flight from channels that were deleted."""
         for name in self.outbox.channels_of(wanted.text):
             if self._mqtt.realm.view.named(name) is None:
                 left = self.outbox.unacknowledged(wanted.text, name)
-                self.outbox.settled(wanted.text, left, name)
+                self.outbox.end_redelivery(wanted.text, left, name)
 
-    async def open_topics(self, wanted: Filter) -> None:
-        """Have messages come by a filter with a durable from the channels with topics that it
-        takes, too, and from others what waits there. Raises what taking a seat raises."""
+    async def start_topic_feeds(self, wanted: Filter) -> None:
+        """Start the feeds of a filter with a durable from the channels whose topics it matches,
+        and from channels where its durable still has events. Raises what taking a seat raises."""
         topics = self._mqtt.topics
         left = topics.left_with(wanted.durable, wanted.text)
         for channel in (*topics.met_by(wanted.text), *left):
@@ -309,22 +309,22 @@ class MqttSession:
             feed = DurableFeed(self._mqtt, self, wanted, topics=channel)
             wanted.feeds[channel.name] = feed
             try:
-                await self._open(wanted, feed)
+                await self._start_feed(wanted, feed)
             except BaseException:
                 wanted.feeds.pop(channel.name, None)
                 raise
         if left:
             await retire_durable(self._mqtt.realm, topics, name=wanted.durable, text=wanted.text)
 
-    async def _open(self, wanted: Filter, feed: DurableFeed) -> None:
+    async def _start_feed(self, wanted: Filter, feed: DurableFeed) -> None:
         known = self.outbox.unsettled(wanted.text, feed.channel)
-        await feed.pass_over(known)
-        self.outbox.settled(wanted.text, known, feed.channel)
+        await feed.skip_received(known)
+        self.outbox.end_redelivery(wanted.text, known, feed.channel)
         await feed.open()
 
     def detach(self) -> None:
         """The connection is gone. What is in flight goes back to the durables."""
-        self.outbox.left()
+        self.outbox.connection_lost()
         for each in self.filters.values():
             self._close(each)
         if self.is_lasting or any(each.is_shared for each in self.filters.values()):
@@ -376,7 +376,7 @@ class MqttSession:
         if known is not None:
             self._close(known)
             if known.durable:
-                self.outbox.part_from(text)
+                self.outbox.end_subscription(text)
         return known
 
     # --- bytes that are kept for it ------------------------------------------------------
@@ -392,7 +392,7 @@ class MqttSession:
         end = None if self.connection is None else self.connection.end
         return HeldMessages(self.outbox.bytes, end)
 
-    def taken(self, size: int) -> None:
+    def give_back_room(self, size: int) -> None:
         """Give back room for events of durables; its seats are told once it is worth it."""
         self._taken_bytes += size
         if self._taken_bytes * 4 >= self.room.bytes_max:
@@ -436,20 +436,21 @@ class MqttSession:
         elif (feed := wanted.feed_of(channel)) is not None:
             feed.acknowledge(event_ids, then)
 
-    def reads_again(self, source: MessageSource) -> bool:
-        """Whether a message that is in flight is given to the next connection by itself."""
+    def will_resend(self, source: MessageSource) -> bool:
+        """Whether the next connection is sent a message in flight from its durable, or from the
+        retained messages."""
         wanted = self.filters.get(source.text)
         if wanted is None:
             return False
         return wanted.retained.is_owed if source.from_retained else bool(wanted.durable)
 
-    def came(self, packet_id: int) -> None:
-        """A message of QoS 2 has come, and is being stored."""
+    def begin_receive(self, packet_id: int) -> None:
+        """Remember a received message of QoS 2 that is being stored."""
         self.received[packet_id] = False
         self._stored.clear()
 
-    def took(self, packet_id: int, *, is_stored: bool) -> None:
-        """It is stored, or refused."""
+    def end_receive(self, packet_id: int, *, is_stored: bool) -> None:
+        """Mark a received message of QoS 2 as stored, or forget it because it was refused."""
         if is_stored:
             self.received[packet_id] = True
         else:

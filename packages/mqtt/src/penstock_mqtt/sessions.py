@@ -146,7 +146,7 @@ class MqttSessions:
                 self._mqtt, record.client_id, record.principal.principal, place=place
             )
             # not later than now, although the clock of an earlier start may have been ahead
-            session.know(replace(record, ended_us=min(record.ended_us or now_us, now_us)))
+            session.restore(replace(record, ended_us=min(record.ended_us or now_us, now_us)))
             self._known[session.key] = self._places[place] = session
             self._shares.keep(session.key, len(session.entry[1]), is_checked=False)
             for name in filter(is_shared_durable, session.durables):
@@ -155,7 +155,7 @@ class MqttSessions:
         for place, known in self._places.items():
             known.received = dict.fromkeys(found.received.get(place, ()), True)
             for packet_id, sent in found.sent.get(place, {}).items():
-                known.outbox.know(packet_id, sent)
+                known.outbox.restore(packet_id, sent)
         for known in self._known.values():
             self._count(known)
         await self._tidy_durables()
@@ -202,7 +202,7 @@ class MqttSessions:
             session = connection.client
             for each in list(session.filters.values()):
                 if each.durable and each.is_open:
-                    await session.open_topics(each)
+                    await session.start_topic_feeds(each)
 
     async def _make_durables(
         self, session: MqttSession, there: Collection[tuple[int, str]] = ()
@@ -252,7 +252,7 @@ class MqttSessions:
             present = session.is_lasting
             session.principal = principal
             session.expiry_s, session.will = expiry_of(packet), _stored(packet.will)
-            session.attach(connection)
+            session.bind(connection)
             self._count(session)
             session.is_lasting = present or session.expiry_s > 0
             if session.is_lasting or session.will is not None:
@@ -393,10 +393,10 @@ class MqttSessions:
     async def open(self, session: MqttSession, wanted: Filter) -> None:
         """Have messages come by a filter. Raises what taking a seat raises."""
         if not wanted.is_shared:
-            await session.open(wanted)
+            await session.start_feeds(wanted)
             return
         async with self._turn(wanted.durable):
-            await session.open(wanted)
+            await session.start_feeds(wanted)
             self._members.setdefault(wanted.durable, set()).add(session)
 
     async def delete_durables(self, session: MqttSession, names: Sequence[str]) -> None:
