@@ -31,15 +31,15 @@ from penstock_core.columns.schema.ipc import schema_from
 from penstock_core.vocabulary.argument_errors import explain
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_server.frontends.http.binding import bound
 from penstock_server.frontends.http.finding import found
 from penstock_server.frontends.http.realm_shapes import ImportQuery, NameAnswer, NamesQuery
-from penstock_server.frontends.http.routing import Call, Download, Route, Upload, named
+from penstock_server.frontends.http.routing import Call, Download, Endpoint, Route, Upload, named
 from penstock_server.frontends.http.shapes import (
     After,
     ChannelAnswer,
     ChannelAttributes,
     ColumnAnswer,
-    Done,
     MissingAnswer,
     MissingQuery,
     NewChannel,
@@ -51,6 +51,7 @@ from penstock_server.frontends.http.shapes import (
     QueueAttributes,
     SegmentAnswer,
     StoragePlace,
+    answer_from,
 )
 from penstock_server.runtime.realm import RunningRealm
 from penstock_server.runtime.subscriptions.documents import channel_document
@@ -126,11 +127,6 @@ async def _create(call: Call[Any, Any], name: str, kind: Kind, given: Struct) ->
     return channel_answer(call.realm, await call.answer(DescribeChannel(made.name, kind)))
 
 
-async def show(call: Call[NoQuery, None]) -> ChannelAnswer:
-    """Show a channel or queue: its attributes, what it holds, and what became of each event."""
-    return channel_answer(call.realm, await call.ask(DescribeChannel(*named(call))))
-
-
 async def edit_channel(call: Call[NoQuery, ChannelAttributes]) -> ChannelAnswer:
     """Edit attributes of a channel; changes apply at once (SEM C3)."""
     return await _edit(call, call.body)
@@ -167,17 +163,6 @@ def _definition(given: Struct, current: Definition) -> Definition:
         return msgspec.convert(tree, Definition)
     except (msgspec.ValidationError, RecursionError) as error:
         raise InvalidArgument(explain(error, tree, kind=Definition, whole="the body")) from error
-
-
-async def delete(call: Call[NoQuery, None]) -> Done:
-    """Delete a channel or queue with its events and durables."""
-    await call.ask(DeleteChannel(*named(call)))
-    return Done()
-
-
-async def maintain(call: Call[NoQuery, None]) -> Maintained:
-    """Rewrite a store of a single file without the removed events in it (SEM S)."""
-    return await call.ask(MaintainChannel(*named(call)))
 
 
 async def columns(call: Call[NoQuery, None]) -> Page[ColumnAnswer]:
@@ -223,16 +208,7 @@ async def missing(call: Call[MissingQuery, None]) -> Page[MissingAnswer]:
         return Page(items=[])
     span = query.start, last + 1
     told = await call.ask_here(DescribeMissing, lambda now: DescribeMissing(now.channel, *span))
-    return Page(
-        items=[
-            MissingAnswer(
-                cause=each.cause,
-                events=each.events,
-                spans=[(span[0], span[1]) for span in each.spans],
-            )
-            for each in told
-        ]
-    )
+    return Page(items=[answer_from(each, MissingAnswer) for each in told])
 
 
 async def purge(call: Call[NoQuery, Purge]) -> Purged:
@@ -266,59 +242,55 @@ async def import_(call: Call[ImportQuery, Upload]) -> ChannelAnswer:
     return channel_answer(call.realm, await call.answer(DescribeChannel(opened.name, kind)))
 
 
+def _routes(kind: Kind, edit: Endpoint) -> tuple[Route, ...]:
+    """The routes of a channel or queue."""
+    of, path = kind.capitalize(), f"{kind}s/{{{kind}}}"
+    return (
+        bound(
+            f"get{of}",
+            "GET",
+            path,
+            asks=DescribeChannel,
+            text="Show a channel or queue: its attributes, what it holds, and what became of each "
+            "event.",
+            answer=ChannelAnswer,
+            show=lambda call, info: channel_answer(call.realm, info),
+        ),
+        Route(f"edit{of}", "PATCH", path, asks=EditChannel, endpoint=edit),
+        bound(
+            f"delete{of}",
+            "DELETE",
+            path,
+            asks=DeleteChannel,
+            text="Delete a channel or queue with its events and durables.",
+        ),
+        bound(
+            f"maintain{of}",
+            "POST",
+            f"{path}/maintain",
+            asks=MaintainChannel,
+            text="Rewrite a store of a single file without the removed events in it (SEM S).",
+            answer=Maintained,
+        ),
+        Route(f"list{of}Columns", "GET", f"{path}/columns", asks=DescribeColumns, endpoint=columns),
+        Route(f"get{of}Storage", "GET", f"{path}/storage", asks=Locate, endpoint=storage),
+        Route(
+            f"list{of}MissingIds", "GET", f"{path}/missing", asks=DescribeMissing, endpoint=missing
+        ),
+        Route(f"purge{of}", "POST", f"{path}/purge", asks=PurgeChannel, endpoint=purge),
+        Route(f"export{of}", "GET", f"{path}/export", asks=ExportTar, endpoint=export),
+    )
+
+
 ROUTES = (
     Route("listNames", "GET", "names", asks=ListChannels, endpoint=list_names),
     Route("listChannels", "GET", "channels", asks=ListChannels, endpoint=list_channels),
     Route(
         "createChannel", "POST", "channels", asks=CreateChannel, endpoint=create_channel, status=201
     ),
-    Route("getChannel", "GET", "channels/{channel}", asks=DescribeChannel, endpoint=show),
-    Route("editChannel", "PATCH", "channels/{channel}", asks=EditChannel, endpoint=edit_channel),
-    Route("deleteChannel", "DELETE", "channels/{channel}", asks=DeleteChannel, endpoint=delete),
-    Route(
-        "maintainChannel",
-        "POST",
-        "channels/{channel}/maintain",
-        asks=MaintainChannel,
-        endpoint=maintain,
-    ),
-    Route(
-        "listChannelColumns",
-        "GET",
-        "channels/{channel}/columns",
-        asks=DescribeColumns,
-        endpoint=columns,
-    ),
-    Route("getChannelStorage", "GET", "channels/{channel}/storage", asks=Locate, endpoint=storage),
-    Route(
-        "listChannelMissingIds",
-        "GET",
-        "channels/{channel}/missing",
-        asks=DescribeMissing,
-        endpoint=missing,
-    ),
-    Route("purgeChannel", "POST", "channels/{channel}/purge", asks=PurgeChannel, endpoint=purge),
+    *_routes("channel", edit_channel),
     Route("listQueues", "GET", "queues", asks=ListChannels, endpoint=list_queues),
     Route("createQueue", "POST", "queues", asks=CreateChannel, endpoint=create_queue, status=201),
-    Route("getQueue", "GET", "queues/{queue}", asks=DescribeChannel, endpoint=show),
-    Route("editQueue", "PATCH", "queues/{queue}", asks=EditChannel, endpoint=edit_queue),
-    Route("deleteQueue", "DELETE", "queues/{queue}", asks=DeleteChannel, endpoint=delete),
-    Route(
-        "maintainQueue", "POST", "queues/{queue}/maintain", asks=MaintainChannel, endpoint=maintain
-    ),
-    Route(
-        "listQueueColumns", "GET", "queues/{queue}/columns", asks=DescribeColumns, endpoint=columns
-    ),
-    Route("getQueueStorage", "GET", "queues/{queue}/storage", asks=Locate, endpoint=storage),
-    Route(
-        "listQueueMissingIds",
-        "GET",
-        "queues/{queue}/missing",
-        asks=DescribeMissing,
-        endpoint=missing,
-    ),
-    Route("purgeQueue", "POST", "queues/{queue}/purge", asks=PurgeChannel, endpoint=purge),
-    Route("exportChannel", "GET", "channels/{channel}/export", asks=ExportTar, endpoint=export),
-    Route("exportQueue", "GET", "queues/{queue}/export", asks=ExportTar, endpoint=export),
+    *_routes("queue", edit_queue),
     Route("importStore", "POST", "imports", asks=ImportTar, endpoint=import_, status=201),
 )

@@ -1,4 +1,4 @@
-"""Routes for events: browse, show, watch, publish, request."""
+"""Routes for events: browse, show, watch, publish, request, take."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.start_positions import FromId
 from penstock_core.vocabulary.temporary import REPLY_QUEUE_PREFIX
 from penstock_server.frontends.http import publishing
+from penstock_server.frontends.http.binding import bound
 from penstock_server.frontends.http.event_documents import (
     detail_of,
     document_of,
@@ -45,6 +46,8 @@ from penstock_server.frontends.http.shapes import (
     NoQuery,
     OutstandingQuery,
     Page,
+    Pop,
+    Popped,
     PublishedAnswer,
     PublishQuery,
     RequestQuery,
@@ -186,12 +189,19 @@ async def outstanding(call: Call[OutstandingQuery, None], durable: str) -> Page[
     )
 
 
-async def check(call: Call[NoQuery, CheckSelector]) -> SelectorAnswer:
-    """Explain a selector, or say where it is wrong; with a channel, show what it chooses there.
+async def pop(call: Call[NoQuery, Pop]) -> Popped:
+    """Take events off a queue for good (SEM Q1): they are committed before the answer is sent.
 
-    A selector that does not parse is answered with ``valid`` false, and is not an error.
+    If the connection is lost, so are they; use a transactional reader to be sure.
     """
-    return await call.ask(ExplainSelector(call.body.selector, call.body.channel))
+    wanted = call.body
+    store, events = await asked_of(
+        call,
+        PopEvents,
+        lambda now: PopEvents(now.channel, wanted.count, wanted.timeout, selector=wanted.selector),
+    )
+    messages = messages_of(store)
+    return Popped(items=[document_of(event, messages) for event in events])
 
 
 ROUTES = (
@@ -236,12 +246,19 @@ ROUTES = (
     Route(
         "requestOnQueue", "POST", "queues/{queue}/requests", asks=PublishEvents, endpoint=request
     ),
-    Route(
+    Route("popEvents", "POST", "queues/{queue}/pop", asks=PopEvents, endpoint=pop),
+    bound(
         "checkSelector",
         "POST",
         "selectors/check",
         asks=ExplainSelector,
-        endpoint=check,
+        text="Explain a selector, or say where it is wrong; with a channel, show what it chooses "
+        "there."
+        "\n\n"
+        "A selector that does not parse is answered with ``valid`` false, and is not an "
+        "error.",
+        body=CheckSelector,
+        answer=SelectorAnswer,
         only_asks=True,
     ),
 )

@@ -10,7 +10,6 @@ from penstock_server.frontends.http import (
     durables,
     events,
     people,
-    queues,
     realm,
     states,
 )
@@ -34,7 +33,6 @@ TABLE = RouteTable(
         *destinations.ROUTES,
         *events.ROUTES,
         *durables.ROUTES,
-        *queues.ROUTES,
         *consuming.ROUTES,
         *people.ROUTES,
         *states.ROUTES,

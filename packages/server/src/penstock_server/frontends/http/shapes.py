@@ -14,8 +14,15 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 import msgspec
 from msgspec import NODEFAULT, UNSET, Meta, Struct, UnsetType, field, structs
 
-from penstock_core.api.channels import StorageInfo
-from penstock_core.api.durables import CreateDurable, DurableInfo, SeekOutcome
+from penstock_core.api.channels import Missing, StorageInfo
+from penstock_core.api.durables import (
+    CreateDurable,
+    DurableInfo,
+    PreviewSeek,
+    SeekDurable,
+    SeekOutcome,
+)
+from penstock_core.api.reading import ExplainSelector
 from penstock_core.api.requests import Request
 from penstock_core.bounds import GIVEN_NAME_CHARACTERS_MAX, TTL_MS_MAX, GivenName, SelectorText
 from penstock_core.channel.conservation import MEANINGS
@@ -390,11 +397,7 @@ class MissingQuery(QueryParameters, frozen=True):
     """Last id, inclusive; left out: the last id of the channel."""
 
 
-class MissingAnswer(Answer, frozen=True):
-    cause: str
-    events: int
-    spans: list[tuple[int, int]]
-    """Pairs of the first id and the id after the last."""
+MissingAnswer = shown(Missing, "MissingAnswer", spans=list[tuple[int, int]])
 
 
 # --- events -------------------------------------------------------------------------------
@@ -489,10 +492,7 @@ class OutstandingQuery(QueryParameters, frozen=True):
     data_bytes: DataBytes = PREVIEW_BYTES
 
 
-class CheckSelector(RequestBody, frozen=True):
-    selector: Annotated[str, Meta(max_length=65_536)]
-    channel: GivenName = ""
-    """A channel or queue: also show what it would choose there."""
+CheckSelector = body_of(ExplainSelector, "CheckSelector", selector=SelectorText)
 
 
 class NewEvent(RequestBody, frozen=True):
@@ -622,16 +622,8 @@ DurableAnswer = shown(
 )
 
 
-class SeekQuery(QueryParameters, frozen=True):
-    to: StartText
-
-
-class SeekTo(RequestBody, frozen=True):
-    to: StartText
-    key: Annotated[str, Meta(max_length=255)] = ""
-    """Your name for this request: repeated under it, it is answered and not done again."""
-
-
+SeekQuery = body_of(PreviewSeek, "SeekQuery", base=QueryParameters, without=("channel", "name"))
+SeekTo = body_of(SeekDurable, "SeekTo", without=("channel", "name"))
 SeekAnswer = shown(SeekOutcome, "SeekAnswer", doc="What a seek has changed, or would change.")
 
 
