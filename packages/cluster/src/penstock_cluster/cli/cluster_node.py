@@ -10,16 +10,8 @@ import typer
 from penstock_core.vocabulary.errors import InvalidArgument, PenstockError
 from penstock_server.cli.serving.realm_process import FAILED, format_wanted, log_failure
 from penstock_server.cli.shared.choosing import chosen, shown, with_users
-from penstock_server.cli.shared.configuring import (
-    AmqpPort,
-    Http,
-    HttpPort,
-    LogFormat,
-    LogLevel,
-    MqttPort,
-    Port,
-    SettingsFile,
-)
+from penstock_server.cli.shared.configuring import server_flags
+from penstock_server.cli.shared.server_flags import LOG, PORTS, flags_of
 
 if TYPE_CHECKING:
     from penstock_server.settings import Settings
@@ -42,6 +34,7 @@ def register(commands: typer.Typer) -> None:
     commands.command("node")(node)
 
 
+@server_flags(*PORTS, "settings", *LOG)
 def node(
     data: Annotated[
         Path,
@@ -64,14 +57,7 @@ def node(
         str | None,
         typer.Option(help="Address to listen on. [default: the host that --peers gives it]"),
     ] = None,
-    port: Port = None,
-    amqp_port: AmqpPort = None,
-    mqtt_port: MqttPort = None,
-    http_port: HttpPort = None,
-    http: Http = None,
-    settings: SettingsFile = None,
-    log_level: LogLevel = None,
-    log_format: LogFormat = None,
+    **written: Any,
 ) -> None:
     """Run one machine of a cluster: a server of the storage engine, and a node of the realm.
 
@@ -92,19 +78,13 @@ def node(
         --peers n1=10.0.0.1,n2=10.0.0.2,n3=10.0.0.3
       penstock cluster status --settings ./data/penstock.toml
     """
-    flags: dict[str, Any] = {
+    flags = {
+        **flags_of(written),
         "listen.host": listen,
-        "listen.port": port,
-        "listen.amqp_port": amqp_port,
-        "listen.mqtt_port": mqtt_port,
-        "http.port": http_port,
-        "http.enabled": http,
         "cluster.secret_file": None if secret_file is None else str(secret_file.expanduser()),
-        "log.level": log_level,
-        "log.format": log_format,
     }
     try:
-        _run(data.expanduser(), name, peers, listen=listen, file=settings, flags=flags)
+        _run(data.expanduser(), name, peers, listen=listen, file=written["settings"], flags=flags)
     except Exception as error:  # noqa: BLE001  whatever ends it is said where the rest is said
         log_failure(error)
         raise typer.Exit(FAILED) from None

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_server.cli.shared.choosing import chosen
-from penstock_server.cli.shared.configuring import (
-    AmqpPort,
-    Host,
-    Http,
-    HttpPort,
-    MqttPort,
-    Port,
-    SettingsFile,
-)
+from penstock_server.cli.shared.configuring import server_flags
 from penstock_server.cli.shared.output import ListFormat, write, write_json
+from penstock_server.cli.shared.server_flags import PORTS, flags_of
 
 if TYPE_CHECKING:
     from penstock_server.cli.checks.probing import Endpoint, PortAnswer
@@ -31,14 +24,9 @@ def register(app: typer.Typer) -> None:
     app.command("health")(health)
 
 
+@server_flags("settings", "host", *PORTS)
 def health(
-    settings: SettingsFile = None,
-    host: Host = None,
-    port: Port = None,
-    amqp_port: AmqpPort = None,
-    mqtt_port: MqttPort = None,
-    http_port: HttpPort = None,
-    http: Http = None,
+    *,
     ready: Annotated[
         bool,
         typer.Option("--ready", help="Also fail while the realm stops or stands still."),
@@ -47,6 +35,7 @@ def health(
         float, typer.Option(help="Seconds a port may take to answer.", min=0.1)
     ] = 3.0,
     format: ListFormat = "table",
+    **written: Any,
 ) -> None:
     """Ask the realm on this machine whether it serves, on each of its ports.
 
@@ -59,15 +48,7 @@ def health(
       penstock health
       penstock health --settings /etc/penstock/realm.toml --ready
     """
-    flags = {
-        "listen.host": host,
-        "listen.port": port,
-        "listen.amqp_port": amqp_port,
-        "listen.mqtt_port": mqtt_port,
-        "http.port": http_port,
-        "http.enabled": http,
-    }
-    wanted = chosen(settings, flags)
+    wanted = chosen(written["settings"], flags_of(written))
     found = [
         (name, str(place), answer)
         for name, place, answer in _asked(wanted, "/ready" if ready else "/health", timeout)

@@ -18,10 +18,11 @@ from penstock_core.columns.documents import event_of
 from penstock_core.vocabulary.errors import PenstockError
 from penstock_server.cli.shared import completing, given
 from penstock_server.cli.shared.messages import known_to
+from penstock_server.cli.shared.options import Command, option, with_options
 from penstock_server.cli.shared.output import count, moment, write
 from penstock_server.cli.shared.progress import progress
 from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
-from penstock_server.cli.stores.attributes import Attribute, Command, with_options
+from penstock_server.cli.stores.attributes import Attribute
 
 if TYPE_CHECKING:
     from penstock.client.sync.sync import Channel, Queue, Session
@@ -111,8 +112,8 @@ def register(app: typer.Typer) -> None:
 
 def event_options(kind: Kind) -> Callable[[Command], Command]:
     """Add an option for each part of an event to a command; those parts are in ``**written``."""
-    taken = [(each, None) for each in OF_EVENTS if each.only in (None, kind)]
-    return lambda command: with_options(command, taken)
+    added = [option(each.name, each.option) for each in OF_EVENTS if each.only in (None, kind)]
+    return lambda command: with_options(command, added)
 
 
 @event_options("channel")

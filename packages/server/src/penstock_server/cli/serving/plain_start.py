@@ -10,31 +10,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
-Kind = Literal["text", "number", "level", "format"]
+from penstock_server.cli.shared.server_flags import FLAGS, Flag, flags_of
 
-DATA: Final = "--data"
-SETTINGS: Final = "--settings"
-VALUED: Final[dict[str, tuple[str, Kind]]] = {
-    "--host": ("listen.host", "text"),
-    "--port": ("listen.port", "number"),
-    "--amqp-port": ("listen.amqp_port", "number"),
-    "--mqtt-port": ("listen.mqtt_port", "number"),
-    "--http-port": ("http.port", "number"),
-    "--cluster": ("cluster.engine", "text"),
-    "--node": ("cluster.node", "text"),
-    "--advertise": ("cluster.advertise", "text"),
-    "--local-port": ("cluster.local_port", "number"),
-    "--local-http-port": ("cluster.local_http_port", "number"),
-    "--log-level": ("log.level", "level"),
-    "--log-format": ("log.format", "format"),
-}
-"""Flags with a value, and the settings that they are."""
-SWITCHES: Final = {"--http": ("http.enabled", True), "--no-http": ("http.enabled", False)}
-CHOICES: Final[dict[Kind, tuple[str, ...]]] = {
-    "level": ("debug", "info", "warning", "error"),
-    "format": ("auto", "text", "json"),
+DATA: Final = Flag("data", "", Path, help="")
+VALUED: Final = {flag.word: flag for flag in (DATA, *FLAGS) if flag.kind is not bool}
+"""Flags with a value, by the word that comes before it."""
+SWITCHES: Final = {
+    word: (flag.name, is_on)
+    for flag in FLAGS
+    if flag.kind is bool
+    for word, is_on in ((flag.word, True), (f"--no-{flag.name}", False))
 }
 _COMPLETING: Final = "_PENSTOCK_COMPLETE"
 """A shell asks how the line might go on."""
@@ -49,22 +36,17 @@ class PlainStart(NamedTuple):
 
 
 def plain_start(arguments: Sequence[str]) -> PlainStart | None:
-    """What a plain ``serve`` says; None: it is something else, or not plain."""
+    """The arguments of a plain ``serve``; None: it is another command, or not plain."""
     if not arguments or arguments[0] != "serve" or _COMPLETING in os.environ:
         return None
     try:
-        given = dict(_read(iter(arguments[1:])))
+        values = dict(_read(iter(arguments[1:])))
     except _NotPlain:
         return None
-    data, settings = given.pop(DATA, None), given.pop(SETTINGS, None)
-    if data is None:
+    if DATA.name not in values:
         return None
-    flags: dict[str, Any] = {path: given.get(path) for path in PATHS}
-    return PlainStart(Path(data), None if settings is None else Path(settings), flags)
-
-
-PATHS: Final = (*(path for path, _ in VALUED.values()), "http.enabled")
-"""All settings that have a flag."""
+    flags = dict.fromkeys((flag.name for flag in FLAGS), None) | values
+    return PlainStart(values[DATA.name], flags["settings"], flags_of(flags))
 
 
 class _NotPlain(Exception):
@@ -72,33 +54,27 @@ class _NotPlain(Exception):
 
 
 def _read(words: Iterator[str]) -> Iterator[tuple[str, Any]]:
-    seen = set()
+    """Yield the names of flags with their values. Raises ``_NotPlain``."""
+    names = set()
     for word in words:
-        flag, equals, value = word.partition("=")
+        before, equals, text = word.partition("=")
         if word in SWITCHES:
-            path, wanted = SWITCHES[word]
+            name, value = SWITCHES[word]
+        elif before in VALUED:
+            name = VALUED[before].name
+            value = _value(VALUED[before].kind, text if equals else next(words, ""))
         else:
-            path, wanted = _valued(flag, value if equals else next(words, ""))
-        if path in seen:
             raise _NotPlain
-        seen.add(path)
-        yield path, wanted
+        if name in names:
+            raise _NotPlain
+        names.add(name)
+        yield name, value
 
 
-def _valued(flag: str, value: str) -> tuple[str, Any]:
-    if not value or value.startswith("-"):
+def _value(kind: type | tuple[str, ...], text: str) -> Any:
+    """The value of a flag of this kind. Raises ``_NotPlain``."""
+    is_number = text.isascii() and text.isdigit()
+    is_allowed = text in kind if isinstance(kind, tuple) else kind is not int or is_number
+    if not text or text.startswith("-") or not is_allowed:
         raise _NotPlain
-    if flag in (DATA, SETTINGS):
-        return flag, value
-    if flag not in VALUED:
-        raise _NotPlain
-    path, kind = VALUED[flag]
-    if kind == "text":
-        return path, value
-    if kind == "number":
-        if not (value.isascii() and value.isdigit()):
-            raise _NotPlain
-        return path, int(value)
-    if value not in CHOICES[kind]:
-        raise _NotPlain
-    return path, value
+    return text if isinstance(kind, tuple) else kind(text)

@@ -12,18 +12,9 @@ import typer
 from penstock_core.vocabulary.errors import InvalidArgument, PenstockError, error_classes
 from penstock_server.cli.shared import completing
 from penstock_server.cli.shared.choosing import shown
-from penstock_server.cli.shared.configuring import (
-    AmqpPort,
-    Host,
-    Http,
-    HttpPort,
-    LogFormat,
-    LogLevel,
-    MqttPort,
-    Port,
-    SettingsFile,
-)
+from penstock_server.cli.shared.configuring import server_flags
 from penstock_server.cli.shared.output import ListFormat, write, write_facts, write_json
+from penstock_server.cli.shared.server_flags import LOG, PORTS, flags_of
 
 if TYPE_CHECKING:
     from penstock_server.settings.loading import InForce
@@ -34,20 +25,14 @@ def register(app: typer.Typer) -> None:
     app.command("error")(error)
 
 
+@server_flags("settings", "host", *PORTS, *LOG)
 def settings(
-    settings: SettingsFile = None,
-    host: Host = None,
-    port: Port = None,
-    amqp_port: AmqpPort = None,
-    mqtt_port: MqttPort = None,
-    http_port: HttpPort = None,
-    http: Http = None,
-    log_level: LogLevel = None,
-    log_format: LogFormat = None,
+    *,
     explain: Annotated[
         bool, typer.Option("--list", help="Say what each option is for, and its default.")
     ] = False,
     format: ListFormat = "table",
+    **written: Any,
 ) -> None:
     """Show what is in force: every option with its value, unit, and where that comes from.
 
@@ -61,24 +46,15 @@ def settings(
       penstock settings --settings realm.toml --format json
       penstock settings --list
     """
-    flags = {
-        "listen.host": host,
-        "listen.port": port,
-        "listen.amqp_port": amqp_port,
-        "listen.mqtt_port": mqtt_port,
-        "http.port": http_port,
-        "http.enabled": http,
-        "log.level": log_level,
-        "log.format": log_format,
-    }
     if explain and format == "table":
         _explain()
         return
-    found = shown(settings, flags)
+    file = written["settings"]
+    found = shown(file, flags_of(written))
     if format == "json":
         write_json(found)
         return
-    rows = [(each.option, _said(each.value), each.unit, _origin(each, settings)) for each in found]
+    rows = [(each.option, _said(each.value), each.unit, _origin(each, file)) for each in found]
     _aligned([("option", "value", "unit", "from"), *rows])
 
 

@@ -8,47 +8,21 @@ from typing import Annotated, Any
 import typer
 
 from penstock_server.cli.serving.realm_process import run_realm
-from penstock_server.cli.shared.configuring import (
-    Advertise,
-    AmqpPort,
-    Cluster,
-    Host,
-    Http,
-    HttpPort,
-    LocalHttpPort,
-    LocalPort,
-    LogFormat,
-    LogLevel,
-    MqttPort,
-    Node,
-    Port,
-    SettingsFile,
-)
+from penstock_server.cli.shared.configuring import server_flags
+from penstock_server.cli.shared.server_flags import CLUSTER, LOG, PORTS, flags_of
 
 
 def register(app: typer.Typer) -> None:
     app.command("serve")(serve)
 
 
+@server_flags("host", *PORTS, *CLUSTER, "settings", *LOG)
 def serve(
     data: Annotated[
         Path,
         typer.Option("--data", help="Data directory; made when it is missing.", metavar="DIR"),
     ],
-    host: Host = None,
-    port: Port = None,
-    amqp_port: AmqpPort = None,
-    mqtt_port: MqttPort = None,
-    http_port: HttpPort = None,
-    http: Http = None,
-    cluster: Cluster = None,
-    node: Node = None,
-    advertise: Advertise = None,
-    local_port: LocalPort = None,
-    local_http_port: LocalHttpPort = None,
-    settings: SettingsFile = None,
-    log_level: LogLevel = None,
-    log_format: LogFormat = None,
+    **written: Any,
 ) -> None:
     """Run a realm, until SIGTERM or Ctrl-C.
 
@@ -68,21 +42,6 @@ def serve(
       penstock serve --data ./n1 --cluster nats://a,b,c --host 10.0.0.1
       penstock serve --data ./n1 --cluster nats://a,b,c --local-port 9001
     """
-    flags: dict[str, Any] = {
-        "listen.host": host,
-        "listen.port": port,
-        "listen.amqp_port": amqp_port,
-        "listen.mqtt_port": mqtt_port,
-        "http.port": http_port,
-        "http.enabled": http,
-        "cluster.engine": cluster,
-        "cluster.node": node,
-        "cluster.advertise": advertise,
-        "cluster.local_port": local_port,
-        "cluster.local_http_port": local_http_port,
-        "log.level": log_level,
-        "log.format": log_format,
-    }
-    status = run_realm(data, settings, flags)
+    status = run_realm(data, written["settings"], flags_of(written))
     if status:
         raise typer.Exit(status)

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Optional
 
 import typer
+
+from penstock_server.cli.shared.options import Command, option, with_options
+from penstock_server.cli.shared.server_flags import FLAGS, Flag
 
 SettingsFile = Annotated[
     Path | None, typer.Option("--settings", help="Settings file (TOML).", metavar="FILE")
 ]
-Host = Annotated[str | None, typer.Option(help="Address to listen on. [default: 127.0.0.1]")]
-Port = Annotated[int | None, typer.Option(help="Port; 0 takes any free one. [default: 9000]")]
-AmqpPort = Annotated[
-    int | None,
-    typer.Option(help="Port of AMQP 1.0, usually 5672; 0 takes any free one. [default: no AMQP]"),
-]
-MqttPort = Annotated[
-    int | None, typer.Option(help="Port of MQTT; not given: no MQTT.", metavar="N")
-]
-HttpPort = Annotated[
-    int | None,
-    typer.Option(
-        help="Port of the console, the API and the metrics; 0 takes any free one. [default: 9080]"
-    ),
-]
-Http = Annotated[bool | None, typer.Option("--http/--no-http", help="Serve HTTP. [default: http]")]
 Cluster = Annotated[
     str | None,
     typer.Option(
@@ -33,30 +22,16 @@ Cluster = Annotated[
         metavar="URL",
     ),
 ]
-Node = Annotated[
-    str | None,
-    typer.Option(help="Name of this node of a cluster. [default: one that is made and kept]"),
-]
-Advertise = Annotated[
-    str | None,
-    typer.Option(help="Host under which others reach this node. [default: that of --host]"),
-]
-LocalPort = Annotated[
-    int | None,
-    typer.Option(
-        help="Port of this node's local channels; 0 takes any free one. [default: none]",
-        metavar="N",
-    ),
-]
-LocalHttpPort = Annotated[
-    int | None,
-    typer.Option(help="Port of HTTP for its local channels. [default: no HTTP there]", metavar="N"),
-]
-LogLevel = Annotated[
-    Literal["debug", "info", "warning", "error"] | None,
-    typer.Option(help="Least important line to log. [default: info]"),
-]
-LogFormat = Annotated[
-    Literal["auto", "text", "json"] | None,
-    typer.Option(help="auto is text on a terminal, JSON lines elsewhere. [default: auto]"),
-]
+
+
+def server_flags(*names: str) -> Callable[[Command], Command]:
+    """Add the named flags of a server to a command, in this order."""
+    options = {flag.name: _option(flag) for flag in FLAGS}
+    return lambda command: with_options(command, [options[name] for name in names])
+
+
+def _option(flag: Flag) -> inspect.Parameter:
+    kind: Any = Literal[flag.kind] if isinstance(flag.kind, tuple) else flag.kind
+    words = (f"{flag.word}/--no-{flag.name}",) if flag.kind is bool else ()
+    taken = typer.Option(*words, help=flag.help, metavar=flag.metavar)
+    return option(flag.name, Annotated[Optional[kind], taken])  # noqa: UP045  a value, not a type

@@ -3,10 +3,9 @@ and ``edit`` of channels and queues, and one for ``create`` of durables."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import typer
 from msgspec.structs import asdict
@@ -14,6 +13,7 @@ from msgspec.structs import asdict
 from penstock_core.vocabulary.deprecation import DEPRECATED_CHANNELS, DEPRECATED_DURABLES
 from penstock_core.vocabulary.durable_attributes import DURABLE_DEFAULTS
 from penstock_server.cli.shared import completing, given, messages
+from penstock_server.cli.shared.options import Command, option, with_options
 from penstock_server.cli.shared.output import backoff_shown, count, duration
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from penstock_core.api.patterns import PatternDurableInfo
     from penstock_core.api.requests import Kind
     from penstock_core.vocabulary.definitions import Definition
-
-Command = TypeVar("Command", bound=Callable[..., None])
 
 
 class Attribute(NamedTuple):
@@ -328,36 +326,20 @@ def attributes_of(kind: Kind, *, new: bool) -> Iterator[Attribute]:
 
 def options(kind: Kind, *, new: bool) -> Callable[[Command], Command]:
     """Add an option for each attribute to a command; those that were set are in ``**given``."""
-    taken = [(attribute, None) for attribute in attributes_of(kind, new=new)]
-    return lambda command: with_options(command, taken)
+    added = [option(each.name, each.option) for each in attributes_of(kind, new=new)]
+    return lambda command: with_options(command, added)
 
 
 def durable_options(command: Command) -> Command:
     """Add an option for each attribute of a durable, with its default, to a command."""
     default = asdict(DURABLE_DEFAULTS)
-    taken = [(each, None if each.parse else default[each.name]) for each in OF_DURABLES]
-    return with_options(command, taken)
-
-
-def with_options(command: Command, taken: Sequence[tuple[Attribute, Any]]) -> Command:
-    """Add options with their defaults behind the parameters of a command that have a place."""
-    signature = inspect.signature(command, eval_str=True)
-    own = list(signature.parameters.values())
-    first = [each for each in own if each.kind is each.POSITIONAL_OR_KEYWORD]
-    last = [each for each in own if each.kind is each.KEYWORD_ONLY]
-    added = [
-        inspect.Parameter(
-            attribute.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=default,
-            annotation=attribute.option,
-        )
-        for attribute, default in taken
-    ]
-    parameters = [*first, *added, *last]
-    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # what inspect, and so typer, looks at first
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
-    return command
+    return with_options(
+        command,
+        [
+            option(each.name, each.option, None if each.parse else default[each.name])
+            for each in OF_DURABLES
+        ],
+    )
 
 
 def chosen(written: Mapping[str, Any]) -> dict[str, Any]:

@@ -124,7 +124,7 @@ def _of_kind(command: Callable[..., None], kind: Kind) -> Callable[..., None]:
         for each in signature.parameters.values()
         if each.name != "kind"
     ]
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # as in attributes.with_options
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # as in with_options
     if command in (create, edit):
         return attributes.options(kind, new=command is create)(run)
     return run
