@@ -37,6 +37,7 @@ from penstock_mqtt.wire.packets import (
     MQTT_3,
     MQTT_5,
     PACKET_BYTES_MAX,
+    Acknowledgement,
     AuthPacket,
     ConnackPacket,
     ConnectPacket,
@@ -80,15 +81,7 @@ _FEW_BYTES: Final = 4_096
 _PUBACK: Final = bytes((0x40, 2))
 _PUBACK_BYTES: Final = 4
 
-_ASKED_FOR_PROBLEMS: Final = (
-    AuthPacket,
-    PubackPacket,
-    PubcompPacket,
-    PubrecPacket,
-    PubrelPacket,
-    SubackPacket,
-    UnsubackPacket,
-)
+_ASKED_FOR_PROBLEMS: Final = (Acknowledgement, AuthPacket, SubackPacket, UnsubackPacket)
 """Packets that explain nothing to a client that does not want it (3.1.2.11.7)."""
 
 P = ParamSpec("P")

@@ -249,9 +249,7 @@ class MqttSession:
     @property
     def kept(self) -> list[tuple[str, str]]:
         """Its subscriptions that have durables, each with the name of that."""
-        if self.connection is None:
-            return [(each.filter, each.durable) for each in self._away.values() if each.durable]
-        return [(each.text, each.durable) for each in self.filters.values() if each.durable]
+        return [(each.filter, each.durable) for each in self.stored_filters() if each.durable]
 
     # --- connections come and go ---------------------------------------------------------
 

@@ -68,36 +68,28 @@ class PublishPacket(Struct, frozen=True):
     properties: PacketProperties = NO_PROPERTIES
 
 
-class PubackPacket(Struct, frozen=True):
+class Acknowledgement(Struct, frozen=True):
+    """A packet about one message, by its packet id."""
+
+    packet_id: int
+    reason: Reason = Reason.SUCCESS
+    properties: PacketProperties = NO_PROPERTIES
+
+
+class PubackPacket(Acknowledgement, frozen=True):
     """PUBACK: the answer to a message of QoS 1."""
 
-    packet_id: int
-    reason: Reason = Reason.SUCCESS
-    properties: PacketProperties = NO_PROPERTIES
 
-
-class PubrecPacket(Struct, frozen=True):
+class PubrecPacket(Acknowledgement, frozen=True):
     """PUBREC: the first answer to a message of QoS 2."""
 
-    packet_id: int
-    reason: Reason = Reason.SUCCESS
-    properties: PacketProperties = NO_PROPERTIES
 
-
-class PubrelPacket(Struct, frozen=True):
+class PubrelPacket(Acknowledgement, frozen=True):
     """PUBREL: the sender knows that its message of QoS 2 has come."""
 
-    packet_id: int
-    reason: Reason = Reason.SUCCESS
-    properties: PacketProperties = NO_PROPERTIES
 
-
-class PubcompPacket(Struct, frozen=True):
+class PubcompPacket(Acknowledgement, frozen=True):
     """PUBCOMP: the last answer to a message of QoS 2."""
-
-    packet_id: int
-    reason: Reason = Reason.SUCCESS
-    properties: PacketProperties = NO_PROPERTIES
 
 
 class TopicSubscription(Struct, frozen=True):
@@ -168,10 +160,7 @@ Packet = (
     ConnectPacket
     | ConnackPacket
     | PublishPacket
-    | PubackPacket
-    | PubrecPacket
-    | PubrelPacket
-    | PubcompPacket
+    | Acknowledgement
     | SubscribePacket
     | SubackPacket
     | UnsubscribePacket

@@ -13,6 +13,7 @@ from penstock_mqtt.wire import reasons
 from penstock_mqtt.wire.packets import (
     MQTT_3,
     MQTT_5,
+    Acknowledgement,
     AuthPacket,
     ConnackPacket,
     ConnectPacket,
@@ -204,9 +205,7 @@ def _connack(cursor: Cursor, version: int) -> ConnackPacket:
 
 
 def _acknowledgement(
-    make: Callable[..., PubackPacket | PubrecPacket | PubrelPacket | PubcompPacket],
-    packet: int,
-    group: int,
+    make: type[Acknowledgement], packet: int, group: int
 ) -> Callable[[Cursor, int], Packet]:
     def read(cursor: Cursor, version: int) -> Packet:
         packet_id = _packet_id(cursor)
