@@ -16,7 +16,14 @@ from penstock_core.api.requests import Request
 from penstock_core.bounds import EventId
 from penstock_core.vocabulary.start_positions import AnyStart
 from penstock_server.frontends.http.finding import cursor_of, start_of
-from penstock_server.frontends.http.routing import Call, Route, Signature, described, named
+from penstock_server.frontends.http.routing import (
+    Call,
+    Examples,
+    Route,
+    Signature,
+    described,
+    named,
+)
 from penstock_server.frontends.http.shapes import Answer, Done, NoQuery, Page, answer_from
 
 Order = Literal["name", "place"]
@@ -41,19 +48,22 @@ def bound(
     paged_by: Order | None = None,
     show: Show | None = None,
     names: Mapping[str, str] = MappingProxyType({}),
+    constants: Mapping[str, Any] = MappingProxyType({}),
     audited: Sequence[str] = (),
     status: int = 200,
     only_asks: bool = False,
+    examples: Examples | None = None,
 ) -> Route:
     """A route that asks ``asks``, and is described by ``text``.
 
-    ``names`` maps fields of the request to their names in HTTP, where these differ. ``audited`` are
-    the fields that go into the detail of an audit record. A page is ``paged_by`` the names or the
-    places of its items, or has all of them. ``show`` makes the answer, or an item of the page,
-    where it is not the realm's answer in the fields of ``answer``.
+    ``names`` maps fields of the request to their names in HTTP, where these differ, and
+    ``constants`` has the values of fields that no client sets. ``audited`` are the fields that go
+    into the detail of an audit record. A page is ``paged_by`` the names or the places of its items,
+    or has all of them. ``show`` makes the answer, or an item of the page, where it is not the
+    realm's answer in the fields of ``answer``.
     """
     signature = described(text, query=query, body=body, answer=answer)
-    ask = _Ask(asks, signature, path, names=names, audited=audited)
+    ask = _Ask(asks, signature, path, names=names, constants=constants, audited=audited)
     reply = _reply_rule(answer, paged_by, show)
 
     async def endpoint(call: Call[Any, Any]) -> Any:
@@ -67,6 +77,7 @@ def bound(
         endpoint=endpoint,
         status=status,
         only_asks=only_asks,
+        examples=examples,
         signature=signature,
     )
 
@@ -81,24 +92,26 @@ class _Ask:
         path: str,
         *,
         names: Mapping[str, str],
+        constants: Mapping[str, Any],
         audited: Sequence[str],
     ) -> None:
         self._asks = asks
         self._audited = audited
+        self._constants = constants
         self._has_body = signature.body is not None
         in_path = [part[1:-1] for part in path.split("/") if part.startswith("{")]
         is_on_store = in_path[:1] in (["channel"], ["queue"])
         self._needs_channel = is_on_store and "channel" in asks.__struct_fields__
         self._needs_kind = is_on_store and "kind" in asks.__struct_fields__
         self._needs_kind &= not self._needs_channel
-        arguments = (signature.body or signature.query).__struct_fields__
+        arguments = signature.body or signature.query
         self._parsers: dict[str, Callable[[str], Any]] = {}
         self._from_arguments: dict[str, str] = {}
         self._from_path: dict[str, str] = {}
         for field in structs.fields(asks):
             source = names.get(field.name, field.name)
             self._parsers[field.name] = _PARSERS.get(field.type, _unchanged)
-            if source in arguments:
+            if hasattr(arguments, source):  # a field, or a property made of several
                 self._from_arguments[field.name] = source
             elif field.name == "channel" and self._needs_channel:
                 continue
@@ -108,10 +121,13 @@ class _Ask:
                 self._from_path[field.name] = in_path[-1]
 
     async def of(self, call: Call[Any, Any]) -> Any:
-        given = call.body if self._has_body else call.query
+        arguments = call.body if self._has_body else call.query
         values = {
-            field: self._parsers[field](getattr(given, source))
-            for field, source in self._from_arguments.items()
+            **self._constants,
+            **{
+                field: self._parsers[field](getattr(arguments, source))
+                for field, source in self._from_arguments.items()
+            },
         }
         if self._needs_channel:
             return await call.ask_here(

@@ -17,23 +17,20 @@ from penstock_core.api.consuming import (
     Fetched,
     FetchEvents,
     FetchFromPattern,
-    How,
-    LeasedEvents,
     Settled,
     SettleLease,
     SettlePatternLease,
 )
+from penstock_core.api.requests import Request
 from penstock_core.columns.documents import document_of as line_of
 from penstock_core.columns.events.batch import EventBatch
 from penstock_core.columns.events.lifted_columns import table_of
 from penstock_core.columns.protobuf import Messages
 from penstock_core.columns.schema.flat_columns import FLAT, flat_field
 from penstock_core.durable.queue import READERS
-from penstock_core.ids.ids import IdSet, Span
-from penstock_core.vocabulary.errors import InvalidArgument
-from penstock_core.vocabulary.names import destination_name
 from penstock_server.frontends.http.accepting import JSON, accepted_form, not_accepted
 from penstock_server.frontends.http.app import Refusal
+from penstock_server.frontends.http.binding import bound
 from penstock_server.frontends.http.consuming_shapes import (
     ExtendBody,
     ExtendPatternBody,
@@ -106,11 +103,11 @@ async def fetch_from_pattern(call: Call[NoQuery, Fetch]) -> Payload:
     also of one that is made meanwhile. The forms of the answer are those of one channel.
     """
     kind = _form(call.headers.get("accept", ""))
-    body, (pattern, durable) = call.body, _over(call)
+    body, params = call.body, call.params
     told = await call.ask_while_there(
         FetchFromPattern(
-            pattern,
-            durable,
+            params["pattern"],
+            params["durable"],
             body.count,
             lease_ms=body.lease_ms,
             wait_ms=body.wait_ms,
@@ -153,131 +150,6 @@ async def _answered(
         give_back()
         raise
     return Payload(data, kind, on_unsent=give_back)
-
-
-async def acknowledge(call: Call[NoQuery, OfLease]) -> SettledAnswer:
-    """Acknowledge events of a lease; the answer comes when that is safe (SEM H2).
-
-    Repeat it when its answer was lost: what was acknowledged is answered as done. What has gone
-    back meanwhile is refused with ``lease-ended``, and nothing of the request is done.
-    """
-    return await _settle(call, lambda lease: SettleLease(*lease, "ack", _chosen(call.body)))
-
-
-async def roll_back(call: Call[NoQuery, RollBackBody]) -> SettledAnswer:
-    """Give events of a lease back: they come again, counted, now or after a delay (SEM D18)."""
-    delay_ms = call.body.delay_ms
-    return await _settle(
-        call,
-        lambda lease: SettleLease(*lease, "roll_back", _chosen(call.body), delay_ms=delay_ms),
-    )
-
-
-async def reject(call: Call[NoQuery, RejectBody]) -> SettledAnswer:
-    """Reject events of a lease: they move to the dead event store, with the reason (SEM T11)."""
-    reason = call.body.reason
-    return await _settle(
-        call, lambda lease: SettleLease(*lease, "reject", _chosen(call.body), reason=reason)
-    )
-
-
-async def extend(call: Call[NoQuery, ExtendBody]) -> SettledAnswer:
-    """Have events of a lease for so much time from now on; none gets less than it had (SEM D19)."""
-    time_ms, chosen = call.body.lease_ms, _chosen(call.body)
-    name, durable = call.params["lease"], call.params.get("durable", READERS)
-    return _settled(
-        await call.ask_here(
-            ExtendLease,
-            lambda now: ExtendLease(now.channel, durable, name, chosen=chosen, time_ms=time_ms),
-        )
-    )
-
-
-async def acknowledge_of_pattern(call: Call[NoQuery, OfPatternLease]) -> SettledAnswer:
-    """Acknowledge events of a lease over a pattern, of all channels together or of none (SEM H4).
-
-    Repeat it when its answer was lost, as that of one channel.
-    """
-    return await _settle_over(call, "ack")
-
-
-async def roll_back_of_pattern(call: Call[NoQuery, RollBackPatternBody]) -> SettledAnswer:
-    """Give events of a lease over a pattern back: they come again, counted, now or after a delay
-    (SEM D18)."""
-    return await _settle_over(call, "roll_back", delay_ms=call.body.delay_ms)
-
-
-async def reject_of_pattern(call: Call[NoQuery, RejectPatternBody]) -> SettledAnswer:
-    """Reject events of a lease over a pattern: they move to their channels' dead event stores, with
-    the reason (SEM T11)."""
-    return await _settle_over(call, "reject", reason=call.body.reason)
-
-
-async def extend_of_pattern(call: Call[NoQuery, ExtendPatternBody]) -> SettledAnswer:
-    """Have events of a lease over a pattern for so much time from now on; none gets less than it
-    had (SEM D19)."""
-    lease, time_ms = call.params["lease"], call.body.lease_ms
-    asked = ExtendPatternLease(
-        *_over(call), lease=lease, time_ms=time_ms, channels=_chosen_over(call.body)
-    )
-    return _settled(await call.ask(asked))
-
-
-async def _settle_over(call: Call[NoQuery, Any], how: How, **more: Any) -> SettledAnswer:
-    lease = call.params["lease"]
-    asked = SettlePatternLease(
-        *_over(call), lease=lease, how=how, channels=_chosen_over(call.body), **more
-    )
-    return _settled(await call.ask(asked))
-
-
-def _over(call: Call[NoQuery, Any]) -> tuple[str, str]:
-    return call.params["pattern"], call.params["durable"]
-
-
-def _chosen_over(body: OfPatternLease) -> dict[str, LeasedEvents] | None:
-    """Raises ``InvalidArgument`` where it is not clear which events are meant."""
-    if (body.ids is not None) + (body.up_to is not None) + body.all != 1:
-        raise InvalidArgument(
-            "say which events are meant, in one way, by channel: "
-            '{"ids": {"orders/de": [1, 2]}}, {"up_to": {"orders/de": 2}} or {"all": true}'
-        )
-    if body.all:
-        return None
-    if body.ids is not None:
-        given = [(name, LeasedEvents(_spans(ids))) for name, ids in body.ids.items()]
-    else:
-        given = [(name, LeasedEvents(None, last)) for name, last in (body.up_to or {}).items()]
-    found = {destination_name(name): own for name, own in given}
-    if len(found) < len(given):
-        raise InvalidArgument("one channel is named in two ways; name it once, with all of its ids")
-    return found
-
-
-def _spans(ids: Sequence[int]) -> tuple[Span, ...]:
-    return IdSet.of(sorted(set(ids))).spans
-
-
-async def _settle(
-    call: Call[NoQuery, Any], request_of: Callable[[tuple[Any, str, str]], SettleLease]
-) -> SettledAnswer:
-    name, durable = call.params["lease"], call.params.get("durable", READERS)
-    told = await call.ask_here(SettleLease, lambda now: request_of((now.channel, durable, name)))
-    return _settled(told)
-
-
-def _settled(told: Settled) -> SettledAnswer:
-    ends = None if told.ends_us is None else moment(told.ends_us)
-    return SettledAnswer(count=told.count, left=told.left, ends=ends)
-
-
-def _chosen(body: OfLease) -> LeasedEvents:
-    """Raises ``InvalidArgument`` where it is not clear which events are meant."""
-    if (body.ids is not None) + (body.up_to is not None) + body.all != 1:
-        raise InvalidArgument(
-            'say which events are meant, in one way: {"ids": [1, 2]}, {"up_to": 2} or {"all": true}'
-        )
-    return LeasedEvents(None if body.ids is None else _spans(body.ids), body.up_to)
 
 
 # --- forms of an answer -------------------------------------------------------------------
@@ -379,110 +251,163 @@ _FETCH: Final = Examples(
 )
 _ALL: Final = {"count": 1, "left": 0, "ends": None}
 _SOME: Final = {"count": 1, "left": 1, "ends": _ENDS}
+_SOME_OF_PATTERN: Final = {**_SOME, "count": 3}
+_IDS: Final[dict[str, Any]] = {"ids": [7]}
+_IDS_OF_PATTERN: Final[dict[str, Any]] = {"ids": {"orders/de": [7], "orders/fr": [3, 4]}}
+_ACKNOWLEDGE: Final = """Acknowledge events of a lease; the answer comes when that is safe (SEM H2).
+
+    Repeat it when its answer was lost: what was acknowledged is answered as done. What has gone
+    back meanwhile is refused with ``lease-ended``, and nothing of the request is done.
+    """
+_ACKNOWLEDGE_PATTERN: Final = """Acknowledge events of a lease over a pattern, of all channels
+    together or of none (SEM H4).
+
+    Repeat it when its answer was lost, as that of one channel.
+    """
 
 
-def _routes(path: str, of: str) -> tuple[Route, ...]:
-    """The routes of a durable, or of a queue."""
-    lease = f"{path}/leases/{{lease}}"
-    ids: dict[str, Any] = {"ids": [7]}
-    return (
-        Route(
-            f"fetchFrom{of}",
+class _Action(NamedTuple):
+    """A request about events of a lease: one that settles them, or extends the lease."""
+
+    verb: str
+    """Verb in the name of the operation."""
+    end: str
+    """Last part of the path."""
+    asks: type[Request[Settled]]
+    body: type[OfLease | OfPatternLease]
+    text: str
+    examples: Examples
+
+
+_ACTIONS: Final = (
+    _Action(
+        "acknowledge",
+        "ack",
+        SettleLease,
+        body=OfLease,
+        text=_ACKNOWLEDGE,
+        examples=Examples({"all": True}, _ALL),
+    ),
+    _Action(
+        "rollBack",
+        "rollback",
+        SettleLease,
+        body=RollBackBody,
+        text="Give events of a lease back: they come again, counted, now or after a delay (SEM "
+        "D18).",
+        examples=Examples({**_IDS, "delay_ms": 5_000}, _SOME),
+    ),
+    _Action(
+        "reject",
+        "reject",
+        SettleLease,
+        body=RejectBody,
+        text="Reject events of a lease: they move to the dead event store, with the reason (SEM "
+        "T11).",
+        examples=Examples({**_IDS, "reason": "no such customer"}, _SOME),
+    ),
+    _Action(
+        "extend",
+        "extend",
+        ExtendLease,
+        body=ExtendBody,
+        text="Have events of a lease for so much time from now on; none gets less than it had (SEM "
+        "D19).",
+        examples=Examples({"up_to": 7, "lease_ms": 60_000}, _SOME),
+    ),
+)
+_PATTERN_ACTIONS: Final = (
+    _Action(
+        "acknowledge",
+        "ack",
+        SettlePatternLease,
+        body=OfPatternLease,
+        text=_ACKNOWLEDGE_PATTERN,
+        examples=Examples(_IDS_OF_PATTERN, _SOME_OF_PATTERN),
+    ),
+    _Action(
+        "rollBack",
+        "rollback",
+        SettlePatternLease,
+        body=RollBackPatternBody,
+        text="Give events of a lease over a pattern back: they come again, counted, now or after a "
+        "delay (SEM D18).",
+        examples=Examples({**_IDS_OF_PATTERN, "delay_ms": 5_000}, _SOME_OF_PATTERN),
+    ),
+    _Action(
+        "reject",
+        "reject",
+        SettlePatternLease,
+        body=RejectPatternBody,
+        text="Reject events of a lease over a pattern: they move to their channels' dead event "
+        "stores, with the reason (SEM T11).",
+        examples=Examples({**_IDS_OF_PATTERN, "reason": "no such customer"}, _SOME_OF_PATTERN),
+    ),
+    _Action(
+        "extend",
+        "extend",
+        ExtendPatternLease,
+        body=ExtendPatternBody,
+        text="Have events of a lease over a pattern for so much time from now on; none gets less "
+        "than it had (SEM D19).",
+        examples=Examples({"all": True, "lease_ms": 60_000}, _SOME_OF_PATTERN),
+    ),
+)
+
+
+def _lease_routes(
+    path: str, of: str, *, actions: Sequence[_Action] = _ACTIONS, **constants: str
+) -> tuple[Route, ...]:
+    return tuple(
+        bound(
+            f"{action.verb}{of}Lease",
             "POST",
-            f"{path}/fetch",
-            asks=FetchEvents,
-            endpoint=fetch,
-            examples=_FETCH,
-        ),
-        Route(
-            f"acknowledge{of}Lease",
-            "POST",
-            f"{lease}/ack",
-            asks=SettleLease,
-            endpoint=acknowledge,
-            examples=Examples({"all": True}, _ALL),
-        ),
-        Route(
-            f"rollBack{of}Lease",
-            "POST",
-            f"{lease}/rollback",
-            asks=SettleLease,
-            endpoint=roll_back,
-            examples=Examples({**ids, "delay_ms": 5_000}, _SOME),
-        ),
-        Route(
-            f"reject{of}Lease",
-            "POST",
-            f"{lease}/reject",
-            asks=SettleLease,
-            endpoint=reject,
-            examples=Examples({**ids, "reason": "no such customer"}, _SOME),
-        ),
-        Route(
-            f"extend{of}Lease",
-            "POST",
-            f"{lease}/extend",
-            asks=ExtendLease,
-            endpoint=extend,
-            examples=Examples({"up_to": 7, "lease_ms": 60_000}, _SOME),
-        ),
+            f"{path}/leases/{{lease}}/{action.end}",
+            asks=action.asks,
+            text=action.text,
+            body=action.body,
+            answer=SettledAnswer,
+            names={"time_ms": "lease_ms"},
+            constants=constants,
+            examples=action.examples,
+        )
+        for action in actions
     )
 
 
-def _routes_over_patterns() -> tuple[Route, ...]:
-    path = "durables/{pattern}/{durable}"
-    lease = f"{path}/leases/{{lease}}"
-    ids: dict[str, Any] = {"ids": {"orders/de": [7], "orders/fr": [3, 4]}}
+def _fetch_route(path: str, of: str) -> Route:
+    return Route(
+        f"fetchFrom{of}",
+        "POST",
+        f"{path}/fetch",
+        asks=FetchEvents,
+        endpoint=fetch,
+        examples=_FETCH,
+    )
+
+
+def _fetch_pattern_route() -> Route:
     (event,) = _FETCH.answer["items"]
     answer = {**_FETCH.answer, "items": [{**event, CHANNEL: "orders/de"}]}
-    some = {**_SOME, "count": 3}
-    settle = SettlePatternLease
-    return (
-        Route(
-            "fetchFromPatternDurable",
-            "POST",
-            f"{path}/fetch",
-            asks=FetchFromPattern,
-            endpoint=fetch_from_pattern,
-            examples=Examples(_FETCH.body, answer),
-        ),
-        Route(
-            "acknowledgePatternLease",
-            "POST",
-            f"{lease}/ack",
-            asks=settle,
-            endpoint=acknowledge_of_pattern,
-            examples=Examples(ids, some),
-        ),
-        Route(
-            "rollBackPatternLease",
-            "POST",
-            f"{lease}/rollback",
-            asks=settle,
-            endpoint=roll_back_of_pattern,
-            examples=Examples({**ids, "delay_ms": 5_000}, some),
-        ),
-        Route(
-            "rejectPatternLease",
-            "POST",
-            f"{lease}/reject",
-            asks=settle,
-            endpoint=reject_of_pattern,
-            examples=Examples({**ids, "reason": "no such customer"}, some),
-        ),
-        Route(
-            "extendPatternLease",
-            "POST",
-            f"{lease}/extend",
-            asks=ExtendPatternLease,
-            endpoint=extend_of_pattern,
-            examples=Examples({"all": True, "lease_ms": 60_000}, some),
-        ),
+    return Route(
+        "fetchFromPatternDurable",
+        "POST",
+        f"{_PATTERN_DURABLE}/fetch",
+        asks=FetchFromPattern,
+        endpoint=fetch_from_pattern,
+        examples=Examples(_FETCH.body, answer),
     )
 
 
+_DURABLE: Final = "channels/{channel}/durables/{durable}"
+_QUEUE: Final = "queues/{queue}"
+_PATTERN_DURABLE: Final = "durables/{pattern}/{durable}"
+
 ROUTES = (
-    *_routes("channels/{channel}/durables/{durable}", "Durable"),
-    *_routes("queues/{queue}", "Queue"),
-    *_routes_over_patterns(),
+    _fetch_route(_DURABLE, "Durable"),
+    *_lease_routes(_DURABLE, "Durable"),
+    _fetch_route(_QUEUE, "Queue"),
+    *_lease_routes(_QUEUE, "Queue", durable=READERS),
+    _fetch_pattern_route(),
+    *_lease_routes(_PATTERN_DURABLE, "Pattern", actions=_PATTERN_ACTIONS),
 )
