@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from penstock_cluster.cli.engine_access import cluster_settings, inspect
-from penstock_server.cli.checks.doctor import conclude, show
+from penstock_server.cli.checks.doctor import report
 from penstock_server.cli.shared.configuring import Cluster, SettingsFile
 from penstock_server.cli.shared.output import (
     ListFormat,
@@ -105,11 +105,7 @@ def doctor(
 
     wanted = cluster_settings(cluster, settings)
     found = inspect(wanted, lambda inspector, clock: examine(inspector, clock, wanted.lease_s))
-    is_json = json or format == "json"
-    checks = list(checks_of(wanted.name, found))
-    for check in checks if not is_json else ():
-        show(check)
-    conclude(checks, is_json=is_json)
+    report(checks_of(wanted.name, found), is_json=json or format == "json")
 
 
 # --- status -------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -49,16 +49,17 @@ def doctor(
       penstock doctor
       penstock doctor --data ./data --settings realm.toml --spark
     """
+    report(_checks(data, settings, spark=spark), is_json=format == "json")
+
+
+def report(made: Iterable[Check], *, is_json: bool) -> None:
+    """Print each check as it is made, and how many failed; or all of them at the end as JSON.
+    Exit with 1 if one has failed."""
     checks = []
-    for check in _checks(data, settings, spark=spark):
+    for check in made:
         checks.append(check)
-        if format == "table":
-            show(check)
-    conclude(checks, is_json=format == "json")
-
-
-def conclude(checks: Sequence[Check], *, is_json: bool) -> None:
-    """Count what was found, or print all of it as JSON; exit with 1 if something has failed."""
+        if not is_json:
+            _show(check)
     failed = sum(check.status == "failed" for check in checks)
     if is_json:
         write_json({"ok": not failed, "checks": checks})
@@ -105,7 +106,7 @@ def _spark() -> Iterator[Check]:
         yield from part.load()()
 
 
-def show(check: Check) -> None:
+def _show(check: Check) -> None:
     """Print a check, and what to do about it."""
     word = typer.style(check.status.ljust(8), fg=_COLOURS[check.status])
     typer.echo(f"{word} {check.name.ljust(15)}  {plain(check.found)}")

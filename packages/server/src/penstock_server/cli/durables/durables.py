@@ -96,7 +96,7 @@ def create(
       penstock durable create orders accounts --type serial --order-by account
       penstock durable create "orders/*" billing --type serial
     """
-    begin, attributes_of = given.start(start), attributes.chosen_of_durable(more)
+    begin, attributes_of = given.start(start), attributes.parsed(attributes.OF_DURABLES, more)
     with session(url) as realm:
         if means_several(realm, channel):
             over = realm.durables.create(

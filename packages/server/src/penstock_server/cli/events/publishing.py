@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import datetime
 from functools import partial
@@ -22,7 +22,7 @@ from penstock_server.cli.shared.options import Command, option, with_options
 from penstock_server.cli.shared.output import count, moment, write
 from penstock_server.cli.shared.progress import progress
 from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
-from penstock_server.cli.stores.attributes import Attribute
+from penstock_server.cli.stores.attributes import Attribute, parsed
 
 if TYPE_CHECKING:
     from penstock.client.sync.sync import Channel, Queue, Session
@@ -60,7 +60,7 @@ Ttl = Annotated[str | None, typer.Option(help="How long the event stays: 500ms, 
 Priority = Annotated[int | None, typer.Option(min=0, max=9, help="0 to 9.")]
 
 OF_EVENTS: Final = (
-    Attribute("properties", Properties, lambda written: given.properties(written or []) or None),
+    Attribute("properties", Properties, given.properties),
     Attribute("tag", Tag),
     Attribute("ttl", Ttl, given.milliseconds),
     Attribute("priority", Priority),
@@ -153,23 +153,11 @@ def publish(
         name,
         data,
         file=file,
-        parts=parts_of(written),
+        parts=parsed(OF_EVENTS, written),
         url=url,
         message=message,
         delta=delta,
     )
-
-
-def parts_of(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of an event that were given, as the client takes them."""
-    parts = {}
-    for each in OF_EVENTS:
-        value = written.get(each.name)
-        if value is not None and each.parse is not None:
-            value = each.parse(value)
-        if value is not None:
-            parts[each.name] = value
-    return parts
 
 
 def send(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
@@ -266,27 +266,42 @@ def _live(reading: _BatchSource[BatchT], timeout: float | None) -> Iterator[Batc
             yield batch
 
 
-class _Fetched(Protocol):
+class _Fetching(Protocol[BatchT]):
+    """What gives up to so many events at a time; none if none come in time."""
+
+    def fetch_batches(self, count: int, timeout: float, /) -> Sequence[BatchT]: ...
+
+
+class _FetchingDurable(_Fetching[BatchT], Protocol[BatchT]):
     """A durable, or those of one name on several channels."""
 
-    def fetch_batches(self, count: int, timeout: float, /) -> list[DeliveredBatch]: ...
     def close(self) -> None: ...
 
 
+def fetched(
+    source: _Fetching[BatchT], most: int, limit: int | None, timeout: float | None
+) -> Iterator[Sequence[BatchT]]:
+    """Yield ``limit`` events, at most ``most`` at a time, until none comes for ``timeout`` seconds;
+    waits in short pieces, each of which yields nothing."""
+    taken, idle_s = 0, 0.0
+    while taken != limit and (timeout is None or idle_s <= timeout):
+        batches = source.fetch_batches(most if limit is None else min(most, limit - taken), WAIT_S)
+        idle_s = 0.0 if batches else idle_s + WAIT_S
+        taken += sum(map(len, batches))
+        yield batches
+
+
 def _consume(
-    durable: _Fetched,
+    durable: _FetchingDurable[DeliveredBatch],
     out: Printer,
     limit: int | None,
     timeout: float | None,
     settling: _Settling,
 ) -> int:
     """Print events, then settle them: after a crash between the two they are delivered again."""
-    printed, idle_s = 0, 0.0
+    printed = 0
     with closing(durable), closing(out):
-        while printed != limit and (timeout is None or idle_s <= timeout):
-            wanted = FETCH_EVENTS if limit is None else min(FETCH_EVENTS, limit - printed)
-            batches = durable.fetch_batches(wanted, WAIT_S)
-            idle_s = 0.0 if batches else idle_s + WAIT_S
+        for batches in fetched(durable, FETCH_EVENTS, limit, timeout=timeout):
             for batch in batches:
                 out.add(batch, len(batch))
                 settling.settle(batch)

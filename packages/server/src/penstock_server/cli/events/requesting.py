@@ -16,18 +16,19 @@ from penstock_core.columns.documents import document_of
 from penstock_core.vocabulary.errors import IllegalState, NameDoesNotExist
 from penstock_server.cli.events.events import print_rows
 from penstock_server.cli.events.publishing import (
+    OF_EVENTS,
     Data,
     Priority,
     Properties,
     Tag,
     Ttl,
     data_of,
-    parts_of,
 )
 from penstock_server.cli.events.reading import WAIT_S, Selector, say_waiting
 from penstock_server.cli.shared import completing, given
 from penstock_server.cli.shared.output import count, note, write_json_line
 from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
+from penstock_server.cli.stores.attributes import parsed
 from penstock_server.cli.stores.destinations import find
 
 if TYPE_CHECKING:
@@ -82,7 +83,9 @@ def request(
       echo '{"sku": "a"}' | penstock request stock - --format data
     """
     body = data_of(data)
-    parts = parts_of({"properties": properties, "tag": tag, "ttl": ttl, "priority": priority})
+    parts = parsed(
+        OF_EVENTS, {"properties": properties, "tag": tag, "ttl": ttl, "priority": priority}
+    )
     with session(url) as realm:
         answer = find(realm, name).request(body, timeout, **parts)
         if format == "data":

@@ -11,7 +11,7 @@ import typer
 from penstock_core.columns.documents import document_of
 from penstock_core.vocabulary.errors import ConnectionLost
 from penstock_server.cli.events.events import print_events, print_rows
-from penstock_server.cli.events.reading import FETCH_EVENTS, WAIT_S, Selector, say_waiting
+from penstock_server.cli.events.reading import FETCH_EVENTS, Selector, fetched, say_waiting
 from penstock_server.cli.shared import given
 from penstock_server.cli.shared.messages import known_to
 from penstock_server.cli.shared.output import ListFormat, count, note, write, write_json
@@ -55,7 +55,7 @@ def pop(
         queue = realm.queues.get(name)
         with queue.reader(transactional=True, window=1) as reader:
             say_waiting(queue.name, timeout)
-            parts = _settled(reader, _arriving(reader, 1, 1, timeout=timeout), "")
+            parts = _settled(reader, fetched(reader, 1, 1, timeout=timeout), "")
             printed = print_events(chain.from_iterable(parts), format, messages=known_to(queue))
     if not printed and format == "table":
         note(f"no event came on {queue.name}")
@@ -179,7 +179,7 @@ def read(
             transactional=True, window=most, selector=selector, ack_timeout=longest_s
         ) as reader:
             say_waiting(queue.name, timeout)
-            parts = _arriving(reader, most, limit, timeout=timeout)
+            parts: Iterator[Sequence[EventBatch]] = fetched(reader, most, limit, timeout=timeout)
             if not rolls_back:
                 parts = _settled(reader, parts, reject)
             printed = print_events(chain.from_iterable(parts), format, messages=known_to(queue))
@@ -188,20 +188,6 @@ def read(
                 note(f"{count(printed, 'event')} given back")
     if not printed and format == "table":
         note("no events came")
-
-
-def _arriving(
-    reader: Reader, most: int, limit: int | None, timeout: float | None
-) -> Iterator[Sequence[EventBatch]]:
-    """Yield arriving events, at most ``most`` at a time, until none comes for ``timeout`` seconds;
-    waits in short pieces."""
-    taken, idle_s = 0, 0.0
-    while taken != limit and (timeout is None or idle_s <= timeout):
-        wanted = most if limit is None else min(most, limit - taken)
-        batches = reader.fetch_batches(wanted, WAIT_S)
-        idle_s = 0.0 if batches else idle_s + WAIT_S
-        taken += sum(map(len, batches))
-        yield batches
 
 
 def _check_combination(commit: bool | None, reject: str, delay: str) -> None:

@@ -10,6 +10,7 @@ from penstock_server.cli.events import publishing
 from penstock_server.cli.queues import queue_reading
 from penstock_server.cli.shared.grouping import command_group
 from penstock_server.cli.shared.realm import DEFAULT_URL, Url
+from penstock_server.cli.stores.attributes import parsed
 from penstock_server.cli.stores.destinations import QueueName, add_to
 
 commands = command_group("Make, look at, change and remove queues; push and pop events.")
@@ -91,5 +92,5 @@ def push(
       penstock queue push work "mow the lawn" --property minutes=30
       penstock queue push work --file work.ndjson
     """
-    parts = publishing.parts_of(written)
+    parts = parsed(publishing.OF_EVENTS, written)
     publishing.send("queue", name, data, file=file, parts=parts, url=url, message=message)

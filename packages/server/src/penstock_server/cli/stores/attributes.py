@@ -3,7 +3,7 @@ and ``edit`` of channels and queues, and one for ``create`` of durables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
@@ -342,31 +342,25 @@ def durable_options(command: Command) -> Command:
     )
 
 
+def parsed(attributes: Iterable[Attribute], written: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of those attributes that the command line has. Raises ``typer.BadParameter``."""
+    values: dict[str, Any] = {}
+    for attribute in attributes:
+        value = written.get(attribute.name)
+        if value is not None and value != []:
+            values[attribute.name] = value if attribute.parse is None else attribute.parse(value)
+    return values
+
+
 def chosen(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes that were given, as ``create`` and ``edit`` of the client take them.
+    """The attributes on the command line as ``create`` and ``edit`` of the client take them.
 
     Raises ``typer.BadParameter``.
     """
-    found: dict[str, Any] = {}
-    storage: dict[str, Any] = {}
-    for attribute in ATTRIBUTES:
-        value = written.get(attribute.name)
-        if value is None or value == []:
-            continue
-        place = storage if attribute.in_storage else found
-        place[attribute.name] = value if attribute.parse is None else attribute.parse(value)
-    return {**found, "storage": storage} if storage else found
-
-
-def chosen_of_durable(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of a durable as ``create`` of the client takes them. Raises
-    ``typer.BadParameter``."""
-    found: dict[str, Any] = {}
-    for name, parse in ((each.name, each.parse) for each in OF_DURABLES):
-        value = written[name]
-        if parse is None or value is not None:
-            found[name] = value if parse is None else parse(value)
-    return found
+    values = parsed(ATTRIBUTES, written)
+    in_storage = [each.name for each in ATTRIBUTES if each.in_storage and each.name in values]
+    storage = {name: values.pop(name) for name in in_storage}
+    return {**values, "storage": storage} if storage else values
 
 
 def type_shown(name: str) -> str:
