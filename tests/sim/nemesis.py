@@ -6,9 +6,15 @@ from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
+import msgspec
+
+from penstock_core.api.subscriptions import Settle
+from penstock_core.wire.native.frames import PREFACE, PREFIX_BYTES, FrameReader
+from penstock_core.wire.native.tags import TAGS
 from penstock_testing.loop import SimLoop, pass_time
 from penstock_testing.network import Address, SimNetwork, SimTransport
 
+_SETTLE_TAG = next(tag for tag, kind in TAGS.items() if kind is Settle)
 _HELLO_BYTES = (60, 400)
 """A replayed prefix of a connection is about as long as a greeting, or breaks off in it."""
 
@@ -113,6 +119,8 @@ class Nemesis:
             said = bytes(pair[0].said[: self._world.random.randint(*_HELLO_BYTES)])
             if pair[0].machine.startswith("steady") and self._world.random.random() < 0.5:
                 said = bytes(pair[0].said)  # publishes, too: they are stored once
+            if pair[0].machine.startswith("seat-"):
+                said = _before_settlements(said)  # a seek may have offered those events again
             self._note(f"greeted again, {len(said)} bytes", pair[0])
             realms = self._realms
             at = realms[0] if len(realms) == 1 else self._world.random.choice(realms)
@@ -125,3 +133,14 @@ class Nemesis:
     def _quick(self) -> None:
         self._world.network.lag_s = 0.001
         self._note("quick")
+
+
+def _before_settlements(said: bytes) -> bytes:
+    """The bytes before the first frame that settles events."""
+    frames, end = FrameReader(preface=PREFACE), len(PREFACE)
+    frames.receive(said)
+    for header, body in frames.frames():
+        if msgspec.msgpack.decode(header)[0] == _SETTLE_TAG:
+            return said[:end]
+        end += PREFIX_BYTES + len(header) + len(body)
+    return said
