@@ -33,6 +33,9 @@ class Pair:
         self.too_large_by: list[IncomingLink] = []
         self.too_many_parts_by: list[IncomingLink] = []
         self.too_early_by: list[Any] = []
+        self.held_parts_bytes = 0
+        self.parts_room = 1 << 30
+        """Bytes of unfinished messages that the other connections of the user leave to this one."""
         self.messages: list[bytes] = []
         self.outcomes: list[Any] = []
         self.accepted: list[int] = []
@@ -102,6 +105,10 @@ class Pair:
 
     def too_many(self, link: IncomingLink) -> None:
         raise AssertionError("Proton's own client keeps to its credit")
+
+    def may_hold(self, size: int) -> bool:
+        self.held_parts_bytes = size
+        return size <= self.parts_room
 
     def too_many_parts(self, link: IncomingLink) -> None:
         self.too_many_parts_by.append(link)

@@ -66,6 +66,22 @@ def test_parts_of_messages_by_many_links_have_a_room_of_their_own() -> None:
     assert len(pair.too_many_parts_by) == 1
 
 
+def test_parts_of_messages_have_what_other_connections_of_the_user_leave() -> None:
+    pair = Pair()
+    pair.parts_room = 15_000
+    senders = [pair.sender(f"s{number}") for number in range(2)]
+    for number, sender in enumerate(senders):
+        sender.delivery(f"d{number}")
+        sender.stream(b"x" * 10_000)
+        pair.pump()
+
+    assert pair.too_many_parts_by == [pair.incoming[1]]
+    assert pair.held_parts_bytes == 10_000
+    senders[0].advance()
+    pair.pump()
+    assert pair.held_parts_bytes == 0
+
+
 def test_one_message_may_be_larger_than_the_room_for_parts() -> None:
     pair = Pair(parts_bytes_max=1_000)
     sender = pair.sender()

@@ -35,7 +35,7 @@ from penstock_amqp.signing_in import SaslSignIn, without_sasl
 from penstock_amqp.sole_connections import SoleConnection
 from penstock_amqp.transactions import TransactionCoordinator
 from penstock_amqp.wire import FIRST_BYTES, sasl
-from penstock_core.access.rights import Principal
+from penstock_core.access.rights import ANONYMOUS, Principal
 from penstock_core.api.requests import Request
 from penstock_core.loggers import logger
 from penstock_core.vocabulary.errors import (
@@ -79,6 +79,7 @@ class AmqpConnection(HostedConnection):
         self.container = ""
         """The peer's container id: for a JMS client, its client id."""
         self.writable = True
+        self._incomplete = service.listener.incomplete.open(Principal(ANONYMOUS, ""))
         self.in_flight_bytes = 0
         """Bytes of messages that are not stored yet."""
         limits = service.limits
@@ -148,6 +149,7 @@ class AmqpConnection(HostedConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         self._gathering.end()
         self._transport = None
+        self._incomplete.close()
         if self._ticking is not None:
             self._ticking.cancel()
         self._reading.end()
@@ -223,6 +225,7 @@ class AmqpConnection(HostedConnection):
 
     def _known(self, principal: Principal) -> None:
         self.principal = principal
+        self._incomplete = self.listener.incomplete.open(principal)
         self.publisher = principal.name
         self._is_signed_in = True
         if self._not_admitted is not None:
@@ -308,11 +311,18 @@ class AmqpConnection(HostedConnection):
         text = "the link sent more messages than it has credit for; the last ones were not accepted"
         self.end_link(link, TOO_MANY, text)
 
+    def may_hold(self, size: int) -> bool:
+        """Count unfinished messages beside those of the user's other connections."""
+        return self._incomplete.fits(size)
+
     def too_many_parts(self, link: IncomingLink) -> None:
         """End a link whose unfinished messages take more memory than is allowed."""
-        limit = self.service.limits.parts_bytes_max
         self.end_link(
-            link, TOO_MUCH, f"{limit} bytes of unfinished messages are waiting, which is the limit"
+            link,
+            TOO_MUCH,
+            f"too many bytes of unfinished messages are waiting; a connection may have "
+            f"{self.service.limits.parts_bytes_max}, and all connections of a user half of what "
+            f"others leave",
         )
 
     def happened(self, event: Event) -> None:

@@ -116,6 +116,11 @@ class EngineListener(Protocol):
         """More messages have come than there was credit for."""
         ...
 
+    def may_hold(self, size: int) -> bool:
+        """Count ``size`` bytes of unfinished messages, of all links together; returns whether there
+        is room for them."""
+        ...
+
     def too_many_parts(self, link: IncomingLink) -> None:
         """Unfinished messages, one of them on this link, take more memory than is allowed."""
         ...
@@ -417,8 +422,11 @@ class AmqpEngine:
             link.parts += part
             self._parts_bytes += len(part)
         too_large = len(link.parts) > link.message_bytes_max
-        most = max(self._parts_bytes_max, len(link.parts))
-        if too_large or self._parts_bytes > most:
+        if (
+            too_large
+            or self._parts_bytes > max(self._parts_bytes_max, len(link.parts))
+            or not self._peer.may_hold(self._parts_bytes)
+        ):
             self._clear_parts(link)
             _discard(pointer, delivery)
             (self._peer.too_large if too_large else self._peer.too_many_parts)(link)
@@ -428,6 +436,7 @@ class AmqpEngine:
     def _clear_parts(self, link: IncomingLink) -> None:
         self._parts_bytes -= len(link.parts)
         link.parts = bytearray()
+        self._peer.may_hold(self._parts_bytes)
 
     def _read(self, pointer: Pointer, size: int) -> bytes:
         if size > SCRATCH_BYTES:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from packages.server.tests.runtime.living import body, living, publish
 from penstock_core.api.durables import DescribeDurable
+from penstock_core.api.realm import Ping
 from penstock_core.api.subscriptions import Attach, Bury, Hold, Settle, Unsubscribe
 from penstock_core.ids.ids import Span
 from penstock_core.vocabulary.definitions import Definition
@@ -18,7 +19,12 @@ from penstock_core.vocabulary.start_positions import FromEarliest
 from penstock_core.wire.native import messages as wire
 from penstock_core.wire.native.frames import PREFACE, FrameReader, frame
 from penstock_server.frontends.native.connection import REQUESTS_MAX, Connection
-from penstock_server.frontends.native.listener import NativeLimits, NativeListener
+from penstock_server.frontends.native.listener import (
+    INCOMPLETE_SMALL_BYTES,
+    NativeLimits,
+    NativeListener,
+)
+from penstock_server.frontends.shared.buffers import Buffers
 from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
 from penstock_testing.loop import pass_time, simulated
 
@@ -88,6 +94,15 @@ class Peer:
         """Messages with what comes beside them, in one piece."""
         parts = [part for m, beside in frames for part in frame(wire.encode(m), beside)]
         self._say(b"".join(map(bytes, parts)))
+
+    def begin_frame(self, size: int) -> None:
+        """Send the first half of a ping with so many bytes beside it."""
+        data = b"".join(map(bytes, frame(wire.encode(wire.Asked(7, Ping())), bytes(size))))
+        self._rest = data[size // 2 :]
+        self._say(data[: size // 2])
+
+    def end_frame(self) -> None:
+        self._say(self._rest)
 
     def _say(self, data: bytes) -> None:
         while data:
@@ -284,5 +299,28 @@ def test_a_connection_that_cannot_be_written_to_ends_alone() -> None:
         assert await other.answered(1) == [2]
         assert hurt.wire.is_aborted
         assert not other.wire.is_aborted
+
+    with_peers(story)
+
+
+def test_frames_without_their_end_share_the_room_of_their_user() -> None:
+    async def story(first: Peer, _: Peer, group: asyncio.TaskGroup) -> None:
+        listener = first.connection.listener
+        listener.incomplete = Buffers(8 << 20, INCOMPLETE_SMALL_BYTES)
+        peers = [Peer(listener, f"s{number}") for number in range(4)]
+        await pass_time(1)
+        for peer in peers:
+            peer.begin_frame(2 << 20)
+        assert [peer.wire.is_read for peer in peers] == [True, True, False, False]
+
+        peers[0].connection.connection_lost(None)
+        await pass_time(1)
+        assert [peer.wire.is_read for peer in peers[1:]] == [True, True, False]
+        peers[1].end_frame()
+        await pass_time(1)
+        assert peers[3].wire.is_read
+        for peer in peers[1:]:
+            peer.connection.connection_lost(None)
+        assert not listener.incomplete._held
 
     with_peers(story)

@@ -89,6 +89,13 @@ class FrameReader:
         self.holds_bytes = False
         """Whether bytes are here that no frame was made of yet."""
 
+    @property
+    def incomplete_bytes(self) -> int:
+        """Bytes of the frame that is not complete; 0: there is none, or its length is not here."""
+        if self._preface or self._end - self._start < PREFIX_BYTES:
+            return 0
+        return self._needed()
+
     def get_buffer(self) -> memoryview:
         """Memory for at least one byte."""
         needed = PREFIX_BYTES if self._end - self._start < PREFIX_BYTES else self._needed()

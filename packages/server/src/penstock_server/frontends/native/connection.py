@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock_core.access.rights import Principal
+from penstock_core.access.rights import ANONYMOUS, Principal
 from penstock_core.api.realm import Ping
 from penstock_core.api.requests import Request
 from penstock_core.api.subscriptions import Bury, Extend, Hold, Settle
@@ -69,7 +69,7 @@ class Connection(asyncio.BufferedProtocol):
         """A ``principal`` is given for connections inside this process, which do not sign in."""
         self.listener = listener
         self.realm = listener.realm
-        self.session = ""
+        self.session = self._client = ""
         self.principal = principal
         """The principal; None until it is known."""
         self.caller: Caller | None = None
@@ -81,7 +81,6 @@ class Connection(asyncio.BufferedProtocol):
         """What it was told last of the owners in its cluster; None: it does not follow them."""
         self.number = 0
         """Connection number, unique until the realm restarts; administrators use it as an id."""
-        self._client = ""
         self.writable = True
         self.subscriptions: dict[int, int] = {}
         """The realm's number of each subscription, by the client's number; 0 while it is being
@@ -106,6 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         self._out: list[bytes | memoryview] = []
         self._flush_is_due = False
         self._opened_s = self.heard_s = 0.0
+        self._incomplete = listener.incomplete.open(Principal(ANONYMOUS, ""))
         self._unsent = self._in_progress = 0
         self._reading = ReadThrottle(self._may_read, self._reads_again, self._take_in)
         self._is_open = self._is_parting = False
@@ -156,6 +156,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._incomplete.close()
         self._reading.end()
         self._is_open = False
         self.writable = False
@@ -360,6 +361,7 @@ class Connection(asyncio.BufferedProtocol):
         )
         self._requests = Requests(self, self.caller)
         self._reader.frame_bytes_max = FRAME_BYTES_MAX
+        self._incomplete = self.listener.incomplete.open(principal)
         said = (
             self.realm.identity,
             self.realm.name,
@@ -398,7 +400,17 @@ class Connection(asyncio.BufferedProtocol):
             and self._in_progress < REQUESTS_MAX
             and not (self._publishes and listener.is_congested)
             and not listener.is_draining
+            and self._has_room_for_frame()
         )
+
+    def _has_room_for_frame(self) -> bool:
+        """Whether the frame that is being received fits beside those of the user's other clients.
+
+        Its whole length is counted at once, so a frame that is begun can be received to its end.
+        """
+        if not (self._reader.holds_bytes or self._incomplete.counted):
+            return True
+        return self._incomplete.fits(self._reader.incomplete_bytes)
 
     def stop_reading(self) -> None:
         """Begin nothing more: the listener is draining."""

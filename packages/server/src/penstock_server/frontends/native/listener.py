@@ -26,7 +26,9 @@ from penstock_core.vocabulary.errors import (
 )
 from penstock_core.wire.addresses import is_loopback
 from penstock_core.wire.native import messages as wire
+from penstock_core.wire.native.frames import FRAME_BYTES_MAX
 from penstock_server.frontends.native.connection import Connection
+from penstock_server.frontends.shared.buffers import Buffers
 from penstock_server.frontends.shared.front_end_service import FrontEndService
 from penstock_server.frontends.shared.handshakes import Handshake, TlsServer
 from penstock_server.frontends.shared.peer import PeerConnection
@@ -46,6 +48,10 @@ TOLD_MAX = 64
 """How many connections above the limit are read until they say which protocol they speak, so that
 they can be refused in it."""
 
+INCOMPLETE_BYTES_MAX = 4 * FRAME_BYTES_MAX
+"""Bytes of native frames and AMQP messages whose end has not come, over all connections."""
+INCOMPLETE_SMALL_BYTES = 64 << 10
+"""Bytes of each of them that are not counted."""
 ANSWERS_S = 1.0
 """Seconds that an orderly end waits for what is in progress."""
 _LOOK_S = 0.01
@@ -128,9 +134,10 @@ class NativeListener:
         """The protocols besides the native one, by name."""
         self._arriving: dict[ProtocolSniffer | PrefaceSniffer | Handshake, None] = {}
         """Connections whose handshake is not over, or whose first bytes are still to come."""
-        self._opened = 0
-        self.pending_bytes = 0
-        """Bytes of publishes that are not answered yet, over all connections."""
+        self.incomplete = Buffers(INCOMPLETE_BYTES_MAX, INCOMPLETE_SMALL_BYTES)
+        """What clients that are signed in have sent of frames and messages without their end."""
+        self._opened = self.pending_bytes = 0
+        """Connections so far; bytes of publishes that are not answered yet, of all connections."""
         self._unsent: list[PeerConnection] = []
         self._flush_is_due = False
         self._loop = asyncio.get_running_loop()

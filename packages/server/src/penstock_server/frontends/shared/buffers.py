@@ -1,5 +1,5 @@
 """Limits how many bytes of incomplete requests are held in memory at once, in all and by user:
-bodies over HTTP, and what MQTT clients have sent before they are signed in.
+bodies over HTTP, frames of native clients, messages of AMQP clients, packets of MQTT clients.
 
 Small ones are not counted, since there are no more of them than connections: signing in and
 queries go on while large ones fill the rest. No user gets more than half of what is left.
@@ -22,21 +22,32 @@ SMALL_BYTES: Final = 16 << 10
 class HeldBytes:
     """The bytes that one request, or one connection, holds."""
 
-    __slots__ = ("_buffers", "_counted", "_of")
+    __slots__ = ("_buffers", "_of", "counted")
 
     def __init__(self, buffers: Buffers, of: str) -> None:
         self._buffers = buffers
         self._of = of
-        self._counted = 0
+        self.counted = 0
+        """Bytes above the small size that is not counted."""
 
     def grow(self, size: int) -> None:
         """Take the size that it has reached. Raises ``Unavailable`` if that is too much."""
-        self._counted += self._buffers.take(self._of, size, self._counted)
+        self.counted += self._buffers.take(self._of, size, self.counted)
+
+    def fits(self, size: int) -> bool:
+        """Take a size, where 0 gives all back; returns whether there is room for it."""
+        if not size:
+            self.close()
+        try:
+            self.grow(size)
+        except Unavailable:
+            return False
+        return True
 
     def close(self) -> None:
         """Give all of it back."""
-        self._buffers.give_back(self._of, self._counted)
-        self._counted = 0
+        self._buffers.give_back(self._of, self.counted)
+        self.counted = 0
 
 
 class Buffers:
