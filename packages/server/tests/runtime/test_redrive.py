@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Sequence
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -207,25 +209,60 @@ async def test_a_step_of_larger_events_than_most_asks_for_more_room() -> None:
         await lives.conserved()
 
 
+def block_sizes(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of each block that is written to the journal from now on."""
+    blocks, append = list[int](), lives.store.journal.append
+
+    async def counted(expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
+        blocks.append(sum([len(part) for part in block]))
+        return await append(expected, block, sync=sync)
+
+    monkeypatch.setattr(lives.store.journal, "append", counted)
+    return blocks
+
+
+@pytest.mark.spec("T10")
+@simulated
+async def test_each_step_of_several_redrives_waits_while_the_realm_is_congested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lives, names, loop = Lives(), [str(number) for number in range(4)], asyncio.get_running_loop()
+    async with lives.life():
+        await lives.create("again")
+        for name in names:
+            await lives.create(name)
+            await lives.put(name, *named("a", "b"))
+        blocks, steps_s = block_sizes(lives, monkeypatch), list[float]()
+
+        def is_congested() -> bool:  # for 5 s after each step
+            if len(blocks) > len(steps_s):
+                steps_s.extend([loop.time()] * (len(blocks) - len(steps_s)))
+            return bool(steps_s) and loop.time() < steps_s[-1] + 5
+
+        monkeypatch.setattr(lives.realm.shard, "is_congested", is_congested)
+        async with asyncio.TaskGroup() as group:
+            for name in names:
+                group.create_task(lives.realm.redrive(name, "again", ""))
+
+        is_congested()
+        assert len(steps_s) == len(names)
+        assert all(later - earlier >= 5 for earlier, later in pairwise(steps_s)), steps_s
+        await lives.conserved()
+
+
 @pytest.mark.spec("T10")
 @simulated
 async def test_a_step_is_bounded_in_bytes_where_the_oldest_events_are_the_largest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives, blocks = Lives(), list[int]()
+    lives = Lives()
     async with lives.life():
         await lives.create("dead")
         await lives.create("again")
         await lives.put("dead", *[Event(bytes(1 << 20))] * 20)
         for _ in range(300):  # the realm estimates the size of events by the newest ones
             await lives.put("dead", *named("x"))
-        append = lives.store.journal.append
-
-        async def counted(expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
-            blocks.append(sum([len(part) for part in block]))
-            return await append(expected, block, sync=sync)
-
-        monkeypatch.setattr(lives.store.journal, "append", counted)
+        blocks = block_sizes(lives, monkeypatch)
         done = await lives.realm.redrive("dead", "again", "")
         assert (done.moved, done.left) == (320, 0)
         assert max(blocks) < 13 << 20

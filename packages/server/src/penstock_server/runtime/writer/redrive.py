@@ -57,6 +57,9 @@ class Redriving:
         self._shard = shard
         self._files = dispatch.files
         self._choosing = dispatch.choosing
+        self._stepping = asyncio.Lock()
+        """One redrive takes a step at a time: the steps of several would be one group, which holds
+        all of them in memory."""
 
     async def redrive(
         self,
@@ -84,14 +87,17 @@ class Redriving:
         at = writes = 0
         end: int | None = None
         while end is None or at < end:
-            if not dry_run:
-                await self._has_its_turn()
             room = 0 if dry_run else max(writes, self._room(number, destination))
             step = _Step(number, destination, wanted, dry_run=dry_run, room=room, may=may)
             if wanted is not None:
                 await wanted.look_ahead(number, partial(step.next_ids, at=at, end=end))
             run = partial(step.run, at=at, end=end)
-            at, end = await with_open_files(self._shard, self._files, number, action=run, room=room)
+            async with self._stepping:
+                if not dry_run:
+                    await self._has_its_turn()
+                at, end = await with_open_files(
+                    self._shard, self._files, number, action=run, room=room
+                )
             writes = step.writes
             moved.update(step.moved)
         left = await self._shard.act(lambda group: len(group.channel(number).state.stored))
