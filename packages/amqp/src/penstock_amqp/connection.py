@@ -313,7 +313,7 @@ class AmqpConnection(HostedConnection):
 
     def may_hold(self, size: int) -> bool:
         """Count unfinished messages beside those of the user's other connections."""
-        return self._incomplete.fits(size)
+        return self._transport is None or self._incomplete.fits(size)
 
     def too_many_parts(self, link: IncomingLink) -> None:
         """End a link whose unfinished messages take more memory than is allowed."""
