@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 from google.protobuf import descriptor_pb2
 
-from penstock.client.copies.backup import _understood
+from penstock.client.copies.backup_sinks import manifest_from as backup_manifest_from
 from penstock.client.publishing.replying import _amqp_of
 from penstock_amqp import message_header
 from penstock_amqp.wire import types
@@ -224,7 +224,10 @@ DECODERS: Final[Mapping[str, tuple[Maker, Decoder]]] = {
     "a topology": (toml_arrays, parse),
     "a topology of tables": (toml_tables, parse),
     "the manifest of an export": (lambda n: in_a_field(n), manifest_from),
-    "the manifest of a backup": (lambda n: in_a_field(n), lambda data: _understood(data, Path())),
+    "the manifest of a backup": (
+        lambda n: in_a_field(n),
+        lambda data: backup_manifest_from(data, Path()),
+    ),
     "a token": (lambda n: in_a_field(n), token),
     "the keys for tokens": (lambda n: b'{"keys":' + arrays(n) + b"}", tokens._keys),
     "a request that a client answers": (lambda n: in_a_field(n).decode(), _amqp_of),

@@ -7,22 +7,15 @@ earlier backup has is not read again.
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
-from xxhash import xxh3_64, xxh3_64_hexdigest
+from xxhash import xxh3_64
 
-from penstock.client.copies.backup import (
-    TAR,
-    earlier_backup,
-    finish_backup,
-    is_there,
-    owned_folder,
-    shown_time,
-)
+from penstock.client.copies.backup_sinks import TAR, BackupFolder
 from penstock_cluster.bootstrap.relocating import (
     RealmMoved,
     TargetStores,
@@ -31,8 +24,9 @@ from penstock_cluster.bootstrap.relocating import (
 )
 from penstock_cluster.relocation import SEGMENTS, Told
 from penstock_core.api.backup_files import FORMAT, BackupManifest, KeptFile, is_data_file
+from penstock_core.columns.schema.moments import moment_of
 from penstock_core.version import __version__
-from penstock_core.vocabulary.errors import IllegalState, InvalidArgument, StorageFailed
+from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
 from penstock_core.vocabulary.ports import (
     BlobInfo,
     Blobs,
@@ -42,7 +36,7 @@ from penstock_core.vocabulary.ports import (
     VersionedRecord,
 )
 from penstock_server.bootstrap.directories import absolute, opened
-from penstock_server.storage.disk import PRIVATE_DIRECTORY, PRIVATE_FILE, RealDisk
+from penstock_server.storage.disk import RealDisk
 
 STAMP: Final = 1
 """The stamp of a file whose name tells its content: under that name it is never another."""
@@ -79,16 +73,11 @@ async def back_up_cluster(
     if folder.suffix == TAR:
         raise InvalidArgument(f"{folder} would be one file; a cluster is backed up into a folder")
     identity, at_us = records["identity"].value.decode(), clock.now_us()
-    with owned_folder(folder):
-        before = await asyncio.to_thread(earlier_backup, folder)
-        if before is not None and before.realm != identity:
-            raise InvalidArgument(
-                f"{folder} is a backup of another realm, {before.name} ({before.realm}); give "
-                f"each realm its own folder"
-            )
+    with closing(BackupFolder(folder)) as sink:
+        earlier = await asyncio.to_thread(sink.kept, identity)
         root = folder / f"{at_us}"
         stores = opened(absolute(root), RealDisk(), offload=asyncio.to_thread)
-        blobs = BackupBlobs(stores.blobs, folder, before)
+        blobs = BackupBlobs(stores.blobs, sink, earlier.values())
         try:
             target = TargetStores(stores.journal, blobs, stores.registry)
             moved = await write_realm(engine, records, target, clock=clock, told=told)
@@ -101,10 +90,10 @@ async def back_up_cluster(
             realm=identity,
             name=cluster,
             version=__version__,
-            at=shown_time(at_us),
+            at=moment_of(at_us).isoformat(),
             files=tuple(files),
         )
-        await asyncio.to_thread(finish_backup, folder, manifest)
+        await asyncio.to_thread(sink.finish, manifest)
     return ClusterBackup(
         moved=moved,
         at=manifest.at,
@@ -140,16 +129,17 @@ class BackupBlobs:
 
     grows: Final = False
 
-    def __init__(self, beneath: Blobs, folder: Path, before: BackupManifest | None) -> None:
-        """``beneath`` are those of the directory itself; ``before`` is the earlier backup."""
+    def __init__(self, beneath: Blobs, sink: BackupFolder, earlier: Iterable[KeptFile]) -> None:
+        """``beneath`` are those of the directory itself; ``earlier`` are the files of the earlier
+        backup."""
         self._beneath = beneath
-        self._folder = folder
-        self.kept: dict[str, KeptFile] = {}
+        self._sink = sink
+        self.kept = {
+            file.name: file
+            for file in earlier
+            if file.name.startswith(SEGMENTS) and file.stamp == STAMP
+        }
         self.written = 0
-        for file in before.files if before is not None else ():
-            is_ours = file.name.startswith(SEGMENTS) and file.stamp == STAMP
-            if is_ours and is_there(folder / file.path, file.size):
-                self.kept[file.name] = file
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.put`."""
@@ -158,13 +148,9 @@ class BackupBlobs:
             return
         content = b"".join(chunks)
         path = f"kept/{name}.{STAMP:x}"
-        await asyncio.to_thread(_write, self._folder / path, content)
+        checksum = await asyncio.to_thread(self._sink.put, path, content)
         self.kept[name] = KeptFile(
-            name=name,
-            path=path,
-            size=len(content),
-            checksum=xxh3_64_hexdigest(content),
-            stamp=STAMP,
+            name=name, path=path, size=len(content), checksum=checksum, stamp=STAMP
         )
         self.written += 1
 
@@ -193,15 +179,3 @@ class BackupBlobs:
 
 def _name(info: BlobInfo) -> str:
     return info.name
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIRECTORY)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        with open(os.open(path, flags, PRIVATE_FILE), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise StorageFailed(f"{path} cannot be written: {error.strerror or error}") from error

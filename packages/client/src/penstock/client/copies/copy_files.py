@@ -9,24 +9,17 @@ from __future__ import annotations
 import asyncio
 import mmap
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import IO, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from penstock.client.connection.connection import RealmConnection
-from penstock_core.api.backup_files import is_data_file
-from penstock_core.api.transfers import (
-    BackupBegun,
-    BeginBackup,
-    CapturedFile,
-    EndBackup,
-    ReadBackup,
-)
+from penstock.client.copies.realm_capture import RealmCapture, realm_capture
+from penstock_core.api.transfers import BackupBegun, CapturedFile
 from penstock_core.vocabulary.argument_errors import explain
-from penstock_core.vocabulary.errors import Damaged, InvalidArgument, PenstockError
+from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_core.vocabulary.ports import BlobInfo, Blobs, Buffer
 
 FILES: Final = "segments/"
@@ -54,10 +47,6 @@ class CopyResult(Struct, frozen=True, kw_only=True):
     """Files without events of the realm; ``prune`` removes them."""
 
 
-_Read = Callable[[int, IO[bytes]], Awaitable[None]]
-"""Writes a file from an offset on into another."""
-
-
 class _Label(Struct):
     realm: str
     name: str
@@ -79,9 +68,8 @@ async def copy_files(
     """
     there = {info.name: info for info in await target.list(FILES)}
     known = await _label(target, there)
-    begun = await connection.ask(BeginBackup(), BackupBegun, resend=False)
-    try:
-        _check_names(begun)
+    async with realm_capture(connection, InvalidArgument) as capture:
+        begun = capture.begun
         label = _checked(begun, known)
         if known is None:
             await target.put(LABEL, [msgspec.json.encode(label)])
@@ -90,15 +78,12 @@ async def copy_files(
         copied: list[CapturedFile] = []
         for number, file in files:
             held = there.get(file.name)
-            read = _reader(connection, begun, number, file=file)
             if held is not None and await _is_same(
-                target, held, file, stamps=label.stamps, read=read
+                target, held, capture, number=number, label=label
             ):
                 label.stamps[file.name] = file.stamp
                 continue
-            with tempfile.TemporaryFile() as spool:
-                await read(0, spool)
-                await _written(target, file, spool, is_new=held is None)
+            await _copy(target, capture, number, is_new=held is None)
             label.stamps[file.name] = file.stamp
             copied.append(file)
             if len(copied) % SAVED_EVERY == 0:
@@ -109,9 +94,6 @@ async def copy_files(
             label.stamps.pop(name, None)
         if known is None or label.stamps != known.stamps:
             await _save(target, label)
-    finally:
-        with suppress(PenstockError):  # it would end by itself
-            await connection.request(EndBackup(begun.backup), resend=False, waits=False)
     return CopyResult(
         realm=begun.realm,
         files=len(files),
@@ -143,16 +125,6 @@ async def _label(target: Blobs, there: Mapping[str, BlobInfo]) -> _Label | None:
         ) from error
 
 
-def _check_names(begun: BackupBegun) -> None:
-    """Raises ``InvalidArgument`` for a file no realm has."""
-    for file in begun.files:
-        if not is_data_file(file.name) or file.size < 0:
-            raise InvalidArgument(
-                f"the realm sent a file {file.name[:200]!r} of {file.size} bytes, which cannot be "
-                f"part of a data directory; nothing was copied"
-            )
-
-
 def _checked(begun: BackupBegun, known: _Label | None) -> _Label:
     if known is None:
         return _Label(begun.realm, begun.name, {})
@@ -165,49 +137,33 @@ def _checked(begun: BackupBegun, known: _Label | None) -> _Label:
 
 
 async def _is_same(
-    target: Blobs,
-    held: BlobInfo,
-    file: CapturedFile,
-    stamps: Mapping[str, int],
-    read: _Read,
+    target: Blobs, held: BlobInfo, capture: RealmCapture, number: int, *, label: _Label
 ) -> bool:
-    """Whether the copy of a file is up to date, found out without reading all of it."""
+    """Whether the copy of a file is up to date, decided without reading all of the file."""
+    file = capture.begun.files[number]
     if held.size != file.size:
         return False
-    if file.stamp and stamps.get(file.name) == file.stamp:
+    if file.stamp and label.stamps.get(file.name) == file.stamp:
         return True
     first = max(0, file.size - END_BYTES)
-    with tempfile.SpooledTemporaryFile(END_BYTES) as end:
-        await read(first, end)
-        end.seek(0)
-        return bytes(await target.get(file.name, first)) == end.read()
+    end = b"".join([part async for part in capture.read(number, first)])
+    return bytes(await target.get(file.name, first)) == end
 
 
-def _reader(
-    connection: RealmConnection, begun: BackupBegun, number: int, file: CapturedFile
-) -> _Read:
-    async def read(offset: int, into: IO[bytes]) -> None:
-        while offset < file.size:
-            message = ReadBackup(begun.backup, number, offset)
-            part = await connection.ask(message, bytes, resend=False, waits=False)
-            if not part:
-                raise Damaged(f"{file.name} is shorter than the realm announced; start again")
-            await asyncio.to_thread(into.write, part)
-            offset += len(part)
-
-    return read
-
-
-async def _written(target: Blobs, file: CapturedFile, spool: IO[bytes], *, is_new: bool) -> None:
-    spool.flush()
-    chunks: Sequence[Buffer] = ()
-    if file.size:
-        # A growing file may be larger than memory.
-        chunks = (memoryview(mmap.mmap(spool.fileno(), file.size, prot=mmap.PROT_READ)),)
-    if is_new:
-        await target.put(file.name, chunks)
-    else:
-        await target.extend(file.name, 0, chunks)
+async def _copy(target: Blobs, capture: RealmCapture, number: int, *, is_new: bool) -> None:
+    file = capture.begun.files[number]
+    with tempfile.TemporaryFile() as spool:
+        async for part in capture.read(number):
+            await asyncio.to_thread(spool.write, part)
+        spool.flush()
+        chunks: Sequence[Buffer] = ()
+        if file.size:
+            # A growing file may be larger than memory.
+            chunks = (memoryview(mmap.mmap(spool.fileno(), file.size, prot=mmap.PROT_READ)),)
+        if is_new:
+            await target.put(file.name, chunks)
+        else:
+            await target.extend(file.name, 0, chunks)
 
 
 async def _save(target: Blobs, label: _Label) -> None:

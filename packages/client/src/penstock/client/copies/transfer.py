@@ -7,14 +7,11 @@ one: the manifest comes last, once everything else is on disk.
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from contextlib import suppress
 from pathlib import Path
 
 from penstock.client.connection.connection import RealmConnection
+from penstock.client.copies.sinks import FolderLike, NewFolder, usable
 from penstock_core.api.channels import ChannelOpened
 from penstock_core.api.requests import Kind
 from penstock_core.api.transfers import (
@@ -30,7 +27,6 @@ from penstock_core.api.transfers import (
 )
 from penstock_core.columns.files.exports import (
     EVENTS,
-    FORMAT,
     MANIFEST,
     Manifest,
     check_bytes,
@@ -38,8 +34,10 @@ from penstock_core.columns.files.exports import (
     check_whole,
     events_from,
     manifest_from,
+    manifest_of,
     state_from,
 )
+from penstock_core.columns.schema.moments import YEAR_10000_US
 from penstock_core.realm.exported_file import ExportedFile
 from penstock_core.vocabulary.errors import DamagedExport, InvalidArgument, PenstockError
 
@@ -47,12 +45,6 @@ MANIFEST_IN_HEADER_BYTES_MAX = 512 << 10
 """A larger one is sent as the body of its request."""
 PART_BYTES = 4 << 20
 """Sent in one request of an import."""
-
-_AT_US_MAX = 253_402_300_800_000_000
-"""The year 10,000."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-FolderLike = str | os.PathLike[str]
 
 
 async def export(
@@ -64,26 +56,14 @@ async def export(
     is removed. Raises ``InvalidArgument`` for a folder that cannot be used, ``NameDoesNotExist``,
     ``Damaged``, ``ConnectionLost``.
     """
-    target = Path(folder)
-    was_there = await asyncio.to_thread(_make_ready, target)
+    sink = await asyncio.to_thread(_new_export, Path(folder))
     try:
         begun = await _begun(connection, name, kind)
-        files = [await _receive(connection, begun, n, folder=target) for n in range(begun.files)]
-        state = await _receive(connection, begun, begun.files, folder=target)
-        manifest = Manifest(
-            format=FORMAT,
-            name=begun.name,
-            kind=kind,
-            definition=begun.definition,
-            realm=begun.realm,
-            exported=(_EPOCH + timedelta(microseconds=begun.at_us)).isoformat(),
-            events=begun.events,
-            state=state,
-            files=tuple(files),
-        )
-        await asyncio.to_thread(_finish, target, manifest)
+        files = [await _receive(connection, begun, n, sink=sink) for n in range(begun.files + 1)]
+        manifest = manifest_of(begun, kind, files)
+        await asyncio.to_thread(sink.publish, MANIFEST, manifest.encoded())
     except BaseException:
-        await asyncio.shield(asyncio.to_thread(_clear, target, keep=was_there))
+        await asyncio.shield(asyncio.to_thread(sink.clear))
         raise
     with suppress(PenstockError):  # it would end by itself
         await connection.request(EndExport(begun.export), resend=False, waits=False)
@@ -111,26 +91,37 @@ async def import_from(
     encoded = manifest.encoded()
     begin = BeginImport(name or manifest.name, encoded)
     if len(encoded) <= MANIFEST_IN_HEADER_BYTES_MAX:
-        known: str = await connection.request(begin, resend=False)
+        import_id: str = await connection.request(begin, resend=False)
     else:
         begin = BeginImport(begin.name, b"")
-        known = await connection.request(begin, [encoded], resend=False)
+        import_id = await connection.request(begin, [encoded], resend=False)
     try:
-        for number in (len(manifest.files), *range(len(manifest.files))):
-            await _send(connection, known, number, manifest=manifest, folder=source)
+        for number, file in manifest.in_order():
+            content = memoryview(await asyncio.to_thread(_read, source, file.name))
+            for offset in range(0, len(content), PART_BYTES):
+                part = content[offset : offset + PART_BYTES]
+                message = PutImport(import_id, number, offset)
+                await connection.request(message, [part], resend=False, waits=False)
     except BaseException:
         with suppress(PenstockError):  # it was refused, and has ended already
-            await connection.request(AbortImport(known), resend=False, waits=False)
+            await connection.request(AbortImport(import_id), resend=False, waits=False)
         raise
-    return await connection.ask(CommitImport(known), ChannelOpened, resend=False, waits=False)
+    return await connection.ask(CommitImport(import_id), ChannelOpened, resend=False, waits=False)
 
 
 # --- the export's files -------------------------------------------------------------------
 
 
+def _new_export(folder: Path) -> NewFolder:
+    sink = NewFolder(folder, mode=0o700, purpose="an export needs an empty folder")
+    with usable(folder):
+        (folder / EVENTS).mkdir(mode=0o700)
+    return sink
+
+
 async def _begun(connection: RealmConnection, name: str, kind: Kind) -> ExportBegun:
     begun = await connection.ask(BeginExport(name, kind), ExportBegun, resend=False)
-    if not 0 <= begun.at_us < _AT_US_MAX:
+    if not 0 <= begun.at_us < YEAR_10000_US:
         raise DamagedExport(
             f"the realm reports an export made at {begun.at_us}, which is not a valid time"
         )
@@ -138,7 +129,7 @@ async def _begun(connection: RealmConnection, name: str, kind: Kind) -> ExportBe
 
 
 async def _receive(
-    connection: RealmConnection, begun: ExportBegun, number: int, folder: Path
+    connection: RealmConnection, begun: ExportBegun, number: int, sink: NewFolder
 ) -> ExportedFile:
     """Write one file of the export; it is on disk on return."""
     parts: list[bytes] = []
@@ -154,70 +145,13 @@ async def _receive(
             raise DamagedExport(f"{file.name} is not the file the realm announced; start again")
         parts.append(part.content)
         offset += len(part.content)
-    await asyncio.to_thread(_write, folder, file, content=b"".join(parts))
+    await asyncio.to_thread(_write, sink, file, content=b"".join(parts))
     return file
 
 
-def _write(folder: Path, file: ExportedFile, content: bytes) -> None:
+def _write(sink: NewFolder, file: ExportedFile, content: bytes) -> None:
     check_bytes(file, content)
-    path = folder / file.name
-    with _explained(folder):
-        _write_synced(path, content)
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags, 0o600), "wb") as written:
-        written.write(content)
-        written.flush()
-        os.fsync(written.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    directory = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
-def _finish(folder: Path, manifest: Manifest) -> None:
-    with _explained(folder):
-        _sync_directory(folder / EVENTS)
-        partial = folder / f"{MANIFEST}.partial"
-        _write_synced(partial, manifest.encoded())
-        partial.rename(folder / MANIFEST)
-        _sync_directory(folder)
-
-
-def _make_ready(folder: Path) -> bool:
-    """An empty folder to write into; whether it was there before."""
-    with _explained(folder):
-        was_there = folder.is_dir()
-        if was_there and any(folder.iterdir()):
-            raise InvalidArgument(f"{folder} is not empty; an export needs an empty folder")
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (folder / EVENTS).mkdir(mode=0o700)
-    return was_there
-
-
-def _clear(folder: Path, *, keep: bool) -> None:
-    """Remove what a failed export has written."""
-    with suppress(OSError):
-        shutil.rmtree(folder / EVENTS)
-        for path in folder.iterdir():
-            path.unlink()
-        if not keep:
-            folder.rmdir()
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InvalidArgument(f"{path} cannot be used: {reason}") from error
+    sink.put(file.name, content)
 
 
 # --- the import's files -------------------------------------------------------------------
@@ -253,15 +187,3 @@ def _read(folder: Path, name: str) -> bytes:
     except OSError as error:
         reason = error.strerror or str(error)
         raise DamagedExport(f"{folder / name} cannot be read: {reason}") from error
-
-
-async def _send(
-    connection: RealmConnection, known: str, number: int, manifest: Manifest, folder: Path
-) -> None:
-    is_state = number == len(manifest.files)
-    file = manifest.state if is_state else manifest.files[number]
-    content = memoryview(await asyncio.to_thread(_read, folder, file.name))
-    for offset in range(0, len(content), PART_BYTES):
-        message = PutImport(known, number, offset)
-        part = content[offset : offset + PART_BYTES]
-        await connection.request(message, [part], resend=False, waits=False)

@@ -41,7 +41,7 @@ from penstock_core.columns.schema.ipc import batch_bytes
 from penstock_core.columns.schema.schema import ChannelSchema
 
 if TYPE_CHECKING:
-    from penstock.client.copies.transfer import FolderLike
+    from penstock.client.copies.sinks import FolderLike
     from penstock.client.reading.key_state import KeyState
     from penstock_core.columns.files.exports import Manifest
 

@@ -29,7 +29,7 @@ from penstock_core.api.requests import Kind
 from penstock_core.columns.events.event import Event
 
 if TYPE_CHECKING:
-    from penstock.client.copies.transfer import FolderLike
+    from penstock.client.copies.sinks import FolderLike
     from penstock_core.columns.files.exports import Manifest
 
 

@@ -50,8 +50,9 @@ from penstock_core.columns.schema.ipc import batch_bytes
 from penstock_core.vocabulary.errors import CannotConnect, InvalidArgument, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.client.copies.backup import BackupResult, FolderLike
+    from penstock.client.copies.backup import BackupResult
     from penstock.client.copies.copy_files import CopyResult
+    from penstock.client.copies.sinks import FolderLike
     from penstock_core.vocabulary.ports import Blobs
 
 

@@ -24,7 +24,7 @@ from penstock.client.sync.sync_merging import Registered
 from penstock.client.sync.sync_subscription import Subscription
 
 if TYPE_CHECKING:
-    from penstock.client.copies.transfer import FolderLike
+    from penstock.client.copies.sinks import FolderLike
     from penstock.client.reading.key_state import KeyState
     from penstock_core.columns.files.exports import Manifest
 

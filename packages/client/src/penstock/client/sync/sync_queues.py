@@ -22,7 +22,7 @@ from penstock.client.sync.sync_received import ReceivedBatch, ReceivedEvent
 from penstock_core.columns.events.event import Event
 
 if TYPE_CHECKING:
-    from penstock.client.copies.transfer import FolderLike
+    from penstock.client.copies.sinks import FolderLike
     from penstock_core.columns.files.exports import Manifest
 
 

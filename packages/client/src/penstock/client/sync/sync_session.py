@@ -24,8 +24,9 @@ from penstock_core.api.realm import ClusterInfo, RealmInfo
 from penstock_core.vocabulary.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.client.copies.backup import BackupResult, FolderLike
+    from penstock.client.copies.backup import BackupResult
     from penstock.client.copies.copy_files import CopyResult
+    from penstock.client.copies.sinks import FolderLike
     from penstock_core.vocabulary.ports import Blobs
 
 

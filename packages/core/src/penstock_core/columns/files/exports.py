@@ -13,7 +13,7 @@ checks a folder with this code before it sends anything, and the realm checks ag
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final, TypeVar
 
@@ -25,6 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from xxhash import xxh3_64_hexdigest
 
+from penstock_core.api.transfers import ExportBegun
 from penstock_core.columns.events.batch import runs_of
 from penstock_core.columns.files.segments import (
     SegmentBatch,
@@ -33,6 +34,7 @@ from penstock_core.columns.files.segments import (
     SegmentReader,
     ids_of_column,
 )
+from penstock_core.columns.schema.moments import moment_of
 from penstock_core.columns.schema.schema import ChannelSchema
 from penstock_core.columns.selectors import Selector
 from penstock_core.ids.ids import IdSet, Span, Spans
@@ -80,6 +82,26 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """The bytes of ``manifest.json``."""
         checksum = xxh3_64_hexdigest(_json(replace(self, checksum="")))
         return _json(replace(self, checksum=checksum))
+
+    def in_order(self) -> Iterator[tuple[int, ExportedFile]]:
+        """Each file with its number, in the order that an import takes: the state first."""
+        yield len(self.files), self.state
+        yield from enumerate(self.files)
+
+
+def manifest_of(begun: ExportBegun, kind: str, files: Sequence[ExportedFile]) -> Manifest:
+    """The manifest of an export whose files were all read, in the order of their numbers."""
+    return Manifest(
+        format=FORMAT,
+        name=begun.name,
+        kind=kind,
+        definition=begun.definition,
+        realm=begun.realm,
+        exported=moment_of(begun.at_us).isoformat(),
+        events=begun.events,
+        state=files[-1],
+        files=tuple(files[:-1]),
+    )
 
 
 class _Versioned(Struct):

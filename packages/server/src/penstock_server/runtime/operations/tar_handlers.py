@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncGenerator, Callable
-from datetime import UTC, datetime, timedelta
 
 from penstock_core.api.channels import ChannelOpened
 from penstock_core.api.operations import operation_on
@@ -17,16 +16,14 @@ from penstock_core.api.transfers import (
     ExportTar,
     ImportTar,
 )
-from penstock_core.columns.files.exports import FORMAT, MANIFEST, Manifest, manifest_from
+from penstock_core.columns.files.exports import MANIFEST, Manifest, manifest_from, manifest_of
+from penstock_core.columns.files.tar_entries import END, header, padding, room
 from penstock_core.realm.exported_file import ExportedFile
 from penstock_core.vocabulary.errors import Damaged, DamagedExport
 from penstock_core.vocabulary.names import destination_name, file_part
 from penstock_server.runtime.operations.callers import Caller
-from penstock_server.runtime.realm import RunningRealm
 from penstock_server.runtime.transfer.exports import Exports
-from penstock_server.runtime.transfer.tar import BLOCK, Tar, header, padding, room
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from penstock_server.runtime.transfer.tar import Tar
 
 
 async def export_tar(by: Caller, asked: ExportTar) -> ExportedTar:
@@ -41,13 +38,15 @@ async def export_tar(by: Caller, asked: ExportTar) -> ExportedTar:
         realm.exports.leave(session)
         raise
 
+    sizes = [len(manifest.encoded()), *(file.size for _, file in manifest.in_order())]
+
     def check() -> None:
         realm.access.check_still(by.principal, realm.clock.now_us())
         realm.access.require(by.principal, operation_on(ExportTar, kind), begun.name)
 
     return ExportedTar(
         name=f"{file_part(begun.name)}.tar",
-        size=sum(map(room, _sizes(manifest))) + 2 * BLOCK,
+        size=sum(map(room, sizes)) + len(END),
         parts=opened.parts(manifest, check),
         close=lambda: realm.exports.leave(session),
     )
@@ -66,8 +65,15 @@ async def import_tar(
     session = f"tar-{secrets.token_hex(8)}"
     try:
         known = await realm.imports.begin(session, name, encoded)
-        for number in (len(manifest.files), *range(len(manifest.files))):
-            await _put(realm, session, known, number=number, manifest=manifest, tar=tar)
+        for number, file in manifest.in_order():
+            size = await tar.begin(file.name)
+            if size != file.size:
+                raise DamagedExport(f"{file.name} has {size} bytes; the manifest says {file.size}")
+            offset = 0
+            async for part in tar.content(size):
+                content = memoryview(part)
+                await realm.imports.put(session, known, number, offset=offset, content=content)
+                offset += len(part)
         async with realm.access.naming(name):
             commit = CommitImport(known)
 
@@ -93,18 +99,8 @@ class TarOfExport:
     async def manifest(self, kind: Kind) -> Manifest:
         """The manifest. The files are made once for their checksums, and again when they are sent,
         because they are too large to be kept."""
-        begun = self._begun
-        files = [await self._file(number) for number in range(begun.files + 1)]
-        return Manifest(
-            format=FORMAT,
-            name=begun.name,
-            kind=kind,
-            definition=begun.definition,
-            realm=begun.realm,
-            exported=moment_of(begun.at_us).isoformat(),
-            events=begun.events,
-            state=files[-1],
-            files=tuple(files[:-1]),
+        return manifest_of(
+            self._begun, kind, [await self._file(number) for number in range(self._begun.files + 1)]
         )
 
     async def _file(self, number: int) -> ExportedFile:
@@ -118,9 +114,7 @@ class TarOfExport:
         raises."""
         encoded = manifest.encoded()
         yield self._header(MANIFEST, len(encoded)) + encoded + padding(len(encoded))
-        for number in (len(manifest.files), *range(len(manifest.files))):
-            is_state = number == len(manifest.files)
-            file = manifest.state if is_state else manifest.files[number]
+        for number, file in manifest.in_order():
             yield self._header(file.name, file.size)
             offset = 0
             while offset < file.size:
@@ -133,29 +127,7 @@ class TarOfExport:
                 yield read.content
                 offset += len(read.content)
             yield padding(file.size)
-        yield bytes(2 * BLOCK)
+        yield END
 
     def _header(self, name: str, size: int) -> bytes:
         return header(name, size, self._begun.at_us)
-
-
-def _sizes(manifest: Manifest) -> list[int]:
-    return [len(manifest.encoded()), *(file.size for file in (manifest.state, *manifest.files))]
-
-
-def moment_of(us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=us)
-
-
-async def _put(
-    realm: RunningRealm, session: str, known: str, number: int, manifest: Manifest, tar: Tar
-) -> None:
-    is_state = number == len(manifest.files)
-    file = manifest.state if is_state else manifest.files[number]
-    size = await tar.begin(file.name)
-    if size != file.size:
-        raise DamagedExport(f"{file.name} has {size} bytes; the manifest says {file.size}")
-    offset = 0
-    async for part in tar.content(size):
-        await realm.imports.put(session, known, number, offset=offset, content=memoryview(part))
-        offset += len(part)

@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from penstock_core.columns.files.exports import MANIFEST
+from penstock_core.columns.files.tar_entries import BLOCK, padding
 from penstock_core.vocabulary.errors import DamagedExport
 
-BLOCK: Final = tarfile.BLOCKSIZE
 MANIFEST_BYTES_MAX: Final = 64 << 20
 PART_BYTES: Final = 1 << 20
 """Bytes passed to an import at a time."""
@@ -22,23 +22,6 @@ _ORDER: Final = (
     f"the tar must hold {MANIFEST}, then state.msgpack, then the events in the order of the "
     f"manifest, as an export over HTTP does"
 )
-
-
-def header(name: str, size: int, at_us: int) -> bytes:
-    """What stands before a file."""
-    entry = tarfile.TarInfo(name)
-    entry.size, entry.mode = size, 0o600
-    entry.mtime = at_us // 1_000_000
-    return entry.tobuf(tarfile.USTAR_FORMAT)
-
-
-def room(size: int) -> int:
-    """Bytes that a file of ``size`` bytes takes in a tar."""
-    return BLOCK + size + len(padding(size))
-
-
-def padding(size: int) -> bytes:
-    return bytes(-size % BLOCK)
 
 
 class Tar:

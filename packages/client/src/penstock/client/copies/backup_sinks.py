@@ -1,0 +1,205 @@
+"""Places of backups: a folder that is brought up to date, and a tar.
+
+A folder has ``backup.json``, files that never change under ``kept/``, and the others in a folder
+named after the time of the backup. The manifest is replaced last, so the earlier backup stays
+complete if a new one fails.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from penstock.client.copies.sinks import FolderSink, Sink, sync_directory, usable
+from penstock_core.api.backup_files import FORMAT, MANIFEST, BackupManifest, KeptFile, is_data_file
+from penstock_core.columns.files.tar_entries import END, header, padding
+from penstock_core.vocabulary.argument_errors import explain
+from penstock_core.vocabulary.errors import DamagedBackup, InvalidArgument
+
+TAR = ".tar"
+"""Suffix of a backup in a single file."""
+
+
+class BackupFolder(FolderSink):
+    """A folder with one backup, open for one writer at a time. Close it in any case."""
+
+    _flag = os.O_TRUNC  # an interrupted backup may have left the file
+
+    def __init__(self, path: Path) -> None:
+        """Open the folder; a missing one is made, for its owner only. Raises ``InvalidArgument``
+        if it cannot be used or has another writer."""
+        super().__init__(path)
+        with usable(path):
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise InvalidArgument(f"another backup is being written to {path}") from None
+
+    def close(self) -> None:
+        """Let other writers open the folder."""
+        super().close()
+        os.close(self._lock)
+
+    def kept(self, realm: str) -> dict[str, KeptFile]:
+        """The files of the earlier backup that are still there, by path.
+
+        Raises ``InvalidArgument`` unless the folder is empty or has a backup of this realm,
+        ``DamagedBackup``.
+        """
+        manifest = read_manifest(self.path)
+        if manifest is None:
+            return {}
+        if manifest.realm != realm:
+            raise InvalidArgument(
+                f"{self.path} is a backup of another realm, {manifest.name} ({manifest.realm}); "
+                f"give each realm its own folder"
+            )
+        return {file.path: file for file in manifest.files if self._has(file)}
+
+    def finish(self, manifest: BackupManifest) -> None:
+        """Replace the manifest once all files are on disk, then remove files that it does not
+        name."""
+        self.publish(MANIFEST, encoded(manifest))
+        wanted = {self.path / file.path for file in manifest.files}
+        with usable(self.path):
+            for root, directories, names in os.walk(self.path, topdown=False):
+                for name in names:
+                    if Path(root) != self.path and Path(root) / name not in wanted:
+                        (Path(root) / name).unlink()
+                for name in directories:
+                    with suppress(OSError):  # the folder is not empty
+                        (Path(root) / name).rmdir()
+
+    def _has(self, file: KeptFile) -> bool:
+        try:
+            return (self.path / file.path).stat().st_size == file.size
+        except OSError:
+            return False
+
+
+class BackupTar(Sink):
+    """A backup in one file: a tar of the folder that it would be, with the manifest last.
+
+    The file appears when it is complete; an earlier one stays until then. Close it in any case.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises ``InvalidArgument``."""
+        super().__init__(path)
+        if path.is_dir():
+            raise InvalidArgument(f"{path} is a folder; a name that ends in {TAR} must be a file")
+        self._partial = path.with_name(f"{path.name}.partial")
+        self._size = self._at_us = 0
+        with usable(path):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._open(self._partial, os.O_TRUNC, mode=0o600)
+
+    def begin(self, name: str, size: int, at_us: int) -> None:
+        """Begin a file of ``size`` bytes, with a time in microseconds since 1970."""
+        self._size, self._at_us = size, at_us
+        self._append(header(name, size, at_us))
+        self._digest.reset()
+
+    def end(self) -> str:
+        """Return the file's XXH3-64 in hexadecimal."""
+        self._append(padding(self._size))
+        return self._digest.hexdigest()
+
+    def kept(self, realm: str) -> dict[str, KeptFile]:
+        """No files: a tar is written anew."""
+        return {}
+
+    def finish(self, manifest: BackupManifest) -> None:
+        """End the tar with its manifest, and give it its name once all of it is on disk."""
+        content = encoded(manifest)
+        self.begin(MANIFEST, len(content), self._at_us)
+        self.write(content)
+        self.end()
+        self._append(END)
+        self._sync()
+        with usable(self.path):
+            self._partial.replace(self.path)
+            sync_directory(self.path.parent)
+
+    def close(self) -> None:
+        """Remove a tar that was not published."""
+        if self._file is not None and not self._file.closed:
+            self._partial.unlink(missing_ok=True)
+        super().close()
+
+
+# --- the manifest -------------------------------------------------------------------------
+
+
+def encoded(manifest: BackupManifest) -> bytes:
+    """The bytes of ``backup.json``."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+
+
+def read_manifest(folder: Path) -> BackupManifest | None:
+    """The manifest of the backup in a folder; None if the folder is empty or missing.
+
+    Raises ``InvalidArgument`` for a folder with other content, ``DamagedBackup``.
+    """
+    with usable(folder):
+        try:
+            content = (folder / MANIFEST).read_bytes()
+        except FileNotFoundError:
+            if strange := _strange(folder):
+                raise InvalidArgument(
+                    f"{folder} is neither empty nor a backup (it contains {strange[0]}); give an "
+                    f"empty folder"
+                ) from None
+            return None
+    return manifest_from(content, folder)
+
+
+def manifest_from(content: bytes, backup: Path) -> BackupManifest:
+    """Decode the manifest of the backup at a path. Raises ``DamagedBackup``, and
+    ``InvalidArgument`` for a format of a newer version."""
+    try:
+        manifest = msgspec.json.decode(content, type=BackupManifest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        why = explain(error, whole="the manifest")
+        raise DamagedBackup(f"{backup / MANIFEST} cannot be read: {why}") from error
+    if manifest.format > FORMAT:
+        raise InvalidArgument(
+            f"{backup} is a backup of format {manifest.format}, and this version reads up to "
+            f"{FORMAT}; use Penstock {manifest.version}"
+        )
+    for file in manifest.files:
+        _check_paths(file)
+    return manifest
+
+
+def _check_paths(file: KeptFile) -> None:
+    """Raise ``DamagedBackup`` for a path outside the backup, or outside a data directory."""
+    if not is_data_file(file.name):
+        raise DamagedBackup(
+            f"the manifest names {file.name[:200]!r}, outside a data directory or unknown in one"
+        )
+    root = file.path.removesuffix(file.name).removesuffix("/")
+    kept = f"kept/{file.name}.{file.stamp:x}"
+    if file.path != kept and not (root.isdecimal() and file.path == f"{root}/{file.name}"):
+        raise DamagedBackup(
+            f"the manifest has {file.name} at {file.path[:200]!r}, which is outside a backup"
+        )
+
+
+def _strange(folder: Path) -> list[str]:
+    """Names in a folder that no interrupted backup could have left."""
+    if not folder.is_dir():
+        return []
+    ours = {"kept", f"{MANIFEST}.partial", "lost+found"}
+    return sorted(
+        entry.name
+        for entry in folder.iterdir()
+        if entry.name not in ours and not entry.name.isdecimal()
+    )

@@ -1,0 +1,65 @@
+"""The data directory of a running realm as it is at one moment, read from the realm."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from penstock.client.connection.connection import RealmConnection
+from penstock_core.api.backup_files import is_data_file
+from penstock_core.api.transfers import BackupBegun, BeginBackup, EndBackup, ReadBackup
+from penstock_core.columns.schema.moments import YEAR_10000_US
+from penstock_core.vocabulary.errors import DamagedBackup, PenstockError
+
+
+class RealmCapture:
+    """Files that the realm keeps as they are until the capture ends."""
+
+    def __init__(self, connection: RealmConnection, begun: BackupBegun) -> None:
+        self._connection = connection
+        self.begun = begun
+        self.is_complete = False
+        """Whether the realm may count the capture as a backup. The user of the capture sets it."""
+
+    async def read(self, number: int, offset: int = 0) -> AsyncIterator[bytes]:
+        """The bytes of a file from ``offset`` on. Raises ``DamagedBackup`` if the file does not
+        have the announced size, ``ConnectionLost``."""
+        file = self.begun.files[number]
+        while offset < file.size:
+            message = ReadBackup(self.begun.backup, number, offset)
+            part = await self._connection.ask(message, bytes, resend=False, waits=False)
+            if not 0 < len(part) <= file.size - offset:
+                raise DamagedBackup(
+                    f"{file.name} does not have the size that the realm announced; start again"
+                )
+            yield part
+            offset += len(part)
+
+
+@asynccontextmanager
+async def realm_capture(
+    connection: RealmConnection, refusal: type[PenstockError]
+) -> AsyncIterator[RealmCapture]:
+    """Have the realm capture its data directory, and end the capture with the block.
+
+    Raises ``refusal`` for an answer that no realm gives, ``IllegalState`` for a
+    realm in memory, ``Unavailable`` during another backup, ``ConnectionLost``.
+    """
+    begun = await connection.ask(BeginBackup(), BackupBegun, resend=False)
+    capture = RealmCapture(connection, begun)
+    try:
+        if not 0 <= begun.at_us < YEAR_10000_US:
+            raise refusal(
+                f"the realm reports a backup made at {begun.at_us}, which is not a valid time"
+            )
+        for file in begun.files:
+            if not is_data_file(file.name) or file.size < 0 or file.stamp < 0:
+                raise refusal(
+                    f"the realm sent a file {file.name[:200]!r} of {file.size} bytes, which cannot "
+                    f"be part of a data directory; nothing was copied"
+                )
+        yield capture
+    finally:
+        with suppress(PenstockError):  # the realm ends it with the connection anyway
+            ended = EndBackup(begun.backup, is_complete=capture.is_complete)
+            await connection.request(ended, resend=False, waits=False)
