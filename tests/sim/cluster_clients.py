@@ -224,7 +224,7 @@ async def _holder(world: ClusterWorld, name: str) -> None:
 async def _settle(world: ClusterWorld, name: str, opens: int, batch: aio.DeliveredBatch) -> None:
     promises, ids = world.promises, batch.event_ids.tolist()
     if not world.is_stale(name):
-        promises.sits((name, opens, batch._attachment), ids)
+        promises.sits((name, opens, batch._generation), ids)
     await pass_time(world.random.expovariate(20))
     if batch.is_stale:
         return

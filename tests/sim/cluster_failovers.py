@@ -57,7 +57,7 @@ class SeatOracle:
             assert self._has_left, f"{self._kind}: {name} got {ids}, and {self._holder} is there"
             self._holder, self._has_left = name, False
             self.changes += 1
-        mine = self._received[name, batch._attachment]
+        mine = self._received[name, batch._generation]
         mine.update(ids)
         before = {other for other in self._world.promises.acked if other < min(ids)}
         skipped = sorted(before - self._sent - mine)

@@ -178,8 +178,8 @@ def late_resume(patch: pytest.MonkeyPatch) -> None:
     """A reader goes on one event too late after a reconnect."""
 
     async def reopen(subscription: Subscription) -> None:
-        if subscription._is_open:
-            await subscription._ask(FromId(subscription._next_id + 1))
+        if subscription._attachment.is_open:
+            await subscription._attach(FromId(subscription._next_id + 1))
 
     patch.setattr(Subscription, "_reopen", reopen)
 

@@ -81,3 +81,23 @@ async def test_a_pattern_goes_on_being_watched_when_its_connection_is_lost_while
         assert batch is not None
         assert [(event.channel, event.data) for event in batch] == [("orders/us", b"new")]
         await subscription.close()
+
+
+@pytest.mark.spec("D13", "D14")
+@in_world
+async def test_a_durable_is_held_when_its_connection_is_lost_while_the_hold_is_opened(
+    world: World,
+) -> None:
+    async with aio.connect(URL) as session:
+        orders = await session.channels.create("orders")
+        durable = await orders.durables.create("d", type="serial")
+        await orders.publish(b"")
+        hold = durable.hold()
+        opening = world.loop.create_task(hold.open())
+        await asked(world, session, opening)
+        await opening
+
+        async with asyncio.timeout(60.0):
+            assert list((await hold.take(0, 0)).id_set) == [0]
+            await hold.ack(0)
+        await hold.close()

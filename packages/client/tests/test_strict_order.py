@@ -221,11 +221,10 @@ async def test_what_is_recalled_before_the_seat_is_known_again_is_not_handed_out
         durable = await orders.durables.create("d", type="serial", strict_order=True)
         left = asyncio.get_running_loop().create_future()
         async with durable.subscribe(window=10) as seat:
-            connection = seat._connection
-            ask_to_open = connection.ask_to_open
+            request = seat._attachment.request
 
             async def heard_late(*given: Any) -> Any:
-                answer = await ask_to_open(*given)
+                answer = await request(*given)
                 batch = await seat.next_batch(30)
                 assert batch is not None
                 await batch[0].rollback()
@@ -233,7 +232,7 @@ async def test_what_is_recalled_before_the_seat_is_known_again_is_not_handed_out
                 left.set_result(batch)
                 return answer
 
-            monkeypatch.setattr(connection, "ask_to_open", heard_late)
+            monkeypatch.setattr(seat._attachment, "request", heard_late)
             relay.cut()
             with realm.connect() as there:
                 there.channels.get("orders").publish_many([penstock.Event()] * 3)

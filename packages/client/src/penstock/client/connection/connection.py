@@ -147,8 +147,7 @@ class RealmConnection:
         """
         if self._closed is None:
             for incoming in self._incoming.values():
-                if incoming.hurry is not None:
-                    incoming.hurry()
+                incoming.hurry()
             self._closed = SessionClosed("the session is closed")
         self._watch.end()
         self._end_incoming(self._closed)
@@ -379,12 +378,10 @@ class RealmConnection:
                 if pending := self._pending.pop(request, None):
                     reject(pending.answer, error_of(code, text))
             case wire.Recalled(number, spans):
-                incoming = self._incoming.get(number)
-                if incoming is not None and incoming.recalled is not None:
+                if incoming := self._incoming.get(number):
                     incoming.recalled(spans)
             case wire.ChannelsFound(number, channels):
-                incoming = self._incoming.get(number)
-                if incoming is not None and incoming.found is not None:
+                if incoming := self._incoming.get(number):
                     incoming.found(channels)
             case wire.Finished(number):
                 if incoming := self._incoming.get(number):
@@ -433,9 +430,8 @@ class RealmConnection:
         for request, pending in list(self._pending.items()):
             if (error := end_of(pending, self._farewell, why, taken=self._taken)) is not None:
                 reject(self._pending.pop(request).answer, error)
-        for route in list(self._incoming.values()):
-            if route.lost is not None:
-                route.lost()
+        for incoming in list(self._incoming.values()):
+            incoming.lost()
         self._lost.set()
         self._answered.set()
 
@@ -496,7 +492,7 @@ class RealmConnection:
         self._pending[number] = pending
         if self._link is not None and self._online.is_set():
             self._send(pending)
-        elif not waits or self._is_reopening:
+        elif not waits or self.is_reopening:
             del self._pending[number]
             reject(answer, no_connection())
 
@@ -510,8 +506,9 @@ class RealmConnection:
         return self._online.is_set()
 
     @property
-    def _is_reopening(self) -> bool:
-        """Asked by the task that makes connections: it must not wait for the next one."""
+    def is_reopening(self) -> bool:
+        """Whether the current task is the one that connects: it must not wait for the next
+        connection."""
         return self._root is not None and asyncio.current_task() is self._root
 
     async def ask(
@@ -520,20 +517,6 @@ class RealmConnection:
         """Send a request and wait for its answer, as a ``T``."""
         found = await self.request(message, resend=resend, waits=waits)
         return msgspec.convert(found, answer)
-
-    async def ask_to_open(
-        self, message: Request[Any], answer: type[T], afresh: Callable[[], None]
-    ) -> T:
-        """Request a subscription or seat. It belongs to one connection: if that is lost before
-        the answer, ``afresh`` drops what has come, and the request is repeated on the next
-        connection."""
-        while True:
-            try:
-                return await self.ask(message, answer, resend=False)
-            except ConnectionLost:
-                if self._is_reopening:
-                    raise  # the next connection reopens everything
-                afresh()
 
     def hurry(self) -> None:
         """Send the present request at once instead of at the end of this turn of the loop, if no

@@ -1,8 +1,9 @@
-"""Who receives what comes over a connection for one subscription."""
+"""What a connection calls for one subscription, seat or watch of its client."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pyarrow as pa
 from msgspec import Struct
@@ -13,21 +14,25 @@ from penstock_core.vocabulary.errors import PenstockError
 from penstock_core.wire.native import messages as wire
 
 
-class DeliveryRoute(Struct, frozen=True):
-    """The receiver of what comes for one subscription or seat."""
+def _ignore(*_: Any) -> None:
+    """The default of calls that do not concern every subscription."""
 
-    delivered: Callable[[wire.Delivery, pa.Schema, memoryview], None]
-    finished: Callable[[], None]
-    """A browse is at its end, or a demand is met."""
-    failed: Callable[[PenstockError], None]
+
+class DeliveryRoute(Struct, frozen=True, kw_only=True):
+    """The calls for one subscription, seat or watch."""
+
     reopen: Callable[[], Awaitable[None]]
-    """Called when there is a new connection, on which it has to be opened again."""
-    recalled: Callable[[Spans], None] | None = None
-    """Called with events that the realm recalls after delivery; None: it never does."""
-    hurry: Callable[[], None] | None = None
-    """Sends pending settlements at once, because nothing is sent after this turn; None: there are
-    none."""
-    lost: Callable[[], None] | None = None
-    """Called when the connection is lost; None: what has come stays with the client."""
-    found: Callable[[tuple[ChannelOpened, ...]], None] | None = None
-    """Called with channels of the pattern that is watched; None: none is."""
+    """Called when there is a new connection, on which it has to be requested again."""
+    failed: Callable[[PenstockError], None]
+    """Called when the realm or the session ends it."""
+    delivered: Callable[[wire.Delivery, pa.Schema, memoryview], None] = _ignore
+    finished: Callable[[], None] = _ignore
+    """Called when a browse is at its end, or a demand is met."""
+    recalled: Callable[[Spans], None] = _ignore
+    """Called with events that the realm takes back after delivery."""
+    hurry: Callable[[], None] = _ignore
+    """Called to send pending settlements at once, because nothing is sent after this turn."""
+    lost: Callable[[], None] = _ignore
+    """Called when the connection is lost; by default the client keeps what has come."""
+    found: Callable[[tuple[ChannelOpened, ...]], None] = _ignore
+    """Called with new channels of a watched pattern."""

@@ -71,7 +71,7 @@ class SeamlessSubscription(Subscription):
             channel_name=channel.name,
         )
         self._name = channel.name
-        self._opened = channel
+        self._channel_opened = channel
         self._named = archive
         """The table to read; empty for none; None: the one that the channel names."""
         self._end_wanted = last_id
@@ -98,7 +98,7 @@ class SeamlessSubscription(Subscription):
     # --- coming and going ----------------------------------------------------------------
 
     async def _open(self) -> None:
-        if self._is_open:
+        if self._attachment.is_open:
             return
         self._archive, self._past, self._rests = None, None, 0
         self._last_id, self._is_live, self._head = self._end_wanted, False, 0
@@ -110,7 +110,7 @@ class SeamlessSubscription(Subscription):
             await super()._open()
             return
         self._forget()
-        self._archive, self._is_open = archive, True
+        self._archive, self._attachment.is_open = archive, True
         self._at = self._first_id = first
         self._oldest = archive.first or 0
         here = self._first_here
@@ -119,7 +119,7 @@ class SeamlessSubscription(Subscription):
             try:
                 await self._go_live(begins_here=begins_here)
             except BaseException:
-                self._is_open = False
+                self._attachment.is_open = False
                 raise
 
     async def _found(self) -> Archive | None:
@@ -134,7 +134,7 @@ class SeamlessSubscription(Subscription):
         if not uri:
             return None
         # A table that the user named is read whatever the history of the channel is.
-        epoch = "" if named else self._opened.epoch(self._connection.realm_id)
+        epoch = "" if named else self._channel_opened.epoch(self._connection.realm_id)
         try:
             archive = await asyncio.to_thread(Archive.open, uri, name, epoch=epoch)
         except PenstockError as error:
@@ -153,14 +153,10 @@ class SeamlessSubscription(Subscription):
     async def _go_live(self, *, begins_here: bool = False) -> None:
         """Go on with the channel, or begin with it what is older than the archive."""
         self._forget()
-        self._number = self._connection.add(self._incoming())
-        try:
-            first = await self._ask(self._start if begins_here else FromId(self._at))
-        except BaseException as error:
-            self._connection.give_up(self._number, error)
-            raise
-        if not self._is_open:  # closed meanwhile
-            await self._connection.unsubscribe(self._number)
+        start = self._start if begins_here else FromId(self._at)
+        first = await self._attachment.enter(self._route(), lambda: self._attach(start))
+        if not self._attachment.is_open:  # closed meanwhile
+            await self._attachment.leave()
             return
         self._is_live = True
         self._head = (await self._info()).last_event_id + 1
@@ -183,10 +179,10 @@ class SeamlessSubscription(Subscription):
 
     async def close(self) -> None:
         was_live, self._is_live, self._past = self._is_live, False, None
-        if was_live or self._archive is None or not self._is_open:
+        if was_live or self._archive is None or not self._attachment.is_open:
             await super().close()
             return
-        self._is_open = False
+        self._attachment.is_open = False
         self._keep_place()
         self._loops.closed()
         self._inbox.fail(SessionClosed("the subscription is closed"))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.reading.subscription import CREDIT_MAX, Subscription
+from penstock_core.api.requests import Request
 from penstock_core.api.subscriptions import BrowseDurable, Subscribed
 from penstock_core.vocabulary.errors import ConnectionLost
 from penstock_core.vocabulary.identities import ChannelId
-from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_core.vocabulary.start_positions import AnyStart, FromEarliest
 
 
 class DurableBrowse(Subscription):
@@ -27,19 +28,16 @@ class DurableBrowse(Subscription):
         self._granted = CREDIT_MAX if count_max is None else count_max
         self._renews_credit = count_max is None
 
-    async def _ask(self, start: object) -> int:
-        self._credit = self._granted
-        message = BrowseDurable(
+    def _request(self, start: AnyStart) -> Request[Subscribed]:
+        return BrowseDurable(
             self._channel,
-            self._number,
+            self._attachment.number,
             self._durable,
             credit=self._granted,
             selector=self._selector,
             bytes_max=self._buffer_bytes,
         )
-        answer = await self._connection.ask_to_open(message, Subscribed, self._forget)
-        return answer.first_id
 
     async def _reopen(self) -> None:
-        if self._is_open:
+        if self._attachment.is_open:
             self._failed(ConnectionLost("the connection was lost while browsing; browse again"))

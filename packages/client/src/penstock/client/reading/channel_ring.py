@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.delivery_route import DeliveryRoute
+from penstock.client.reading.attachment import Attachment
 from penstock.client.reading.durable_subscription import DurableSubscription
 from penstock.client.reading.received import ReceivedBatch
 from penstock.client.reading.settlements import Settlements
@@ -75,11 +76,10 @@ class ChannelRing(Generic[S]):
         self._durable = durable
         self.members: dict[int, Member[S]] = {}
         self.is_open = False
-        self._is_watching = False
-        """Whether the pattern is watched, maybe while its channels are still being opened."""
         self._places: dict[int, Member[S]] = {}
         """Members whose right to read was lost: they continue where they were if it comes back."""
-        self._number = 0
+        self._watch = Attachment(connection)
+        """The watch of the pattern; it is open while the channels are still being opened, too."""
         self._born_from: int | None = None
         """Channels of this number or a higher one were made after it was opened first."""
         self._ring: deque[Member[S]] = deque()
@@ -102,32 +102,31 @@ class ChannelRing(Generic[S]):
 
     async def _open(self) -> None:
         self._error = None
-        route = DeliveryRoute(
-            _nothing_comes, lambda: None, self._failed, reopen=self._reopen, found=self._later
-        )
-        self._number = self._connection.add(route)
+        route = DeliveryRoute(reopen=self._reopen, failed=self._failed, found=self._later)
+        channels = await self._watch.open(route, self._channels)
         try:
-            found = await self._watch()
-            self._is_watching = True
-            await self._join(found, is_first=True)
+            await self._join(channels, is_first=True)
         except BaseException as error:
-            self._is_watching = False
-            self._connection.give_up(self._number, error)
+            self._watch.is_open = False
+            self._connection.give_up(self._watch.number, error)
             await self._leave_all()
             raise
         self.is_open = True
         self._later(())
 
-    async def _watch(self) -> tuple[ChannelOpened, ...]:
-        message = WatchChannels(self._choice.text, self._number, self._durable)
-        answer = await self._connection.ask_to_open(message, ChannelsWatched, lambda: None)
+    async def _channels(self) -> tuple[ChannelOpened, ...]:
+        """Watch the pattern; returns its channels."""
+        answer = await self._watch.request(
+            lambda: WatchChannels(self._choice.text, self._watch.number, self._durable),
+            ChannelsWatched,
+        )
         if self._born_from is None:
             self._born_from = answer.next_channel
         return answer.channels
 
     async def _reopen(self) -> None:
-        if self._is_watching:
-            self._later(await self._watch())
+        if self._watch.is_open:
+            self._later(await self._channels())
 
     async def close(self) -> None:
         """Close the subscriptions, and watch no more. Raises the first error of theirs; those of
@@ -135,7 +134,7 @@ class ChannelRing(Generic[S]):
         async with self._changing:
             if not self.is_open:
                 return
-            self.is_open = self._is_watching = False
+            self.is_open = self._watch.is_open = False
             if self._joining is not None:
                 self._joining.cancel()
                 await asyncio.wait([self._joining])
@@ -145,7 +144,7 @@ class ChannelRing(Generic[S]):
             try:
                 await self._leave_all()
             finally:
-                await self._connection.unsubscribe(self._number)
+                await self._watch.leave()
 
     async def _leave_all(self) -> None:
         failures: list[PenstockError] = []
@@ -228,7 +227,7 @@ class ChannelRing(Generic[S]):
             del self.members[number]
         error = member.inner._inbox.failure
         inner = member.inner
-        inner._is_open = False
+        inner._attachment.is_open = False
         if isinstance(inner, DurableSubscription):
             if not inner._settlements.is_clear:
                 self.ended.append(inner._settlements)
@@ -296,7 +295,3 @@ class ChannelRing(Generic[S]):
                     await self._arrived.wait()
             except TimeoutError:
                 return None
-
-
-def _nothing_comes(*_: object) -> None:
-    """Events come to the subscriptions of the channels."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.client.connection.arguments import Duration, milliseconds
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.reading.inbox import OpenBatch
-from penstock.client.reading.looping import Looping
+from penstock.client.reading.looping import Looping, Openable
 from penstock.client.reading.received import ReceivedBatch, ReceivedEvent
 from penstock.client.reading.settlements import Settlements
 from penstock_core.columns.events.batch import stretches
@@ -31,7 +31,7 @@ class DeliveringSeat(Protocol):
     _channel: ChannelId
     _channel_name: str
     _settlements: Settlements
-    _attachment: int
+    _generation: int
     _has_rolled_back: bool
 
     @property
@@ -40,12 +40,12 @@ class DeliveringSeat(Protocol):
     @property
     def _may_recall(self) -> bool: ...
 
-    def _check_acknowledged(self, event_id: int, attachment: int) -> None: ...
+    def _check_acknowledged(self, event_id: int, generation: int) -> None: ...
 
     def _settle_soon(
         self,
         event_id: int,
-        attachment: int,
+        generation: int,
         *,
         roll_back: bool,
         previous: bool = False,
@@ -58,9 +58,9 @@ class DeliveringSeat(Protocol):
         self, ids: IdSet, *, roll_back: bool = False, delay_ms: int | None = None
     ) -> None: ...
 
-    async def _reject(self, ids: IdSet, attachment: int, reason: str) -> int: ...
+    async def _reject(self, ids: IdSet, generation: int, reason: str) -> int: ...
 
-    async def _extend(self, ids: IdSet, attachment: int, time: Duration) -> int: ...
+    async def _extend(self, ids: IdSet, generation: int, time: Duration) -> int: ...
 
     async def _is_recalled(self, event: Event) -> bool: ...
 
@@ -76,12 +76,12 @@ class DeliveredEvent(ReceivedEvent):
     ``SessionClosed`` after a close; ``rollback`` has nothing left to do.
     """
 
-    __slots__ = ("_attachment", "_number", "_settlements", "_subscription")
+    __slots__ = ("_generation", "_number", "_settlements", "_subscription")
 
     _subscription: DeliveringSeat
     _settlements: Settlements
     """The settlements of its subscription."""
-    _attachment: int
+    _generation: int
     _number: int
     """Its id, for settling it quickly."""
 
@@ -90,22 +90,22 @@ class DeliveredEvent(ReceivedEvent):
         ``IllegalState`` if the event went back as the connection was lost (SEM D15)."""
         if previous:
             self._subscription._settle_soon(
-                self._number, self._attachment, roll_back=False, previous=True
+                self._number, self._generation, roll_back=False, previous=True
             )
             return
         settlements = self._settlements
         number = self._number
-        if settlements.takes_acks_of == self._attachment and number not in settlements.backs:
+        if settlements.takes_acks_of == self._generation and number not in settlements.backs:
             settlements.acks.append(number)
         else:
-            self._subscription._settle_soon(number, self._attachment, roll_back=False)
+            self._subscription._settle_soon(number, self._generation, roll_back=False)
 
     async def rollback(self, *, delay: Duration | None = None) -> None:
         """Roll back: it is redelivered as the durable's type says, with a ``delay`` (``"5s"``, or
         seconds) no sooner than that; without one the durable's backoff counts (SEM D18)."""
         delay_ms = None if delay is None else milliseconds(delay, "delay")
         self._subscription._settle_soon(
-            self._number, self._attachment, roll_back=True, delay_ms=delay_ms
+            self._number, self._generation, roll_back=True, delay_ms=delay_ms
         )
 
     async def reject(self, reason: str) -> None:
@@ -113,21 +113,21 @@ class DeliveredEvent(ReceivedEvent):
         ``reason`` (SEM T11). Returns when that is on disk; raises ``IllegalState`` without a dead
         event store, and then it is still in hand."""
         await self._subscription._reject(
-            IdSet((Span(self._number, self._number + 1),)), self._attachment, reason
+            IdSet((Span(self._number, self._number + 1),)), self._generation, reason
         )
 
     async def extend(self, time: Duration) -> None:
         """Have ``time`` (``"30s"``, or seconds) from now on to acknowledge it, on a durable with
         ``ack_timeout`` (SEM D19). Raises ``IllegalState`` when it has gone back already."""
         await self._subscription._extend(
-            IdSet((Span(self._number, self._number + 1),)), self._attachment, time
+            IdSet((Span(self._number, self._number + 1),)), self._generation, time
         )
 
 
 class DeliveredBatch(ReceivedBatch):
     """Events of one delivery; settle them one by one, or all at once."""
 
-    __slots__ = ("_attachment", "_spans", "_subscription")
+    __slots__ = ("_generation", "_spans", "_subscription")
 
     def __init__(
         self,
@@ -149,10 +149,10 @@ class DeliveredBatch(ReceivedBatch):
         )
         self._spans = spans
         self._subscription = subscription
-        self._attachment = subscription._attachment
+        self._generation = subscription._generation
 
     def __iter__(self) -> Iterator[DeliveredEvent]:
-        subscription, attachment = self._subscription, self._attachment
+        subscription, generation = self._subscription, self._generation
         settlements = subscription._settlements
         rows, numbers = self._in_order(), self.event_ids.tolist()
         make = DeliveredEvent.__new__
@@ -166,7 +166,7 @@ class DeliveredBatch(ReceivedBatch):
                 event.redelivery_count = count
                 event._subscription = subscription
                 event._settlements = settlements
-                event._attachment = attachment
+                event._generation = generation
                 event._number = numbers[row]
                 yield event
 
@@ -177,14 +177,14 @@ class DeliveredBatch(ReceivedBatch):
         assert isinstance(event, DeliveredEvent), "made with this batch's event type"
         event._subscription = self._subscription
         event._settlements = self._subscription._settlements
-        event._attachment = self._attachment
+        event._generation = self._generation
         event._number = number
         return event
 
     @property
     def is_stale(self) -> bool:
         """Whether the connection was lost since: the realm delivers these again (SEM D13)."""
-        return self._attachment != self._subscription._attachment
+        return self._generation != self._subscription._generation
 
     def _part(self, first: int, count: int | None = None) -> DeliveredBatch:
         """``count`` of its events (None: all) from row ``first`` on."""
@@ -192,7 +192,7 @@ class DeliveredBatch(ReceivedBatch):
         part = DeliveredBatch(
             rows, self.redeliveries, self._subscription, publishers=self.publishers
         )
-        part._attachment = self._attachment
+        part._generation = self._generation
         return part
 
     def _without(self, ids: IdSet) -> DeliveredBatch | None:
@@ -215,7 +215,7 @@ class DeliveredBatch(ReceivedBatch):
     async def ack(self) -> None:
         """Acknowledge all of them; returns when that is on disk. Raises ``IllegalState`` when they
         are stale, and ``SessionClosed`` when they went back as their subscription was closed."""
-        self._subscription._check_acknowledged(int(self.event_ids[0]), self._attachment)
+        self._subscription._check_acknowledged(int(self.event_ids[0]), self._generation)
         if not self.is_stale:
             await self._subscription._settle(self._ids())
 
@@ -239,12 +239,12 @@ class DeliveredBatch(ReceivedBatch):
     async def reject(self, reason: str) -> None:
         """Give all of them up, as :meth:`DeliveredEvent.reject` does one; returns when that is on
         disk. Raises ``IllegalState`` when they are stale."""
-        await self._subscription._reject(self._ids(), self._attachment, reason)
+        await self._subscription._reject(self._ids(), self._generation, reason)
 
     async def extend(self, time: Duration) -> None:
         """Have ``time`` from now on to acknowledge all of them, as :meth:`DeliveredEvent.extend`
         does for one."""
-        await self._subscription._extend(self._ids(), self._attachment, time)
+        await self._subscription._extend(self._ids(), self._generation, time)
 
     def _ids(self) -> IdSet:
         """The ids of its events."""
@@ -258,7 +258,7 @@ class DeliveredBatch(ReceivedBatch):
 
 def may_join(one: DeliveredBatch, other: DeliveredBatch) -> bool:
     """Whether both can be one batch: same columns, same connection."""
-    return one._attachment == other._attachment and one.to_arrow().schema.equals(
+    return one._generation == other._generation and one.to_arrow().schema.equals(
         other.to_arrow().schema, check_metadata=True
     )
 
@@ -287,8 +287,8 @@ def _publishers(part: DeliveredBatch) -> list[tuple[str, Sequence[tuple[int, int
 class DeliveringLoops(Looping[DeliveredBatch]):
     """Loops over events of a durable, or of durables of one name on several channels."""
 
-    def __init__(self, *, auto_ack: bool) -> None:
-        super().__init__()
+    def __init__(self, opened: Openable, *, auto_ack: bool) -> None:
+        super().__init__(opened)
         self._auto_ack = auto_ack
 
     def batches(self) -> AsyncIterator[DeliveredBatch]:
@@ -296,12 +296,13 @@ class DeliveringLoops(Looping[DeliveredBatch]):
         return self._loops.add(self._batches)
 
     async def _batches(self, begun: OpenBatch[DeliveredBatch]) -> AsyncIterator[DeliveredBatch]:
+        opened = self._opened
         async with self._looping(begun):
             while (batch := await self.next_batch()) is not None:
                 if self._auto_ack:
                     begun.begin(batch, len(batch))  # until the caller has processed it
                 yield batch
-                if not self._is_open:
+                if not opened.is_open:
                     return
                 if self._auto_ack:
                     begun.forget()
@@ -312,6 +313,7 @@ class DeliveringLoops(Looping[DeliveredBatch]):
         return self._loops.add(self._events)
 
     async def _events(self, begun: OpenBatch[DeliveredBatch]) -> AsyncIterator[DeliveredEvent]:
+        opened = self._opened
         async with self._looping(begun):
             while (batch := await self.next_batch()) is not None:
                 rest: DeliveredBatch | None = batch
@@ -328,7 +330,7 @@ class DeliveringLoops(Looping[DeliveredBatch]):
                             break  # the realm has taken back the rest, and delivers it again
                         begun.count += not self._auto_ack
                         yield event
-                        if not self._is_open:  # closed meanwhile: all of it has gone back
+                        if not opened.is_open:  # closed meanwhile: all of it has gone back
                             return
                         if self._auto_ack:  # until here it is not processed, and would come again
                             try:

@@ -16,6 +16,7 @@ from penstock.client.connection.arguments import (
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.delivery_route import DeliveryRoute
 from penstock.client.connection.threads import is_ending
+from penstock.client.reading.attachment import Attachment
 from penstock.client.reading.delivered import (
     DeliveredBatch,
     DeliveringLoops,
@@ -71,7 +72,8 @@ class DurableSubscription(DeliveringLoops):
         channel_name: str = "",
         on_arrival: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(auto_ack=auto_ack)
+        self._attachment = Attachment(connection)
+        super().__init__(self._attachment, auto_ack=auto_ack)
         self._connection = connection
         self._channel = channel
         self._durable = durable
@@ -86,8 +88,6 @@ class DurableSubscription(DeliveringLoops):
         # with demands the client says how many it takes
         self._buffer_bytes = 0 if pull else buffer_bytes
         self._buffered = Buffered(self._buffer_bytes, self._make_room)
-        self._number = 0
-        self._is_open = False
         self._settlements = Settlements(connection)
         """Acknowledgements and rollbacks without an answer yet."""
         self._handling: HandlerLoop | None = None
@@ -98,10 +98,10 @@ class DurableSubscription(DeliveringLoops):
         self._demand = 0
         """Number of events that a synchronous consumer still waits for. :attr:`_met` is cleared
         while a demand is open; it is set when the demand is met or its withdrawal is confirmed."""
-        self._attachment = 0
+        self._generation = 0
         """Number of seats taken so far: events delivered to an earlier one have gone back."""
         self._why_gone = "it was delivered to an earlier subscription"
-        """Why events of the attachment before this one have gone back."""
+        """Why events of the generation before this one have gone back."""
         self._is_deleted = False
         """Whether the channel or durable was deleted: its events may be acknowledged (SEM D15)."""
         self._recalled = IdSet()
@@ -111,7 +111,7 @@ class DurableSubscription(DeliveringLoops):
         self._has_rolled_back = False
         """Another thread has given something back since a batch was taken."""
         self._closed_through = 0
-        """Events of attachments up to this one went back when the subscription was closed."""
+        """Events of generations up to this one went back when the subscription was closed."""
 
     def __repr__(self) -> str:
         of, place = self._channel_name, self._connection.place
@@ -124,15 +124,9 @@ class DurableSubscription(DeliveringLoops):
         return self
 
     async def _open(self) -> None:
-        if not self._is_open:
+        if not self._attachment.is_open:
             self._forget()  # the last event may have ended with the seat
-            self._number = self._settlements.subscription = self._connection.add(self._incoming())
-            try:
-                await self._attach()
-            except BaseException as error:
-                self._connection.give_up(self._number, error)
-                raise
-            self._is_open = True
+            await self._attachment.open(self._route(), self._attach)
             if self._handler is not None:
                 self._handling = HandlerLoop(
                     self,
@@ -144,11 +138,18 @@ class DurableSubscription(DeliveringLoops):
                 )
 
     async def _attach(self) -> None:
-        self._attachment += 1
-        self._settlements.attachment = self._attachment
-        message = Attach(
+        self._generation += 1
+        self._settlements.generation = self._generation
+        self._settlements.subscription = self._attachment.number
+        # Events may come, be rolled back and be recalled before the answer is known here.
+        self._recalled = IdSet()
+        answer = await self._attachment.request(self._request, Subscribed, self._forget)
+        self._settlements.attached(answer, is_recalled=bool(self._recalled))
+
+    def _request(self) -> Attach:
+        return Attach(
             self._channel,
-            self._number,
+            self._attachment.number,
             self._durable,
             window=self._window,
             pull=self._pull,
@@ -156,10 +157,6 @@ class DurableSubscription(DeliveringLoops):
             auto_ack=self._auto_ack,
             bytes_max=self._buffer_bytes,
         )
-        # Events may come, be rolled back and be recalled before the answer is known here.
-        self._recalled = IdSet()
-        answer = await self._connection.ask_to_open(message, Subscribed, self._forget)
-        self._settlements.attached(answer, is_recalled=bool(self._recalled))
 
     def _forget(self) -> None:
         """The seat was lost before it was known; what came with it is the realm's again."""
@@ -167,41 +164,41 @@ class DurableSubscription(DeliveringLoops):
         self._buffered.forget()
 
     def _make_room(self, taken: int) -> None:
-        self._connection.tell(wire.Credit(self._number, 0, 0, taken=taken))
+        self._connection.tell(wire.Credit(self._attachment.number, 0, 0, taken=taken))
 
     def _lost(self) -> None:
         """The connection is lost: what waits here, and what was handed out, is the realm's again.
         Another client may have it at any time, long before this one is connected again."""
-        if self._is_open:
+        if self._attachment.is_open:
             self._events_gone("the connection was lost")
             self._inbox.clear()
             self._buffered.forget()
 
     def _events_gone(self, why: str) -> None:
         """Everything delivered so far has gone back to the realm, because ``why``."""
-        self._attachment += 1
-        self._settlements.attachment = self._attachment
+        self._generation += 1
+        self._settlements.generation = self._generation
         self._why_gone = why
 
     async def _reopen(self) -> None:
-        if self._is_open:
+        if self._attachment.is_open:
             self._inbox.clear()  # the realm has taken these back
             self._buffered.forget()
             self._settlements.forget()
             await self._attach()
             if self._demand:
-                self._connection.tell(wire.Demand(self._number, self._demand))
+                self._connection.tell(wire.Demand(self._attachment.number, self._demand))
             else:
                 self._met.set()
 
     # --- what comes ----------------------------------------------------------------------
 
-    def _incoming(self) -> DeliveryRoute:
+    def _route(self) -> DeliveryRoute:
         return DeliveryRoute(
-            self._delivered,
-            self._finished,
-            self._failed,
             reopen=self._reopen,
+            failed=self._failed,
+            delivered=self._delivered,
+            finished=self._finished,
             recalled=self._take_back,
             hurry=self._settlements.hurry,
             lost=self._lost,
@@ -221,7 +218,7 @@ class DurableSubscription(DeliveringLoops):
         self._recalled.add_all(ids)
         self._has_recalled = True
         self._settlements.recalled()
-        self._connection.tell(wire.RecallSeen(self._number))
+        self._connection.tell(wire.RecallSeen(self._attachment.number))
 
     def _without(self, batch: DeliveredBatch, ids: IdSet) -> DeliveredBatch | None:
         rest = batch._without(ids)
@@ -251,7 +248,7 @@ class DurableSubscription(DeliveringLoops):
         """The next events; None if none come for ``timeout`` seconds. Events left by an iteration
         come first."""
         timeout = timeout_s(timeout)
-        if not self._is_open:
+        if not self._attachment.is_open:
             await self.open()
         return await self._next(self._timeout if timeout is None else timeout)
 
@@ -351,7 +348,7 @@ class DurableSubscription(DeliveringLoops):
         """Ask for ``count`` events, and wait until they have come, or the time is up."""
         self._met.clear()
         self._demand = count
-        self._connection.tell(wire.Demand(self._number, count))
+        self._connection.tell(wire.Demand(self._attachment.number, count))
         try:
             async with asyncio.timeout(timeout):  # wait_for may swallow a cancellation
                 await self._met.wait()
@@ -366,7 +363,7 @@ class DurableSubscription(DeliveringLoops):
     def _call_back(self) -> None:
         if not self._met.is_set():
             self._demand = 0
-            self._connection.tell(wire.Demand(self._number, 0))
+            self._connection.tell(wire.Demand(self._attachment.number, 0))
 
     # --- settling ------------------------------------------------------------------------
 
@@ -405,19 +402,19 @@ class DurableSubscription(DeliveringLoops):
     async def extend(self, event_ids: Iterable[int], time: Duration) -> int:
         """Have ``time`` (``"30s"``, or seconds) from now on to acknowledge events, by id (SEM D19).
         Gives how many are in hand still. Raises ``IllegalState`` for one that has gone back."""
-        return await self._extend(IdSet.of(event_ids), self._attachment, time)
+        return await self._extend(IdSet.of(event_ids), self._generation, time)
 
-    async def _extend(self, ids: IdSet, attachment: int, time: Duration) -> int:
-        self._check_held(ids.lowest or 0, attachment)
+    async def _extend(self, ids: IdSet, generation: int, time: Duration) -> int:
+        self._check_held(ids.lowest or 0, generation)
         return await self._settlements.extend(ids, milliseconds(time, "time"))
 
     async def reject(self, event_ids: Iterable[int], reason: str) -> int:
         """Give events up by id: they go to the dead event store at once, with the ``reason`` (SEM
         T11). Gives their number once that is on disk. Raises ``IllegalState`` (SEM D15)."""
-        return await self._reject(IdSet.of(event_ids), self._attachment, reason)
+        return await self._reject(IdSet.of(event_ids), self._generation, reason)
 
-    async def _reject(self, ids: IdSet, attachment: int, reason: str) -> int:
-        self._check_held(ids.lowest or 0, attachment)
+    async def _reject(self, ids: IdSet, generation: int, reason: str) -> int:
+        self._check_held(ids.lowest or 0, generation)
         if self._recalled and (recalled := self._recalled.overlap(ids)):
             raise self._recall_of(recalled.lowest)
         return await self._settlements.reject(ids, reason)
@@ -433,9 +430,9 @@ class DurableSubscription(DeliveringLoops):
     ) -> None:
         """Acknowledge ``ids``, which it may change, or give them back; returns when that is on
         disk. Raises ``IllegalState`` (SEM D15), and ``SessionClosed`` once it is closed."""
-        if not roll_back and self._attachment:
-            self._check_held(ids.lowest or 0, self._attachment)
-        if self._attachment <= self._closed_through:
+        if not roll_back and self._generation:
+            self._check_held(ids.lowest or 0, self._generation)
+        if self._generation <= self._closed_through:
             return  # all of them are back
         if roll_back:
             ids.remove_all(self._recalled)  # these are back already
@@ -447,33 +444,33 @@ class DurableSubscription(DeliveringLoops):
                 ids, roll_back=roll_back, previous=previous, delay_ms=delay_ms, on_done=on_done
             )
 
-    def _check_held(self, event_id: int, attachment: int) -> None:
+    def _check_held(self, event_id: int, generation: int) -> None:
         """Raises ``SessionClosed`` for an event that went back as this was closed (SEM D13), and
         ``IllegalState`` for one that went back before (SEM D15)."""
         gone = f"event {event_id} has gone back to durable {self._durable}"
-        if attachment <= self._closed_through:
+        if generation <= self._closed_through:
             raise SessionClosed(
                 f"the subscription is closed, and {gone}, which delivers it again; acknowledge it "
                 "before you close"
             )
         if self._connection.is_closed:
             raise SessionClosed(f"the session is closed, and {gone}, which delivers it again")
-        if attachment != self._attachment:
+        if generation != self._generation:
             raise IllegalState(
                 f"{gone}, because {self._why_gone}; nothing was done now, and while the event is "
                 "outstanding it is delivered again"
             )
 
-    def _check_acknowledged(self, event_id: int, attachment: int) -> None:
+    def _check_acknowledged(self, event_id: int, generation: int) -> None:
         """Raise as :meth:`_check_held`, but for an event that was deleted with its channel or
         durable: an acknowledgement of that is no error, as of one that was purged."""
-        if not self._is_deleted or attachment == self._attachment:
-            self._check_held(event_id, attachment)
+        if not self._is_deleted or generation == self._generation:
+            self._check_held(event_id, generation)
 
     def _settle_soon(
         self,
         event_id: int,
-        attachment: int,
+        generation: int,
         *,
         roll_back: bool,
         previous: bool = False,
@@ -481,12 +478,12 @@ class DurableSubscription(DeliveringLoops):
     ) -> None:
         """Settle without waiting; what one turn of the loop settles travels together.
 
-        An event of an earlier attachment is the realm's again: nothing is sent for it. Raises
+        An event of an earlier generation is the realm's again: nothing is sent for it. Raises
         ``IllegalState``, or ``SessionClosed`` after a close, if it is to be acknowledged.
         """
         if not roll_back:
-            self._check_acknowledged(event_id, attachment)
-        if attachment <= self._closed_through or attachment != self._attachment:
+            self._check_acknowledged(event_id, generation)
+        if generation <= self._closed_through or generation != self._generation:
             return
         if not self._settlements.in_order or event_id not in self._recalled:
             self._settlements.soon(
@@ -530,22 +527,22 @@ class DurableSubscription(DeliveringLoops):
         self._settlements.raise_first()
 
     async def _close_quietly(self) -> None:
-        if not self._is_open:
+        if not self._attachment.is_open:
             return
-        self._is_open = False
+        self._attachment.is_open = False
         self._loops.closed()
         async with self._changing:
             await self._close()
 
     async def _close(self) -> None:
-        self._closed_through = self._attachment
+        self._closed_through = self._generation
         try:
             if self._handling is not None:
                 await self._handling.end()
             await self._settlements.confirm()
         finally:
             self._inbox.fail(SessionClosed("the subscription is closed"))
-            await self._connection.unsubscribe(self._number)
+            await self._attachment.leave()
 
     async def __aenter__(self) -> DurableSubscription:
         return await self.open()

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from penstock.client.connection.connection import RealmConnection
+from penstock.client.reading.attachment import Attachment
 from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent, DeliveringSeat
 from penstock_core.api.durables import DescribeDurable, DurableInfo
 from penstock_core.tasks import start_task
@@ -25,7 +26,7 @@ _DOUBLED_MAX: Final = 16
 class HandledSeat(DeliveringSeat, Protocol):
     """A seat that the loop takes the events from as well."""
 
-    _is_open: bool
+    _attachment: Attachment
 
     async def _next(self, timeout: float | None) -> DeliveredBatch | None: ...
 
@@ -62,7 +63,7 @@ class HandlerLoop:
     async def _run(self) -> None:
         seat = self._seat
         try:
-            while seat._is_open and (batch := await seat._next(None)) is not None:
+            while seat._attachment.is_open and (batch := await seat._next(None)) is not None:
                 rest: DeliveredBatch | None = batch
                 while rest is not None:
                     batch, rest = rest, None
@@ -70,7 +71,7 @@ class HandlerLoop:
                         if seat._may_recall:
                             rest = await seat._left_of(batch, row)
                             break
-                        if batch.is_stale or seat._has_ended or not seat._is_open:
+                        if batch.is_stale or seat._has_ended or not seat._attachment.is_open:
                             break
                         await self._handle(event)
         except PenstockError as error:
@@ -89,10 +90,10 @@ class HandlerLoop:
             )
             failure.__cause__ = error
             self._connection.report(failure)
-            if self._seat._is_open:
+            if self._seat._attachment.is_open:
                 await event.rollback(delay=await self._delay_s(event.redelivery_count))
         else:
-            if self._auto_ack and self._seat._is_open:
+            if self._auto_ack and self._seat._attachment.is_open:
                 try:
                     await event.ack()
                 except IllegalState as error:  # it comes again

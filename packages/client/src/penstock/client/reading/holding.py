@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.delivery_route import DeliveryRoute
+from penstock.client.reading.attachment import Attachment
 from penstock.client.reading.start_positions import check_range
 from penstock_core.api.durables import Outstanding
 from penstock_core.api.requests import Request
@@ -28,7 +28,6 @@ from penstock_core.vocabulary.errors import (
     SessionClosed,
 )
 from penstock_core.vocabulary.identities import ChannelId
-from penstock_core.wire.native import messages as wire
 from penstock_core.wire.native.asking import check_request
 
 
@@ -43,7 +42,7 @@ class DurableHold:
         self._connection = connection
         self._channel = channel
         self._durable = durable
-        self._number = 0
+        self._attachment = Attachment(connection)
         self._seated_on = -1
         """The connection, by the number of reconnects before it, that the seat belongs to."""
         self._failure: PenstockError | None = None
@@ -53,43 +52,32 @@ class DurableHold:
     async def open(self) -> DurableHold:
         """Take the seat. Raises ``DurableInUse``, ``NameDoesNotExist``, ``InvalidArgument`` where
         the durable has ``order_by``."""
-        if self._number:
-            return self
-        self._failure = None
-        self._number = self._connection.add(self._incoming())
-        try:
-            await self._attach()
-        except BaseException as error:
-            self._connection.give_up(self._number, error)
-            self._number = 0
-            raise
+        if not self._attachment.is_open:
+            self._failure = None
+            self._attachment.is_open = True  # calls made from now on wait for the seat
+            route = DeliveryRoute(reopen=self._reopen, failed=self._failed)
+            try:
+                await self._attachment.enter(route, self._attach)
+            except BaseException:
+                self._attachment.is_open = False
+                raise
         return self
 
     async def _attach(self) -> None:
-        reconnects = self._connection.reconnects
-        message = Attach(self._channel, self._number, self._durable, sole=True)
-        await self._connection.ask_to_open(message, Subscribed, lambda: None)
-        self._seated_on = reconnects
+        await self._attachment.request(self._request, Subscribed)
+        self._seated_on = self._connection.reconnects
         self._tell()
+
+    def _request(self) -> Attach:
+        return Attach(self._channel, self._attachment.number, self._durable, sole=True)
 
     def _tell(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    # --- what comes ----------------------------------------------------------------------
-
-    def _incoming(self) -> DeliveryRoute:
-        return DeliveryRoute(self._delivered, self._finished, self._failed, reopen=self._reopen)
-
     async def _reopen(self) -> None:
-        if self._number:
+        if self._attachment.is_open:
             await self._attach()
-
-    def _delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
-        raise AssertionError("a client that holds a durable gets no deliveries")
-
-    def _finished(self) -> None:
-        raise AssertionError("there is no open demand to wait for")
 
     def _failed(self, error: PenstockError) -> None:
         self._failure = error
@@ -101,7 +89,7 @@ class DurableHold:
         """Have the outstanding events from ``start`` up to and including ``end`` in hands; gives
         those that are, the ones taken before among them."""
         check_range(start, end)
-        answer = await self._asked(Hold(self._number, start, end + 1))
+        answer = await self._asked(Hold(self._attachment.number, start, end + 1))
         return msgspec.convert(answer, Outstanding)
 
     async def ack(self, event_id: int) -> None:
@@ -109,7 +97,7 @@ class DurableHold:
         returns when that is on disk. Repeating it changes nothing."""
         check_range(event_id, None)
         spans = (Span(event_id, event_id + 1),)
-        await self._asked(Settle(self._number, spans, previous=True))
+        await self._asked(Settle(self._attachment.number, spans, previous=True))
 
     async def bury(self, event_ids: Iterable[int], reason: str) -> int:
         """Deprecated name of :meth:`reject`."""
@@ -125,7 +113,7 @@ class DurableHold:
         ids = IdSet.of(event_ids)
         if not ids:
             raise InvalidArgument("give the ids of the events to reject")
-        count: int = await self._asked(Bury(self._number, ids.spans, reason))
+        count: int = await self._asked(Bury(self._attachment.number, ids.spans, reason))
         return count
 
     async def _asked(self, message: Request[Any]) -> Any:
@@ -134,7 +122,7 @@ class DurableHold:
         while True:
             if self._failure is not None:
                 raise self._failure
-            if not self._number:
+            if not self._attachment.is_open:
                 raise SessionClosed("the durable is not held; open it first")
             changed = self._changed
             if self._seated_on == self._connection.reconnects:
@@ -146,10 +134,9 @@ class DurableHold:
 
     async def close(self) -> None:
         """Leave the seat: events held and not acknowledged go back (SEM D13)."""
-        number, self._number = self._number, 0
-        if number:
+        if self._attachment.is_open:
             self._tell()
-            await self._connection.unsubscribe(number)
+            await self._attachment.leave()
 
     async def __aenter__(self) -> DurableHold:
         return await self.open()

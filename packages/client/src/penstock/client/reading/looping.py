@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sized
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from penstock.client.connection.arguments import Duration
 from penstock.client.reading.inbox import Loops, OpenBatch
@@ -14,13 +14,18 @@ from penstock.client.reading.received import ReceivedBatch, ReceivedEvent
 B = TypeVar("B", bound=Sized)
 
 
+class Openable(Protocol):
+    """What a loop opens and closes at the realm."""
+
+    is_open: bool
+
+
 class Looping(ABC, Generic[B]):
     """A subscription with any number of loops over it. It opens with the first one; the last one
     closes what loops have opened."""
 
-    _is_open: bool
-
-    def __init__(self) -> None:
+    def __init__(self, opened: Openable) -> None:
+        self._opened = opened
         self._loops: Loops[B] = Loops()
 
     @abstractmethod
@@ -59,7 +64,7 @@ class _Loop(Generic[B]):
         self._begun = begun
 
     async def __aenter__(self) -> None:
-        self._over._loops.begins(self._begun, opens=not self._over._is_open)
+        self._over._loops.begins(self._begun, opens=not self._over._opened.is_open)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._over._loops.ends(self._begun):
@@ -74,10 +79,11 @@ class ReceivingLoops(Looping[ReceivedBatch]):
         return self._loops.add(self._batches)
 
     async def _batches(self, begun: OpenBatch[ReceivedBatch]) -> AsyncIterator[ReceivedBatch]:
+        opened = self._opened
         async with self._looping(begun):
             while (batch := await self.next_batch()) is not None:
                 yield batch
-                if not self._is_open:  # closed meanwhile
+                if not opened.is_open:  # closed meanwhile
                     return
 
     def __aiter__(self) -> AsyncIterator[ReceivedEvent]:
@@ -85,11 +91,12 @@ class ReceivingLoops(Looping[ReceivedBatch]):
         return self._loops.add(self._events)
 
     async def _events(self, begun: OpenBatch[ReceivedBatch]) -> AsyncIterator[ReceivedEvent]:
+        opened = self._opened
         async with self._looping(begun):
             while (batch := await self.next_batch()) is not None:
                 begun.begin(batch)
                 for event in batch:
                     begun.count += 1
                     yield event
-                    if not self._is_open:
+                    if not opened.is_open:
                         return

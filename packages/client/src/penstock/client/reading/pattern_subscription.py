@@ -44,7 +44,6 @@ class PatternSubscription(ReceivingLoops):
         merged: bool = False,
         buffer_bytes: int = CHANNEL_BUFFER_BYTES,
     ) -> None:
-        super().__init__()
         timeout = timeout_s(timeout)
         check_count(buffer_bytes, "buffer_bytes", "bytes")
         self._timeout = timeout
@@ -66,15 +65,12 @@ class PatternSubscription(ReceivingLoops):
             )
 
         self._ring: ChannelRing[Subscription] = ChannelRing(connection, choice_of(pattern), make)
+        super().__init__(self._ring)
 
     @property
     def channels(self) -> list[str]:
         """The names of the channels that it reads now, sorted."""
         return sorted(member.channel.name for member in self._ring.members.values())
-
-    @property
-    def _is_open(self) -> bool:  # type: ignore[override]  # the ring knows
-        return self._ring.is_open
 
     async def open(self) -> PatternSubscription:
         """Begin. Raises what the realm refuses it with. Iterating opens it, too."""
@@ -133,7 +129,6 @@ class PatternDurableSubscription(DeliveringLoops):
         timeout: Duration | None = None,
         buffer_bytes: int = CHANNEL_BUFFER_BYTES,
     ) -> None:
-        super().__init__(auto_ack=auto_ack)
         timeout = timeout_s(timeout)
         if window is not None:
             check_count(window, "window")
@@ -161,15 +156,12 @@ class PatternDurableSubscription(DeliveringLoops):
         self._ring: ChannelRing[DurableSubscription] = ChannelRing(
             connection, choice_of(pattern), make, durable=durable
         )
+        super().__init__(self._ring, auto_ack=auto_ack)
 
     @property
     def channels(self) -> list[str]:
         """The names of the channels where it has a seat now, sorted."""
         return sorted(member.channel.name for member in self._ring.members.values())
-
-    @property
-    def _is_open(self) -> bool:  # type: ignore[override]  # the ring knows
-        return self._ring.is_open
 
     async def open(self) -> PatternDurableSubscription:
         """Take the seats. Raises ``DurableInUse``, ``InvalidArgument``, and ``NameDoesNotExist``

@@ -23,6 +23,7 @@ from penstock.client.connection.arguments import (
 )
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.delivery_route import DeliveryRoute
+from penstock.client.reading.attachment import Attachment
 from penstock.client.reading.received import ReceivedBatch, ReceivedEvent
 from penstock.client.reading.settlements import Settlements, lost_before_sent
 from penstock.client.reading.subscription import received_batch, redelivery_counts
@@ -53,7 +54,7 @@ class DeliveredPart:
         self._events = events
         self._reader = reader
         self._next = 0
-        self.attachment = reader._attachment
+        self.generation = reader._generation
 
     @property
     def left(self) -> int:
@@ -62,7 +63,7 @@ class DeliveredPart:
     @property
     def is_stale(self) -> bool:
         """Whether the connection was lost since: the realm gives these to somebody again."""
-        return self.attachment != self._reader._attachment
+        return self.generation != self._reader._generation
 
     def __iter__(self) -> Iterator[tuple[int, ReceivedEvent]]:
         """The events that are left, with their ids; each counts as handed out."""
@@ -137,8 +138,7 @@ class Reader:
         self._selector = selector
         self._timeout = timeout
         self._settlements = Settlements(connection)
-        self._number = 0
-        self._is_open = False
+        self._attachment = Attachment(connection)
         self._parts: deque[DeliveredPart] = deque()
         self._held = IdSet()
         """Handed out and not committed."""
@@ -154,7 +154,7 @@ class Reader:
         """The open demand was cancelled: what the realm had granted by then still comes."""
         self._changed = asyncio.Event()
         self._error: PenstockError | None = None
-        self._attachment = 0
+        self._generation = 0
         """Number of seats taken so far: events delivered to an earlier one have gone back."""
 
     def __repr__(self) -> str:
@@ -164,33 +164,29 @@ class Reader:
 
     async def open(self) -> Reader:
         """Take a seat at the queue. Raises ``InvalidSelector``. Iterating opens it, too."""
-        if not self._is_open:
-            self._number = self._settlements.subscription = self._connection.add(self._incoming())
-            try:
-                await self._attach()
-            except BaseException as error:
-                self._connection.give_up(self._number, error)
-                raise
+        if not self._attachment.is_open:
+            await self._attachment.open(self._route(), self._attach)
             self._error, self._returned = None, IdSet()
-            self._is_open = True
         return self
 
     async def _attach(self) -> None:
-        self._attachment += 1
+        self._generation += 1
+        self._settlements.subscription = self._attachment.number
+        await self._attachment.request(self._request, Subscribed, self._parts.clear)
+
+    def _request(self) -> Attach:
         window = self._window
         if self._relayed and not self._transactional:
             window = max(window, RELAYED_MAX)
-        pull = not self._relayed
-        message = Attach(
+        return Attach(
             self._queue,
-            self._number,
+            self._attachment.number,
             READERS,
             window=window,
-            pull=pull,
+            pull=not self._relayed,
             selector=self._selector,
             ack_timeout_ms=self._ack_timeout_ms,
         )
-        await self._connection.ask_to_open(message, Subscribed, self._parts.clear)
 
     async def close(self) -> None:
         """Give back events that are not committed or not handed out, and leave the seat. A plain
@@ -200,9 +196,9 @@ class Reader:
 
     async def _close_quietly(self) -> None:
         """Close, and keep errors of settlements for the next flush or close."""
-        if not self._is_open:
+        if not self._attachment.is_open:
             return
-        self._is_open = False
+        self._attachment.is_open = False
         try:
             await self._settlements.confirm()
         finally:
@@ -211,7 +207,7 @@ class Reader:
             self._returned = self._held if self._transactional else IdSet()
             self._held, self._gone, self._late = IdSet(), IdSet(), IdSet()
             self._demanded, self._recalled = 0, False
-            await self._connection.unsubscribe(self._number)
+            await self._attachment.leave()
 
     async def __aenter__(self) -> Reader:
         return await self.open()
@@ -226,12 +222,12 @@ class Reader:
 
     # --- what comes ----------------------------------------------------------------------
 
-    def _incoming(self) -> DeliveryRoute:
+    def _route(self) -> DeliveryRoute:
         return DeliveryRoute(
-            self._delivered,
-            self._finished,
-            self._failed,
             reopen=self._reopen,
+            failed=self._failed,
+            delivered=self._delivered,
+            finished=self._finished,
             recalled=self._take_back,
             hurry=self._settlements.hurry,
             lost=self._lost,
@@ -252,7 +248,7 @@ class Reader:
         for part in self._parts:
             part.drop(ids)
         self._late.add_all(self._held.remove_all(ids))
-        self._connection.tell(wire.RecallSeen(self._number))
+        self._connection.tell(wire.RecallSeen(self._attachment.number))
         self._changed.set()
 
     def _finished(self) -> None:
@@ -267,21 +263,21 @@ class Reader:
     def _lost(self) -> None:
         """The connection is lost: what waits here, and what is in the user's hands, is the realm's
         again. Another reader may have it at any time, long before this one is connected again."""
-        if self._is_open:
-            self._attachment += 1
+        if self._attachment.is_open:
+            self._generation += 1
             self._parts.clear()
             self._gone.add_all(self._held)
             self._held = IdSet()
 
     async def _reopen(self) -> None:
-        if not self._is_open:
+        if not self._attachment.is_open:
             return
         self._settlements.forget()
         await self._attach()
         if self._recalled:
             self._demanded, self._recalled = 0, False
         elif self._demanded:
-            self._connection.tell(wire.Demand(self._number, self._demanded))
+            self._connection.tell(wire.Demand(self._attachment.number, self._demanded))
         self._changed.set()
 
     # --- taking --------------------------------------------------------------------------
@@ -293,7 +289,7 @@ class Reader:
     def _demand(self, count: int) -> None:
         if count > 0 and not self._demanded and not self._relayed:
             self._demanded = count
-            self._connection.tell(wire.Demand(self._number, count))
+            self._connection.tell(wire.Demand(self._attachment.number, count))
 
     async def _change(self, deadline_s: float | None) -> bool:
         """Wait until something comes or changes; gives False if nothing did until the deadline.
@@ -305,7 +301,7 @@ class Reader:
             return True
         if self._demanded and not self._recalled:
             self._recalled = True
-            self._connection.tell(wire.Demand(self._number, 0))
+            self._connection.tell(wire.Demand(self._attachment.number, 0))
         while self._demanded:
             await self._changes_by(None)
         return bool(self._parts) or self._error is not None
@@ -347,10 +343,10 @@ class Reader:
             if not await self._change(deadline_s):
                 return None
 
-    def _handed(self, event_id: int, attachment: int) -> None:
+    def _handed(self, event_id: int, generation: int) -> None:
         """An event is in the user's hands now."""
         # the connection was lost just now, and they are delivered again
-        if attachment != self._attachment:
+        if generation != self._generation:
             if self._transactional:
                 self._gone.add(Span(event_id, event_id + 1))
             else:
@@ -369,14 +365,14 @@ class Reader:
         async with self._looping():
             while (part := await self._next_part()) is not None:
                 for event_id, event in part:
-                    self._handed(event_id, part.attachment)
+                    self._handed(event_id, part.generation)
                     yield event
 
     @contextlib.asynccontextmanager
     async def _looping(self) -> AsyncIterator[None]:
         """Close at the end of a loop what it has opened. One that is left early is finalized by
         Python, and nobody could catch an error."""
-        opened_here = not self._is_open
+        opened_here = not self._attachment.is_open
         try:
             yield
         except BaseException:
@@ -510,10 +506,10 @@ class Reader:
         self._check_late(event)
         ids = self._chosen("reject", event, individual=individual)
         self._check_lost(self._gone.copy() if event is None else self._gone.overlap(ids))
-        held, attachment = self._held.overlap(ids), self._attachment
+        held, generation = self._held.overlap(ids), self._generation
         if ids:
             await self._settlements.reject(ids, reason)
-        if attachment == self._attachment:
+        if generation == self._generation:
             self._held.remove_all(held)
         self._changed.set()  # there is room in the window
 
@@ -568,7 +564,7 @@ class Reader:
         return IdSet((Span(event_id, event_id + 1),))
 
     async def _settle(self, ids: IdSet, *, roll_back: bool, delay_ms: int | None = None) -> None:
-        held, attachment = self._held.overlap(ids), self._attachment
+        held, generation = self._held.overlap(ids), self._generation
         self._held.remove_all(held)
         if not ids:
             return
@@ -577,7 +573,7 @@ class Reader:
         except ConnectionLost:
             raise  # nothing is held any more
         except PenstockError:
-            if attachment == self._attachment:
+            if generation == self._generation:
                 self._held.add_all(held)
             raise
         self._changed.set()  # there is room in the window

@@ -18,8 +18,7 @@ from penstock_core.vocabulary.errors import (
 )
 from penstock_core.wire.native.asking import check_request
 
-NOBODY = -1
-"""A number that no attachment has."""
+NO_GENERATION = -1
 
 
 class Settlements:
@@ -29,8 +28,8 @@ class Settlements:
         self._connection = connection
         self.acks: list[int] = []
         """Ids to acknowledge, sent before ``backs``."""
-        self.takes_acks_of = NOBODY
-        """The attachment whose events may simply be added to ``acks``, those in ``backs`` apart:
+        self.takes_acks_of = NO_GENERATION
+        """The generation whose events may simply be added to ``acks``, those in ``backs`` apart:
         :meth:`hurry` is due, and they are acknowledged each for itself."""
         self._previous = False
         """Whether ``acks`` mean all previous ones, too."""
@@ -47,8 +46,8 @@ class Settlements:
         self._lost_seat = -1
         self.subscription = 0
         """The seat's number, once it is taken."""
-        self.attachment = 0
-        """Counts the seats taken (``DurableSubscription.attachment``)."""
+        self.generation = 0
+        """Counts the seats taken (``DurableSubscription.generation``)."""
         self.in_order = False
         """Whether what is acknowledged after a rollback has to arrive after it (SEM D11): events
         may be recalled, or some were."""
@@ -119,11 +118,11 @@ class Settlements:
     ) -> None:
         if on_done is None:
             return
-        tell, attachment = on_done, self.attachment
+        tell, generation = on_done, self.generation
 
         def answered(done: asyncio.Future[Any]) -> None:
             is_refused = done.cancelled() or done.exception() is not None
-            if not is_refused and attachment == self.attachment:
+            if not is_refused and generation == self.generation:
                 tell(spans)
 
         answer.add_done_callback(answered)
@@ -196,7 +195,7 @@ class Settlements:
             self._previous = previous
             self.acks.append(event_id)
         is_usual = not (self._previous or self.in_order or (self.cumulative and self.backs))
-        self.takes_acks_of = self.attachment if is_usual else NOBODY
+        self.takes_acks_of = self.generation if is_usual else NO_GENERATION
 
     def refuse(self, error: PenstockError) -> None:
         """Refuse a settlement here already: it is reported now, and raised by the next
@@ -219,7 +218,7 @@ class Settlements:
         acks, self.acks = self.acks, []
         backs, self.backs = self.backs, {}
         previous, self._previous = self._previous, False
-        self.takes_acks_of = NOBODY
+        self.takes_acks_of = NO_GENERATION
         if acks and self.is_timed and not previous:
             self._send_apart(IdSet.of(acks), self._under_way)
         elif acks:
@@ -284,7 +283,7 @@ class Settlements:
         self.acks.clear()
         self.backs.clear()
         self._previous = False
-        self.takes_acks_of = NOBODY
+        self.takes_acks_of = NO_GENERATION
         self._seat += 1
 
     async def confirm(self) -> None:

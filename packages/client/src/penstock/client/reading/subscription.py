@@ -10,10 +10,12 @@ import pyarrow as pa
 from penstock.client.connection.arguments import Duration, check_count, timeout_s
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.delivery_route import DeliveryRoute
+from penstock.client.reading.attachment import Attachment
 from penstock.client.reading.inbox import Inbox
 from penstock.client.reading.looping import ReceivingLoops
 from penstock.client.reading.merging import Merger
 from penstock.client.reading.received import ReceivedBatch
+from penstock_core.api.requests import Request
 from penstock_core.api.subscriptions import Subscribe, Subscribed
 from penstock_core.columns.events.batch import stamp
 from penstock_core.columns.schema.ipc import batch_from, edges_of
@@ -94,7 +96,8 @@ class Subscription(ReceivingLoops):
     ) -> None:
         """``channel_name`` is what its events tell; ``on_arrival`` is called when there is
         something to take."""
-        super().__init__()
+        self._attachment = Attachment(connection)
+        super().__init__(self._attachment)
         timeout = timeout_s(timeout)
         check_count(buffer_bytes, "buffer_bytes", "bytes")
         self._buffer_bytes = buffer_bytes
@@ -112,8 +115,6 @@ class Subscription(ReceivingLoops):
         self._merger = merger
         self._inbox: Inbox[ReceivedBatch] = Inbox(on_arrival)
         self._channel_name = channel_name
-        self._number = 0
-        self._is_open = False
         self._opening = asyncio.Lock()
         """Held while opening: of several that begin at once, one opens it."""
         self._first_id = 0
@@ -134,43 +135,38 @@ class Subscription(ReceivingLoops):
         return self
 
     async def _open(self) -> None:
-        if not self._is_open:
+        if not self._attachment.is_open:
             self._forget()  # the last event may have ended the subscription
-            self._number = self._connection.add(self._incoming())
-            try:
-                await self._ask(self._start)
-            except BaseException as error:
-                self._connection.give_up(self._number, error)
-                raise
-            self._is_open = True
+            await self._attachment.open(self._route(), lambda: self._attach(self._start))
 
-    async def _ask(self, start: AnyStart) -> int:
-        """Have events from ``start`` on; gives the id that it has led to."""
+    async def _attach(self, start: AnyStart) -> int:
+        """Request events from ``start`` on; returns the id that it has led to."""
         self._credit, self._taken = self._granted, 0
-        answer = await self._connection.ask_to_open(
-            Subscribe(
-                self._channel,
-                self._number,
-                start,
-                credit=self._granted,
-                selector=self._selector,
-                browse=self._browse,
-                last_id=self._last_id,
-                confirms=True,
-                deltas=True,
-                bytes_max=self._buffer_bytes,
-                bytes_held=sum(self._sizes.values()),
-            ),
-            Subscribed,
-            self._forget,
+        answer = await self._attachment.request(
+            lambda: self._request(start), Subscribed, self._forget
         )
-        if not self._is_open:
+        if not self._attachment.is_open:
             self._first_id = answer.first_id
         self._next_id = max(self._next_id, answer.first_id)
         self._confirms = answer.confirm
         if answer.stop_id is not None:
             self._last_id = answer.stop_id - 1
         return answer.first_id
+
+    def _request(self, start: AnyStart) -> Request[Subscribed]:
+        return Subscribe(
+            self._channel,
+            self._attachment.number,
+            start,
+            credit=self._granted,
+            selector=self._selector,
+            browse=self._browse,
+            last_id=self._last_id,
+            confirms=True,
+            deltas=True,
+            bytes_max=self._buffer_bytes,
+            bytes_held=sum(self._sizes.values()),
+        )
 
     def _forget(self) -> None:
         """Start again from the beginning."""
@@ -179,13 +175,18 @@ class Subscription(ReceivingLoops):
         self._credit, self._next_id, self._taken = self._granted, 0, 0
 
     async def _reopen(self) -> None:
-        if self._is_open:
-            await self._ask(FromId(self._next_id))
+        if self._attachment.is_open:
+            await self._attach(FromId(self._next_id))
 
     # --- what comes ----------------------------------------------------------------------
 
-    def _incoming(self) -> DeliveryRoute:
-        return DeliveryRoute(self._delivered, self._finished, self._failed, reopen=self._reopen)
+    def _route(self) -> DeliveryRoute:
+        return DeliveryRoute(
+            reopen=self._reopen,
+            failed=self._failed,
+            delivered=self._delivered,
+            finished=self._finished,
+        )
 
     def _delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
         rows = received_batch(message, schema, body)
@@ -212,8 +213,8 @@ class Subscription(ReceivingLoops):
 
     def _confirm(self) -> None:
         self._confirmation_is_due = False
-        if self._is_open:
-            self._connection.tell(wire.Credit(self._number, 0, self._next_id))
+        if self._attachment.is_open:
+            self._connection.tell(wire.Credit(self._attachment.number, 0, self._next_id))
 
     def _finished(self) -> None:
         self._inbox.end()
@@ -249,7 +250,7 @@ class Subscription(ReceivingLoops):
         if more or self._taken * 4 >= self._buffer_bytes:
             self._credit += more
             taken, self._taken = self._taken, 0
-            self._connection.tell(wire.Credit(self._number, more, 0, taken=taken))
+            self._connection.tell(wire.Credit(self._attachment.number, more, 0, taken=taken))
 
     @property
     def first_id(self) -> int:
@@ -258,12 +259,11 @@ class Subscription(ReceivingLoops):
 
     async def close(self) -> None:
         """Stop reading."""
-        if self._is_open:
-            self._is_open = False
+        if self._attachment.is_open:
             self._keep_place()
             self._loops.closed()
             self._inbox.fail(SessionClosed("the subscription is closed"))
-            await self._connection.unsubscribe(self._number)
+            await self._attachment.leave()
 
     def _keep_place(self) -> None:
         """Opened again, it goes on with the first event that was not handed out."""

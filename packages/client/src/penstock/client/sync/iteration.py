@@ -67,11 +67,11 @@ class SubscriptionIteration:
         return self._inner._loops.add(self._batches)
 
     def _batches(self, begun: OpenBatch[AioReceivedBatch]) -> Iterator[ReceivedBatch]:
-        self._inner._loops.begins(begun, opens=not self._inner._is_open)
+        self._inner._loops.begins(begun, opens=not self._inner._opened.is_open)
         with _Closing(self._loop, self._inner, lambda: self._inner._loops.ends(begun)):
             while (batch := self._loop.call(self._inner.next_batch())) is not None:
                 yield ReceivedBatch(batch, self._loop)
-                if not self._inner._is_open:  # closed meanwhile
+                if not self._inner._opened.is_open:  # closed meanwhile
                     return
 
     def __iter__(self) -> Iterator[ReceivedEvent]:
@@ -79,14 +79,14 @@ class SubscriptionIteration:
         return self._inner._loops.add(self._events)
 
     def _events(self, begun: OpenBatch[AioReceivedBatch]) -> Iterator[ReceivedEvent]:
-        self._inner._loops.begins(begun, opens=not self._inner._is_open)
+        self._inner._loops.begins(begun, opens=not self._inner._opened.is_open)
         with _Closing(self._loop, self._inner, lambda: self._inner._loops.ends(begun)):
             while (batch := self._loop.call(self._inner.next_batch())) is not None:
                 begun.begin(batch)
                 for event in ReceivedBatch(batch, self._loop):
                     begun.count += 1
                     yield event
-                    if not self._inner._is_open:
+                    if not self._inner._opened.is_open:
                         return
 
 
@@ -106,13 +106,13 @@ class DurableIteration:
 
     def _batches(self, begun: OpenBatch[AioDeliveredBatch]) -> Iterator[DeliveredBatch]:
         inner = self._inner
-        inner._loops.begins(begun, opens=not inner._is_open)
+        inner._loops.begins(begun, opens=not inner._opened.is_open)
         with _Closing(self._loop, inner, lambda: inner._loops.ends(begun)):
             while (batch := self._next()) is not None:
                 if inner._auto_ack:
                     begun.begin(batch._inner, len(batch))
                 yield batch
-                if not inner._is_open:
+                if not inner._opened.is_open:
                     return
                 if inner._auto_ack:
                     begun.forget()
@@ -123,7 +123,7 @@ class DurableIteration:
 
     def _events(self, begun: OpenBatch[AioDeliveredBatch]) -> Iterator[DeliveredEvent]:
         inner = self._inner
-        inner._loops.begins(begun, opens=not inner._is_open)
+        inner._loops.begins(begun, opens=not inner._opened.is_open)
         with _Closing(self._loop, inner, lambda: inner._loops.ends(begun)):
             while (batch := self._next()) is not None:
                 begun.begin(batch._inner, int(inner._auto_ack))
@@ -136,7 +136,7 @@ class DurableIteration:
                         break  # the realm has taken back the rest, and delivers it again
                     begun.count += not inner._auto_ack
                     yield event
-                    if not inner._is_open:  # closed meanwhile: all of it has gone back
+                    if not inner._opened.is_open:  # closed meanwhile: all of it has gone back
                         return
                     if inner._auto_ack:  # until here it is not processed, and would come again
                         try:
@@ -153,21 +153,21 @@ class ReaderIteration:
     _loop: LoopThread
 
     def __iter__(self) -> Iterator[ReceivedEvent]:
-        opened_here = not self._inner._is_open
+        opened_here = not self._inner._attachment.is_open
         inner, loop = self._inner, self._loop
         with _Closing(loop, inner, lambda: opened_here):
             while (part := loop.call(inner._next_part())) is not None:
                 for event_id, event in part:
-                    loop.soon(_handing(inner, event_id, part.attachment))
+                    loop.soon(_handing(inner, event_id, part.generation))
                     yield ReceivedEvent(event, loop)
 
     def batches(self) -> Iterator[ReceivedBatch]:
         """Iterate over arriving columns; at its end the iteration closes what it has opened."""
-        opened_here = not self._inner._is_open
+        opened_here = not self._inner._attachment.is_open
         with _Closing(self._loop, self._inner, lambda: opened_here):
             while (batch := self._loop.call(self._inner.next_batch())) is not None:
                 yield ReceivedBatch(batch, self._loop)
 
 
-def _handing(inner: AioReader, event_id: int, attachment: int) -> Callable[[], None]:
-    return lambda: inner._handed(event_id, attachment)
+def _handing(inner: AioReader, event_id: int, generation: int) -> Callable[[], None]:
+    return lambda: inner._handed(event_id, generation)

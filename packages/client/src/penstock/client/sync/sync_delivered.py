@@ -23,17 +23,17 @@ class DeliveredEvent(ReceivedEvent):
     left to do.
     """
 
-    __slots__ = ("_attachment", "_subscription")
+    __slots__ = ("_generation", "_subscription")
 
     _subscription: delivered.DeliveringSeat
-    _attachment: int
+    _generation: int
 
     @classmethod
     def _of(cls, event: delivered.DeliveredEvent, loop: LoopThread) -> DeliveredEvent:
         """Wrap an event of the asynchronous client for blocking callers."""
         assert event._rows is not None, "it was delivered"
         twin = cls.received(event._rows, event._row, event.redelivery_count)
-        twin._subscription, twin._attachment = event._subscription, event._attachment
+        twin._subscription, twin._generation = event._subscription, event._generation
         twin._loop = loop
         return twin
 
@@ -53,36 +53,36 @@ class DeliveredEvent(ReceivedEvent):
         """Give it up: it goes to the dead event store at once, with the cause ``rejected`` and the
         ``reason`` (SEM T11). Returns when that is on disk; raises ``IllegalState`` without a dead
         event store, and then it is still in hand."""
-        subscription, attachment, event_id = self._subscription, self._attachment, self.event_id
+        subscription, generation, event_id = self._subscription, self._generation, self.event_id
         assert event_id is not None, "a delivered event has an id"
         ids = IdSet((Span(event_id, event_id + 1),))
-        self._loop.call(subscription._reject(ids, attachment, reason))
+        self._loop.call(subscription._reject(ids, generation, reason))
 
     def extend(self, time: Duration) -> None:
         """Have ``time`` (``"30s"``, or seconds) from now on to acknowledge it, on a durable with
         ``ack_timeout`` (SEM D19). Raises ``IllegalState`` when it has gone back already."""
-        subscription, attachment, event_id = self._subscription, self._attachment, self.event_id
+        subscription, generation, event_id = self._subscription, self._generation, self.event_id
         assert event_id is not None, "a delivered event has an id"
         ids = IdSet((Span(event_id, event_id + 1),))
-        self._loop.call(subscription._extend(ids, attachment, time))
+        self._loop.call(subscription._extend(ids, generation, time))
 
     def _settle(
         self, *, roll_back: bool, previous: bool = False, delay_ms: int | None = None
     ) -> None:
-        event_id, subscription, attachment = self.event_id, self._subscription, self._attachment
+        event_id, subscription, generation = self.event_id, self._subscription, self._generation
         assert event_id is not None, "a delivered event has an id"
         if roll_back:
             subscription._has_rolled_back = True
         else:
             try:
-                subscription._check_acknowledged(event_id, attachment)
+                subscription._check_acknowledged(event_id, generation)
             except SessionClosed:
                 hold_daemon()
                 raise
         settle = partial(
             subscription._settle_soon,
             event_id,
-            attachment,
+            generation,
             roll_back=roll_back,
             previous=previous,
             delay_ms=delay_ms,
@@ -109,7 +109,7 @@ class DeliveredBatch(ReceivedBatch):
 
     def _owned(self, event: Event) -> DeliveredEvent:
         assert isinstance(event, DeliveredEvent), "made with this batch's event type"
-        event._subscription, event._attachment = self._inner._subscription, self._inner._attachment
+        event._subscription, event._generation = self._inner._subscription, self._inner._generation
         return event
 
     @property
