@@ -27,7 +27,7 @@ def begun(watch: Watch) -> TransferRegistry[Transfer]:
 
 def test_only_the_session_that_began_it_may_take_it_up() -> None:
     exports = begun(Watch())
-    one = Transfer("ann", 0)
+    one = Transfer("ann")
     name = exports.add(one)
 
     assert name == "export-1"
@@ -38,7 +38,7 @@ def test_only_the_session_that_began_it_may_take_it_up() -> None:
 
 def test_no_more_are_under_way_than_may_be() -> None:
     exports = begun(Watch())
-    names = [exports.add(Transfer("ann", 0)) for _ in range(2)]
+    names = [exports.add(Transfer("ann")) for _ in range(2)]
 
     with pytest.raises(Unavailable, match="2 exports are running"):
         exports.check_room()
@@ -49,22 +49,28 @@ def test_no_more_are_under_way_than_may_be() -> None:
 
 def test_what_ends_with_a_session_is_what_it_began() -> None:
     exports = begun(Watch())
-    name = exports.add(Transfer("ann", 0))
-    exports.add(Transfer("bob", 0))
+    name = exports.add(Transfer("ann"))
+    other = exports.add(Transfer("bob"))
 
-    assert [found for found, _ in exports.of("ann")] == [name]
+    exports.leave("ann")
+    with pytest.raises(IllegalState):
+        exports.known("ann", name)
+    assert exports.known("bob", other).session == "bob"
 
 
 def test_what_a_request_works_with_does_not_expire_and_counts_from_its_end() -> None:
     watch = Watch()
     exports = begun(watch)
-    one = Transfer("ann", 0)
-    exports.add(one)
+    transfer = Transfer("ann")
+    exports.add(transfer)
 
-    with exports.at_work(one):
+    with exports.at_work(transfer):
         watch.us = IDLE_US + 1
-        assert exports.idle() == []
+        exports.expire()
+        assert len(exports) == 1
     watch.us += IDLE_US
-    assert exports.idle() == []
+    exports.expire()
+    assert len(exports) == 1
     watch.us += 1
-    assert exports.idle() == [("export-1", one)]
+    exports.expire()
+    assert len(exports) == 0

@@ -45,28 +45,25 @@ class BackupCapture(Protocol):
 
 
 class _Backup(Transfer):
-    def __init__(self, session: str, files: Sequence[Held], at_us: int, now_us: int) -> None:
-        super().__init__(session, now_us)
+    def __init__(self, session: str, files: Sequence[Held], at_us: int) -> None:
+        super().__init__(session)
         self.files = files
         self.at_us = at_us
         self.is_over = False
 
 
-class Backups:
-    """One backup at a time; it belongs to a session and ends with its connection."""
+class Backups(TransferRegistry[_Backup]):
+    """One backup at a time."""
 
     def __init__(
         self, shard: Shard, blobs: Blobs, clock: Clock, offload: Offload, *, realm: str, name: str
     ) -> None:
+        super().__init__("backup", 1, clock, ends="ended with its connection, or was not read")
         self._shard = shard
         self._blobs = blobs
-        self._clock = clock
         self._offload = offload
         self._realm = realm
         self._name = name
-        self._begun: TransferRegistry[_Backup] = TransferRegistry(
-            "backup", 1, clock, ends="ended with its connection, or was not read"
-        )
         self._is_beginning = False
         self.newest_us = clock.now_us()
         """When the newest complete backup was captured; the realm's start, if there is none since.
@@ -80,14 +77,14 @@ class Backups:
         capture = self.capture
         if capture is None:
             raise IllegalState("this realm is kept in memory only: there is nothing to back up")
-        if len(self._begun) or self._is_beginning:
+        if len(self) or self._is_beginning:
             raise Unavailable("another backup is running; try again when it has ended")
         self._is_beginning = True
         try:
             files, at_us = await self._captured(capture)
         finally:
             self._is_beginning = False
-        name = self._begun.add(_Backup(session, files, at_us, now_us=self._clock.now_us()))
+        name = self.add(_Backup(session, files, at_us))
         _log.info("backup.begun", files=len(files), bytes=sum(file.size for file in files))
         return BackupBegun(
             backup=name,
@@ -117,14 +114,14 @@ class Backups:
 
     async def read(self, session: str, name: str, file: int, offset: int) -> bytes:
         """Read bytes of a file. Raises ``IllegalState``, ``StorageFailed``."""
-        backup = self._begun.known(session, name)
+        backup = self.known(session, name)
         if not 0 <= file < len(backup.files):
             raise IllegalState(f"there is no file {file}; the backup has {len(backup.files)}")
         held = backup.files[file]
         if not 0 <= offset < held.size:
             raise IllegalState(f"{held.name} has no byte {offset}")
         try:
-            with self._begun.at_work(backup):
+            with self.at_work(backup):
                 return await self._offload(lambda: held.read(offset, READ_BYTES))
         finally:
             self._let_go(backup)
@@ -132,27 +129,19 @@ class Backups:
     async def end(self, session: str, name: str, *, is_complete: bool) -> None:
         """End a backup and release what was captured. ``is_complete``: it is on the client's disk,
         and has everything. Copies of sealed files end here, too, and are no backups."""
-        ended = self._begun.known(session, name)
+        ended = self.known(session, name)
         if is_complete:
             self.newest_us = max(self.newest_us, ended.at_us)
         self._forget(name, ended)
         _log.info("backup.ended")
 
-    def leave(self, session: str) -> None:
-        """The session's connection has ended, and its backup with it."""
-        for name, backup in self._begun.of(session):
-            self._forget(name, backup)
+    def _log_expired(self, transfer: _Backup) -> None:
+        _log.info("backup.expired")
 
-    def expire(self) -> None:
-        """End backups that nobody has read from for a long time."""
-        for name, backup in self._begun.idle():
-            _log.info("backup.expired")
-            self._forget(name, backup)
-
-    def _forget(self, name: str, backup: _Backup) -> None:
-        self._begun.remove(name)
-        backup.is_over = True
-        self._let_go(backup)
+    def _forget(self, name: str, transfer: _Backup) -> None:
+        self.remove(name)
+        transfer.is_over = True
+        self._let_go(transfer)
 
     def _let_go(self, backup: _Backup) -> None:
         """Release what was captured, once nobody reads it."""

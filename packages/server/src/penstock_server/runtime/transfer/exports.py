@@ -87,8 +87,8 @@ class _Captured(Struct):
 
 
 class _RunningExport(Transfer):
-    def __init__(self, session: str, captured: _Captured, now_us: int) -> None:
-        super().__init__(session, now_us)
+    def __init__(self, session: str, captured: _Captured) -> None:
+        super().__init__(session)
         self.captured = captured
         self.facts: list[FileFacts | None] = [None] * len(captured.parts)
         self.at = -1
@@ -97,34 +97,26 @@ class _RunningExport(Transfer):
         self.content = memoryview(b"")
 
 
-class Exports:
-    """All exports under way. Each belongs to a session and ends with its connection."""
+class Exports(TransferRegistry[_RunningExport]):
+    """All exports in progress."""
 
     def __init__(
         self, shard: Shard, blobs: Blobs, clock: Clock, offload: Offload, *, realm: str
     ) -> None:
+        super().__init__(
+            "export", EXPORTS_MAX, clock, ends="ended with its connection, or was not read"
+        )
         self._shard = shard
         self._blobs = blobs
-        self._clock = clock
         self._offload = offload
         self._realm = realm
-        self._exports: TransferRegistry[_RunningExport] = TransferRegistry(
-            "export",
-            EXPORTS_MAX,
-            clock,
-            ends="ended with its connection, or was not read",
-        )
-
-    def __len__(self) -> int:
-        return len(self._exports)
 
     async def begin(self, session: str, name: str, kind: str) -> ExportBegun:
         """Capture a channel or queue. Raises ``NameDoesNotExist``, ``Unavailable``, ``Damaged``."""
-        self._exports.check_room()
+        self.check_room()
         captured = await self._capture(name, kind)
-        export = self._exports.add(_RunningExport(session, captured, self._clock.now_us()))
         return ExportBegun(
-            export=export,
+            export=self.add(_RunningExport(session, captured)),
             name=captured.name,
             definition=captured.state.restored.definition,
             realm=self._realm,
@@ -139,10 +131,10 @@ class Exports:
         Raises ``IllegalState`` for an export that has ended, ``Damaged`` when events turn out to
         be unreadable: they are quarantined (SEM S1), and a new export has all the others.
         """
-        export = self._exports.known(session, name)
+        export = self.known(session, name)
         if export.users:
             raise IllegalState(f"{name} is already being read; only one read at a time is possible")
-        with self._exports.at_work(export):
+        with self.at_work(export):
             if export.at != file:
                 await self._prepare(export, file)
         if not 0 <= offset < export.file.size:
@@ -151,19 +143,11 @@ class Exports:
 
     async def end(self, session: str, name: str) -> None:
         """End an export and release what was captured."""
-        self._exports.known(session, name)
-        self._exports.remove(name)
+        self.known(session, name)
+        self.remove(name)
 
-    def leave(self, session: str) -> None:
-        """The session's connection has ended, and its exports with it."""
-        for name, _ in self._exports.of(session):
-            self._exports.remove(name)
-
-    def expire(self) -> None:
-        """End exports that nobody has read from for a long time."""
-        for name, export in self._exports.idle():
-            _log.info("export.expired", channel=export.captured.name)
-            self._exports.remove(name)
+    def _log_expired(self, transfer: _RunningExport) -> None:
+        _log.info("export.expired", channel=transfer.captured.name)
 
     # --- capturing -----------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ fact refers to. They are deleted if the import ends early, and after a crash at 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 
 import msgspec
@@ -92,10 +92,8 @@ class _Batch(Struct):
 
 
 class _Import(Transfer):
-    def __init__(
-        self, session: str, now_us: int, name: str, manifest: Manifest, folder: str
-    ) -> None:
-        super().__init__(session, now_us)
+    def __init__(self, session: str, name: str, manifest: Manifest, folder: str) -> None:
+        super().__init__(session)
         self.name = name
         self.manifest = manifest
         self.folder = folder
@@ -124,8 +122,8 @@ class _Import(Transfer):
         return self.state is not None and len(self.ids) == len(self.manifest.files)
 
 
-class Imports:
-    """All imports under way. Each belongs to a session and ends with its connection."""
+class Imports(TransferRegistry[_Import]):
+    """All imports in progress."""
 
     def __init__(
         self,
@@ -136,26 +134,22 @@ class Imports:
         rules: RealmRules,
         limits: MemoryLimits,
     ) -> None:
-        self._shard = shard
-        self._blobs = blobs
-        self._clock = clock
-        self._offload = offload
-        self._rules = rules
-        self._limits = limits
-        self._imports: TransferRegistry[_Import] = TransferRegistry(
+        super().__init__(
             "import",
             IMPORTS_MAX,
             clock,
             ends="was refused, ended with its connection, or got no data",
         )
+        self._shard = shard
+        self._blobs = blobs
+        self._offload = offload
+        self._rules = rules
+        self._limits = limits
         self.names = StoreNames()
         """Who is asked about the names of new stores."""
         self._left: list[str] = []
         """Files of imports that ended early."""
         self._wake = asyncio.Event()
-
-    def __len__(self) -> int:
-        return len(self._imports)
 
     async def run(self) -> None:
         """Remove what imports leave whose connection has ended, until cancelled."""
@@ -176,17 +170,14 @@ class Imports:
         """
         whole = manifest_from(manifest)
         checked_descriptors(whole.definition.descriptors)
-        self._imports.check_room()
+        self.check_room()
         created: ChannelCreated = await self._shard.act(
             lambda group: group.state.directory.decide_create(name, _wanted(whole, self._rules))
         )
-        now_us = self._clock.now_us()
         # The time makes the name unique; the rest is for people, and may be cut.
         shown = file_part(created.name)[:_SHOWN_MAX]
-        folder = f"segments/{shown}.import-{now_us}-{self._imports.next}"
-        return self._imports.add(
-            _Import(session, now_us, created.name, manifest=whole, folder=folder)
-        )
+        folder = f"segments/{shown}.import-{self._clock.now_us()}-{self.next}"
+        return self.add(_Import(session, created.name, manifest=whole, folder=folder))
 
     async def put(
         self, session: str, name: str, file: int, offset: int, content: memoryview
@@ -196,85 +187,78 @@ class Imports:
         Raises ``DamagedExport``, ``MemoryLimit``, ``StorageFailed``, ``IllegalState``: the import
         is over then, and nothing is left of it.
         """
-        under_way = self._take_up(session, name)
-        try:
-            await self._put(under_way, file, offset, content=content)
-        except BaseException:
-            await self._drop(name)
-            raise
-        self._lay_down(name, under_way)
+        under_way = self._idle(session, name)
+        async with self._whole_or_nothing(name):
+            with self.at_work(under_way):
+                await self._put(under_way, file, offset, content=content)
+        if under_way.is_orphan:
+            self._forget(name, under_way)
 
     async def commit(self, session: str, name: str) -> ChannelOpened:
-        """Make it true, in one step. Raises what :meth:`begin` and :meth:`put` raise."""
-        under_way = self._take_up(session, name)
+        """Create the channel or queue, in one step. Raises what :meth:`begin` and :meth:`put`
+        raise."""
+        under_way = self._idle(session, name)
         async with AsyncExitStack() as named:
-            try:
+            named.enter_context(self.at_work(under_way))
+            async with self._whole_or_nothing(name):
                 state = _whole(under_way)
                 keys = await self._key_index(under_way)
                 rows = await self._merged_rows(under_way)
                 check_whole(state, under_way.manifest, under_way.ids)
                 own = undecided(under_way.manifest.definition)
                 await named.enter_async_context(self.names.making(under_way.name, own))
-            except BaseException:
-                await self._drop(name)
-                raise
             try:
-                opened: ChannelOpened = await self._shard.act(
-                    lambda group: _created(
-                        group, under_way, state.channel, keys=keys, rows=rows, rules=self._rules
+                async with self._whole_or_nothing(name, Refused):
+                    opened: ChannelOpened = await self._shard.act(
+                        lambda group: _created(
+                            group, under_way, state.channel, keys=keys, rows=rows, rules=self._rules
+                        )
                     )
-                )
-            except Refused:
-                await self._drop(name)
-                raise
             finally:
                 # If storing the block failed, it is unknown whether it is on disk: the files stay,
                 # and the next start decides.
-                self._imports.remove(name)
+                self.remove(name)
         _log.info("channel.imported", channel=opened.name, events=under_way.manifest.events)
         return opened
 
     async def abort(self, session: str, name: str) -> None:
         """End an import and delete everything of it."""
-        self._take_up(session, name)
+        self._idle(session, name)
         await self._drop(name)
-
-    def leave(self, session: str) -> None:
-        """The session's connection has ended, and its imports with it."""
-        for name, under_way in self._imports.of(session):
-            self._abandon(name, under_way)
-
-    def expire(self) -> None:
-        """End imports that have received nothing for a long time."""
-        for name, under_way in self._imports.idle():
-            _log.info("import.expired", channel=under_way.name)
-            self._abandon(name, under_way)
 
     # --- coming and going ----------------------------------------------------------------
 
-    def _take_up(self, session: str, name: str) -> _Import:
-        under_way = self._imports.known(session, name)
+    def _idle(self, session: str, name: str) -> _Import:
+        under_way = self.known(session, name)
         if under_way.users:
             raise IllegalState(f"{name} is busy; only one request at a time is possible")
-        under_way.users = 1
         return under_way
 
-    def _lay_down(self, name: str, under_way: _Import) -> None:
-        self._imports.rest(under_way)
-        if under_way.is_orphan:
-            self._abandon(name, under_way)
+    def _log_expired(self, transfer: _Import) -> None:
+        _log.info("import.expired", channel=transfer.name)
 
-    def _abandon(self, name: str, under_way: _Import) -> None:
-        if under_way.users:
-            under_way.is_orphan = True
+    def _forget(self, name: str, transfer: _Import) -> None:
+        if transfer.users:
+            transfer.is_orphan = True
             return
-        self._imports.remove(name)
-        self._left += under_way.blobs
+        self.remove(name)
+        self._left += transfer.blobs
         self._wake.set()
+
+    @asynccontextmanager
+    async def _whole_or_nothing(
+        self, name: str, errors: type[BaseException] = BaseException
+    ) -> AsyncIterator[None]:
+        """Delete everything of an import if this step of it fails."""
+        try:
+            yield
+        except errors:
+            await self._drop(name)
+            raise
 
     async def _drop(self, name: str) -> None:
         """Delete everything of an import."""
-        under_way = self._imports.remove(name)
+        under_way = self.remove(name)
         for blob in under_way.blobs if under_way else ():
             await self._delete(blob)
 

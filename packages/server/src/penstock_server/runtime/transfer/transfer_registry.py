@@ -1,4 +1,4 @@
-"""Exports, imports and backups that a session works at with one request after another."""
+"""Exports, imports and backups that sessions work on with one request after another."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from penstock_core.vocabulary.errors import IllegalState, Unavailable
 from penstock_core.vocabulary.ports import Clock
 
 IDLE_US: Final = 300 * 1_000_000
-"""A transfer without a request for so long is forgotten."""
+"""A transfer without a request for so long ends."""
 
 
 class Transfer:
-    """One transfer. It belongs to the session that has begun it."""
+    """A transfer. It belongs to the session that began it."""
 
-    def __init__(self, session: str, now_us: int) -> None:
+    def __init__(self, session: str) -> None:
         self.session = session
-        self.used_us = now_us
-        """When the last request for it was done."""
+        self.used_us = 0
+        """When the last request for it ended."""
         self.users = 0
-        """Requests at work with it."""
+        """Requests that are working on it."""
 
 
-Each = TypeVar("Each", bound=Transfer)
+TransferType = TypeVar("TransferType", bound=Transfer)
 
 
-class TransferRegistry(Generic[Each]):
-    """All transfers of one kind, by name."""
+class TransferRegistry(Generic[TransferType]):
+    """All transfers of one kind, by name. They end with the connection of their session."""
 
     def __init__(self, kind: str, most: int, clock: Clock, *, ends: str) -> None:
         """``ends`` explains in errors how a transfer that its session still uses may have ended."""
@@ -36,63 +36,69 @@ class TransferRegistry(Generic[Each]):
         self._most = most
         self._clock = clock
         self._ends = ends
-        self._by_name: dict[str, Each] = {}
+        self._by_name: dict[str, TransferType] = {}
         self.next = 1
-        """The number in the next one's name."""
+        """The number in the next transfer's name."""
 
     def __len__(self) -> int:
         return len(self._by_name)
 
+    def leave(self, session: str) -> None:
+        """End the transfers of a session whose connection has ended."""
+        for name, transfer in list(self._by_name.items()):
+            if transfer.session == session:
+                self._forget(name, transfer)
+
+    def expire(self) -> None:
+        """End transfers without a request for :data:`IDLE_US`."""
+        horizon = self._clock.now_us() - IDLE_US
+        for name, transfer in list(self._by_name.items()):
+            if transfer.used_us < horizon and not transfer.users:
+                self._log_expired(transfer)
+                self._forget(name, transfer)
+
     def check_room(self) -> None:
-        """Raises ``Unavailable``."""
+        """Raise ``Unavailable`` if no transfer may begin."""
         if len(self) >= self._most:
             raise Unavailable(
                 f"{self._most} {self._kind}s are running; try again when one has ended"
             )
 
-    def add(self, one: Each) -> str:
-        """Gives its name."""
+    def add(self, transfer: TransferType) -> str:
+        """Register a transfer that begins now; returns its name."""
         name = f"{self._kind}-{self.next}"
         self.next += 1
-        self._by_name[name] = one
+        transfer.used_us = self._clock.now_us()
+        self._by_name[name] = transfer
         return name
 
-    def known(self, session: str, name: str) -> Each:
-        """Raises ``IllegalState`` for one that has ended, and for another session's."""
-        one = self._by_name.get(name)
-        if one is None or one.session != session:
+    def known(self, session: str, name: str) -> TransferType:
+        """The transfer of that name. Raises ``IllegalState`` if it has ended or belongs to another
+        session."""
+        transfer = self._by_name.get(name)
+        if transfer is None or transfer.session != session:
             raise IllegalState(
                 f"{name} is not running: it {self._ends} for {IDLE_US // 1_000_000} s; start again"
             )
-        return one
+        return transfer
 
     @contextmanager
-    def at_work(self, one: Each) -> Iterator[None]:
-        """Keep a transfer from expiring while a request works with it."""
-        one.users += 1
+    def at_work(self, transfer: TransferType) -> Iterator[None]:
+        """Keep a transfer from expiring while a request works on it."""
+        transfer.users += 1
         try:
             yield
         finally:
-            self.rest(one)
+            transfer.users -= 1
+            transfer.used_us = self._clock.now_us()
 
-    def rest(self, one: Each) -> None:
-        """A request is done with it."""
-        one.users -= 1
-        one.used_us = self._clock.now_us()
-
-    def of(self, session: str) -> list[tuple[str, Each]]:
-        """The transfers that end with a session's connection."""
-        return [(name, one) for name, one in self._by_name.items() if one.session == session]
-
-    def idle(self) -> list[tuple[str, Each]]:
-        """The transfers without a request for a long time."""
-        horizon = self._clock.now_us() - IDLE_US
-        return [
-            (name, one)
-            for name, one in self._by_name.items()
-            if one.used_us < horizon and not one.users
-        ]
-
-    def remove(self, name: str) -> Each | None:
-        """Remove a transfer; gives None if it is gone already."""
+    def remove(self, name: str) -> TransferType | None:
+        """Remove a transfer; returns None if it is gone already."""
         return self._by_name.pop(name, None)
+
+    def _forget(self, name: str, transfer: TransferType) -> None:
+        """End a transfer. Kinds that hold files release them here, too."""
+        self.remove(name)
+
+    def _log_expired(self, transfer: TransferType) -> None:
+        """Log that a transfer ends because it was idle."""
