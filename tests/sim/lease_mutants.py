@@ -7,12 +7,12 @@ from typing import Final
 
 import pytest
 
-from penstock_core.api.consuming import Settled, SettleLease
+from penstock_core.api.consuming import Settled, SettleLease, SettlePatternLease
 from penstock_core.ids.ids import IdSet
 from penstock_core.vocabulary.errors import LeaseEnded
-from penstock_server.runtime.subscriptions import pattern_leases
-from penstock_server.runtime.subscriptions.lease import EventLease
-from penstock_server.runtime.subscriptions.leases import Leases, Settling, settle_events
+from penstock_server.runtime.subscriptions import leases
+from penstock_server.runtime.subscriptions.lease import LeasePart
+from penstock_server.runtime.subscriptions.leases import Check, Leases, Settling, settle_events
 from penstock_server.runtime.writer.group import Group
 from tests.sim.born_mutants import missed_birth
 
@@ -21,11 +21,13 @@ def late_lease_taken(patch: pytest.MonkeyPatch) -> None:
     """What comes too late is answered as done."""
     whole = Leases.settle
 
-    async def settle(leases: Leases, asked: SettleLease, owner: str) -> Settled:
+    async def settle(
+        own: Leases, asked: SettleLease | SettlePatternLease, owner: str, check: Check
+    ) -> Settled:
         try:
-            return await whole(leases, asked, owner)
+            return await whole(own, asked, owner, check)
         except LeaseEnded:
-            if leases._find(asked, owner) is None:
+            if isinstance(asked, SettlePatternLease) or own._find(asked, owner) is None:
                 raise
             return Settled(count=len(IdSet(asked.chosen.spans or ())), left=0, ends_us=None)
 
@@ -35,7 +37,13 @@ def late_lease_taken(patch: pytest.MonkeyPatch) -> None:
 def outlived_restart(patch: pytest.MonkeyPatch) -> None:
     """A lease of an earlier life of the realm is taken for one of this."""
 
-    async def settled(leases: Leases, asked: SettleLease) -> Settled:
+    whole = Leases._settled_before
+
+    async def settled(
+        own: Leases, asked: SettleLease | SettlePatternLease, check: Check
+    ) -> Settled:
+        if isinstance(asked, SettlePatternLease):
+            return await whole(own, asked, check)
         return Settled(count=len(IdSet(asked.chosen.spans or ())), left=0, ends_us=None)
 
     patch.setattr(Leases, "_settled_before", settled)
@@ -43,27 +51,27 @@ def outlived_restart(patch: pytest.MonkeyPatch) -> None:
 
 def unremembered(patch: pytest.MonkeyPatch) -> None:
     """A request that is repeated is taken for another one."""
-    whole = EventLease.meant
+    whole = LeasePart.meant
 
-    def meant(lease: EventLease, *asked: object) -> IdSet:
-        found = whole(lease, *asked)  # type: ignore[arg-type]  # as it is called
-        lease.lost.add_all(found.overlap(lease.done["ack"]))
-        lease.done["ack"] = IdSet()
+    def meant(part: LeasePart, *asked: object) -> IdSet:
+        found = whole(part, *asked)  # type: ignore[arg-type]  # as it is called
+        part.lost.add_all(found.overlap(part.done["ack"]))
+        part.done["ack"] = IdSet()
         return found
 
-    patch.setattr(EventLease, "meant", meant)
+    patch.setattr(LeasePart, "meant", meant)
 
 
 def one_channel_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A lease over a pattern notes what is acknowledged, and acknowledges it on one channel."""
 
-    def settle(group: Group, part: EventLease, asked: Settling, fresh: IdSet, held: IdSet) -> None:
-        if part.of_channel.endswith("/1"):
+    def settle(group: Group, part: LeasePart, asked: Settling, fresh: IdSet, held: IdSet) -> None:
+        if part.channel_name.endswith("/1"):
             part.done[asked.how].add_all(fresh)
         else:
             settle_events(group, part, asked, fresh=fresh, held=held)
 
-    patch.setattr(pattern_leases, "settle_events", settle)
+    patch.setattr(leases, "settle_events", settle)
 
 
 LEASED: Final[dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]]] = {

@@ -189,7 +189,7 @@ class Consumer:
             chosen=chosen,
             delay_ms=delay_ms,
         )
-        told = await self._world.realm.leases.settle(settle, "")
+        told = await self._world.realm.leases.settle(settle, "", lambda _: None)
         await self._heard()
         return told
 
@@ -239,7 +239,7 @@ class Leased:
         for chosen in (LeasedEvents(), LeasedEvents(IdSet.of(sorted(held.ids)).spans)):
             asked = SettleLease(number, durable, held.lease, how="ack", chosen=chosen)
             try:
-                told = await self.world.realm.leases.settle(asked, "")
+                told = await self.world.realm.leases.settle(asked, "", lambda _: None)
             except LeaseEnded:
                 continue
             assert chosen.spans is not None, f"the lease of {held.ids} has outlived its realm"

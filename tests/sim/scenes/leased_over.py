@@ -94,7 +94,7 @@ class PatternConsumer:
         )
         asked_us = world.clock.now_us()
         hangs_up = not self._quiet and random.random() < 0.2
-        fetch = world.realm.pattern_leases.fetch
+        fetch = world.realm.leases.fetch_from_pattern
         try:
             async with asyncio.timeout(random.uniform(0, 0.3) if hangs_up else None):
                 told: Fetched = await fetch(asked, "", "sim", selector=None, check=lambda _: None)
@@ -227,7 +227,7 @@ class OverPattern:
     async def settle(self, lease: str, ids: Ids, how: How) -> Settled:
         chosen = {name: LeasedEvents(IdSet.of(sorted(own)).spans) for name, own in ids.items()}
         asked = SettlePatternLease(PATTERN, DURABLE, lease, how=how, channels=chosen)
-        return await self.world.realm.pattern_leases.settle(asked, "", lambda _: None)
+        return await self.world.realm.leases.settle(asked, "", lambda _: None)
 
     def receipts(self, name: str) -> Receipts:
         return self.shops[name].receipts

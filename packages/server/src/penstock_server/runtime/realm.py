@@ -34,7 +34,6 @@ from penstock_server.runtime.store.sealed_file import SealedFile
 from penstock_server.runtime.subscriptions import views
 from penstock_server.runtime.subscriptions.leases import Leases
 from penstock_server.runtime.subscriptions.pattern_durables import PatternDurableOperations
-from penstock_server.runtime.subscriptions.pattern_leases import PatternLeases
 from penstock_server.runtime.subscriptions.realm_limits import Limits as Limits
 from penstock_server.runtime.subscriptions.realm_view import RealmView
 from penstock_server.runtime.subscriptions.subscriptions import Subscriptions
@@ -144,7 +143,10 @@ class RunningRealm:
         self._journal_bytes_max = sealing.journal_bytes_max
         self.stages = Stages(clock, limits.stage_bytes_max)
         self.subscriptions = Subscriptions(self.shard, self.dispatch, clock)
-        self.leases = Leases(self.shard, self.subscriptions, clock, limits=limits.leases)
+        self.watches = ChannelWatches(self._state)
+        self.leases = Leases(
+            self.shard, self.subscriptions, clock, limits=limits.leases, watches=self.watches
+        )
         self.exports = Exports(self.shard, blobs, clock, offload=offload, realm=identity)
         self.backups = Backups(self.shard, blobs, clock, offload=offload, realm=identity, name=name)
         self.imports = Imports(
@@ -166,8 +168,6 @@ class RunningRealm:
             self._state,
             StoreOperations(self.create_channel, self.open_channel, self.delete_channel),
         )
-        self.watches = ChannelWatches(self._state)
-        self.pattern_leases = PatternLeases(self.leases, self.watches)
         (
             self.shard.is_congested,
             self.shard.on_scheduled,

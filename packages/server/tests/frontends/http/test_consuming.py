@@ -18,7 +18,7 @@ from packages.server.tests.frontends.http.known import Known
 from packages.server.tests.frontends.http.test_hanging_up import ask, hang_up
 from penstock_server.frontends.http import consuming
 from penstock_server.runtime.access.askers import asker
-from penstock_server.runtime.subscriptions.leases import Leases
+from penstock_server.runtime.subscriptions.lease_fetch import ChannelFetch
 from tests.patience import until
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -308,9 +308,9 @@ def test_who_is_gone_before_the_answer_has_fetched_nothing(
     orders.durables.create("team")
     publish(orders, 2)
     peers: list[Any] = []
-    whole, calls, is_sent = Leases._fetched, count(), threading.Event()
+    whole, calls, is_sent = ChannelFetch.run, count(), threading.Event()
 
-    async def late(self: Leases, *args: Any) -> Any:
+    async def late(self: ChannelFetch, *args: Any) -> Any:
         told = await whole(self, *args)
         if not next(calls):
             gone = asyncio.Event()
@@ -320,7 +320,7 @@ def test_who_is_gone_before_the_answer_has_fetched_nothing(
             await gone.wait()
         return told
 
-    monkeypatch.setattr(Leases, "_fetched", late)
+    monkeypatch.setattr(ChannelFetch, "run", late)
     peers.append(ask(web, "POST", f"{TEAM}/fetch", body={"lease_ms": LONG_MS}))
     is_sent.set()
 

@@ -25,8 +25,8 @@ from packages.server.tests.frontends.http.test_consuming import (
 from packages.server.tests.frontends.http.test_hanging_up import ask, hang_up
 from penstock_server.frontends.http import consuming
 from penstock_server.runtime.access.askers import asker
-from penstock_server.runtime.subscriptions import pattern_fetch
-from penstock_server.runtime.subscriptions.pattern_fetch import even_shares
+from penstock_server.runtime.subscriptions import lease_fetch
+from penstock_server.runtime.subscriptions.lease_fetch import even_shares
 from tests.patience import until
 
 TEAM = f"durables/{part('shop/*')}/team"
@@ -438,7 +438,7 @@ def test_a_pattern_of_many_channels_is_looked_at_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """More than a fetch takes seats at."""
-    monkeypatch.setattr(pattern_fetch, "WATCHED_MAX", 1)
+    monkeypatch.setattr(lease_fetch, "WATCHED_MAX", 1)
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(fetch, web, TEAM, wait_ms=30_000)
         until(lambda: shops[NORTH].durables.get("team").info().clients)

@@ -199,14 +199,6 @@ async def fetch_events(by: Caller, asked: consuming.FetchEvents) -> consuming.Fe
     )
 
 
-async def settle_lease(by: Caller, asked: consuming.SettleLease) -> consuming.Settled:
-    return await by.realm.leases.settle(asked, _lease_owner(by))
-
-
-async def extend_lease(by: Caller, asked: consuming.ExtendLease) -> consuming.Settled:
-    return await by.realm.leases.extend(asked, _lease_owner(by))
-
-
 def _may_consume(by: Caller) -> Callable[[str], None]:
     """Raises ``AccessDenied`` for a channel of a pattern that the caller may not consume."""
     return lambda name: by.realm.access.require(by.principal, TAKE[0], name)
@@ -214,21 +206,21 @@ def _may_consume(by: Caller) -> Callable[[str], None]:
 
 async def fetch_from_pattern(by: Caller, asked: consuming.FetchFromPattern) -> consuming.Fetched:
     selector = await by.realm.dispatch.choosing.parse(asked.selector) if asked.selector else None
-    return await by.realm.pattern_leases.fetch(
+    return await by.realm.leases.fetch_from_pattern(
         asked, _lease_owner(by), by.principal.name, selector=selector, check=_may_consume(by)
     )
 
 
-async def settle_pattern_lease(
-    by: Caller, asked: consuming.SettlePatternLease
+async def settle_lease(
+    by: Caller, asked: consuming.SettleLease | consuming.SettlePatternLease
 ) -> consuming.Settled:
-    return await by.realm.pattern_leases.settle(asked, _lease_owner(by), _may_consume(by))
+    return await by.realm.leases.settle(asked, _lease_owner(by), _may_consume(by))
 
 
-async def extend_pattern_lease(
-    by: Caller, asked: consuming.ExtendPatternLease
+async def extend_lease(
+    by: Caller, asked: consuming.ExtendLease | consuming.ExtendPatternLease
 ) -> consuming.Settled:
-    return await by.realm.pattern_leases.extend(asked, _lease_owner(by))
+    return await by.realm.leases.extend(asked, _lease_owner(by))
 
 
 # --- sums over events ---------------------------------------------------------------------

@@ -1,17 +1,17 @@
-"""The leases that clients have, of one channel or over a pattern: how many there may be, what they
-hold, and how they end (SEM H).
+"""The leases of all clients: how many are allowed, what they hold, and how they end (SEM H).
 
-Each has a seat at each durable that it has events of, with an acknowledgement timeout of its own,
-so the core says who gets what, what goes back when, and who may settle. A lease belongs to a user
-and not to a connection. It is kept in memory only: a restart takes everything out of all hands.
+A lease has a seat at each durable that it has events of, with an acknowledgement timeout of its
+own, so the core decides who gets an event, when it goes back, and who may settle it. A lease
+belongs to a user and not to a connection. It is kept in memory only: a restart ends it, and its
+events come again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 from msgspec import Struct
 
@@ -28,7 +28,7 @@ from penstock_core.vocabulary.errors import (
 )
 from penstock_core.vocabulary.ports import Clock
 from penstock_server.runtime.store.state import RealmState
-from penstock_server.runtime.subscriptions.lease import EventLease, without
+from penstock_server.runtime.subscriptions.lease import EventLease, LeasePart, LeaseTerms, without
 from penstock_server.runtime.subscriptions.subscriptions import Opened, Subscriptions
 from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.requests import RunAction
@@ -55,33 +55,8 @@ class LeaseLimits(Struct, frozen=True):
     events_per_user_max: int = 100_000
 
 
-class Terms(Protocol):
-    """What a client asked for."""
-
-    @property
-    def owner(self) -> str: ...
-
-    @property
-    def count(self) -> int: ...
-
-
-class FetchLease(Protocol):
-    """A batch of events that a client has for a time."""
-
-    name: str
-    is_answered: bool
-
-    @property
-    def terms(self) -> Terms: ...
-
-    @property
-    def parts(self) -> Sequence[EventLease]: ...
-
-    def fail(self, reason: PenstockError) -> None: ...
-
-
 class LeaseBook:
-    """Which leases there are."""
+    """The open leases, and those that ended lately."""
 
     def __init__(
         self, shard: Shard, subscriptions: Subscriptions, clock: Clock, limits: LeaseLimits
@@ -90,8 +65,8 @@ class LeaseBook:
         self.clock = clock
         self.subscriptions = subscriptions
         self._limits = limits
-        self._open: dict[str, FetchLease] = {}
-        self._over: OrderedDict[str, FetchLease] = OrderedDict()
+        self._open: dict[str, EventLease] = {}
+        self._over: OrderedDict[str, EventLease] = OrderedDict()
         self._checks: dict[str, Callable[[], None]] = {}
         self.freed = asyncio.Event()
         """Set, and replaced, whenever a lease has ended: its seat is free."""
@@ -107,20 +82,20 @@ class LeaseBook:
         """How many events are under leases."""
         return sum(map(self.count, self._open.values()))
 
-    # --- which there are -----------------------------------------------------------------
+    # --- limits and names ----------------------------------------------------------------
 
-    def refuse(self, terms: Terms) -> None:
-        """Raises ``LimitReached`` for a lease too many, or one of too many events, and
-        ``RealmStopping``. Users are told apart only where the realm knows them."""
+    def refuse(self, terms: LeaseTerms) -> None:
+        """Raise ``LimitReached`` for a lease too many, or one of too many events, and
+        ``RealmStopping``. Limits of one user hold only where the realm knows its users."""
         if self._stopping is not None:
             raise self._stopping
         limits, owner = self._limits, terms.owner
         leases: Counter[bool] = Counter()
         events: Counter[bool] = Counter()
-        for each in self._open.values():
-            is_own = each.terms.owner == owner
+        for lease in self._open.values():
+            is_own = lease.terms.owner == owner
             leases[is_own] += 1
-            events[is_own] += self.count(each) if each.is_answered else each.terms.count
+            events[is_own] += self.count(lease) if lease.is_answered else lease.terms.count
         for held, most, what, setting in (
             (leases.total() + 1, limits.leases_max, "leases", "http.leases_max"),
             (events.total() + terms.count, limits.events_max, *_EVENTS),
@@ -134,56 +109,55 @@ class LeaseBook:
             if owner and held > most:
                 raise LimitReached(_too_much(owner, held, most, what=what, setting=setting))
 
-    def enter(self, lease: FetchLease, check: Callable[[], None]) -> None:
-        """``check`` is asked when rights change: it raises when the client may not have the lease
-        any more."""
+    def enter(self, lease: EventLease, check: Callable[[], None]) -> None:
+        """Open a lease. ``check`` is called when rights change: it raises when the client may not
+        have the lease any more."""
         self._open[lease.name] = lease
         self._checks[lease.name] = check
 
-    def named(self, name: str, owner: str) -> FetchLease | None:
-        """The lease of this name that the client was told of, if it is its own; also one that is
-        over."""
+    def named(self, name: str, owner: str) -> EventLease | None:
+        """The answered lease of this name if it belongs to ``owner``; also one that has ended."""
         lease = self._open.get(name) or self._over.get(name)
         if lease is None or lease.terms.owner != owner or not lease.is_answered:
             return None
         return lease
 
-    def count(self, lease: FetchLease) -> int:
+    def count(self, lease: EventLease) -> int:
         """How many events it holds."""
-        return sum([len(held_by(self.shard.state, each)) for each in lease.parts])
+        return sum([len(held_by(self.shard.state, part)) for part in lease.parts])
 
     # --- seats ---------------------------------------------------------------------------
 
-    async def take_seat(self, part: EventLease) -> None:
-        """Raises ``DurableInUse`` while somebody else has it, and ``NameDoesNotExist``."""
-        terms = part.terms
+    async def take_seat(self, part: LeasePart) -> None:
+        """Take the seat of a part. Raises ``DurableInUse`` while another client has it, and
+        ``NameDoesNotExist``."""
         opened: Opened = await self.subscriptions.attach(
-            terms.channel,
-            terms.durable,
+            part.channel,
+            part.durable,
             part,
             window=None,
             pull=True,
-            ack_timeout_ms=terms.lease_ms,
+            ack_timeout_ms=part.lease_ms,
             leased=True,
         )
         part.subscription = opened.number
         part.lease_ms = opened.ack_timeout_ms
 
-    def leave_seat(self, part: EventLease) -> None:
-        """The seat is free; what it held goes back (SEM D13)."""
+    def leave_seat(self, part: LeasePart) -> None:
+        """Free the seat of a part; what it held goes back (SEM D13)."""
         if part.subscription:
             self.subscriptions.detach(part.subscription)
 
-    def held(self, group: Group, part: EventLease, wanted: IdSet) -> IdSet:
-        """What the seat of a lease holds. Raises ``LeaseEnded`` where some of what is ``wanted``
-        has gone back; what was purged or has expired is no error (SEM D15)."""
-        channel = part.terms.channel
+    def held(self, group: Group, part: LeasePart, wanted: IdSet) -> IdSet:
+        """The events that the seat of a part holds. Raises ``LeaseEnded`` where some of ``wanted``
+        have gone back; purged or expired events are no error (SEM D15)."""
+        channel = part.channel
         group.sweep(channel)
         seat = group.channel(channel).state.seats.get(part.subscription)
         missing = wanted if seat is None else without(wanted, seat[1].in_flight)
         if seat is None:
             part.refuse_late(missing)
-            raise LeaseEnded(f"lease {part.name} has ended, and holds nothing")
+            raise LeaseEnded(f"lease {part.lease_name} has ended, and holds nothing")
         late = part.late(missing, group.now_us)
         late.add_all(missing.overlap(part.lost))
         part.refuse_late(late)
@@ -191,10 +165,10 @@ class LeaseBook:
         return held
 
     async def act(
-        self, lease: FetchLease, action: Callable[[Group], Settled], *, room: int = 0
+        self, lease: EventLease, action: Callable[[Group], Settled], *, room: int = 0
     ) -> Settled:
-        """Settle something. A lease that holds nothing then has ended."""
-        sweeps = [each.terms.channel for each in lease.parts]
+        """Run an action that settles events. A lease that holds nothing afterwards ends."""
+        sweeps = [part.channel for part in lease.parts]
         try:
             told: Settled = await self.shard.act(action, sweeps=sweeps, room=room)
         finally:
@@ -204,7 +178,7 @@ class LeaseBook:
     # --- ends ----------------------------------------------------------------------------
 
     def give_back(self, name: str) -> None:
-        """End a lease whose client was never told of it: what it holds goes back untried."""
+        """End a lease whose client has no answer yet: what it holds goes back untried."""
         lease = self._open.get(name)
         if lease is None:
             return
@@ -213,15 +187,15 @@ class LeaseBook:
             self._release(part)
         self.end(lease)
 
-    def give_back_part(self, part: EventLease) -> None:
+    def give_back_part(self, part: LeasePart) -> None:
         """Leave a seat; what it holds goes back untried."""
         self._release(part)
         self.leave_seat(part)
 
-    def _release(self, part: EventLease) -> None:
+    def _release(self, part: LeasePart) -> None:
         if not part.subscription:
             return
-        channel, subscription = part.terms.channel, part.subscription
+        channel, subscription = part.channel, part.subscription
 
         def release(group: Group) -> None:
             seat = group.channel(channel).state.seats.get(subscription)
@@ -239,8 +213,8 @@ class LeaseBook:
                 continue
             over_us = max(
                 [
-                    each.until_us(each.ids) + each.lease_ms * 10 + OVERTIME_US
-                    for each in lease.parts
+                    part.until_us(part.ids) + part.lease_ms * 10 + OVERTIME_US
+                    for part in lease.parts
                 ],
                 default=0,
             )
@@ -266,13 +240,13 @@ class LeaseBook:
                 lease.fail(reason)
         self._wake()
 
-    def end_if_empty(self, lease: FetchLease) -> None:
+    def end_if_empty(self, lease: EventLease) -> None:
         """End a lease whose client has nothing of it any more."""
         if lease.is_answered and lease.name in self._open and not self.count(lease):
             self.end(lease)
 
-    def end(self, lease: FetchLease) -> None:
-        """Its seats are free; what it held has gone back, or goes back now (SEM D13)."""
+    def end(self, lease: EventLease) -> None:
+        """Free the seats of a lease; what it held has gone back, or goes back now (SEM D13)."""
         if self._open.pop(lease.name, None) is None:
             return
         self._checks.pop(lease.name, None)
@@ -287,21 +261,21 @@ class LeaseBook:
     def _wake(self) -> None:
         freed, self.freed = self.freed, asyncio.Event()
         freed.set()
-        for each in self.waiting:
-            each.set()
+        for came in self.waiting:
+            came.set()
 
 
-def held_by(state: RealmState, part: EventLease) -> IdSet:
-    """What a seat holds now."""
-    channel = state.channels.get(part.terms.channel)
+def held_by(state: RealmState, part: LeasePart) -> IdSet:
+    """The events that the seat of a part holds now."""
+    channel = state.channels.get(part.channel)
     seat = None if channel is None else channel.state.seats.get(part.subscription)
     return IdSet() if seat is None else seat[1].in_flight
 
 
-def seal(group: Group, part: EventLease, most: int) -> None:
-    """A lease gets nothing more from this seat; what is too much for an answer goes back, and so
-    does what is more than ``most`` events, from the last on."""
-    channel, subscription = part.terms.channel, part.subscription
+def seal(group: Group, part: LeasePart, most: int) -> None:
+    """Stop the deliveries to a part. Events that are too much for an answer go back, and so do
+    those beyond the first ``most``."""
+    channel, subscription = part.channel, part.subscription
     state = group.channel(channel).state
     if subscription not in state.seats:
         return
@@ -315,44 +289,44 @@ def seal(group: Group, part: EventLease, most: int) -> None:
 
 
 def _behind(ids: IdSet, most: int) -> IdSet:
-    """What is left of ``ids`` without the first ``most`` of them."""
+    """The ids behind the first ``most`` of them."""
     while most > 0 and (span := ids.take(most)) is not None:
         most -= span.size
     return ids
 
 
-def free_for(group: Group, part: EventLease) -> int:
-    """How many events may come to a lease now: what is not in hands, and waits for no time."""
-    state = group.channel(part.terms.channel).state
-    held = state.seats.get(part.subscription)
-    return 0 if held is None else free_of(held[0], state.stored)
+def free_for(group: Group, part: LeasePart) -> int:
+    """How many events may come to a part now: neither in flight, nor waiting for a time."""
+    state = group.channel(part.channel).state
+    seat = state.seats.get(part.subscription)
+    return 0 if seat is None else free_of(seat[0], state.stored)
 
 
 def free_of(durable: Durable, stored: IdSet) -> int:
-    """How many events of a durable are in nobody's hands, and wait for no time."""
+    """How many events of a durable are neither in flight, nor waiting for a time."""
     waiting = len(durable.waiting.ids) if durable.waiting else 0
     free: int = durable.outstanding_count(stored) - durable.in_flight_count - waiting
     return max(0, free)
 
 
-def blocked(group: Group, part: EventLease) -> str:
+def blocked(group: Group, part: LeasePart) -> str:
     """Why a client gets nothing at a type that serves one at a time; empty: it may get something,
     or has no seat."""
-    state = group.channel(part.terms.channel).state
-    held = state.seats.get(part.subscription)
-    if held is None:
+    state = group.channel(part.channel).state
+    own = state.seats.get(part.subscription)
+    if own is None:
         return ""
-    durable = held[0]
-    first = min(durable.seats, key=lambda each: each.rank)
+    durable = own[0]
+    first = min(durable.seats, key=lambda seat: seat.rank)
     if not durable.kind.cumulative:
-        holders = [each for each in durable.seats if each.in_flight]
+        holders = [seat for seat in durable.seats if seat.in_flight]
         serves_one = durable.kind.orders_strictly and durable.lanes is None
         if not (holders and serves_one):
             return ""
         first = holders[0]
     if first.subscription == part.subscription:
         return ""
-    where = f" of {part.of_channel}" if part.of_channel else ""
+    where = f" of {part.channel_name}" if part.channel_name else ""
     return (
         f"durable {durable.name}{where} is {durable.kind.name} and serves one client at a time, "
         f"which is {first.session} now: wait longer (wait_ms), or try again"

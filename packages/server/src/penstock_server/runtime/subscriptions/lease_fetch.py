@@ -1,5 +1,5 @@
-"""One fetch of a durable over a pattern: it finds the channels that have something, gives each an
-even share of the batch, and waits where none has (SEM H4)."""
+"""Filling a lease with events: of one channel, or of the channels of a pattern, each with an even
+share of the batch (SEM H1, H4)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from typing import Final, TypeVar
 
 from penstock_core.api.channels import ChannelOpened
 from penstock_core.api.patterns import WatchChannels
-from penstock_core.columns.selectors import Selector
 from penstock_core.messages.delivery import SetDemand
 from penstock_core.messages.pattern_durables import PatternDurable
 from penstock_core.vocabulary.errors import DurableInUse, NameDoesNotExist, PenstockError
 from penstock_core.vocabulary.identities import ChannelId
-from penstock_server.runtime.subscriptions.lease import EventLease, LeaseTerms
+from penstock_server.runtime.subscriptions.lease import EventLease, LeasePart
 from penstock_server.runtime.subscriptions.lease_book import (
     GRACE_S,
     SEAT_S,
@@ -27,29 +26,110 @@ from penstock_server.runtime.subscriptions.lease_book import (
     free_of,
     seal,
 )
-from penstock_server.runtime.subscriptions.pattern_lease import PatternLease
 from penstock_server.runtime.subscriptions.watches import ChannelWatches
 from penstock_server.runtime.writer.group import Group
 
 WATCHED_MAX: Final = 1_000
-"""Most channels with a seat that waits for their events. What the others have is looked for again
-and again, every :data:`~penstock_server.runtime.subscriptions.lease_book.SEAT_S` seconds."""
-T = TypeVar("T")
-
+"""Most channels with a seat that waits for their events. A fetch looks for events of the others
+every :data:`~penstock_server.runtime.subscriptions.lease_book.SEAT_S` seconds."""
+_ALL: Final = 1 << 62
 _AT_ONCE: Final = 64
 """Seats that are taken in one group of the writer."""
 
+T = TypeVar("T")
+
+
+class ChannelFetch:
+    """Fills a lease with events of one durable or queue."""
+
+    def __init__(
+        self, book: LeaseBook, lease: EventLease, channel: ChannelId, check: Callable[[], None]
+    ) -> None:
+        """``check`` raises when the client may not have the events any more."""
+        self._book = book
+        self._shard = book.shard
+        self._lease = lease
+        self._check = check
+        self._part = LeasePart(lease, channel, self._ended)
+
+    async def run(self, wait_s: float) -> list[LeasePart]:
+        """Wait for events; gives the part that has them, or none. Raises ``DurableInUse`` where
+        another client is served."""
+        part, ends_s = self._part, asyncio.get_running_loop().time() + wait_s
+        await self._take_seat(ends_s)
+        self._book.subscriptions.demand(part.subscription, self._lease.terms.count)
+        await self._wait(ends_s, is_patient=wait_s > 0)
+        self._refuse_failed()
+        self._check()  # the right may have been lost meanwhile
+        in_other_hands: str = await self._shard.act(self._sealed, sweeps=(part.channel,))
+        self._refuse_failed()
+        if part.ids:
+            return [part]
+        self._book.end(self._lease)
+        if in_other_hands:
+            raise DurableInUse(in_other_hands)
+        return []
+
+    async def _take_seat(self, ends_s: float) -> None:
+        """Take a seat, and wait for it while another client has it."""
+        loop = asyncio.get_running_loop()
+        while True:
+            freed = self._book.freed
+            try:
+                await self._book.take_seat(self._part)
+            except DurableInUse:
+                left_s = ends_s - loop.time()
+                if self._lease.error is not None:
+                    raise self._lease.error from None
+                if left_s < SOON_S:
+                    raise
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(left_s, SEAT_S)):
+                        await freed.wait()
+                continue
+            self._lease.add(self._part)
+            return
+
+    async def _wait(self, ends_s: float, *, is_patient: bool) -> None:
+        """Wait for the first events, and for those that come with them."""
+        loop, lease = asyncio.get_running_loop(), self._lease
+        if not is_patient:
+            if await self._shard.act(lambda group: not free_for(group, self._part), sweeps=()):
+                return
+            ends_s += GRACE_S
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(max(ends_s, loop.time())):
+                await lease.came.wait()
+        before = -1
+        while before < lease.count < lease.terms.count and not lease.is_full:
+            before = lease.count
+            await self._shard.act(lambda _: None, sweeps=())
+
+    def _refuse_failed(self) -> None:
+        error = self._lease.error or self._part.error
+        if error is not None:
+            raise error
+
+    def _ended(self, _: LeasePart) -> None:
+        """End the lease with its only seat."""
+        self._book.end(self._lease)
+
+    def _sealed(self, group: Group) -> str:
+        """Stop the deliveries. Gives why nothing came if other clients are served."""
+        seal(group, self._part, _ALL)
+        return "" if self._part.ids else blocked(group, self._part)
+
 
 class PatternFetch:
-    """Fills a lease, until it has something or the time is over."""
+    """Fills a lease with events of a durable over a pattern: of each channel that has events its
+    share, or waits while none has."""
 
     def __init__(
         self,
         book: LeaseBook,
-        lease: PatternLease,
+        lease: EventLease,
         made: PatternDurable,
-        client: str,
-        selector: Selector | None,
+        watches: ChannelWatches,
         check: Callable[[str], None],
         after: int,
     ) -> None:
@@ -59,8 +139,7 @@ class PatternFetch:
         self._shard = book.shard
         self._lease = lease
         self._made = made
-        self._client = client
-        self._selector = selector
+        self._watches = watches
         self._check = check
         self._after = after
         self._found: dict[int, ChannelOpened] = {}
@@ -69,19 +148,20 @@ class PatternFetch:
         """Channels of the pattern whose only seat somebody else has."""
         self._refusal: PenstockError | None = None
 
-    async def run(self, watches: ChannelWatches, wait_s: float) -> None:
-        """Give the lease its events. Raises ``DurableInUse`` where others are served on all
-        channels, ``NameDoesNotExist`` where the durable was ended meanwhile."""
-        wake = self._lease.gathering.came
+    async def run(self, wait_s: float) -> list[LeasePart]:
+        """Wait for events; gives the parts that have them, in the order of their turns. Raises
+        ``DurableInUse`` where other clients are served on all channels, ``NameDoesNotExist`` where
+        the durable was deleted meanwhile."""
+        wake = self._lease.came
         asked = WatchChannels(self._made.pattern, 0, self._made.name)
-        watch, watched = watches.begin(asked, self._allows, self._tell)
+        watch, watched = self._watches.begin(asked, self._allows, self._tell)
         self._book.waiting[wake] = None
         try:
             self._tell(watched.channels)
             await self._gather(wait_s)
         finally:
             self._book.waiting.pop(wake, None)
-            watches.end(watch)
+            self._watches.end(watch)
         self._refuse_failed()
         in_other_hands: str = await self._shard.act(self._sealed, sweeps=())
         self._refuse_failed()
@@ -89,12 +169,12 @@ class PatternFetch:
             if not part.ids:
                 self._book.give_back_part(part)
                 self._lease.drop(part)
-        if not self._lease.parts and in_other_hands:
+        if parts := self._parts_in_turn():
+            return parts
+        self._book.end(self._lease)
+        if in_other_hands:
             raise DurableInUse(in_other_hands)
-
-    def opened(self, part: EventLease) -> ChannelOpened:
-        """The channel of a part, as it was when it was found."""
-        return self._found[part.terms.channel]
+        return []
 
     # --- channels ------------------------------------------------------------------------
 
@@ -107,15 +187,15 @@ class PatternFetch:
 
     def _tell(self, opened: Iterable[ChannelOpened]) -> None:
         self._found |= {each.channel: each for each in opened if self._made.takes(each.name)}
-        self._lease.gathering.came.set()
+        self._lease.came.set()
 
     def _in_turn(self, numbers: Iterable[int]) -> list[int]:
         """Channels in the order in which they have their turns."""
         return sorted(numbers, key=lambda number: (number <= self._after, number))
 
-    def parts_in_turn(self) -> list[EventLease]:
+    def _parts_in_turn(self) -> list[LeasePart]:
         """The parts of the lease in the order in which their channels have their turns."""
-        by_number = {int(each.terms.channel): each for each in self._lease.parts}
+        by_number = {int(part.channel): part for part in self._lease.parts}
         return [by_number[number] for number in self._in_turn(by_number)]
 
     def _refuse_failed(self) -> None:
@@ -163,7 +243,7 @@ class PatternFetch:
 
     def _share(self, group: Group) -> None:
         """Ask each channel that has events for its share, and the others for nothing."""
-        there: dict[EventLease, int] = {}
+        there: dict[LeasePart, int] = {}
         for part in self._lease.parts:
             if (held := _held(group, part)) is None:
                 continue
@@ -173,16 +253,16 @@ class PatternFetch:
         for part in there:
             wanted = max(0, shares.get(part, 0) - (_held(group, part) or 0))
             command = SetDemand(part.subscription, wanted, at_once=True)
-            group.do(part.terms.channel, command)
+            group.do(part.channel, command)
 
     async def _arrived(self) -> None:
         """Wait until what was asked for has come, as far as it comes soon."""
-        came = self._lease.gathering.came
+        came = self._lease.came
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GRACE_S):
                 while True:
                     came.clear()
-                    if self._lease.gathering.is_full or self._lease.error:
+                    if self._lease.is_full or self._lease.error:
                         return
                     if not await self._shard.act(self._lacks, sweeps=()):
                         return
@@ -198,7 +278,7 @@ class PatternFetch:
     async def _wait(self, ends_s: float) -> None:
         """Wait for an event of any channel, also of one that is made meanwhile, or until a seat is
         free."""
-        came, loop = self._lease.gathering.came, asyncio.get_running_loop()
+        came, loop = self._lease.came, asyncio.get_running_loop()
         came.clear()
         await self._seat(self._in_turn(self._found)[:WATCHED_MAX], ends_s)
         for part in self._lease.parts:
@@ -229,24 +309,7 @@ class PatternFetch:
         opened = self._found.get(number)
         if opened is None:
             return
-        terms, whole = self._lease.terms, self._lease
-        part = EventLease(
-            whole.name,
-            LeaseTerms(
-                terms.owner,
-                opened.channel,
-                terms.durable,
-                count=terms.count,
-                lease_ms=terms.lease_ms,
-            ),
-            f"http lease of {self._client}",
-            selector=self._selector,
-            clock=self._book.clock,
-            recalled=lambda _: self._book.end_if_empty(whole),
-            ended=self._ended,
-            gathering=whole.gathering,
-            of_channel=opened.name,
-        )
+        part = LeasePart(self._lease, opened.channel, self._ended, opened=opened)
         try:
             await self._book.take_seat(part)
         except DurableInUse as error:
@@ -257,16 +320,16 @@ class PatternFetch:
             self._refusal = error
         else:
             self._busy.pop(number, None)
-            whole.add(part)
+            self._lease.add(part)
 
-    def _ended(self, part: EventLease) -> None:
+    def _ended(self, part: LeasePart) -> None:
         """A seat was ended: its durable is gone, or an administrator has unbound it."""
         if self._lease.is_answered:
             self._book.end_if_empty(self._lease)
             return
         self._lease.drop(part)
         if isinstance(part.error, NameDoesNotExist):
-            self._found.pop(part.terms.channel, None)
+            self._found.pop(part.channel, None)
 
     # --- the end -------------------------------------------------------------------------
 
@@ -275,27 +338,27 @@ class PatternFetch:
         channels."""
         left = self._lease.terms.count
         others = {n: str(error) for n, error in self._busy.items() if n in self._found}
-        for part in self.parts_in_turn():
-            if part.terms.channel not in group.state.channels:
+        for part in self._parts_in_turn():
+            if part.channel not in group.state.channels:
                 continue
-            if self._allows(part.of_channel):
+            if self._allows(part.channel_name):
                 seal(group, part, left)
                 left -= len(part.ids)
             if not part.ids and (why := blocked(group, part)):
-                others[part.terms.channel] = why
+                others[part.channel] = why
         return next(iter(others.values())) if others.keys() == self._found.keys() and others else ""
 
 
-def _held(group: Group, part: EventLease) -> int | None:
+def _held(group: Group, part: LeasePart) -> int | None:
     """How many events a seat has; None: there is none."""
-    channel = group.state.channels.get(part.terms.channel)
+    channel = group.state.channels.get(part.channel)
     seat = None if channel is None else channel.state.seats.get(part.subscription)
     return None if seat is None else len(seat[1].in_flight)
 
 
-def _demand(group: Group, part: EventLease) -> int:
+def _demand(group: Group, part: LeasePart) -> int:
     """How many events a seat was promised and has not got."""
-    channel = group.state.channels.get(part.terms.channel)
+    channel = group.state.channels.get(part.channel)
     seat = None if channel is None else channel.state.seats.get(part.subscription)
     return 0 if seat is None else seat[1].demand or 0
 
