@@ -1,11 +1,11 @@
-"""A live view of all channels of a pattern, also of those that are made while somebody watches (SEM
+"""A live view of all channels of a pattern, also of those that are created while it is open (SEM
 D21)."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 from typing import Annotated, Final
 
 import msgspec
@@ -32,8 +32,8 @@ from penstock_server.runtime.operations.door import check, watch_channels
 CHANNELS_MAX: Final = 256
 """Most channels in one view."""
 WINDOW: Final = 10
-"""Most events of one channel granted to a viewer and not yet sent to it. A turn takes what is there
-of each channel, so a busy channel holds up no quiet one."""
+"""Most events of one channel granted to a viewer and not yet sent to it. A turn takes the waiting
+events of each channel, so a busy channel does not delay a quiet one."""
 LINE_BYTES_MAX: Final = 32 << 10
 """Largest event in bytes that is shown with its data and properties."""
 
@@ -59,12 +59,9 @@ class PatternView:
         self._selector = selector
         self._start = start_of(call.query.start)
         self._wake = asyncio.Event()
-        self._found: list[ChannelOpened] = []
         self._parts: dict[int, tuple[Snoop, Viewer]] = {}
         self._reason: PenstockError | None = None
-        self._watch, watched = watch_channels(self._caller, asked, self._tell)
-        self._found.extend(watched.channels)
-        self._next_channel = watched.next_channel
+        self._watch, _ = watch_channels(self._caller, asked, lambda _: self._wake.set())
         self._stop_listening = self._caller.realm.access.on_changed(self._check_rights)
 
     def close(self) -> None:
@@ -80,15 +77,15 @@ class PatternView:
         self._wake.set()
 
     async def join(self) -> None:
-        """Open the channels that were found since the last time. Raises ``LimitReached``."""
-        found, self._found = self._found, []
-        for opened in found:
-            if len(self._parts) >= CHANNELS_MAX and opened.channel not in self._parts:
+        """Open the channels that are not open yet. Raises ``LimitReached``."""
+        lacking = self._watch.shown - self._parts.keys()
+        for opened in self._caller.realm.watches.opened(lacking):
+            if len(self._parts) >= CHANNELS_MAX:
                 raise LimitReached(
                     f"a live view shows {CHANNELS_MAX} channels at most, and "
                     f"{self._asked.pattern!r} names more that you may read; give a narrower pattern"
                 )
-            is_new = opened.channel >= self._next_channel
+            is_new = opened.channel >= self._watch.next_channel
             await self._open(opened, FromEarliest() if is_new else self._start)
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
@@ -104,10 +101,6 @@ class PatternView:
         yield message("end", ErrorDetail(code=self._reason.code, message=str(self._reason)))
 
     # --- the channels ----------------------------------------------------------------------
-
-    def _tell(self, found: Iterable[ChannelOpened]) -> None:
-        self._found.extend(found)
-        self._wake.set()
 
     async def _open(self, opened: ChannelOpened, start: AnyStart) -> None:
         store = store_of(opened, "channel")

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from penstock_core.api.channels import ChannelOpened
 from penstock_core.api.patterns import WatchChannels
 from penstock_core.messages.delivery import SetDemand
 from penstock_core.messages.pattern_durables import PatternDurable
@@ -142,26 +141,24 @@ class PatternFetch:
         self._watches = watches
         self._check = check
         self._after = after
-        self._found: dict[int, ChannelOpened] = {}
-        """The channels of the pattern that the client may consume, and that have the durable."""
+        asked = WatchChannels(made.pattern, 0, made.name)
+        self._watch, _ = watches.begin(asked, self._allows, lambda _: lease.came.set())
+        """Watches the channels that the client may consume, and that have the durable."""
         self._busy: dict[int, DurableInUse] = {}
-        """Channels of the pattern whose only seat somebody else has."""
+        """Channels of the pattern whose only seat another client has."""
         self._refusal: PenstockError | None = None
 
     async def run(self, wait_s: float) -> list[LeasePart]:
         """Wait for events; gives the parts that have them, in the order of their turns. Raises
         ``DurableInUse`` where other clients are served on all channels, ``NameDoesNotExist`` where
         the durable was deleted meanwhile."""
-        wake = self._lease.came
-        asked = WatchChannels(self._made.pattern, 0, self._made.name)
-        watch, watched = self._watches.begin(asked, self._allows, self._tell)
-        self._book.waiting[wake] = None
+        came = self._lease.came
+        self._book.waiting[came] = None
         try:
-            self._tell(watched.channels)
             await self._gather(wait_s)
         finally:
-            self._book.waiting.pop(wake, None)
-            self._watches.end(watch)
+            self._book.waiting.pop(came, None)
+            self._watches.end(self._watch)
         self._refuse_failed()
         in_other_hands: str = await self._shard.act(self._sealed, sweeps=())
         self._refuse_failed()
@@ -183,15 +180,10 @@ class PatternFetch:
             self._check(name)
         except PenstockError:
             return False
-        return True
+        return self._made.takes(name)
 
-    def _tell(self, opened: Iterable[ChannelOpened]) -> None:
-        self._found |= {each.channel: each for each in opened if self._made.takes(each.name)}
-        self._lease.came.set()
-
-    def _in_turn(self, numbers: Iterable[int]) -> list[int]:
-        """Channels in the order in which they have their turns."""
-        return sorted(numbers, key=lambda number: (number <= self._after, number))
+    def _in_turn(self, channels: Iterable[int]) -> list[int]:
+        return self._watch.in_turn(channels, self._after)
 
     def _parts_in_turn(self) -> list[LeasePart]:
         """The parts of the lease in the order in which their channels have their turns."""
@@ -218,8 +210,7 @@ class PatternFetch:
 
     async def _take_what_is_there(self) -> None:
         """Take what the channels have now, of each its share."""
-        numbers = tuple(self._found)
-        ready: list[int] = await self._shard.act(self._ready, sweeps=numbers)
+        ready: list[int] = await self._shard.act(self._ready, sweeps=tuple(self._watch.shown))
         if ready:
             await self._seat(ready)
             await self._shard.act(self._share, sweeps=())
@@ -227,19 +218,18 @@ class PatternFetch:
 
     def _ready(self, group: Group) -> list[int]:
         """The channels that have events in nobody's hands, as many as events may come."""
-        found: list[int] = []
-        for number in self._in_turn(self._found):
+        ready: list[int] = []
+        for number in self._in_turn(self._watch.shown):
             if number not in group.state.channels:
-                self._found.pop(number)
-                continue
+                continue  # the watch hears of it once the removal is stored
             group.sweep(number)
             state = group.state.channels[number].state
             durable = state.durables.get(self._made.name)
             if durable is not None and free_of(durable, state.stored):
-                found.append(number)
-            if len(found) == self._lease.terms.count:
+                ready.append(number)
+            if len(ready) == self._lease.terms.count:
                 break
-        return found
+        return ready
 
     def _share(self, group: Group) -> None:
         """Ask each channel that has events for its share, and the others for nothing."""
@@ -280,10 +270,11 @@ class PatternFetch:
         free."""
         came, loop = self._lease.came, asyncio.get_running_loop()
         came.clear()
-        await self._seat(self._in_turn(self._found)[:WATCHED_MAX], ends_s)
+        shown = self._watch.shown
+        await self._seat(self._in_turn(shown)[:WATCHED_MAX], ends_s)
         for part in self._lease.parts:
             self._book.subscriptions.demand(part.subscription, 1)
-        is_sure = not self._busy and len(self._found) <= WATCHED_MAX
+        is_sure = not self._busy and len(shown) <= WATCHED_MAX
         until_s = ends_s if is_sure else min(ends_s, loop.time() + SEAT_S)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(until_s):
@@ -306,16 +297,16 @@ class PatternFetch:
             raise self._refusal
 
     async def _take_seat(self, number: int) -> None:
-        opened = self._found.get(number)
-        if opened is None:
+        if number not in self._watch.shown:
             return
+        (opened,) = self._watches.opened([number])
         part = LeasePart(self._lease, opened.channel, self._ended, opened=opened)
         try:
             await self._book.take_seat(part)
         except DurableInUse as error:
             self._busy[number] = error
-        except NameDoesNotExist:  # it was deleted since it was found
-            self._found.pop(number, None)
+        except NameDoesNotExist:
+            self._watch.shown.discard(number)
         except PenstockError as error:
             self._refusal = error
         else:
@@ -329,7 +320,7 @@ class PatternFetch:
             return
         self._lease.drop(part)
         if isinstance(part.error, NameDoesNotExist):
-            self._found.pop(part.channel, None)
+            self._watch.shown.discard(part.channel)
 
     # --- the end -------------------------------------------------------------------------
 
@@ -337,7 +328,8 @@ class PatternFetch:
         """The lease gets nothing more. Gives why it has nothing, if others are served on all
         channels."""
         left = self._lease.terms.count
-        others = {n: str(error) for n, error in self._busy.items() if n in self._found}
+        shown = self._watch.shown
+        others = {number: str(why) for number, why in self._busy.items() if number in shown}
         for part in self._parts_in_turn():
             if part.channel not in group.state.channels:
                 continue
@@ -346,7 +338,7 @@ class PatternFetch:
                 left -= len(part.ids)
             if not part.ids and (why := blocked(group, part)):
                 others[part.channel] = why
-        return next(iter(others.values())) if others.keys() == self._found.keys() and others else ""
+        return next(iter(others.values())) if others and others.keys() == shown else ""
 
 
 def _held(group: Group, part: LeasePart) -> int | None:

@@ -1,4 +1,6 @@
-"""Who watches the channels of a pattern, and is told of those that are made later (SEM D21)."""
+"""Watches over the channels of patterns: those that exist, and those that are created later (SEM
+D21). A lease over a pattern, a live view and a client of the native protocol read their channels by
+them."""
 
 from __future__ import annotations
 
@@ -12,24 +14,32 @@ from penstock_core.vocabulary.names import durable_name
 from penstock_server.runtime.store.state import RealmState
 
 Allows = Callable[[str], bool]
-"""Whether a channel of this name may be read by whoever watches."""
+"""Whether the watching client may read a channel of this name."""
 Tell = Callable[[tuple[ChannelOpened, ...]], None]
 
 
 class ChannelWatch:
-    """One client's watch over a pattern."""
+    """One client's watch over a pattern: the channels that it may read now, and their turns."""
 
-    __slots__ = ("allows", "choice", "durable", "hidden", "shown", "tell")
+    __slots__ = ("allows", "choice", "durable", "hidden", "next_channel", "shown", "tell")
 
-    def __init__(self, choice: Choice, durable: str, allows: Allows, tell: Tell) -> None:
+    def __init__(
+        self, choice: Choice, durable: str, allows: Allows, *, next_channel: int, tell: Tell
+    ) -> None:
         self.choice = choice
+        self.next_channel = next_channel
+        """Channels of this number or a higher one are created after the watch began."""
         self.durable = durable
         self.allows = allows
         self.tell = tell
         self.shown: set[int] = set()
-        """Channels of the pattern that the client knows of."""
+        """Channels of the pattern that the client may read."""
         self.hidden: set[int] = set()
         """Channels of the pattern that it may not read, or that lack the durable."""
+
+    def in_turn(self, channels: Iterable[int], after: int = 0) -> list[int]:
+        """``channels`` in the order of their turns: that of the number ``after`` comes last."""
+        return sorted(channels, key=lambda number: (number <= after, number))
 
 
 class ChannelWatches:
@@ -46,13 +56,16 @@ class ChannelWatches:
     def begin(
         self, asked: WatchChannels, allows: Allows, tell: Tell
     ) -> tuple[ChannelWatch, ChannelsWatched]:
-        """Watch a pattern; gives the channels there are, and ``tell`` is called with later ones.
+        """Watch a pattern; gives its channels, and ``tell`` is called with later ones.
 
         Raises ``InvalidName``, ``InvalidArgument``, and ``NameDoesNotExist`` for a durable that
         no channel of the pattern has, and that is over no pattern.
         """
         durable = durable_name(asked.durable) if asked.durable else ""
-        watch = ChannelWatch(short_choice_of(asked.pattern), durable, allows, tell=tell)
+        next_channel = self._state.directory.next_number
+        watch = ChannelWatch(
+            short_choice_of(asked.pattern), durable, allows, next_channel=next_channel, tell=tell
+        )
         self._sort(watch, self._state.channels)
         patterns = self._state.directory.patterns
         if durable and not watch.shown and durable not in {each.name for each in patterns}:
@@ -61,8 +74,7 @@ class ChannelWatches:
                 "create it there first"
             )
         self._watches[watch] = None
-        found = ChannelsWatched(self._state.directory.next_number, self._opened(watch.shown))
-        return watch, found
+        return watch, ChannelsWatched(next_channel, self.opened(watch.shown))
 
     def end(self, watch: ChannelWatch) -> None:
         """Tell it no more."""
@@ -123,9 +135,10 @@ class ChannelWatches:
         return has_it and watch.allows(channel.state.name)
 
     def _tell(self, watch: ChannelWatch, found: Iterable[int]) -> None:
-        opened = self._opened(found)
+        opened = self.opened(found)
         if opened:
             watch.tell(opened)
 
-    def _opened(self, channels: Iterable[int]) -> tuple[ChannelOpened, ...]:
+    def opened(self, channels: Iterable[int]) -> tuple[ChannelOpened, ...]:
+        """Descriptions of channels, in the order of their creation."""
         return tuple(self._state.opened(number) for number in sorted(channels))
