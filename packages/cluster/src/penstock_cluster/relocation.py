@@ -213,8 +213,6 @@ class Relocation:
     async def _moved_file(
         self, file: SealedFile, target: Blobs, there: dict[str, int]
     ) -> SealedFile:
-        if file.name in there and _name(file.name.rpartition("/")[0], file.index) == file.name:
-            return SealedFile(file.name, file.index, file.publishers)
         image = await self._copied(file, target, there)
         index = file.index if image is None else image.index
         name = _name(file.name.rpartition("/")[0], index)

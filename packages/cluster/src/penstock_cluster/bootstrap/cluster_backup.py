@@ -26,7 +26,7 @@ from penstock_cluster.relocation import SEGMENTS, Told
 from penstock_core.api.backup_files import FORMAT, BackupManifest, KeptFile, is_data_file
 from penstock_core.columns.schema.moments import moment_of
 from penstock_core.version import __version__
-from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
+from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_core.vocabulary.ports import (
     BlobInfo,
     Blobs,
@@ -37,6 +37,7 @@ from penstock_core.vocabulary.ports import (
 )
 from penstock_server.bootstrap.directories import absolute, opened
 from penstock_server.storage.disk import RealDisk
+from penstock_server.storage.fixed_blobs import FixedBlobs
 
 STAMP: Final = 1
 """The stamp of a file whose name tells its content: under that name it is never another."""
@@ -123,11 +124,11 @@ def _files_in(folder: Path, root: Path) -> list[KeptFile]:
     return found
 
 
-class BackupBlobs:
+class BackupBlobs(FixedBlobs):
     """The :class:`~penstock_core.vocabulary.ports.Blobs` of a data directory whose segments are
     those that a backup keeps."""
 
-    grows: Final = False
+    _fixed_because = "it is in a backup"
 
     def __init__(self, beneath: Blobs, sink: BackupFolder, earlier: Iterable[KeptFile]) -> None:
         """``beneath`` are those of the directory itself; ``earlier`` are the files of the earlier
@@ -154,10 +155,6 @@ class BackupBlobs:
         )
         self.written += 1
 
-    async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
-        """Raises ``IllegalState``: nothing in a backup grows."""
-        raise IllegalState(f"{name} cannot be extended: it is in a backup")
-
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.get`."""
         return await self._beneath.get(name, offset, length)
@@ -172,9 +169,6 @@ class BackupBlobs:
         """It is not part of this backup; its bytes go once that is whole."""
         if self.kept.pop(name, None) is None:
             await self._beneath.delete(name)
-
-    def local_path(self, name: str) -> str | None:
-        return None
 
 
 def _name(info: BlobInfo) -> str:

@@ -109,20 +109,12 @@ async def source_realm(directory: Path, disk: Disk | None = None) -> AsyncIterat
         identity = await stores.registry.get(IDENTITY_KEY)
         if identity is None:
             raise InvalidArgument(f"{directory} has no realm yet: it was never served")
-        found = SourceRealm(recovered, stores, identity.value.decode(), access={})
-        found.access = await _values(stores.registry, ACCESS)
-        yield found
+        records = await _records(stores.registry, ACCESS)
+        access = {key: record.value for key, record in records.items()}
+        yield SourceRealm(recovered, stores, identity.value.decode(), access=access)
     finally:
         await stores.pages.close()
         await stores.journal.close()
-
-
-async def _values(registry: Registry, prefix: str) -> dict[str, bytes]:
-    found = {}
-    for key in await registry.list(prefix):
-        if (record := await registry.get(key)) is not None:
-            found[key] = record.value
-    return found
 
 
 # --- into a cluster -----------------------------------------------------------------------
@@ -270,9 +262,9 @@ def _overtaken() -> IllegalState:
     )
 
 
-async def _records(registry: Registry) -> dict[str, VersionedRecord]:
+async def _records(registry: Registry, prefix: str = "") -> dict[str, VersionedRecord]:
     found = {}
-    for key in await registry.list():
+    for key in await registry.list(prefix):
         if (record := await registry.get(key)) is not None:
             found[key] = record
     return found

@@ -19,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+from penstock_cluster.owning.register_records import read_record
 from penstock_core.loggers import logger
 from penstock_core.tasks import leave_to_owner, start_task
 from penstock_core.vocabulary.errors import (
@@ -194,7 +195,4 @@ def token_of(node: str, nonce: str, epoch: int) -> str:
 def _identity_in(key: str, record: VersionedRecord | None) -> BlobIdentity | None:
     if record is None:
         return None
-    try:
-        return msgspec.json.decode(record.value, type=BlobIdentity)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise Damaged(f"{key} in the register is no identity of blobs: {error}") from error
+    return read_record(key, record, BlobIdentity, what="identity of blobs")

@@ -31,6 +31,7 @@ from penstock_cluster.owning.register_records import (
     MemberRecord,
     RegisterLook,
     RegisterWrite,
+    read_record,
 )
 from penstock_core.loggers import logger
 from penstock_core.vocabulary.errors import (
@@ -554,10 +555,7 @@ def orders_of(record: VersionedRecord | None) -> Orders:
     """What a record of the register says. Raises ``Damaged``."""
     if record is None:
         return Orders()
-    try:
-        return msgspec.json.decode(record.value, type=Orders)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Damaged(f"{ORDERS_KEY} in the register is no record of orders: {error}") from error
+    return read_record(ORDERS_KEY, record, Orders, what="record of orders")
 
 
 def _shard_of(write: RegisterWrite) -> int:

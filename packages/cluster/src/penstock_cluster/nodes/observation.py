@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from penstock_cluster.nodes.node import orders_of
 from penstock_cluster.nodes.probing import failure_at, is_refused
-from penstock_cluster.owning.observing import ClusterSeen, MemberSeen, Observer, read_record
+from penstock_cluster.owning.observing import ClusterSeen, MemberSeen, Observer
 from penstock_cluster.owning.orders import ORDERS_KEY
 from penstock_cluster.owning.register_records import (
     FORMAT_KEY,
@@ -21,6 +21,7 @@ from penstock_cluster.owning.register_records import (
     SHARDS,
     ClaimRecord,
     RegisterLook,
+    read_record,
 )
 from penstock_core.vocabulary.errors import Damaged, PenstockError, Unavailable
 from penstock_core.vocabulary.node_figures import SHARD

@@ -14,9 +14,9 @@ from penstock_cluster.nodes.changing import change_record
 from penstock_cluster.nodes.local_names import change_local_names
 from penstock_cluster.nodes.node import orders_of
 from penstock_cluster.nodes.observation import LOOK_S, claim_in, observe
-from penstock_cluster.owning.observing import ClusterSeen, MemberSeen, read_record
+from penstock_cluster.owning.observing import ClusterSeen, MemberSeen
 from penstock_cluster.owning.orders import ORDERS_KEY, MoveOrder, Orders
-from penstock_cluster.owning.register_records import MEMBERS, MemberRecord
+from penstock_cluster.owning.register_records import MEMBERS, MemberRecord, read_record
 from penstock_core.vocabulary.errors import (
     Conflict,
     IllegalState,

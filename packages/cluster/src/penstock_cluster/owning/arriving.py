@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from penstock_cluster.owning.register_records import read_record
 from penstock_core.vocabulary.errors import IllegalState
 from penstock_core.vocabulary.ports import Registry, VersionedRecord
 
@@ -33,7 +34,7 @@ def arriving_in(record: VersionedRecord | None) -> ArrivingRealm | None:
     """The import that a record tells of."""
     if record is None:
         return None
-    return msgspec.json.decode(record.value, type=ArrivingRealm)
+    return read_record(ARRIVING_KEY, record, ArrivingRealm)
 
 
 async def refuse_half_a_realm(registry: Registry) -> None:

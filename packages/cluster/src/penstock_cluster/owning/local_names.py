@@ -16,8 +16,8 @@ from typing import Final, Literal
 import msgspec
 from msgspec.structs import replace
 
+from penstock_cluster.owning.register_records import read_record
 from penstock_core.vocabulary.errors import (
-    Damaged,
     Deposed,
     IllegalState,
     LimitReached,
@@ -112,9 +112,4 @@ def local_names_of(record: VersionedRecord | None) -> LocalNames:
     """What a record of the register says. Raises ``Damaged``."""
     if record is None:
         return LocalNames()
-    try:
-        return msgspec.json.decode(record.value, type=LocalNames)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Damaged(
-            f"{LOCAL_NAMES_KEY} in the register is no record of local names: {error}"
-        ) from error
+    return read_record(LOCAL_NAMES_KEY, record, LocalNames, what="record of local names")

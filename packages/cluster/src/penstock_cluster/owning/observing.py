@@ -8,7 +8,7 @@ to do so.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
@@ -16,17 +16,18 @@ from penstock_cluster.owning.agreement import disagreement
 from penstock_cluster.owning.clocks import SECOND_US, MemberClocks
 from penstock_cluster.owning.lease import MARGIN_US
 from penstock_cluster.owning.orders import Orders
-from penstock_cluster.owning.register_records import ClaimRecord, MemberRecord, RegisterLook
-from penstock_core.vocabulary.errors import Damaged
+from penstock_cluster.owning.register_records import (
+    ClaimRecord,
+    MemberRecord,
+    RegisterLook,
+    read_record,
+)
 from penstock_core.vocabulary.node_figures import SHARD
-from penstock_core.vocabulary.ports import VersionedRecord
 
 MemberCondition = Literal["owner", "stands by", "drained", "leaving", "left", "silent", "gone"]
 """``drained``: it is there, and takes nothing until it is started again; ``silent``: it does not
 renew, and its port accepts; ``gone``: nobody is at its address; ``left``: it has stopped in
 order."""
-
-T = TypeVar("T")
 
 
 class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,11 +205,3 @@ class Observer:
 
     def _is_refused(self, member: MemberRecord) -> bool:
         return (member.node, member.nonce) in self._refused
-
-
-def read_record(key: str, record: VersionedRecord, type: type[T]) -> T:
-    """What a record of the register says. Raises ``Damaged`` for one that is none of a cluster."""
-    try:
-        return msgspec.json.decode(record.value, type=type)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise Damaged(f"{key} in the register is no record of a cluster: {error}") from error

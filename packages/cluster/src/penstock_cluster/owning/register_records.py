@@ -4,14 +4,17 @@ read there."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from penstock_cluster.owning.orders import Orders
+from penstock_core.vocabulary.errors import Damaged
 from penstock_core.vocabulary.formats import FORMAT
 from penstock_core.vocabulary.node_figures import NodeFigures
 from penstock_core.vocabulary.ports import VersionedRecord
+
+T = TypeVar("T")
 
 MEMBERS: Final = "node/"
 SHARDS: Final = "shard/"
@@ -97,3 +100,13 @@ class RegisterLook(NamedTuple):
     """What stands under ``cluster/format``; 0: nothing yet."""
     orders: Orders = Orders()
     """What stands under ``cluster/orders``."""
+
+
+def read_record(
+    key: str, record: VersionedRecord, type: type[T], *, what: str = "record of a cluster"
+) -> T:
+    """Decode a record of the register. Raises ``Damaged`` for a record that is no ``what``."""
+    try:
+        return msgspec.json.decode(record.value, type=type)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Damaged(f"{key} in the register is no {what}: {error}") from error

@@ -7,8 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
-from xxhash import xxh3_64_intdigest
-
+from penstock_cluster.storage.checked_blobs import CheckedBlobs
 from penstock_core.vocabulary.errors import (
     IllegalState,
     NameDoesNotExist,
@@ -16,7 +15,7 @@ from penstock_core.vocabulary.errors import (
     StorageFailed,
     Unavailable,
 )
-from penstock_core.vocabulary.ports import BlobInfo, Blobs, BlobSum, Buffer, Offload
+from penstock_core.vocabulary.ports import BlobInfo, Blobs, Buffer, Offload
 from penstock_server.storage.blob_names import check_blob_name, end_of_range
 
 T = TypeVar("T")
@@ -25,27 +24,19 @@ ANSWER_S: Final = 20.0
 """How long the shared place may take to answer."""
 
 
-class HistoryBlobs:
+class HistoryBlobs(CheckedBlobs):
     """The :class:`~penstock_core.vocabulary.ports.Blobs` of somebody who only reads. Nothing is
     written or removed, neither there nor on the node's disk."""
 
-    grows: Final = False
+    _fixed_because = "these files are only read"
 
     def __init__(self, cache: Blobs, shared: Blobs | None, *, offload: Offload) -> None:
         """``shared`` is the place outside of the engine; None: the files are on the engine, and
         only the ``cache`` can be read."""
-        self._cache = cache
+        super().__init__(cache, offload)
         self._shared = shared
-        self._offload = offload
-        self._known: Callable[[str], BlobSum | None] = lambda name: None
-        self._checked: set[str] = set()
-        """Files in the cache that have turned out to be what they have to be."""
         self.on_failure: Callable[[PenstockError], None] = lambda failure: None
         """Called when something cannot be read, before whoever asked for it hears of it."""
-
-    def check_against(self, known: Callable[[str], BlobSum | None]) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.ChecksBlobs.check_against`."""
-        self._known = known
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.get`. Raises ``Unavailable`` where the
@@ -69,21 +60,13 @@ class HistoryBlobs:
         """Raises ``IllegalState``."""
         raise IllegalState(f"{name} cannot be written: these files are only read")
 
-    async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
-        """Raises ``IllegalState``."""
-        raise IllegalState(f"{name} cannot be extended: these files are only read")
-
     async def delete(self, name: str) -> None:
         """Nothing is removed: it is the owner's to know what nobody needs."""
-
-    def local_path(self, name: str) -> str | None:
-        """None: a file may leave the cache at any time."""
-        return None
 
     async def _whole(self, name: str) -> memoryview:
         try:
             data = await self._cache.get(name)
-            if name in self._checked or await self._is_right(name, data):
+            if name in self._checked or await self._expected_instead(name, data) is None:
                 self._checked.add(name)
                 return data
         except (NameDoesNotExist, StorageFailed):
@@ -91,18 +74,9 @@ class HistoryBlobs:
         if self._shared is None:
             raise NameDoesNotExist(f"{name} is on the engine, and not on the disk of this node")
         data = await _answer(self._shared.get(name))
-        if not await self._is_right(name, data):
+        if await self._expected_instead(name, data) is not None:
             raise StorageFailed(f"{name} is not what was sealed under this name")
         return data
-
-    async def _is_right(self, name: str, data: memoryview) -> bool:
-        """Whether these are the bytes that the snapshot names. A snapshot has a checksum of its
-        own."""
-        known = self._known(name)
-        if known is None:
-            return True
-        checksum = await self._offload(lambda: xxh3_64_intdigest(data))
-        return known == BlobSum(len(data), checksum)
 
 
 async def _answer(asked: Awaitable[T]) -> T:

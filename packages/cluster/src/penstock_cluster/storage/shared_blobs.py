@@ -9,21 +9,19 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 from weakref import WeakValueDictionary
 
-from xxhash import xxh3_64_intdigest
-
+from penstock_cluster.storage.checked_blobs import CheckedBlobs
 from penstock_core.loggers import logger
 from penstock_core.vocabulary.errors import (
     Conflict,
-    IllegalState,
     InvalidArgument,
     NameDoesNotExist,
     StorageFailed,
 )
-from penstock_core.vocabulary.ports import BlobInfo, Blobs, BlobSum, Buffer, CopyCounts, Offload
+from penstock_core.vocabulary.ports import BlobInfo, Blobs, Buffer, CopyCounts, Offload
 from penstock_server.storage.blob_names import check_blob_name, end_of_range
 
 _PREFIX: Final = re.compile(r"shard-[0-9]+/")
@@ -80,7 +78,7 @@ class PrefixedBlobs:
         return f"{self._prefix}{name}"
 
 
-class CachedBlobs:
+class CachedBlobs(CheckedBlobs):
     """The :class:`~penstock_core.vocabulary.ports.Blobs` of a store elsewhere, with the segments
     that were read last on the disk of this node, where they are mapped.
 
@@ -90,29 +88,20 @@ class CachedBlobs:
     costs time, and nothing else.
     """
 
-    grows: Final = False
+    _fixed_because = "nodes keep copies of it"
 
     def __init__(self, remote: Blobs, cache: Blobs, bytes_max: int, *, offload: Offload) -> None:
         """``cache`` belongs to this node and this store alone; it gets at most ``bytes_max``."""
         if bytes_max < 0:
             raise InvalidArgument(f"a cache of {bytes_max} bytes: at least 0")
+        super().__init__(cache, offload)
         self._remote = remote
-        self._cache = cache
         self._bytes_max = bytes_max
-        self._offload = offload
-        self._known: Callable[[str], BlobSum | None] = lambda name: None
         self._held: OrderedDict[str, int] = OrderedDict()
         """Bytes of each file in the cache, the one that was read last at the end."""
         self.copies = CopyCounts()
-        self._checked: set[str] = set()
-        """Files in the cache that this run has written, fetched, or compared with what they have to
-        be. What an earlier run has left is not relied on before."""
         self._has_begun = False
         self._one_at_a_time: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-
-    def check_against(self, known: Callable[[str], BlobSum | None]) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.ChecksBlobs.check_against`."""
-        self._known = known
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.put`. The cache has it then, too."""
@@ -126,11 +115,6 @@ class CachedBlobs:
                     await self._keep(name, chunks)
         elif name.startswith(_SNAPSHOTS):
             await self._keep_snapshot(name, chunks)
-
-    async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
-        """Raises ``IllegalState``: other nodes would go on with what they have in their caches."""
-        check_blob_name(name)
-        raise IllegalState(f"{name} cannot be extended: nodes keep copies of it")
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.get`."""
@@ -169,11 +153,6 @@ class CachedBlobs:
             if name in await self._begun():
                 await self._drop(name)
 
-    def local_path(self, name: str) -> str | None:
-        """None, because a file may leave the cache at any time."""
-        check_blob_name(name)
-        return None
-
     def _alone(self, name: str) -> asyncio.Lock:
         """Held while something is done about one file, so that nobody fetches it a second time."""
         return self._one_at_a_time.setdefault(name, asyncio.Lock())
@@ -204,14 +183,10 @@ class CachedBlobs:
         return True
 
     async def _is_expected(self, name: str, data: memoryview) -> bool:
-        known = self._known(name)
-        if known is None:
-            return True
-        checksum = await self._offload(lambda: xxh3_64_intdigest(data))
-        if known == BlobSum(len(data), checksum):
-            return True
-        _log.warning("cache.other_bytes", name=name, size=len(data), wanted=known.size)
-        return False
+        wanted = await self._expected_instead(name, data)
+        if wanted is not None:
+            _log.warning("cache.other_bytes", name=name, size=len(data), wanted=wanted.size)
+        return wanted is None
 
     async def _size(self, name: str) -> int:
         if (known := self._known(name)) is not None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-from penstock_core.vocabulary.errors import InvalidArgument, InvalidName
+from penstock_core.vocabulary.errors import Conflict, InvalidArgument, InvalidName
+from penstock_core.vocabulary.ports import Buffer
 
 BLOB_ROOTS = ("segments", "snapshots", "blocks", "realm")
 """The first part of every blob's name."""
@@ -39,3 +41,15 @@ def end_of_range(name: str, size: int, offset: int, length: int | None) -> int:
     if not 0 <= offset <= end <= size:
         raise InvalidArgument(f"{name} has {size} bytes; {offset}-{end} are not in it")
     return end
+
+
+def check_same(name: str, stored: memoryview, chunks: Sequence[Buffer]) -> None:
+    """Raise ``Conflict`` unless a blob that exists has the bytes of ``chunks``."""
+    at = 0
+    for chunk in chunks:
+        view = memoryview(chunk).cast("B")
+        if stored[at : at + len(view)] != view:
+            raise Conflict(f"{name} exists with other bytes")
+        at += len(view)
+    if at != len(stored):
+        raise Conflict(f"{name} exists with {len(stored)} bytes, not {at}")

@@ -15,14 +15,13 @@ import pyarrow as pa
 from pyarrow import fs
 
 from penstock_core.vocabulary.errors import (
-    Conflict,
     IllegalState,
     InvalidArgument,
     NameDoesNotExist,
     StorageFailed,
 )
 from penstock_core.vocabulary.ports import BlobInfo, Buffer, Offload
-from penstock_server.storage.blob_names import check_blob_name, end_of_range
+from penstock_server.storage.blob_names import check_blob_name, check_same, end_of_range
 
 _IN_ONE_STEP: Final = ("s3", "gcs", "abfs")
 """Stores in which an object appears atomically when its upload is complete."""
@@ -90,14 +89,7 @@ class FileSystemBlobs:
             if self._size(name) is None:
                 self._write(name, chunks)
                 return
-        stored, at = memoryview(self._get(name, 0, None)), 0
-        for chunk in chunks:
-            view = memoryview(chunk).cast("B")
-            if stored[at : at + len(view)] != view:
-                raise Conflict(f"{name} exists with other bytes")
-            at += len(view)
-        if at != len(stored):
-            raise Conflict(f"{name} exists with {len(stored)} bytes, not {at}")
+        check_same(name, memoryview(self._get(name, 0, None)), chunks)
 
     def _extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
         with self._explained(name, "extended"):

@@ -28,11 +28,11 @@ from penstock_cluster.storage.jetstream.stream import REPLICATED, WRONG_SEQUENCE
 from penstock_core.vocabulary.errors import (
     Conflict,
     Damaged,
-    IllegalState,
     NameDoesNotExist,
 )
 from penstock_core.vocabulary.ports import BlobInfo, Buffer, Clock
 from penstock_server.storage.blob_names import check_blob_name, end_of_range
+from penstock_server.storage.fixed_blobs import FixedBlobs
 
 CHUNK_BYTES: Final = 512 << 10
 _SENT_AT_ONCE: Final = 8
@@ -59,10 +59,10 @@ class BlobHead(Struct, frozen=True):
 _GONE: Final = BlobHead(0, 0, "", chunk_bytes=CHUNK_BYTES)
 
 
-class StreamBlobs:
+class StreamBlobs(FixedBlobs):
     """The :class:`~penstock_core.vocabulary.ports.Blobs` in one stream."""
 
-    grows: Final = False
+    _fixed_because = "blobs on the engine do not grow"
 
     def __init__(
         self,
@@ -111,11 +111,6 @@ class StreamBlobs:
         if (head.size, head.checksum) != (new.size, new.checksum):
             raise Conflict(f"{name} exists with other bytes")
 
-    async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
-        """Raises ``IllegalState``: a blob that several nodes know does not grow."""
-        check_blob_name(name)
-        raise IllegalState(f"{name} cannot be extended: blobs on the engine do not grow")
-
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.get`. Only the chunks of the range are
         read. The range has to lie inside the blob."""
@@ -152,11 +147,6 @@ class StreamBlobs:
         now = await self._write_head(name, _GONE, revision)
         if now == _GONE:
             await self._remove_chunks(head.where)
-
-    def local_path(self, name: str) -> str | None:
-        """None, because the bytes are on other machines."""
-        check_blob_name(name)
-        return None
 
     def _head_subject(self, name: str) -> str:
         return f"{self.stream.name}.head.{name.encode().hex()}"

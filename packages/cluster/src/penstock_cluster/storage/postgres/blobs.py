@@ -12,11 +12,11 @@ from penstock_cluster.storage.postgres.servers import CONFIRM, Servers
 from penstock_core.vocabulary.errors import (
     Conflict,
     Damaged,
-    IllegalState,
     NameDoesNotExist,
 )
 from penstock_core.vocabulary.ports import BlobInfo, Buffer
 from penstock_server.storage.blob_names import check_blob_name, end_of_range
+from penstock_server.storage.fixed_blobs import FixedBlobs
 
 PART_BYTES: Final = 4 << 20
 """A part is a row."""
@@ -38,11 +38,11 @@ DELETE FROM penstock_blob WHERE store = $1 AND name = $2
 """
 
 
-class PostgresBlobs:
+class PostgresBlobs(FixedBlobs):
     """The :class:`~penstock_core.vocabulary.ports.Blobs` of one shard. A blob is there with the
     commit that has all its parts, or not at all."""
 
-    grows: Final = False
+    _fixed_because = "blobs on PostgreSQL do not grow"
 
     def __init__(self, servers: Servers, store: str) -> None:
         self._servers = servers
@@ -75,11 +75,6 @@ class PostgresBlobs:
             rows = ((self._store, name, at, part) for at, part in enumerate(parts_of(chunks)))
             await connection.copy_records_to_table("penstock_blob_part", records=rows)
             return True
-
-    async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
-        """Raises ``IllegalState``: a deposed owner would write into a file of its successor."""
-        check_blob_name(name)
-        raise IllegalState(f"{name}: blobs on PostgreSQL do not grow")
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.get`. The range has to lie inside the
@@ -118,11 +113,6 @@ class PostgresBlobs:
         """Remove a blob. A missing blob is not an error."""
         check_blob_name(name)
         await self._servers.ask(lambda c: c.execute(DELETE, self._store, name))
-
-    def local_path(self, name: str) -> str | None:
-        """None, because other processes cannot map it."""
-        check_blob_name(name)
-        return None
 
 
 def parts_of(chunks: Sequence[Buffer]) -> Iterator[bytes]:

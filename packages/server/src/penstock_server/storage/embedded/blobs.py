@@ -9,13 +9,12 @@ from itertools import count
 from typing import Final
 
 from penstock_core.vocabulary.errors import (
-    Conflict,
     InvalidArgument,
     NameDoesNotExist,
     StorageFailed,
 )
 from penstock_core.vocabulary.ports import BlobInfo, Buffer, Offload
-from penstock_server.storage.blob_names import BLOB_ROOTS, check_blob_name, end_of_range
+from penstock_server.storage.blob_names import BLOB_ROOTS, check_blob_name, check_same, end_of_range
 from penstock_server.storage.disk import Disk, make_directories, write_all
 
 _TEMPORARY = ".put-"
@@ -121,7 +120,7 @@ class FileBlobs:
         temporary = f"{directory}/{_TEMPORARY}{next(self._numbers)}"
         try:
             if name in self._sizes:
-                self._check_same(name, chunks)
+                check_same(name, self._open(name), chunks)
                 return
             make_directories(self._disk, directory, self._root)
             write_all(self._disk, temporary, chunks)
@@ -135,20 +134,10 @@ class FileBlobs:
             self._disk.rename(temporary, self._path(name), replace=False)
         except FileExistsError:
             self._disk.unlink(temporary)
-            self._check_same(name, chunks)
+            check_same(name, self._open(name), chunks)
         except OSError:
             self._disk.unlink(temporary)
             raise
-
-    def _check_same(self, name: str, chunks: Sequence[Buffer]) -> None:
-        stored, at = self._open(name), 0
-        for chunk in chunks:
-            view = memoryview(chunk).cast("B")
-            if stored[at : at + len(view)] != view:
-                raise Conflict(f"{name} exists with other bytes")
-            at += len(view)
-        if at != len(stored):
-            raise Conflict(f"{name} exists with {len(stored)} bytes, not {at}")
 
     def _delete(self, name: str) -> None:
         path = self._path(name)

@@ -1,0 +1,35 @@
+"""Blobs that are compared with the sizes and checksums that the realm has of its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from xxhash import xxh3_64_intdigest
+
+from penstock_core.vocabulary.ports import Blobs, BlobSum, Offload
+from penstock_server.storage.fixed_blobs import FixedBlobs
+
+
+class CheckedBlobs(FixedBlobs):
+    """Base class of blobs with copies in a ``cache`` on the disk of this node."""
+
+    def __init__(self, cache: Blobs, offload: Offload) -> None:
+        self._cache = cache
+        self._offload = offload
+        self._known: Callable[[str], BlobSum | None] = lambda name: None
+        self._checked: set[str] = set()
+        """Files in the cache that this run has written, fetched or compared. A file of an earlier
+        run is not relied on before."""
+
+    def check_against(self, known: Callable[[str], BlobSum | None]) -> None:
+        """See :meth:`penstock_core.vocabulary.ports.ChecksBlobs.check_against`."""
+        self._known = known
+
+    async def _expected_instead(self, name: str, data: memoryview) -> BlobSum | None:
+        """What the realm expects instead of these bytes; None if they are right, or if it knows
+        nothing of the file. A snapshot has a checksum of its own."""
+        known = self._known(name)
+        if known is None:
+            return None
+        checksum = await self._offload(lambda: xxh3_64_intdigest(data))
+        return None if known == BlobSum(len(data), checksum) else known
