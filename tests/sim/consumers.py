@@ -107,7 +107,7 @@ class Seat:
         stale = self.world.is_stale(self.program.name)
         self.receipts.delivered(ids, datas_of(batch), counts, stale=stale)
         self.world.note(f"delivered {self.program.name} {ids} {counts}")
-        place = (batch._subscription, batch._generation)
+        place = (batch._seat, batch._generation)
         if place != self._place:
             self._place, self._last = place, -1
         if not self.receipts.counted:

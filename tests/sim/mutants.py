@@ -19,7 +19,7 @@ import pytest
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.pending import Pending
 from penstock.client.reading import merging
-from penstock.client.reading.durable_subscription import DurableSubscription
+from penstock.client.reading.durable_seat import DurableSeat
 from penstock.client.reading.subscription import Subscription
 from penstock_core.api.publishing import PublishEvents
 from penstock_core.channel import decide, disconnected_subscribers
@@ -171,7 +171,7 @@ def taken_seat(patch: pytest.MonkeyPatch) -> None:
 def acknowledged_and_handed_out(patch: pytest.MonkeyPatch) -> None:
     """Events that a reconnect has brought again are handed out although they are acknowledged
     meanwhile (SEM D13)."""
-    patch.setattr(DurableSubscription, "_acknowledged", lambda subscription, spans: None)
+    patch.setattr(DurableSeat, "acknowledged", lambda seat, spans: None)
 
 
 def late_resume(patch: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,7 @@ async def test_a_reader_does_not_hand_out_what_waits_after_its_connection_was_lo
         async with queue.reader(transactional=transactional, window=10) as reader:
             part = await reader._next_part(60.0)
             assert part is not None
-            assert part.left == 4
+            assert len(part) == 4
             event_id, _ = next(iter(part))
             reader._handed(event_id, part.generation)  # as a loop does
             await reader.flush()
@@ -183,7 +183,7 @@ async def test_an_event_of_a_lost_connection_that_waits_again_is_no_stranger_to_
             await parted(world, session)
             part = await reader._next_part(60.0)
             assert part is not None
-            assert part.left == 2
+            assert len(part) == 2
 
             await reader.rollback(0, individual=True)  # it has gone back
             with pytest.raises(ConnectionLost, match="the connection was lost since 1 of"):

@@ -152,7 +152,7 @@ def test_an_acknowledgement_after_the_durable_was_unbound_says_why(orders: Chann
 
 
 def has_gone_back(event: Any) -> bool:
-    return bool(event._subscription._generation != event._generation)
+    return bool(event._seat.generation != event._generation)
 
 
 @pytest.mark.parametrize("kind", ["loop", "fetch"])

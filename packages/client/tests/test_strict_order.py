@@ -221,7 +221,7 @@ async def test_what_is_recalled_before_the_seat_is_known_again_is_not_handed_out
         durable = await orders.durables.create("d", type="serial", strict_order=True)
         left = asyncio.get_running_loop().create_future()
         async with durable.subscribe(window=10) as seat:
-            request = seat._attachment.request
+            request = seat._seat.request
 
             async def heard_late(*given: Any) -> Any:
                 answer = await request(*given)
@@ -232,14 +232,14 @@ async def test_what_is_recalled_before_the_seat_is_known_again_is_not_handed_out
                 left.set_result(batch)
                 return answer
 
-            monkeypatch.setattr(seat._attachment, "request", heard_late)
+            monkeypatch.setattr(seat._seat, "request", heard_late)
             relay.cut()
             with realm.connect() as there:
                 there.channels.get("orders").publish_many([penstock.Event()] * 3)
             batch = await left
             await session.channels.get("orders")  # answered once the seat is known
 
-            assert await seat._left_of(batch, 1) is None
+            assert await batch._left_from(1) is None
             again = await seat.next_batch(30)
     assert again is not None
     assert again.event_ids.tolist() == [0, 1, 2]

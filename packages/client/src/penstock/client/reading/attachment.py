@@ -24,6 +24,9 @@ class Attachment:
         self.number = 0
         """Its number at the realm; another one each time it is opened."""
         self.is_open = False
+        self.generation = 0
+        """Counts the seats that were taken and lost: what came in an earlier generation has gone
+        back to the realm."""
 
     async def open(self, route: DeliveryRoute, attach: Callable[[], Awaitable[T]]) -> T:
         """Register it, request it by ``attach`` and return what that returns. Raises what the realm

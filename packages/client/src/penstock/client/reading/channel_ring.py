@@ -11,6 +11,7 @@ from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.delivery_route import DeliveryRoute
 from penstock.client.reading.attachment import Attachment
 from penstock.client.reading.durable_subscription import DurableSubscription
+from penstock.client.reading.inbox import deadline_of, set_by
 from penstock.client.reading.received import ReceivedBatch
 from penstock.client.reading.settlements import Settlements
 from penstock.client.reading.subscription import Subscription
@@ -227,7 +228,7 @@ class ChannelRing(Generic[S]):
             del self.members[number]
         error = member.inner._inbox.failure
         inner = member.inner
-        inner._attachment.is_open = False
+        inner._opened.is_open = False
         if isinstance(inner, DurableSubscription):
             if not inner._settlements.is_clear:
                 self.ended.append(inner._settlements)
@@ -278,7 +279,7 @@ class ChannelRing(Generic[S]):
     async def next(self, timeout: float | None) -> Member[S] | None:
         """The member whose turn it is; None: nothing has come for ``timeout`` seconds. Raises the
         error that the whole has ended with, once everything before it is taken."""
-        deadline_s = None if timeout is None else asyncio.get_running_loop().time() + timeout
+        deadline_s = deadline_of(timeout)
         while True:
             while self._ring:
                 member = self._ring.popleft()
@@ -289,9 +290,5 @@ class ChannelRing(Generic[S]):
                     self._left(member)
             if self._error is not None:
                 raise self._error
-            self._arrived.clear()
-            try:
-                async with asyncio.timeout_at(deadline_s):
-                    await self._arrived.wait()
-            except TimeoutError:
+            if not await set_by(self._arrived, deadline_s):
                 return None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.client.connection.arguments import Duration, milliseconds
-from penstock.client.connection.connection import RealmConnection
+from penstock.client.reading.durable_seat import DurableSeat
 from penstock.client.reading.inbox import OpenBatch
 from penstock.client.reading.looping import Looping, Openable
 from penstock.client.reading.received import ReceivedBatch, ReceivedEvent
@@ -19,52 +18,6 @@ from penstock_core.columns.events.event import Event
 from penstock_core.columns.schema.rows import Publishers
 from penstock_core.ids.ids import IdSet, Span, Spans
 from penstock_core.vocabulary.errors import ConnectionLost, IllegalState
-from penstock_core.vocabulary.identities import ChannelId
-
-
-class DeliveringSeat(Protocol):
-    """What events and loops over them use of a
-    :class:`~penstock.client.reading.durable_subscription.DurableSubscription`, which settles them.
-    """
-
-    _connection: RealmConnection
-    _channel: ChannelId
-    _channel_name: str
-    _settlements: Settlements
-    _generation: int
-    _has_rolled_back: bool
-
-    @property
-    def _has_ended(self) -> bool: ...
-
-    @property
-    def _may_recall(self) -> bool: ...
-
-    def _check_acknowledged(self, event_id: int, generation: int) -> None: ...
-
-    def _settle_soon(
-        self,
-        event_id: int,
-        generation: int,
-        *,
-        roll_back: bool,
-        previous: bool = False,
-        delay_ms: int | None = None,
-    ) -> None: ...
-
-    def _in_turn(self, settle: Callable[[], None]) -> None: ...
-
-    async def _settle(
-        self, ids: IdSet, *, roll_back: bool = False, delay_ms: int | None = None
-    ) -> None: ...
-
-    async def _reject(self, ids: IdSet, generation: int, reason: str) -> int: ...
-
-    async def _extend(self, ids: IdSet, generation: int, time: Duration) -> int: ...
-
-    async def _is_recalled(self, event: Event) -> bool: ...
-
-    async def _left_of(self, batch: DeliveredBatch, row: int) -> DeliveredBatch | None: ...
 
 
 class DeliveredEvent(ReceivedEvent):
@@ -76,11 +29,11 @@ class DeliveredEvent(ReceivedEvent):
     ``SessionClosed`` after a close; ``rollback`` has nothing left to do.
     """
 
-    __slots__ = ("_generation", "_number", "_settlements", "_subscription")
+    __slots__ = ("_generation", "_number", "_seat", "_settlements")
 
-    _subscription: DeliveringSeat
+    _seat: DurableSeat[DeliveredBatch]
     _settlements: Settlements
-    """The settlements of its subscription."""
+    """The settlements of its seat."""
     _generation: int
     _number: int
     """Its id, for settling it quickly."""
@@ -89,37 +42,33 @@ class DeliveredEvent(ReceivedEvent):
         """Acknowledge; with ``previous`` every earlier event this subscription holds, too. Raises
         ``IllegalState`` if the event went back as the connection was lost (SEM D15)."""
         if previous:
-            self._subscription._settle_soon(
-                self._number, self._generation, roll_back=False, previous=True
-            )
+            self._seat.settle_soon(self._number, self._generation, roll_back=False, previous=True)
             return
         settlements = self._settlements
         number = self._number
         if settlements.takes_acks_of == self._generation and number not in settlements.backs:
             settlements.acks.append(number)
         else:
-            self._subscription._settle_soon(number, self._generation, roll_back=False)
+            self._seat.settle_soon(number, self._generation, roll_back=False)
 
     async def rollback(self, *, delay: Duration | None = None) -> None:
         """Roll back: it is redelivered as the durable's type says, with a ``delay`` (``"5s"``, or
         seconds) no sooner than that; without one the durable's backoff counts (SEM D18)."""
         delay_ms = None if delay is None else milliseconds(delay, "delay")
-        self._subscription._settle_soon(
-            self._number, self._generation, roll_back=True, delay_ms=delay_ms
-        )
+        self._seat.settle_soon(self._number, self._generation, roll_back=True, delay_ms=delay_ms)
 
     async def reject(self, reason: str) -> None:
         """Give it up: it goes to the dead event store at once, with the cause ``rejected`` and the
         ``reason`` (SEM T11). Returns when that is on disk; raises ``IllegalState`` without a dead
         event store, and then it is still in hand."""
-        await self._subscription._reject(
+        await self._seat.reject(
             IdSet((Span(self._number, self._number + 1),)), self._generation, reason
         )
 
     async def extend(self, time: Duration) -> None:
         """Have ``time`` (``"30s"``, or seconds) from now on to acknowledge it, on a durable with
         ``ack_timeout`` (SEM D19). Raises ``IllegalState`` when it has gone back already."""
-        await self._subscription._extend(
+        await self._seat.extend(
             IdSet((Span(self._number, self._number + 1),)), self._generation, time
         )
 
@@ -127,13 +76,13 @@ class DeliveredEvent(ReceivedEvent):
 class DeliveredBatch(ReceivedBatch):
     """Events of one delivery; settle them one by one, or all at once."""
 
-    __slots__ = ("_generation", "_spans", "_subscription")
+    __slots__ = ("_generation", "_seat", "_spans")
 
     def __init__(
         self,
         batch: pa.RecordBatch,
         redeliveries: Mapping[int, int] | None,
-        subscription: DeliveringSeat,
+        seat: DurableSeat[DeliveredBatch],
         publishers: Publishers = (),
         spans: Spans = (),
     ) -> None:
@@ -141,19 +90,19 @@ class DeliveredBatch(ReceivedBatch):
         super().__init__(
             batch,
             redeliveries,
-            subscription._connection.replier,
+            seat.connection.replier,
             publishers=publishers,
             event_type=DeliveredEvent,
-            channel=subscription._channel_name,
-            channel_id=subscription._channel,
+            channel=seat.channel_name,
+            channel_id=seat.channel,
         )
         self._spans = spans
-        self._subscription = subscription
-        self._generation = subscription._generation
+        self._seat = seat
+        self._generation = seat.generation
 
     def __iter__(self) -> Iterator[DeliveredEvent]:
-        subscription, generation = self._subscription, self._generation
-        settlements = subscription._settlements
+        seat, generation = self._seat, self._generation
+        settlements = seat.settlements
         rows, numbers = self._in_order(), self.event_ids.tolist()
         make = DeliveredEvent.__new__
         for first, end in stretches(len(numbers)):
@@ -164,7 +113,7 @@ class DeliveredBatch(ReceivedBatch):
                 event._data = data
                 event._properties = properties
                 event.redelivery_count = count
-                event._subscription = subscription
+                event._seat = seat
                 event._settlements = settlements
                 event._generation = generation
                 event._number = numbers[row]
@@ -175,8 +124,8 @@ class DeliveredBatch(ReceivedBatch):
 
     def _owned(self, event: Event, number: int) -> DeliveredEvent:
         assert isinstance(event, DeliveredEvent), "made with this batch's event type"
-        event._subscription = self._subscription
-        event._settlements = self._subscription._settlements
+        event._seat = self._seat
+        event._settlements = self._seat.settlements
         event._generation = self._generation
         event._number = number
         return event
@@ -184,14 +133,12 @@ class DeliveredBatch(ReceivedBatch):
     @property
     def is_stale(self) -> bool:
         """Whether the connection was lost since: the realm delivers these again (SEM D13)."""
-        return self._generation != self._subscription._generation
+        return self._generation != self._seat.generation
 
     def _part(self, first: int, count: int | None = None) -> DeliveredBatch:
         """``count`` of its events (None: all) from row ``first`` on."""
         rows = self.to_arrow().slice(first, count)
-        part = DeliveredBatch(
-            rows, self.redeliveries, self._subscription, publishers=self.publishers
-        )
+        part = DeliveredBatch(rows, self.redeliveries, self._seat, publishers=self.publishers)
         part._generation = self._generation
         return part
 
@@ -208,16 +155,28 @@ class DeliveredBatch(ReceivedBatch):
         if not kept.any():
             return None
         batch = self.to_arrow().filter(pa.array(kept))
-        return DeliveredBatch(
-            batch, self.redeliveries, self._subscription, publishers=self.publishers
-        )
+        return DeliveredBatch(batch, self.redeliveries, self._seat, publishers=self.publishers)
+
+    async def _left_from(self, row: int) -> DeliveredBatch | None:
+        """The events from ``row`` on that the realm has not taken back, once all rollbacks are
+        answered; None if there are none."""
+        seat = self._seat
+        await seat.settlements.rolled_back()
+        if seat.settlements.has_lost_rollback:
+            return None
+        seat.has_recalled = seat.has_rolled_back = False
+        return self._part(row)._current()
+
+    def _current(self) -> DeliveredBatch | None:
+        """The events that the realm has not taken back; None if there are none."""
+        return None if self.is_stale else self._without(self._seat.recalled)
 
     async def ack(self) -> None:
         """Acknowledge all of them; returns when that is on disk. Raises ``IllegalState`` when they
         are stale, and ``SessionClosed`` when they went back as their subscription was closed."""
-        self._subscription._check_acknowledged(int(self.event_ids[0]), self._generation)
+        self._seat.check_acknowledged(int(self.event_ids[0]), self._generation)
         if not self.is_stale:
-            await self._subscription._settle(self._ids())
+            await self._seat.settle(self._ids())
 
     async def _ack_in_loop(self) -> None:
         """Acknowledge for a loop with ``auto_ack``. Events that go back with their connection are
@@ -227,24 +186,24 @@ class DeliveredBatch(ReceivedBatch):
         except (ConnectionLost, IllegalState) as error:
             if not self.is_stale:
                 raise
-            self._subscription._connection.report(error)
+            self._seat.connection.report(error)
 
     async def rollback(self, *, delay: Duration | None = None) -> None:
         """Give all of them back, to come again after ``delay`` as single events do; returns when
         that is on disk, at once when they are stale."""
         delay_ms = None if delay is None else milliseconds(delay, "delay")
         if not self.is_stale:
-            await self._subscription._settle(self._ids(), roll_back=True, delay_ms=delay_ms)
+            await self._seat.settle(self._ids(), roll_back=True, delay_ms=delay_ms)
 
     async def reject(self, reason: str) -> None:
         """Give all of them up, as :meth:`DeliveredEvent.reject` does one; returns when that is on
         disk. Raises ``IllegalState`` when they are stale."""
-        await self._subscription._reject(self._ids(), self._generation, reason)
+        await self._seat.reject(self._ids(), self._generation, reason)
 
     async def extend(self, time: Duration) -> None:
         """Have ``time`` from now on to acknowledge all of them, as :meth:`DeliveredEvent.extend`
         does for one."""
-        await self._subscription._extend(self._ids(), self._generation, time)
+        await self._seat.extend(self._ids(), self._generation, time)
 
     def _ids(self) -> IdSet:
         """The ids of its events."""
@@ -274,7 +233,7 @@ def joined(parts: Sequence[DeliveredBatch]) -> DeliveredBatch:
     are_known = all(part._spans for part in parts)
     spans = tuple(span for part in parts for span in part._spans) if are_known else ()
     return DeliveredBatch(
-        batch, redeliveries or None, first._subscription, publishers=publishers, spans=spans
+        batch, redeliveries or None, first._seat, publishers=publishers, spans=spans
     )
 
 
@@ -319,14 +278,14 @@ class DeliveringLoops(Looping[DeliveredBatch]):
                 rest: DeliveredBatch | None = batch
                 while rest is not None:
                     batch, rest = rest, None
-                    seat = batch._subscription
+                    seat = batch._seat
                     begun.begin(batch, int(self._auto_ack))
                     for row, event in enumerate(batch):
-                        if seat._may_recall:
-                            rest = await seat._left_of(batch, row)
+                        if seat.may_recall:
+                            rest = await batch._left_from(row)
                             begun.forget()
                             break
-                        if batch.is_stale or seat._has_ended:
+                        if batch.is_stale or seat.has_ended:
                             break  # the realm has taken back the rest, and delivers it again
                         begun.count += not self._auto_ack
                         yield event
@@ -336,5 +295,5 @@ class DeliveringLoops(Looping[DeliveredBatch]):
                             try:
                                 await event.ack()
                             except IllegalState as error:  # it comes again, so the loop goes on
-                                seat._connection.report(error)
+                                seat.connection.report(error)
                             begun.count += 1

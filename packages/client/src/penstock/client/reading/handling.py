@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import Final
 
-from penstock.client.connection.connection import RealmConnection
-from penstock.client.reading.attachment import Attachment
-from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent, DeliveringSeat
+from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent
+from penstock.client.reading.durable_seat import DurableSeat
 from penstock_core.api.durables import DescribeDurable, DurableInfo
 from penstock_core.tasks import start_task
 from penstock_core.vocabulary.errors import IllegalState, PenstockError, SessionClosed
-from penstock_core.vocabulary.identities import ChannelId
 
 Handler = Callable[[DeliveredEvent], Awaitable[None] | None]
 
@@ -23,32 +21,21 @@ backoff: doubled with each redelivery (SEM D18). Without a wait it would come at
 _DOUBLED_MAX: Final = 16
 
 
-class HandledSeat(DeliveringSeat, Protocol):
-    """A seat that the loop takes the events from as well."""
-
-    _attachment: Attachment
-
-    async def _next(self, timeout: float | None) -> DeliveredBatch | None: ...
-
-
 class HandlerLoop:
     """The task that hands events of an open seat to a handler."""
 
     def __init__(
         self,
-        seat: HandledSeat,
+        seat: DurableSeat[DeliveredBatch],
+        next_batch: Callable[[float | None], Awaitable[DeliveredBatch | None]],
         handler: Handler,
-        connection: RealmConnection,
-        channel: ChannelId,
-        durable: str,
         *,
         auto_ack: bool,
     ) -> None:
         self._seat = seat
+        self._connection = seat.connection
+        self._next_batch = next_batch
         self._handler = handler
-        self._connection = connection
-        self._channel = channel
-        self._durable = durable
         self._auto_ack = auto_ack
         self._needs_delay: bool | None = None
         """Whether the durable has no backoff of its own; None: that is not known yet."""
@@ -63,15 +50,15 @@ class HandlerLoop:
     async def _run(self) -> None:
         seat = self._seat
         try:
-            while seat._attachment.is_open and (batch := await seat._next(None)) is not None:
+            while seat.is_open and (batch := await self._next_batch(None)) is not None:
                 rest: DeliveredBatch | None = batch
                 while rest is not None:
                     batch, rest = rest, None
                     for row, event in enumerate(batch):
-                        if seat._may_recall:
-                            rest = await seat._left_of(batch, row)
+                        if seat.may_recall:
+                            rest = await batch._left_from(row)
                             break
-                        if batch.is_stale or seat._has_ended or not seat._attachment.is_open:
+                        if batch.is_stale or seat.has_ended or not seat.is_open:
                             break
                         await self._handle(event)
         except PenstockError as error:
@@ -85,15 +72,15 @@ class HandlerLoop:
                 await result
         except Exception as error:  # noqa: BLE001  the application's: give back and report
             failure = PenstockError(
-                f"the handler of durable {self._durable} failed on event {event.event_id}: "
+                f"the handler of durable {self._seat.durable} failed on event {event.event_id}: "
                 f"{error!r}"
             )
             failure.__cause__ = error
             self._connection.report(failure)
-            if self._seat._attachment.is_open:
+            if self._seat.is_open:
                 await event.rollback(delay=await self._delay_s(event.redelivery_count))
         else:
-            if self._auto_ack and self._seat._attachment.is_open:
+            if self._auto_ack and self._seat.is_open:
                 try:
                     await event.ack()
                 except IllegalState as error:  # it comes again
@@ -110,15 +97,15 @@ class HandlerLoop:
     async def _has_no_backoff(self) -> bool:
         try:
             info = await self._connection.ask(
-                DescribeDurable(self._channel, self._durable), DurableInfo
+                DescribeDurable(self._seat.channel, self._seat.durable), DurableInfo
             )
         except PenstockError:  # the right to see it is missing, for example
             return False
-        return info.backoff is None and not self._seat._settlements.cumulative
+        return info.backoff is None and not self._seat.settlements.cumulative
 
     def _failed(self, error: BaseException) -> None:
         failure = PenstockError(
-            f"no more events of durable {self._durable} are handed to the handler: {error!r}"
+            f"no more events of durable {self._seat.durable} are handed to the handler: {error!r}"
         )
         failure.__cause__ = error
         self._connection.report(failure)

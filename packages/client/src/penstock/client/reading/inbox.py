@@ -8,7 +8,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sized
 from typing import Any, Generic, TypeVar
 
+from penstock.client.reading.attachment import Attachment
 from penstock_core.vocabulary.errors import PenstockError
+from penstock_core.wire.native import messages as wire
 
 B = TypeVar("B", bound=Sized)
 L = TypeVar("L")
@@ -110,6 +112,25 @@ class Loops(Generic[B]):
             begun.forget()
 
 
+def deadline_of(timeout: float | None) -> float | None:
+    """The loop's time in ``timeout`` seconds; None: never."""
+    return None if timeout is None else asyncio.get_running_loop().time() + timeout
+
+
+async def set_by(event: asyncio.Event, deadline_s: float | None) -> bool:
+    """Wait until an event is set anew; returns False if it is not by the deadline."""
+    event.clear()
+    if deadline_s is None:
+        await event.wait()
+        return True
+    try:
+        async with asyncio.timeout_at(deadline_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
 class Inbox(Generic[B]):
     """Batches in order, then the end or an error."""
 
@@ -185,21 +206,20 @@ class Inbox(Generic[B]):
 
         Raises the error the subscription ended with, once everything before it is taken.
         """
+        deadline_s = deadline_of(timeout)
         while not self._batches:
-            if self._error is not None:
-                raise self._error
-            if self._ended:
-                return None
-            self._arrived.clear()
-            if timeout is None:
-                await self._arrived.wait()
-                continue
-            try:
-                async with asyncio.timeout(timeout):
-                    await self._arrived.wait()
-            except TimeoutError:
+            self.raise_failure()
+            if self._ended or not await self.changes(deadline_s):
                 return None
         return self._batches.popleft()
+
+    async def changes(self, deadline_s: float | None) -> bool:
+        """Wait until something arrives or ends; returns False if nothing does by the deadline."""
+        return await set_by(self._arrived, deadline_s)
+
+    def wake(self) -> None:
+        """Have those who wait look again."""
+        self._arrived.set()
 
     def waiting(self) -> B | None:
         """The next batch if it is here already; it stays."""
@@ -223,16 +243,15 @@ class Inbox(Generic[B]):
 
 
 class Buffered:
-    """Counts the bytes that wait at a durable's client, and tells the realm when they do no more.
+    """Counts the bytes that wait at the client, and tells the realm when they do no more.
 
     Deliveries are known by their identity, as long as they wait.
     """
 
-    def __init__(self, bytes_max: int, tell: Callable[[int], None]) -> None:
-        """``tell`` is called with bytes that do not wait any more; with a ``bytes_max`` of 0 there
-        is no limit, and nothing is counted."""
+    def __init__(self, attachment: Attachment, bytes_max: int) -> None:
+        """With a ``bytes_max`` of 0 there is no limit, and nothing is counted."""
+        self._attachment = attachment
         self._bytes_max = bytes_max
-        self._tell = tell
         self._sizes: dict[int, int] = {}
         self._taken = 0
         """Bytes that do not wait any more, and that the realm has not been told of."""
@@ -276,4 +295,5 @@ class Buffered:
         self._taken += size
         if self._taken and self._taken * 4 >= self._bytes_max:
             taken, self._taken = self._taken, 0
-            self._tell(taken)
+            attachment = self._attachment
+            attachment.connection.tell(wire.Credit(attachment.number, 0, 0, taken=taken))

@@ -180,8 +180,7 @@ class PatternDurableSubscription(DeliveringLoops):
         while (member := await self._ring.next(wanted)) is not None:
             batch: DeliveredBatch | None
             if member.rests:
-                rest: DeliveredBatch = member.rests.popleft()
-                batch = None if rest.is_stale else rest._without(member.inner._recalled)
+                batch = member.rests.popleft()._current()
             else:
                 batch = await member.inner._next(0)
             if batch is not None and len(batch) > TURN_EVENTS:

@@ -6,14 +6,13 @@ it has not handed out, or that are not committed, go back when it closes or its 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
-from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from penstock.client.connection.arguments import (
     Duration,
@@ -22,12 +21,13 @@ from penstock.client.connection.arguments import (
     timeout_s,
 )
 from penstock.client.connection.connection import RealmConnection
-from penstock.client.connection.delivery_route import DeliveryRoute
 from penstock.client.reading.attachment import Attachment
+from penstock.client.reading.inbox import Inbox, deadline_of
 from penstock.client.reading.received import ReceivedBatch, ReceivedEvent
-from penstock.client.reading.settlements import Settlements, lost_before_sent
+from penstock.client.reading.seat_attachment import SeatAttachment
+from penstock.client.reading.settlements import lost_before_sent
 from penstock.client.reading.subscription import received_batch, redelivery_counts
-from penstock_core.api.subscriptions import Attach, Subscribed
+from penstock_core.api.subscriptions import Attach
 from penstock_core.columns.events.event import Event
 from penstock_core.ids.ids import IdSet, Span, Spans
 from penstock_core.vocabulary.errors import (
@@ -50,20 +50,20 @@ RELAYED_MAX = 1_000
 class DeliveredPart:
     """The events of one delivery, and how many of them were handed out."""
 
-    def __init__(self, events: ReceivedBatch, reader: Reader) -> None:
+    def __init__(self, events: ReceivedBatch, seat: Attachment) -> None:
         self._events = events
-        self._reader = reader
+        self._seat = seat
         self._next = 0
-        self.generation = reader._generation
+        self.generation = seat.generation
 
-    @property
-    def left(self) -> int:
+    def __len__(self) -> int:
+        """Number of events that were not handed out."""
         return len(self._events) - self._next
 
     @property
     def is_stale(self) -> bool:
-        """Whether the connection was lost since: the realm gives these to somebody again."""
-        return self.generation != self._reader._generation
+        """Whether the connection was lost since: the realm delivers these again."""
+        return self.generation != self._seat.generation
 
     def __iter__(self) -> Iterator[tuple[int, ReceivedEvent]]:
         """The events that are left, with their ids; each counts as handed out."""
@@ -82,14 +82,15 @@ class DeliveredPart:
         events = self._events
         return events._part(first, self._next - first)
 
-    def drop(self, ids: IdSet) -> None:
-        """Forget those of ``ids`` that were not handed out."""
+    def without(self, ids: IdSet) -> DeliveredPart | None:
+        """Forget those of ``ids`` that were not handed out; None if no others are left."""
         events = self._events
         kept = [event_id not in ids for event_id in events.event_ids[self._next :].tolist()]
         if not all(kept):
             rows = events.to_arrow().slice(self._next).filter(pa.array(kept, pa.bool_()))
             self._events = events._with(rows)
             self._next = 0
+        return self if len(self) else None
 
     def holds(self, event_id: int) -> bool:
         """Whether an event is among those not handed out."""
@@ -127,19 +128,24 @@ class Reader:
                 "a plain reader acknowledges events as it hands them out, so ack_timeout has no "
                 "effect; open the reader with transactional=True"
             )
-        timeout = timeout_s(timeout)
+        self._timeout = timeout_s(timeout)
         self._connection = connection
-        self._queue = queue
         self._name = name
         self._transactional = transactional
         self._relayed = relayed
-        """Whether the queue stores nothing: events come without being asked for, and wait here."""
+        """Whether the queue stores nothing: events come without a demand, and wait here."""
         self._window = window
-        self._selector = selector
-        self._timeout = timeout
-        self._settlements = Settlements(connection)
-        self._attachment = Attachment(connection)
-        self._parts: deque[DeliveredPart] = deque()
+        message = Attach(
+            queue,
+            0,
+            READERS,
+            window=max(window, RELAYED_MAX) if relayed and not transactional else window,
+            pull=not relayed,
+            selector=selector,
+            ack_timeout_ms=self._ack_timeout_ms,
+        )
+        self._seat = SeatAttachment(connection, message, Inbox[DeliveredPart]())
+        self._settlements = self._seat.settlements
         self._held = IdSet()
         """Handed out and not committed."""
         self._gone = IdSet()
@@ -148,14 +154,6 @@ class Reader:
         """Handed out, not committed, and given back by closing."""
         self._late = IdSet()
         """Handed out, not committed in time, and taken back by the realm (SEM D19)."""
-        self._demanded = 0
-        """Number of events in the open demand; 0: none is open."""
-        self._recalled = False
-        """The open demand was cancelled: what the realm had granted by then still comes."""
-        self._changed = asyncio.Event()
-        self._error: PenstockError | None = None
-        self._generation = 0
-        """Number of seats taken so far: events delivered to an earlier one have gone back."""
 
     def __repr__(self) -> str:
         return f"<Reader of queue {self._name!r} at {self._connection.place}>"
@@ -164,29 +162,13 @@ class Reader:
 
     async def open(self) -> Reader:
         """Take a seat at the queue. Raises ``InvalidSelector``. Iterating opens it, too."""
-        if not self._attachment.is_open:
-            await self._attachment.open(self._route(), self._attach)
-            self._error, self._returned = None, IdSet()
+        seat = self._seat
+        if not seat.is_open:
+            seat.forget()
+            route = seat.route(self._delivered)
+            await seat.open(replace(route, recalled=self._recalled, lost=self._lost), seat.attach)
+            self._returned = IdSet()
         return self
-
-    async def _attach(self) -> None:
-        self._generation += 1
-        self._settlements.subscription = self._attachment.number
-        await self._attachment.request(self._request, Subscribed, self._parts.clear)
-
-    def _request(self) -> Attach:
-        window = self._window
-        if self._relayed and not self._transactional:
-            window = max(window, RELAYED_MAX)
-        return Attach(
-            self._queue,
-            self._attachment.number,
-            READERS,
-            window=window,
-            pull=not self._relayed,
-            selector=self._selector,
-            ack_timeout_ms=self._ack_timeout_ms,
-        )
 
     async def close(self) -> None:
         """Give back events that are not committed or not handed out, and leave the seat. A plain
@@ -196,18 +178,18 @@ class Reader:
 
     async def _close_quietly(self) -> None:
         """Close, and keep errors of settlements for the next flush or close."""
-        if not self._attachment.is_open:
+        seat = self._seat
+        if not seat.is_open:
             return
-        self._attachment.is_open = False
+        seat.is_open = False
         try:
             await self._settlements.confirm()
         finally:
-            self._failed(SessionClosed("the reader is closed"))
-            self._parts.clear()
+            seat.failed(SessionClosed("the reader is closed"))
+            seat.drop()
             self._returned = self._held if self._transactional else IdSet()
             self._held, self._gone, self._late = IdSet(), IdSet(), IdSet()
-            self._demanded, self._recalled = 0, False
-            await self._attachment.leave()
+            await seat.leave()
 
     async def __aenter__(self) -> Reader:
         return await self.open()
@@ -222,74 +204,39 @@ class Reader:
 
     # --- what comes ----------------------------------------------------------------------
 
-    def _route(self) -> DeliveryRoute:
-        return DeliveryRoute(
-            reopen=self._reopen,
-            failed=self._failed,
-            delivered=self._delivered,
-            finished=self._finished,
-            recalled=self._take_back,
-            hurry=self._settlements.hurry,
-            lost=self._lost,
-        )
-
     def _delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
         batch = received_batch(message, schema, body)
         counts = redelivery_counts(message)
         events = ReceivedBatch(
             batch, counts or None, self._connection.replier, publishers=message.publishers
         )
-        self._parts.append(DeliveredPart(events, self))
-        self._changed.set()
+        self._seat.inbox.put(DeliveredPart(events, self._seat))
 
-    def _take_back(self, spans: Spans) -> None:
+    def _recalled(self, spans: Spans) -> None:
         """The realm has taken these back, because they were not committed in time."""
         ids = IdSet(spans)
-        for part in self._parts:
-            part.drop(ids)
+        inbox = self._seat.inbox
+        inbox.reduce(lambda part: part.without(ids))
         self._late.add_all(self._held.remove_all(ids))
-        self._connection.tell(wire.RecallSeen(self._attachment.number))
-        self._changed.set()
-
-    def _finished(self) -> None:
-        self._demanded, self._recalled = 0, False
-        self._changed.set()
-
-    def _failed(self, error: PenstockError) -> None:
-        self._error = error
-        self._demanded, self._recalled = 0, False
-        self._changed.set()
+        self._seat.recall(spans)
+        inbox.wake()  # there is room in the window
 
     def _lost(self) -> None:
-        """The connection is lost: what waits here, and what is in the user's hands, is the realm's
-        again. Another reader may have it at any time, long before this one is connected again."""
-        if self._attachment.is_open:
-            self._generation += 1
-            self._parts.clear()
+        """The connection is lost, and what is in the user's hands is the realm's again."""
+        if self._seat.is_open:
             self._gone.add_all(self._held)
             self._held = IdSet()
-
-    async def _reopen(self) -> None:
-        if not self._attachment.is_open:
-            return
-        self._settlements.forget()
-        await self._attach()
-        if self._recalled:
-            self._demanded, self._recalled = 0, False
-        elif self._demanded:
-            self._connection.tell(wire.Demand(self._attachment.number, self._demanded))
-        self._changed.set()
+        self._seat.lost()
 
     # --- taking --------------------------------------------------------------------------
 
     @property
     def _room(self) -> int:
-        return self._window - len(self._held) - sum(part.left for part in self._parts)
+        return self._window - len(self._held) - self._seat.inbox.rows
 
     def _demand(self, count: int) -> None:
-        if count > 0 and not self._demanded and not self._relayed:
-            self._demanded = count
-            self._connection.tell(wire.Demand(self._attachment.number, count))
+        if not self._relayed:
+            self._seat.demand(count)
 
     async def _change(self, deadline_s: float | None) -> bool:
         """Wait until something comes or changes; gives False if nothing did until the deadline.
@@ -297,40 +244,24 @@ class Reader:
         Then the demand is withdrawn, and what the realm had granted by then comes before the
         answer. So even without any time one gets the events that are there.
         """
-        if await self._changes_by(deadline_s):
+        seat = self._seat
+        if await seat.inbox.changes(deadline_s):
             return True
-        if self._demanded and not self._recalled:
-            self._recalled = True
-            self._connection.tell(wire.Demand(self._attachment.number, 0))
-        while self._demanded:
-            await self._changes_by(None)
-        return bool(self._parts) or self._error is not None
-
-    async def _changes_by(self, deadline_s: float | None) -> bool:
-        self._changed.clear()
-        try:
-            async with asyncio.timeout_at(deadline_s):
-                await self._changed.wait()
-        except TimeoutError:
-            return False
-        return True
+        seat.withdraw()
+        await seat.met.wait()
+        return bool(len(seat.inbox)) or seat.inbox.has_failed
 
     def _head(self) -> DeliveredPart | None:
-        while self._parts:
-            head = self._parts[0]
-            if head.left and not head.is_stale:
-                return head
-            self._parts.popleft()
-        return None
-
-    def _deadline(self, timeout: float | None) -> float | None:
-        return None if timeout is None else asyncio.get_running_loop().time() + timeout
+        inbox = self._seat.inbox
+        while (part := inbox.waiting()) is not None and (part.is_stale or not len(part)):
+            inbox.take()
+        return part
 
     async def _next_part(self, timeout: Duration | None = None) -> DeliveredPart | None:
         """The events that are here, once there are some; None: none came in time."""
         timeout = timeout_s(timeout)
         await self.open()
-        deadline_s = self._deadline(self._timeout if timeout is None else timeout)
+        deadline_s = deadline_of(self._timeout if timeout is None else timeout)
         while True:
             head = self._head()
             room = self._room
@@ -338,15 +269,14 @@ class Reader:
                 self._demand(room)
             if head is not None:
                 return head
-            if self._error is not None:
-                raise self._error
+            self._seat.inbox.raise_failure()
             if not await self._change(deadline_s):
                 return None
 
     def _handed(self, event_id: int, generation: int) -> None:
         """An event is in the user's hands now."""
         # the connection was lost just now, and they are delivered again
-        if generation != self._generation:
+        if generation != self._seat.generation:
             if self._transactional:
                 self._gone.add(Span(event_id, event_id + 1))
             else:
@@ -372,7 +302,7 @@ class Reader:
     async def _looping(self) -> AsyncIterator[None]:
         """Close at the end of a loop what it has opened. One that is left early is finalized by
         Python, and nobody could catch an error."""
-        opened_here = not self._attachment.is_open
+        opened_here = not self._seat.is_open
         try:
             yield
         except BaseException:
@@ -391,7 +321,7 @@ class Reader:
     async def next_batch(self, timeout: Duration | None = None) -> ReceivedBatch | None:
         """The events that are here, in columns; None if nothing comes for ``timeout`` seconds."""
         part = await self._next_part(timeout)
-        return None if part is None else self._taken(part, part.left)
+        return None if part is None else self._taken(part, len(part))
 
     def _taken(self, part: DeliveredPart, limit: int) -> ReceivedBatch:
         batch = part.take(limit)
@@ -414,17 +344,18 @@ class Reader:
         check_count(count, "count")
         timeout = timeout_s(timeout)
         await self.open()
-        deadline_s = self._deadline(timeout)
+        deadline_s = deadline_of(timeout)
         taken: list[ReceivedBatch] = []
         while count:
             if (head := self._head()) is not None:
                 taken.append(self._taken(head, count))
                 count -= len(taken[-1])
                 continue
-            if self._error is not None and not taken:
-                raise self._error
+            failed = self._seat.inbox.has_failed
+            if failed and not taken:
+                self._seat.inbox.raise_failure()
             self._demand(min(count, self._room) if self._transactional else count)
-            if self._error is not None or not await self._change(deadline_s):
+            if failed or not await self._change(deadline_s):
                 break
         return taken
 
@@ -506,12 +437,12 @@ class Reader:
         self._check_late(event)
         ids = self._chosen("reject", event, individual=individual)
         self._check_lost(self._gone.copy() if event is None else self._gone.overlap(ids))
-        held, generation = self._held.overlap(ids), self._generation
+        held, generation = self._held.overlap(ids), self._seat.generation
         if ids:
             await self._settlements.reject(ids, reason)
-        if generation == self._generation:
+        if generation == self._seat.generation:
             self._held.remove_all(held)
-        self._changed.set()  # there is room in the window
+        self._seat.inbox.wake()  # there is room in the window
 
     def _check_returned(self) -> None:
         returned, self._returned = self._returned, IdSet()
@@ -559,12 +490,12 @@ class Reader:
                 )
             return chosen
         is_gone = event_id in self._gone  # it may wait here again
-        if not is_gone and any(part.holds(event_id) for part in self._parts):
+        if not is_gone and any(part.holds(event_id) for part in self._seat.inbox):
             raise IllegalState(f"event {event_id} has not been handed out yet")
         return IdSet((Span(event_id, event_id + 1),))
 
     async def _settle(self, ids: IdSet, *, roll_back: bool, delay_ms: int | None = None) -> None:
-        held, generation = self._held.overlap(ids), self._generation
+        held, generation = self._held.overlap(ids), self._seat.generation
         self._held.remove_all(held)
         if not ids:
             return
@@ -573,10 +504,10 @@ class Reader:
         except ConnectionLost:
             raise  # nothing is held any more
         except PenstockError:
-            if generation == self._generation:
+            if generation == self._seat.generation:
                 self._held.add_all(held)
             raise
-        self._changed.set()  # there is room in the window
+        self._seat.inbox.wake()  # there is room in the window
 
     async def flush(self) -> None:
         """Plain readers: wait until events that were handed out are off the queue on disk.

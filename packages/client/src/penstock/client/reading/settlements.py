@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from penstock.client.connection.connection import RealmConnection
+from penstock.client.reading.attachment import Attachment
 from penstock_core.api.subscriptions import Bury, Extend, Settle, Subscribed
 from penstock_core.bounds import SPANS_MAX
 from penstock_core.ids.ids import IdSet, Span, Spans
@@ -24,8 +24,9 @@ NO_GENERATION = -1
 class Settlements:
     """The settlements of one seat, in the order they were made."""
 
-    def __init__(self, connection: RealmConnection) -> None:
-        self._connection = connection
+    def __init__(self, seat: Attachment) -> None:
+        self._connection = seat.connection
+        self._seat = seat
         self.acks: list[int] = []
         """Ids to acknowledge, sent before ``backs``."""
         self.takes_acks_of = NO_GENERATION
@@ -41,13 +42,10 @@ class Settlements:
         self._rollbacks: set[asyncio.Future[Any]] = set()
         self._refusal: PenstockError | None = None
         self._unconfirmed: ConnectionLost | None = None
-        self._seat = 0
+        self._connections = 0
         """Counts the connections the seat was held over."""
-        self._lost_seat = -1
-        self.subscription = 0
-        """The seat's number, once it is taken."""
-        self.generation = 0
-        """Counts the seats taken (``DurableSubscription.generation``)."""
+        self._lost_on = -1
+        """The last of them that was lost with a rollback."""
         self.in_order = False
         """Whether what is acknowledged after a rollback has to arrive after it (SEM D11): events
         may be recalled, or some were."""
@@ -118,11 +116,11 @@ class Settlements:
     ) -> None:
         if on_done is None:
             return
-        tell, generation = on_done, self.generation
+        tell, generation = on_done, self._seat.generation
 
         def answered(done: asyncio.Future[Any]) -> None:
             is_refused = done.cancelled() or done.exception() is not None
-            if not is_refused and generation == self.generation:
+            if not is_refused and generation == self._seat.generation:
                 tell(spans)
 
         answer.add_done_callback(answered)
@@ -130,28 +128,28 @@ class Settlements:
     def _sent(
         self, spans: Spans, *, roll_back: bool, previous: bool, delay_ms: int | None
     ) -> asyncio.Future[Any]:
-        message = Settle(self.subscription, spans, roll_back, previous=previous, delay_ms=delay_ms)
+        message = Settle(self._seat.number, spans, roll_back, previous=previous, delay_ms=delay_ms)
         answer = self._connection.request(message, resend=False, waits=False)
         if roll_back:
             self._rollbacks.add(answer)
-            seat = self._seat
-            answer.add_done_callback(lambda done: self._rolled_back(done, seat))
+            connection = self._connections
+            answer.add_done_callback(lambda done: self._rolled_back(done, connection))
         return answer
 
-    def _rolled_back(self, answer: asyncio.Future[Any], seat: int) -> None:
+    def _rolled_back(self, answer: asyncio.Future[Any], connection: int) -> None:
         self._rollbacks.discard(answer)
         if not answer.cancelled() and isinstance(answer.exception(), ConnectionLost):
-            self._lost_seat = seat
+            self._lost_on = connection
 
     @property
     def has_lost_rollback(self) -> bool:
         """A rollback went with the connection, and the seat is not taken again yet."""
-        return self._lost_seat == self._seat
+        return self._lost_on == self._connections
 
     async def extend(self, ids: IdSet, time_ms: int) -> int:
         """Have so much time from now on to acknowledge events; gives how many are in hand still."""
         self.hurry()
-        message = Extend(self.subscription, ids.spans, time_ms)
+        message = Extend(self._seat.number, ids.spans, time_ms)
         check_request(message)
         number: int = await self._connection.request(message, resend=False, waits=False)
         return number
@@ -162,7 +160,7 @@ class Settlements:
         self.hurry()
         number, rest = 0, ids.spans
         while rest:
-            message = Bury(self.subscription, rest[:SPANS_MAX], reason)
+            message = Bury(self._seat.number, rest[:SPANS_MAX], reason)
             check_request(message)
             number += await self._connection.request(message, resend=False, waits=False)
             rest = rest[SPANS_MAX:]
@@ -195,7 +193,7 @@ class Settlements:
             self._previous = previous
             self.acks.append(event_id)
         is_usual = not (self._previous or self.in_order or (self.cumulative and self.backs))
-        self.takes_acks_of = self.generation if is_usual else NO_GENERATION
+        self.takes_acks_of = self._seat.generation if is_usual else NO_GENERATION
 
     def refuse(self, error: PenstockError) -> None:
         """Refuse a settlement here already: it is reported now, and raised by the next
@@ -284,7 +282,7 @@ class Settlements:
         self.backs.clear()
         self._previous = False
         self.takes_acks_of = NO_GENERATION
-        self._seat += 1
+        self._connections += 1
 
     async def confirm(self) -> None:
         """Wait until everything settled so far is answered, however."""

@@ -127,12 +127,12 @@ class DurableIteration:
         with _Closing(self._loop, inner, lambda: inner._loops.ends(begun)):
             while (batch := self._next()) is not None:
                 begun.begin(batch._inner, int(inner._auto_ack))
-                seat = batch._inner._subscription
+                seat = batch._inner._seat
                 for event in batch:
-                    if seat._may_recall and self._loop.call(seat._is_recalled(event)):
+                    if seat.may_recall and self._loop.call(seat.is_recalled(event.event_id)):
                         begun.count += 1
                         continue
-                    if batch.is_stale or seat._has_ended:
+                    if batch.is_stale or seat.has_ended:
                         break  # the realm has taken back the rest, and delivers it again
                     begun.count += not inner._auto_ack
                     yield event
@@ -142,7 +142,7 @@ class DurableIteration:
                         try:
                             event.ack()
                         except IllegalState as error:  # it comes again, so the loop goes on
-                            self._loop.soon(partial(seat._connection.report, error))
+                            self._loop.soon(partial(seat.connection.report, error))
                         begun.count += 1
 
 
@@ -153,7 +153,7 @@ class ReaderIteration:
     _loop: LoopThread
 
     def __iter__(self) -> Iterator[ReceivedEvent]:
-        opened_here = not self._inner._attachment.is_open
+        opened_here = not self._inner._seat.is_open
         inner, loop = self._inner, self._loop
         with _Closing(loop, inner, lambda: opened_here):
             while (part := loop.call(inner._next_part())) is not None:
@@ -163,7 +163,7 @@ class ReaderIteration:
 
     def batches(self) -> Iterator[ReceivedBatch]:
         """Iterate over arriving columns; at its end the iteration closes what it has opened."""
-        opened_here = not self._inner._attachment.is_open
+        opened_here = not self._inner._seat.is_open
         with _Closing(self._loop, self._inner, lambda: opened_here):
             while (batch := self._loop.call(self._inner.next_batch())) is not None:
                 yield ReceivedBatch(batch, self._loop)

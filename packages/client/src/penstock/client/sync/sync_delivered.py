@@ -8,6 +8,7 @@ from functools import partial
 from penstock.client.connection.arguments import Duration, milliseconds
 from penstock.client.connection.threads import LoopThread, hold_daemon
 from penstock.client.reading import delivered
+from penstock.client.reading.durable_seat import DurableSeat
 from penstock.client.sync.sync_received import ReceivedBatch, ReceivedEvent
 from penstock_core.columns.events.event import Event
 from penstock_core.ids.ids import IdSet, Span
@@ -23,9 +24,9 @@ class DeliveredEvent(ReceivedEvent):
     left to do.
     """
 
-    __slots__ = ("_generation", "_subscription")
+    __slots__ = ("_generation", "_seat")
 
-    _subscription: delivered.DeliveringSeat
+    _seat: DurableSeat[delivered.DeliveredBatch]
     _generation: int
 
     @classmethod
@@ -33,7 +34,7 @@ class DeliveredEvent(ReceivedEvent):
         """Wrap an event of the asynchronous client for blocking callers."""
         assert event._rows is not None, "it was delivered"
         twin = cls.received(event._rows, event._row, event.redelivery_count)
-        twin._subscription, twin._generation = event._subscription, event._generation
+        twin._seat, twin._generation = event._seat, event._generation
         twin._loop = loop
         return twin
 
@@ -53,41 +54,41 @@ class DeliveredEvent(ReceivedEvent):
         """Give it up: it goes to the dead event store at once, with the cause ``rejected`` and the
         ``reason`` (SEM T11). Returns when that is on disk; raises ``IllegalState`` without a dead
         event store, and then it is still in hand."""
-        subscription, generation, event_id = self._subscription, self._generation, self.event_id
+        seat, generation, event_id = self._seat, self._generation, self.event_id
         assert event_id is not None, "a delivered event has an id"
         ids = IdSet((Span(event_id, event_id + 1),))
-        self._loop.call(subscription._reject(ids, generation, reason))
+        self._loop.call(seat.reject(ids, generation, reason))
 
     def extend(self, time: Duration) -> None:
         """Have ``time`` (``"30s"``, or seconds) from now on to acknowledge it, on a durable with
         ``ack_timeout`` (SEM D19). Raises ``IllegalState`` when it has gone back already."""
-        subscription, generation, event_id = self._subscription, self._generation, self.event_id
+        seat, generation, event_id = self._seat, self._generation, self.event_id
         assert event_id is not None, "a delivered event has an id"
         ids = IdSet((Span(event_id, event_id + 1),))
-        self._loop.call(subscription._extend(ids, generation, time))
+        self._loop.call(seat.extend(ids, generation, time))
 
     def _settle(
         self, *, roll_back: bool, previous: bool = False, delay_ms: int | None = None
     ) -> None:
-        event_id, subscription, generation = self.event_id, self._subscription, self._generation
+        event_id, seat, generation = self.event_id, self._seat, self._generation
         assert event_id is not None, "a delivered event has an id"
         if roll_back:
-            subscription._has_rolled_back = True
+            seat.has_rolled_back = True
         else:
             try:
-                subscription._check_acknowledged(event_id, generation)
+                seat.check_acknowledged(event_id, generation)
             except SessionClosed:
                 hold_daemon()
                 raise
         settle = partial(
-            subscription._settle_soon,
+            seat.settle_soon,
             event_id,
             generation,
             roll_back=roll_back,
             previous=previous,
             delay_ms=delay_ms,
         )
-        self._loop.soon(lambda: subscription._in_turn(settle))
+        self._loop.soon(lambda: seat.settle_for_thread(settle))
 
 
 class DeliveredBatch(ReceivedBatch):
@@ -109,7 +110,7 @@ class DeliveredBatch(ReceivedBatch):
 
     def _owned(self, event: Event) -> DeliveredEvent:
         assert isinstance(event, DeliveredEvent), "made with this batch's event type"
-        event._subscription, event._generation = self._inner._subscription, self._inner._generation
+        event._seat, event._generation = self._inner._seat, self._inner._generation
         return event
 
     @property

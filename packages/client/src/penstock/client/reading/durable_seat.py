@@ -1,0 +1,255 @@
+"""A seat at a durable: which of its events are still in the client's hands, and their settling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sized
+from typing import Protocol, TypeVar
+
+from penstock.client.connection.arguments import Duration, milliseconds
+from penstock.client.connection.connection import RealmConnection
+from penstock.client.connection.threads import is_ending
+from penstock.client.reading.inbox import Inbox
+from penstock.client.reading.seat_attachment import SeatAttachment
+from penstock_core.api.subscriptions import Attach, Subscribed
+from penstock_core.columns.events.batch import Int64s
+from penstock_core.ids.ids import IdSet, Span, Spans
+from penstock_core.vocabulary.errors import (
+    IllegalState,
+    NameDoesNotExist,
+    PenstockError,
+    SessionClosed,
+)
+
+
+class WaitingBatch(Sized, Protocol):
+    """A batch of delivered events."""
+
+    @property
+    def event_ids(self) -> Int64s: ...
+
+
+B = TypeVar("B", bound=WaitingBatch)
+
+
+class DurableSeat(SeatAttachment[B]):
+    """A seat at a durable. Its events know it, and settle themselves with it."""
+
+    def __init__(
+        self,
+        connection: RealmConnection,
+        attach: Attach,
+        inbox: Inbox[B],
+        *,
+        without: Callable[[B, IdSet], B | None],
+        channel_name: str,
+    ) -> None:
+        """``without`` returns a batch without some of its events; None if none are left."""
+        super().__init__(connection, attach, inbox)
+        self.channel = attach.channel
+        self.channel_name = channel_name
+        self.durable = attach.durable
+        self.recalled = IdSet()
+        """Events that the realm has taken back (SEM D11), and not delivered again since."""
+        self.has_recalled = False
+        """Whether it has taken back some since a batch was handed out."""
+        self.has_rolled_back = False
+        """Whether another thread has rolled back an event since a batch was handed out."""
+        self._without = without
+        self._why_gone = "it was delivered to an earlier subscription"
+        """Why events of the generation before this one have gone back."""
+        self._is_deleted = False
+        """Whether the channel or durable was deleted: its events may be acknowledged (SEM D15)."""
+        self._closed_through = 0
+        """Events of generations up to this one went back when the subscription was closed."""
+
+    async def attach(self) -> Subscribed:
+        # Events may come, be rolled back and be recalled before the answer is known here.
+        self.recalled = IdSet()
+        answer = await super().attach()
+        self.settlements.attached(answer, is_recalled=bool(self.recalled))
+        return answer
+
+    def retire(self) -> None:
+        """Count what was delivered as gone back, because the subscription is being closed."""
+        self.is_open = False
+        self._closed_through = self.generation
+
+    # --- calls of the connection ---------------------------------------------------------
+
+    def lost(self) -> None:
+        if self.is_open:
+            self._why_gone = "the connection was lost"
+        super().lost()
+
+    def failed(self, error: PenstockError) -> None:
+        self.generation += 1
+        self._why_gone = f"the subscription has ended: {error}"
+        self._is_deleted = isinstance(error, NameDoesNotExist)
+        self.drop()  # the realm has taken these back
+        super().failed(error)
+
+    def recall(self, spans: Spans) -> None:
+        ids = IdSet(spans)
+        self.remove(ids)
+        self.recalled.add_all(ids)
+        self.has_recalled = True
+        self.settlements.recalled()
+        super().recall(spans)
+
+    def remove(self, ids: IdSet) -> None:
+        """Remove events from those that wait."""
+
+        def rest_of(batch: B) -> B | None:
+            rest = self._without(batch, ids)
+            self.buffered.replace(batch, rest, len(rest or ()) / len(batch))
+            return rest
+
+        self.inbox.reduce(rest_of)
+
+    def drop_lost(self) -> bool:
+        """Drop waiting events if a rollback was lost with the connection: all have gone back then.
+        Returns whether that is so."""
+        is_lost = self.settlements.has_lost_rollback
+        if is_lost:
+            self.inbox.clear()
+            self.buffered.took_all()
+        return is_lost
+
+    # --- what is in hand -----------------------------------------------------------------
+
+    def handed(self, batch: B) -> None:
+        """Note that the application has a batch now."""
+        self.has_rolled_back = self.has_recalled = False
+        if self.recalled:
+            self.recalled.remove_all(IdSet.of(batch.event_ids.tolist()))
+
+    @property
+    def may_recall(self) -> bool:
+        """Whether an event of the batch that was handed out last may have been recalled since."""
+        settlements = self.settlements
+        if not settlements.in_order:
+            return False
+        waits = self.has_rolled_back or settlements.rolls_back or settlements.has_lost_rollback
+        return waits or self.has_recalled
+
+    async def is_recalled(self, event_id: int | None) -> bool:
+        """Whether the realm has taken an event back, once all rollbacks are answered."""
+        await self.settlements.rolled_back()
+        return self.settlements.has_lost_rollback or event_id in self.recalled
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the realm, or the session, has ended it: unsettled events are the realm's
+        again."""
+        return self.inbox.has_failed
+
+    def check_held(self, event_id: int, generation: int) -> None:
+        """Raises ``SessionClosed`` for an event that went back as the subscription was closed (SEM
+        D13), and ``IllegalState`` for one that went back before (SEM D15)."""
+        gone = f"event {event_id} has gone back to durable {self.durable}"
+        if generation <= self._closed_through:
+            raise SessionClosed(
+                f"the subscription is closed, and {gone}, which delivers it again; acknowledge it "
+                "before you close"
+            )
+        if self.connection.is_closed:
+            raise SessionClosed(f"the session is closed, and {gone}, which delivers it again")
+        if generation != self.generation:
+            raise IllegalState(
+                f"{gone}, because {self._why_gone}; nothing was done now, and while the event is "
+                "outstanding it is delivered again"
+            )
+
+    def check_acknowledged(self, event_id: int, generation: int) -> None:
+        """Raise as :meth:`check_held`, but not for an event that was deleted with its channel or
+        durable: acknowledging it is no error, as for one that was purged."""
+        if not self._is_deleted or generation == self.generation:
+            self.check_held(event_id, generation)
+
+    def _refuse_recalled(self, ids: IdSet) -> None:
+        if self.recalled and (recalled := self.recalled.overlap(ids)):
+            raise self._recall_of(recalled.lowest)
+
+    def _recall_of(self, event_id: int | None) -> IllegalState:
+        return IllegalState(
+            f"event {event_id} of durable {self.durable} was recalled because "
+            f"{self.settlements.why_recalled}; while it is outstanding it is delivered again"
+        )
+
+    # --- settling ------------------------------------------------------------------------
+
+    async def settle(
+        self,
+        ids: IdSet,
+        *,
+        roll_back: bool = False,
+        previous: bool = False,
+        delay_ms: int | None = None,
+        on_done: Callable[[Spans], None] | None = None,
+    ) -> None:
+        """Acknowledge ``ids``, which it may change, or give them back; returns when that is on
+        disk. Raises ``IllegalState`` (SEM D15), and ``SessionClosed`` once it is closed."""
+        if not roll_back and self.generation:
+            self.check_held(ids.lowest or 0, self.generation)
+        if self.generation <= self._closed_through:
+            return  # all of them are back
+        if roll_back:
+            ids.remove_all(self.recalled)  # these are back already
+        else:
+            self._refuse_recalled(ids)
+        self.settlements.hurry()  # earlier settlements must arrive before it
+        if ids or not roll_back:
+            await self.settlements.send(
+                ids, roll_back=roll_back, previous=previous, delay_ms=delay_ms, on_done=on_done
+            )
+
+    def acknowledged(self, spans: Spans) -> None:
+        """Drop waiting events that are acknowledged: the caller has had them before a reconnect."""
+        if spans and self.settlements.cumulative:
+            spans = (Span(0, spans[-1][1]),)
+        self.remove(IdSet(spans))
+
+    def settle_soon(
+        self,
+        event_id: int,
+        generation: int,
+        *,
+        roll_back: bool,
+        previous: bool = False,
+        delay_ms: int | None = None,
+    ) -> None:
+        """Settle without waiting; what one turn of the loop settles travels together.
+
+        An event of an earlier generation is the realm's again: nothing is sent for it. Raises
+        ``IllegalState``, or ``SessionClosed`` after a close, if it is to be acknowledged.
+        """
+        if not roll_back:
+            self.check_acknowledged(event_id, generation)
+        if generation <= self._closed_through or generation != self.generation:
+            return
+        if not self.settlements.in_order or event_id not in self.recalled:
+            self.settlements.soon(
+                event_id, roll_back=roll_back, previous=previous, delay_ms=delay_ms
+            )
+        elif not roll_back:
+            self.settlements.refuse(self._recall_of(event_id))
+
+    def settle_for_thread(self, settle: Callable[[], None]) -> None:
+        """Settle for another thread, which does not wait for the outcome: a refusal is reported,
+        and raised by the next flush or close."""
+        try:
+            settle()
+        except PenstockError as error:
+            if not is_ending():
+                self.settlements.refuse(error)
+
+    async def extend(self, ids: IdSet, generation: int, time: Duration) -> int:
+        """Have ``time`` from now on to acknowledge events; returns how many are still in hand."""
+        self.check_held(ids.lowest or 0, generation)
+        return await self.settlements.extend(ids, milliseconds(time, "time"))
+
+    async def reject(self, ids: IdSet, generation: int, reason: str) -> int:
+        """Send events to the dead event store; returns their number once that is on disk."""
+        self.check_held(ids.lowest or 0, generation)
+        self._refuse_recalled(ids)
+        return await self.settlements.reject(ids, reason)

@@ -1,0 +1,123 @@
+"""A seat at a durable or a queue, over all the connections that it is taken on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sized
+from typing import Generic, TypeVar
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from penstock.client.connection.connection import RealmConnection
+from penstock.client.connection.delivery_route import DeliveryRoute
+from penstock.client.reading.attachment import Attachment
+from penstock.client.reading.inbox import Buffered, Inbox
+from penstock.client.reading.settlements import Settlements
+from penstock_core.api.subscriptions import Attach, Subscribed
+from penstock_core.ids.ids import Spans
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_core.wire.native import messages as wire
+
+B = TypeVar("B", bound=Sized)
+
+
+class SeatAttachment(Attachment, Generic[B]):
+    """A seat: the events that wait here, the open demand, and the settlements.
+
+    When the connection is lost, the realm takes back all events that were delivered and not
+    settled. Another client may have them long before this one has its seat again.
+    """
+
+    def __init__(self, connection: RealmConnection, attach: Attach, inbox: Inbox[B]) -> None:
+        """``attach`` requests the seat; its number is put in each time."""
+        super().__init__(connection)
+        self.inbox = inbox
+        self.buffered = Buffered(self, attach.bytes_max)
+        self.settlements = Settlements(self)
+        self.met = asyncio.Event()
+        """Cleared while a demand is open; set when it is met or its withdrawal is confirmed."""
+        self.met.set()
+        self._message = attach
+        self._demand = 0
+        """Number of events in the open demand; 0 when it is withdrawn, too."""
+
+    def route(
+        self, delivered: Callable[[wire.Delivery, pa.Schema, memoryview], None]
+    ) -> DeliveryRoute:
+        """The calls of the connection, with the one for deliveries."""
+        return DeliveryRoute(
+            reopen=self._reopen,
+            failed=self.failed,
+            delivered=delivered,
+            finished=self.finished,
+            recalled=self.recall,
+            hurry=self.settlements.hurry,
+            lost=self.lost,
+        )
+
+    async def attach(self) -> Subscribed:
+        """Request the seat on the present connection."""
+        self.generation += 1
+        return await self.request(
+            lambda: replace(self._message, subscription=self.number), Subscribed, self.forget
+        )
+
+    async def _reopen(self) -> None:
+        if not self.is_open:
+            return
+        self.drop()  # the realm has taken these back
+        self.settlements.forget()
+        await self.attach()
+        if self._demand:
+            self.connection.tell(wire.Demand(self.number, self._demand))
+        else:
+            self.finished()
+
+    def forget(self) -> None:
+        """Begin with an empty inbox: what came before the seat was known is the realm's again."""
+        self.inbox = self.inbox.renewed()
+        self.buffered.forget()
+
+    def drop(self) -> None:
+        """Drop waiting events, which have gone back with the seat."""
+        self.inbox.clear()
+        self.buffered.forget()
+
+    # --- calls of the connection ---------------------------------------------------------
+
+    def lost(self) -> None:
+        """Count what was delivered as gone back, because the connection is lost."""
+        if self.is_open:
+            self.generation += 1
+            self.drop()
+
+    def failed(self, error: PenstockError) -> None:
+        """End the seat with ``error``."""
+        self.finished()
+        self.inbox.fail(error)
+
+    def finished(self) -> None:
+        """End the demand."""
+        self._demand = 0
+        self.met.set()
+        self.inbox.wake()
+
+    def recall(self, spans: Spans) -> None:
+        """Confirm that events were taken back by the realm."""
+        self.connection.tell(wire.RecallSeen(self.number))
+
+    # --- demands -------------------------------------------------------------------------
+
+    def demand(self, count: int) -> None:
+        """Request ``count`` events, unless a demand is open."""
+        if count > 0 and self.met.is_set():
+            self.met.clear()
+            self._demand = count
+            self.connection.tell(wire.Demand(self.number, count))
+
+    def withdraw(self) -> None:
+        """Withdraw the open demand. Events that the realm had granted by then still come."""
+        if self._demand:
+            self._demand = 0
+            self.connection.tell(wire.Demand(self.number, 0))
