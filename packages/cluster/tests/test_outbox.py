@@ -20,6 +20,7 @@ from penstock_cluster.nodes.owner_link import OwnerDoor
 from penstock_cluster.nodes.roles import owning_node
 from penstock_core.access.rights import Principal
 from penstock_core.api.joins import CopyIn, JoinInfo
+from penstock_core.columns.events.event import Event
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import (
     AccessDenied,
@@ -38,6 +39,7 @@ from penstock_testing.loop import pass_time, simulated
 from tests.loops import the_loop
 
 SECRET = b"s" * 32
+MIB = 1 << 20
 
 
 class Local:
@@ -275,6 +277,27 @@ async def test_what_was_copied_before_the_end_of_a_join_or_its_channel_still_lea
             assert await local.lives.realm.joins.list() == ()
             assert "orders" not in local.lives.realm.directory.names("channel")
         assert [each.data for each in await stored(wide, "orders")] == [b"a", b"b"]
+
+
+@pytest.mark.spec("N9")
+@simulated
+async def test_a_request_is_bounded_in_bytes_where_the_oldest_events_are_the_largest() -> None:
+    async with out_of_reach() as (valve, wide, local), local.life():
+        await local.lives.create("readings")
+        await local.join("readings", "orders")
+        valve.open.clear()
+        await local.lives.put("readings", *[Event(bytes(MIB))] * 20)
+        for _ in range(300):  # the newest events say nothing about the size of the oldest
+            await local.lives.put("readings", *named("x"))
+        outboxes = local.lives.realm.joins.outboxes
+        (outbox,) = outboxes.now()
+        outgoing = await outboxes.next(outbox.number)
+
+        assert outgoing is not None
+        assert 1 <= sum(map(len, outgoing.bodies)) // MIB <= 8
+        valve.open.set()
+        await local.empty()
+        assert len(await stored(wide, "orders")) == 320
 
 
 @pytest.mark.spec("N9")

@@ -7,7 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from packages.core.tests.plays import dying, left, play_of, reader
-from penstock_core.channel.dead import MOVED_EVENTS_MAX, Missed, missed, moved_at_once
+from penstock_core.channel.dead import (
+    MOVED_BYTES_MAX,
+    MOVED_EVENTS_MAX,
+    Missed,
+    missed,
+    moved_at_once,
+)
 from penstock_core.ids.ids import IdSet, Span
 from penstock_core.messages.definitions import Edit
 from penstock_core.messages.durables import AddDurable, RemoveDurable
@@ -342,10 +348,63 @@ def test_what_is_no_longer_too_old_is_delivered_again() -> None:
 
 def test_large_events_move_fewer_at_once() -> None:
     play = dying()
-    assert moved_at_once(play.channel.state) == MOVED_EVENTS_MAX
-    play.do(Publish(Digest(2, 8 << 20, 4 << 20)))
+    play.do(Publish(Digest(100, 100, 1)))
+    state = play.channel.state
+    assert len(moved_at_once(state, state.stored)) == 100
+    play.do(Publish(Digest(9, 9 * (4 << 20), 4 << 20)))
+    state.stored.remove(Span(0, 100))
 
-    assert moved_at_once(play.channel.state) == 2
+    assert len(moved_at_once(state, state.stored)) == 2
+    assert len(moved_at_once(state, state.stored, work=2)) == 1
+
+
+def _publish_large_then_small(play: Play) -> None:
+    for _ in range(20):
+        play.do(Publish(Digest(1, 1 << 20, 1 << 20)))
+    for _ in range(10):
+        play.do(Publish(Digest(200, 2_000, 10)))
+
+
+def _most_bytes_at_once(play: Play) -> int:
+    return max(
+        sum((1 << 20) if event_id < 20 else 10 for event_id in events(one.dead))
+        for one in play.removed
+    )
+
+
+@pytest.mark.spec("T1", "T7")
+def test_a_step_is_bounded_in_bytes_where_the_oldest_expired_events_are_the_largest() -> None:
+    play = dying(ttl=1_000)
+    _publish_large_then_small(play)
+    play.wait(1_000)
+    play.sweep()
+    while play.channel.state.overdue:
+        play.sweep()
+
+    assert _most_bytes_at_once(play) <= MOVED_BYTES_MAX
+    assert len(play.removed) == 3
+    assert play.channel.state.counters.dead == 2_020
+
+
+@pytest.mark.spec("C3", "T7")
+def test_a_lowered_capacity_moves_a_bounded_number_of_bytes_in_a_step() -> None:
+    play = dying(capacity=10_000)
+    _publish_large_then_small(play)
+    play.do(Edit(Definition(type="persistent", dead_event_store="dead", capacity=10)))
+    while play.channel.state.overdue:
+        play.sweep()
+
+    assert _most_bytes_at_once(play) <= MOVED_BYTES_MAX
+    assert play.channel.state.counters.dead == 2_010
+
+
+@pytest.mark.spec("T3", "T7")
+def test_a_publish_that_evicts_moves_a_bounded_number_of_bytes() -> None:
+    play = dying(capacity=2_020)
+    _publish_large_then_small(play)
+    play.do(publish(5))
+
+    assert left(play) == [(Cause.EVICTED, list(range(5)), list(range(5)))]
 
 
 @pytest.mark.spec("T6", "T8", "T10")

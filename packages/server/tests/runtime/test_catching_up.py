@@ -33,6 +33,24 @@ async def test_channels_of_which_none_fills_a_segment_are_sealed_when_publishers
         assert [len(await lives.stored(name)) for name in NAMES] == [8, *[7] * 7]
 
 
+@simulated
+async def test_a_large_tail_that_fills_no_segment_is_sealed_in_parts() -> None:
+    lives = Lives(sealing=SealingLimits(part_bytes_max=10_000), limits=Limits(tail_bytes_max=LIMIT))
+    async with lives.life("closed"):
+        await lives.create("a")
+        for _ in range(60):
+            await lives.put("a", EVENT)
+        assert lives.realm.is_congested
+
+        await pass_time(1)
+
+        assert not lives.realm.is_congested
+        info = await lives.info("a")
+        assert info.storage.sealed_files >= 3
+        assert info.storage.sealed_bytes / info.storage.sealed_files < 20_000
+        assert len(await lives.stored("a")) == 60
+
+
 def waiting_bytes_of(lives: Lives) -> list[int]:
     """A list that gets, after each group, how many bytes wait to be sealed."""
     seen: list[int] = []

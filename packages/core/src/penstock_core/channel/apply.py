@@ -104,19 +104,28 @@ def _touch(state: ChannelState, fact: StoredFact) -> None:
             state.touch(durable)
 
 
+def _skip_ids(state: ChannelState, first: int) -> None:
+    """Account for the ids between the last event and ``first``, which have no event."""
+    if not state.type.survives_restart or state.reserved:
+        state.departures.passed_over((state.next_id, first))
+        return
+    lost = first - state.next_id  # a quarantined block lies between (SEM S1)
+    state.counters.published += lost
+    state.counters.quarantined += lost
+    state.lost += lost
+    state.departures.left(IdSet([Span(state.next_id, first)]), Cause.QUARANTINED)
+
+
 def _appended(state: ChannelState, fact: Appended) -> None:
     span = Span(*fact.span)
     count = span.end - span.first
-    if span.first > state.next_id and state.type.survives_restart and not state.reserved:
-        lost = span.first - state.next_id  # a quarantined block lies between (SEM S1)
-        state.counters.published += lost
-        state.counters.quarantined += lost
-        state.lost += lost
-        state.departures.left(IdSet([Span(state.next_id, span.first)]), Cause.QUARANTINED)
-    elif span.first > state.next_id:
-        state.departures.passed_over((state.next_id, span.first))
+    if span.first > state.next_id:
+        _skip_ids(state, span.first)
     state.next_id = max(state.next_id, span.end)
-    state.event_bytes = max(fact.size / count, state.event_bytes * 0.98)
+    event_bytes = fact.size / count
+    state.event_bytes = max(event_bytes, state.event_bytes * 0.98)
+    if not state.sizes.least <= event_bytes <= state.sizes.most:
+        state.sizes.begin_run(span.first, event_bytes, state.stored.lowest or span.first)
     state.stored.add(span)
     state.counters.published += count
     for part in fact.volatile:

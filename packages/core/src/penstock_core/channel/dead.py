@@ -25,8 +25,10 @@ MOVED_EVENTS_MAX = 10_000
 FOR_ONE = (Cause.UNDELIVERABLE, Cause.REJECTED, Cause.BURIED)
 """Causes of death that concern one durable, or the readers of a queue."""
 MOVED_BYTES_MAX = 8 << 20
-"""One step moves at most this much: events that expire by the million must not hold up a
-publisher."""
+"""A step moves about this much: events that expire by the million must not hold up a publisher."""
+READ_BYTES_MAX = MOVED_BYTES_MAX * 3 // 2
+"""Most bytes that a step reads, with the columns that the realm has added. A step holds its events
+several times: as read, as published, and in the block."""
 
 
 MOVED_WORK = 32
@@ -41,11 +43,15 @@ class Missed(Struct, frozen=True):
     redeliveries: tuple[tuple[int, Spans], ...]
 
 
-def moved_at_once(state: ChannelState) -> int:
-    """How many events one step may move: fewer where selectors ask much about them, and where
-    joins copy each to many stores."""
-    bytes_max = MOVED_BYTES_MAX / max(1.0, state.dead_work / MOVED_WORK, state.dead_copies)
-    return int(max(1, min(MOVED_EVENTS_MAX, bytes_max / max(1.0, state.event_bytes))))
+def moved_at_once(
+    state: ChannelState, ids: IdSet, *, events_max: int = MOVED_EVENTS_MAX, work: float = 1.0
+) -> IdSet:
+    """The lowest of ``ids``, all stored, that one step may move; at least one. They are fewer
+    where selectors ask much about them, and where joins copy each to many stores: ``work`` and the
+    state say how many times more than usual a step does. May be ``ids`` itself."""
+    work = max(work, state.dead_work / MOVED_WORK, state.dead_copies)
+    events_max = min(events_max, int(MOVED_EVENTS_MAX / work))
+    return state.sizes.lowest_within(ids, events_max, MOVED_BYTES_MAX / work)
 
 
 def unconsumed(state: ChannelState, ids: IdSet, cause: Cause) -> IdSet:

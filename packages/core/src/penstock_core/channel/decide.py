@@ -12,7 +12,7 @@ from penstock_core.channel.awaited_seats import (
     given_up,
     seats_waited_for,
 )
-from penstock_core.channel.dead import buried, moved_at_once, unconsumed
+from penstock_core.channel.dead import MOVED_EVENTS_MAX, buried, moved_at_once, unconsumed
 from penstock_core.channel.decided import Decided
 from penstock_core.channel.delays import backed_off, postponed, still_waiting
 from penstock_core.channel.holding import check_sole, decide_holding, what_to_do
@@ -262,11 +262,11 @@ def _dying(state: ChannelState, expired: IdSet, moved_max: int) -> list[StoredFa
     """The part of expired or excess events that moves to the dead event store in this step: their
     bytes move, too, so there is a limit to what a group should hold."""
     scheduled = state.definition.kind == "schedule"  # they keep the order of their times in a step
-    room = moved_at_once(state) if scheduled else min(moved_max, moved_at_once(state))
+    room = MOVED_EVENTS_MAX if scheduled else moved_max
     facts: list[StoredFact] = []
     if expired:
-        going = expired.lowest_part(room)
-        room -= len(going)
+        going = moved_at_once(state, expired, events_max=room)
+        room = room - len(going) if len(going) == len(expired) else 0
         dead = going if scheduled else unconsumed(state, going, Cause.EXPIRED)
         spans = going.spans
         facts.append(Removed(spans, Cause.EXPIRED, dead.spans if len(dead) < len(going) else spans))
@@ -274,7 +274,7 @@ def _dying(state: ChannelState, expired: IdSet, moved_max: int) -> list[StoredFa
         left = state.stored.copy()
         left.remove_all(expired)
         above = IdSet(make_room(state.definition.capacity, left, IdSet()))
-        going = above.lowest_part(room)
+        going = moved_at_once(state, above, events_max=room)
         dead = unconsumed(state, going, Cause.EVICTED)
         facts.append(Removed(going.spans, Cause.EVICTED, dead.spans))
     return facts
@@ -509,7 +509,7 @@ def _evicted(state: ChannelState, wanted: Definition) -> tuple[Removed, ...]:
         return ()
     if not wanted.dead_event_store:
         return (Removed(gone, Cause.EVICTED),)
-    going = IdSet(gone).lowest_part(moved_at_once(state))  # the others follow, step by step
+    going = moved_at_once(state, IdSet(gone))  # the others follow, step by step
     dead = unconsumed(state, going, Cause.EVICTED)
     return (Removed(going.spans, Cause.EVICTED, dead.spans),)
 

@@ -87,9 +87,9 @@ def _bury(state: ChannelState, durable: Durable, seat: Seat, spans: Spans) -> De
     else:
         refuse_recalled(durable, seat, spans, state.stored)
         dead = durable.settled_by(seat, spans, state.stored).overlap(state.stored)
-    limit = moved_at_once(state)
+    limit = len(moved_at_once(state, dead))
     if len(dead) > limit:
         raise InvalidArgument(
-            f"{len(dead)} events to reject in one step; the limit here is {limit}"
+            f"{len(dead)} events to reject in one step; the limit for these is {limit}"
         )
     return Decided(tuple(buried(state, durable, dead, cause=Cause.REJECTED)), len(dead))

@@ -237,7 +237,10 @@ def _evicted(state: ChannelState, appended: Appended, digest: Digest) -> Removed
         return None
     if not state.moves_dead:
         return Removed(evicted, Cause.EVICTED)
-    going = IdSet(evicted).lowest_part(max(moved_at_once(state), len(fresh)))
+    excess = IdSet(evicted)
+    going = moved_at_once(state, excess)
+    if len(going) < len(fresh):  # room is needed for these
+        going = excess.lowest_part(len(fresh))
     return Removed(going.spans, Cause.EVICTED, _dead(state, going, appended, fresh, digest))
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from penstock_core.channel.channel_type import ChannelType, ChannelTypes, ClusterWide
 from penstock_core.channel.concerned import SelectorsInUse, TouchedDurables
 from penstock_core.channel.engine import Engine, Engines
+from penstock_core.channel.event_sizes import EventSizes
 from penstock_core.channel.followers import Followers
 from penstock_core.channel.producers import Producers
 from penstock_core.channel.removal_causes import Departures
@@ -136,6 +137,7 @@ class ChannelState:
         "rules",
         "seats",
         "sent_through",
+        "sizes",
         "stored",
         "subscribers",
         "swept_us",
@@ -196,6 +198,8 @@ class ChannelState:
     time."""
     event_bytes: float
     """Soft: about how large the larger of the recent events are."""
+    sizes: EventSizes
+    """Soft: about how large the stored events are."""
     dead_work: int
     """Soft: work of selectors on a dead event where it goes, in examinations."""
     dead_copies: int
@@ -256,6 +260,7 @@ class ChannelState:
         self.awaits_seats = self.takes_nobody = False
         self.awaited_from_us, self.awaited_until_us = None, 0
         self.event_bytes = 0.0
+        self.sizes = EventSizes()
 
     @property
     def asked(self) -> SelectorsInUse:

@@ -463,12 +463,13 @@ class RunningRealm:
 
         def edit(group: Group) -> ChannelOpened:
             channel_id = number(group)
+            store = group.state.stores[channel_id]
+            store.require_open(store.files)  # a new capacity may move what is in files (SEM T7)
             state = self.directory.channels[channel_id].state
             wanted = self.directory.checked(state.name, definition)
             group.do(channel_id, Edit(wanted))
             return group.state.opened(channel_id)
 
-        # A new capacity may move what is in files (SEM T7).
         channel_id = await self.shard.act(number)
         opened: ChannelOpened = await with_open_files(
             self.shard, self.dispatch.files, channel_id, action=edit

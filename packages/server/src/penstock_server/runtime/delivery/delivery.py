@@ -44,7 +44,7 @@ from penstock_server.runtime.store.merge_store import MergeStore
 from penstock_server.runtime.store.message_fields import messages_of
 from penstock_server.runtime.store.open_files import CACHE_BYTES_MAX, OpenFiles
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch, others, spans_in
-from penstock_server.runtime.store.sealed_file import Damage
+from penstock_server.runtime.store.sealed_file import Damage, FilesNotOpen
 
 _log = logger("penstock.delivery")
 
@@ -572,9 +572,14 @@ class Dispatch:
         self, store: ChannelStore, spans: Spans, *, keep: bool = True
     ) -> tuple[list[OutgoingBatch], Damage]:
         """The events of ``spans``; files are opened as needed, and closed unless ``keep``."""
-        await self.open_files(store, spans)
-        damage = Damage()
-        rows = store.read(spans, damage)
+        while True:
+            await self.open_files(store, spans)
+            damage = Damage()
+            try:
+                rows = store.read(spans, damage)
+                break
+            except FilesNotOpen:  # one has grown, or was closed, while others were opened
+                continue
         if not keep:
             for file in store.files_for(spans):
                 self.files.close(file)

@@ -29,7 +29,7 @@ from penstock_server.runtime.store.outgoing_batch import (
     publishers_of,
     spans_in,
 )
-from penstock_server.runtime.store.sealed_file import Damage, SealedFile
+from penstock_server.runtime.store.sealed_file import Damage, FilesNotOpen, SealedFile
 from penstock_server.runtime.store.tail_batch import (
     MERGE_BELOW,
     Meter,
@@ -305,6 +305,17 @@ class ChannelStore:
         in_tail = (piece.event_bytes for piece in self.tail)
         return max([0.0, *in_files, *in_tail])
 
+    def event_sizes(self) -> list[tuple[int, float]]:
+        """The first id and the bytes per event of each stored batch, ascending."""
+        sizes = [
+            (batch.first_id, batch.length / max(1, batch.rows))
+            for file in self.files
+            for batch in file.index.batches
+        ]
+        sizes += [(piece.first, piece.event_bytes) for piece in self.tail]
+        sizes.sort()
+        return sizes
+
     def recount(self, stored: IdSet) -> None:
         """Make the files' counts of remaining events exact."""
         for file in self.files:
@@ -315,9 +326,10 @@ class ChannelStore:
         """About how many bytes in files are events that have left the channel."""
         return sum(file.dead_bytes for file in self.files)
 
-    def is_open(self) -> bool:
-        """Whether every file that can be read can be read right now."""
-        return all(file.is_open or file.is_unreadable for file in self.files)
+    def require_open(self, files: Sequence[SealedFile]) -> None:
+        """Raises ``FilesNotOpen`` unless each of these that can be read can be read right now."""
+        if not all([file.is_open or file.is_unreadable for file in files]):
+            raise FilesNotOpen(files)
 
     def unsealed(self, rows_max: int, bytes_max: int) -> tuple[int, list[TailBatch]] | None:
         """The oldest pieces not sealed yet, once they make a full file: its end id and they."""
@@ -337,6 +349,18 @@ class ChannelStore:
                 return piece.end - max(0, rows - rows_max), self.tail[start : i + 1]
         return None
 
+    def oldest_unsealed(self, bytes_max: int) -> tuple[int, list[TailBatch]] | None:
+        """The oldest batches not sealed yet, with at most ``bytes_max`` bytes but at least one: the
+        end id of the newest, and they."""
+        start = bisect_right(self._ends, self.sealed_through)
+        size, stop = 0, start
+        while stop < len(self.tail):
+            size += len(self.tail[stop].body)
+            if size > bytes_max and stop > start:
+                break
+            stop += 1
+        return (self.tail[stop - 1].end, self.tail[start:stop]) if stop > start else None
+
     def all_unsealed(self) -> list[TailBatch]:
         return self.tail[bisect_right(self._ends, self.sealed_through) :]
 
@@ -350,7 +374,7 @@ class ChannelStore:
         """Read the events of ``spans``, in id order, in as few batches as is cheap.
 
         ``spans`` are stored ids, ascending. Damaged events are left out and reported to ``damage``.
-        The files with the events must be open (:meth:`files_for`).
+        The files with the events must be open (:meth:`files_for`). Raises ``FilesNotOpen``.
         """
         sealed, live = self._split(spans)
         if not sealed:
@@ -360,6 +384,21 @@ class ChannelStore:
         if tail and rows and tail[0].spans[0].first < rows[-1].spans[-1].end:
             return [self._interleaved([*rows, *tail])]
         return merged([*rows, *tail], self.columns)
+
+    def read_lowest(
+        self, ids: IdSet, bytes_max: float, damage: Damage
+    ) -> tuple[IdSet, list[OutgoingBatch]]:
+        """Read the lowest of ``ids``, as many as have ``bytes_max`` bytes of columns in all, but at
+        least one; gives these ids and their events. Callers have bounded ``ids`` by estimated
+        sizes, which single events of a batch may exceed."""
+        while True:
+            found = Damage()
+            rows = self.read(ids.spans, found)
+            size = sum([part.batch.nbytes for part in rows])
+            if size <= bytes_max or len(ids) == 1:
+                damage.add(found)
+                return ids, rows
+            ids = ids.lowest_part(max(1, int(len(ids) * bytes_max / size)))
 
     def promising(
         self, spans: Spans, selector: Selector, now_us: int, messages: MessageAccess | None = None
@@ -419,8 +458,9 @@ class ChannelStore:
 
     def _from_files(self, spans: Sequence[Span], damage: Damage) -> Iterator[OutgoingBatch]:
         ends = [end for _, end in spans]
-        for file in self.files_for(tuple(spans)):
-            inside = meeting(spans, ends, file.span)
+        parts = {file: meeting(spans, ends, file.span) for file in self.files_for(tuple(spans))}
+        self.require_open([file for file, inside in parts.items() if inside])
+        for file, inside in parts.items():
             if file.reader is None:  # it could not even be opened
                 for span in inside:
                     damage.found(Damaged(f"{file.name} cannot be opened"), span.clipped(file.span))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 
 from penstock_core.columns.files.growing_segment import grown_index
 from penstock_core.columns.files.segments import SegmentBatch, SegmentIndex, SegmentReader
@@ -22,10 +23,23 @@ class Damage:
         self.ids = IdSet()
         self.reasons: list[str] = []
 
+    def add(self, other: Damage) -> None:
+        self.ids.add_all(other.ids)
+        self.reasons += other.reasons
+
     def found(self, error: Damaged, span: Span) -> None:
         self.ids.add(span)
         if str(error) not in self.reasons[-1:]:  # reported once for many spans of one batch
             self.reasons.append(str(error))
+
+
+class FilesNotOpen(Exception):
+    """Events are to be read from files that are not open."""
+
+    def __init__(self, files: Sequence[SealedFile]) -> None:
+        super().__init__(f"not open: {', '.join(file.name for file in files)}")
+        self.files = files
+        """The files with these events, open or not."""
 
 
 class SealedFile:

@@ -9,6 +9,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock_core.channel.event_sizes import EventSizes
 from penstock_core.channel.state import RealmRules
 from penstock_core.columns.events.batch import ids_of
 from penstock_core.garbage import uncollected
@@ -212,6 +213,8 @@ async def _finish(state: RealmState, slices: Slices) -> None:
         own, store = channel.state, state.stores[channel_id]
         store.recount(own.stored)
         own.event_bytes = max(own.event_bytes, store.event_bytes)
+        own.sizes = EventSizes.of(store.event_sizes())
+        own.sizes = EventSizes.of(store.event_sizes())
         if slices.is_over:
             await slices.next()
 

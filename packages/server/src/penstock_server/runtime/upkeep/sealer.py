@@ -90,6 +90,9 @@ class SealingLimits(Struct, frozen=True):
     each block behind it ..."""
     snapshot_interval_s: float = 60.0
     """... and after this time, if anything has happened."""
+    part_bytes_max: int = 8 << 20
+    """Most bytes of events that are sealed at once although they fill no segment: they are in
+    memory a second time meanwhile."""
     snapshot_tail_bytes_max: int = 1 << 20
     """A channel with more than this unsealed is sealed before a snapshot, not copied into it."""
     interval_s: float = 0.25
@@ -220,7 +223,9 @@ class Sealer:
         for number in sorted(sizes, key=sizes.__getitem__, reverse=True):
             if self._sealable_bytes <= self._unsealed_bytes_max // 2 or not sizes[number]:
                 return
-            await self._seal(ChannelId(number), everything=True)
+            while self._sealable_bytes > self._unsealed_bytes_max // 2:
+                if not await self._seal(ChannelId(number), everything=True):
+                    break
 
     async def _snapshot_when_due(self) -> None:
         await self.snapshot_above(self._limits.journal_bytes_max)
@@ -324,7 +329,8 @@ class Sealer:
         return frozen or is_aside or channel_id in self._busy
 
     async def _seal(self, channel_id: ChannelId, *, everything: bool = False) -> bool:
-        """Seal the oldest unsealed events of a channel if they fill a segment."""
+        """Seal the oldest unsealed events of a channel if they fill a segment; with ``everything``
+        some of them, even if they do not. Gives whether events were sealed."""
         if channel_id in self._busy or self._incidents.is_aside(SEALING, channel_id):
             return False
         self._busy[channel_id] = asyncio.Event()
@@ -343,8 +349,8 @@ class Sealer:
         if not self._blobs.grows:
             rows_max = rows_max or SPINDLE_ROWS
         due = store.unsealed(rows_max or 1 << 40, self._limits.segment_bytes_max)
-        if due is None and everything and (rest := store.all_unsealed()):
-            due = rest[-1].end, rest
+        if due is None and everything:
+            due = store.oldest_unsealed(self._limits.part_bytes_max)
         if due is None:
             return False
         end, pieces = due

@@ -11,7 +11,7 @@ from msgspec import Struct
 from pyarrow import ipc
 
 from penstock_core.api.joins import CopiedPart
-from penstock_core.channel.dead import moved_at_once
+from penstock_core.channel.dead import READ_BYTES_MAX, moved_at_once
 from penstock_core.columns.events.batch import ids_of
 from penstock_core.columns.events.origin import carried
 from penstock_core.ids.ids import IdSet
@@ -105,10 +105,12 @@ class Outboxes:
     async def next(self, number: int) -> Outgoing | None:
         """The oldest events of an outbox, as many as one request may have; None: it is empty. They
         are on disk. Raises ``NameDoesNotExist``."""
-        found: Outgoing | None = await with_open_files(
-            self._shard, self._files, number, action=lambda group: _next(group, number)
-        )
-        return found
+        while True:
+            outgoing: Outgoing | None = await with_open_files(
+                self._shard, self._files, number, action=lambda group: _next(group, number)
+            )
+            if outgoing is None or outgoing.ids:
+                return outgoing
 
     async def sent(self, number: int, ids: IdSet) -> None:
         """The cluster has these events: remove them here. Raises ``NameDoesNotExist``."""
@@ -137,21 +139,23 @@ class Outboxes:
 
 
 def _next(group: Group, number: int) -> Outgoing | None:
+    """The oldest events; without ids where all of them are damaged, which are quarantined then."""
     if group.state.directory.joins.by_outbox.get(number) is None:
         raise NameDoesNotExist(f"outbox {number} has ended")
     state, store = group.channel(number).state, group.state.stores[number]
-    while ids := state.stored.lowest_part(moved_at_once(state)).copy():
-        damage = Damage()
-        rows = store.read(ids.spans, damage)
-        if damage.ids:
-            store.quarantined += damage.reasons
-            group.do(number, Quarantine(damage.ids.spans))
-            _log.error("outbox.damaged", outbox=number, reasons=damage.reasons)
-            ids.remove_all(damage.ids)
-        if ids:
-            parts, bodies = zip(*_parts(rows), strict=True)
-            return Outgoing(parts, bodies, ids)
-    return None
+    ids = moved_at_once(state, state.stored)
+    if not ids:
+        return None
+    damage = Damage()
+    ids, rows = store.read_lowest(ids, READ_BYTES_MAX, damage)
+    ids = ids.copy()
+    if damage.ids:
+        store.quarantined += damage.reasons
+        group.do(number, Quarantine(damage.ids.spans))
+        _log.error("outbox.damaged", outbox=number, reasons=damage.reasons)
+        ids.remove_all(damage.ids)
+    parts = tuple(_parts(rows))
+    return Outgoing(tuple(part for part, _ in parts), tuple(body for _, body in parts), ids)
 
 
 def _parts(rows: Sequence[OutgoingBatch]) -> Iterator[tuple[CopiedPart, bytes]]:

@@ -17,8 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock_core.api.joins import Redriven
-from penstock_core.channel.dead import MOVED_BYTES_MAX, MOVED_WORK, moved_at_once
-from penstock_core.channel.state import ChannelState
+from penstock_core.channel.dead import MOVED_WORK, READ_BYTES_MAX, moved_at_once
 from penstock_core.columns.events.batch import ids_of, within
 from penstock_core.columns.events.origin import origins_of, restored
 from penstock_core.columns.schema import compute as pc
@@ -27,7 +26,6 @@ from penstock_core.messages.retention import Quarantine, RemoveRedriven
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_server.runtime.delivery.delivery import Dispatch
 from penstock_server.runtime.store.bodies import UNLIMITED, digest_of
-from penstock_server.runtime.store.channel_store import ChannelStore
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 from penstock_server.runtime.store.sealed_file import Damage
 from penstock_server.runtime.writer.asked import asked_of
@@ -42,9 +40,6 @@ from penstock_server.runtime.writer.with_files import with_open_files
 
 WAITS_S: Final = 0.05
 """Seconds between two looks at whether a step may be taken."""
-STEP_BYTES_MAX: Final = MOVED_BYTES_MAX * 3 // 2
-"""Most bytes that a step reads, with the columns that the realm has added. A step holds its events
-several times: as read, as published, and in the block."""
 Wanted = list[tuple[str, pa.RecordBatch]]
 """Events, in order, with who published them."""
 
@@ -157,7 +152,8 @@ class _Step:
             return at, end  # some have become free only now
         by_target: dict[int, Wanted] = {}
         gone = IdSet()
-        ids, read, damage = _read_in_bounds(store, ids)
+        damage = Damage()
+        ids, read = store.read_lowest(ids, READ_BYTES_MAX / self._work(group), damage)
         for rows in read:
             for target, batch in self._parts(group, rows):
                 by_target.setdefault(target, []).extend(by_publisher(batch, rows.publishers))
@@ -181,11 +177,11 @@ class _Step:
         free = free_of(state, state.stored.within(Span(at, state.next_id if end is None else end)))
         if self.wanted is not None:
             free = self.wanted.promising(group, self.number, free)
-        return free.lowest_part(self._at_once(group, state))
+        return moved_at_once(state, free, work=self._work(group))
 
-    def _at_once(self, group: Group, state: ChannelState) -> int:
-        """How many events a step may move: fewer where selectors ask much about them, and where
-        joins copy each to many stores."""
+    def _work(self, group: Group) -> float:
+        """How many times more work than usual a step is, because selectors examine its events
+        often, or because joins copy each to many stores."""
         directory = group.state.directory
         targets: Iterable[int] = group.state.channels
         if self.destination:
@@ -194,8 +190,7 @@ class _Step:
         work = max(1.0, max(own, default=0) / MOVED_WORK)
         joins = directory.joins
         reached = [len(joins.reached_from(each)) for each in targets if each in joins.by_source]
-        work = max(work, *reached, 1)
-        return max(1, int(moved_at_once(state) / work))
+        return max(work, *reached, 1)
 
     def _ask(self, group: Group, targets: Iterable[int]) -> None:
         """Raises ``AccessDenied``."""
@@ -262,21 +257,6 @@ class _Step:
                 mask = np.asarray(pc.equal(origins, name).fill_null(fill_value=False))
                 found.append((target, batch.filter(pa.array(mask))))
         return found
-
-
-def _read_in_bounds(
-    store: ChannelStore, ids: IdSet
-) -> tuple[IdSet, Sequence[OutgoingBatch], Damage]:
-    """Read the lowest of ``ids``, up to ``STEP_BYTES_MAX`` but at least one event; return them
-    with their rows. How many ids a step has was estimated by the newest events of the store, and
-    its oldest may be much larger."""
-    while True:
-        damage = Damage()
-        rows = store.read(ids.spans, damage)
-        size = sum([part.batch.nbytes for part in rows])
-        if size <= STEP_BYTES_MAX or len(ids) == 1:
-            return ids, rows, damage
-        ids = ids.lowest_part(max(1, len(ids) * STEP_BYTES_MAX // size))
 
 
 def _checked(group: Group, source: str, destination: str) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock_core.channel.channel import ChannelMachine
-from penstock_core.channel.dead import moved_at_once
+from penstock_core.channel.dead import MOVED_BYTES_MAX, moved_at_once
 from penstock_core.channel.state import ChannelState
 from penstock_core.columns.events.digest import event_sizes
 from penstock_core.columns.selectors import Selector, selector_of
@@ -60,9 +60,7 @@ def bytes_of_redrive(state: RealmState, number: int, destination: int | None) ->
     (SEM T10)."""
     if number not in state.channels:  # deleted meanwhile, which the step itself reports
         return 0
-    own, store = state.channels[number].state, state.stores[number]
-    rows = min(len(own.stored), moved_at_once(own))
-    size = int(rows * (max(own.event_bytes, store.event_bytes) + _ROW_BYTES))
+    size, rows = _moved_bytes(state.channels[number].state)
     targets = state.channels if destination is None else (destination,)
     return size + max(_following(state, target, size, rows=rows) for target in targets)
 
@@ -168,10 +166,15 @@ def bytes_that_move(state: RealmState, numbers: Iterable[int], now_us: int) -> i
         channel = state.channels.get(number)
         if channel is None or not channel.state.moves_dead or not _is_due(channel, now_us):
             continue
-        own = channel.state
-        rows = min(len(own.stored), moved_at_once(own))
-        total += int(rows * (own.event_bytes + _ROW_BYTES))
+        total += _moved_bytes(channel.state)[0]
     return total
+
+
+def _moved_bytes(state: ChannelState) -> tuple[int, int]:
+    """About how many bytes and events the next step moves out of a store."""
+    rows = len(moved_at_once(state, state.stored))
+    largest = state.sizes.largest
+    return int(min(rows * largest, max(MOVED_BYTES_MAX, largest))) + rows * _ROW_BYTES, rows
 
 
 def _is_due(channel: ChannelMachine, now_us: int) -> bool:
