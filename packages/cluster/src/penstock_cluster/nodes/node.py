@@ -474,7 +474,8 @@ class ClusterNode:
         try:
             await self._serve(shard, tenure)
         except (Deposed, Unknown) as end:
-            self.tenures.deposed += isinstance(end, Deposed)
+            was_cut = tenure.task is None  # the register said so first, and it was counted then
+            self.tenures.deposed += isinstance(end, Deposed) and not was_cut
             _log.warning("shard.lost", shard=shard, epoch=tenure.epoch, reason=str(end))
         except PenstockError as failure:
             _log.error("shard.not_served", shard=shard, epoch=tenure.epoch, reason=str(failure))
