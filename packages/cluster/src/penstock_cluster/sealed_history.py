@@ -30,7 +30,8 @@ from penstock_server.runtime.realm import RunningRealm
 from penstock_server.runtime.store.file_names import SNAPSHOTS
 from penstock_server.runtime.store.state import RealmState
 from penstock_server.runtime.subscriptions.realm_limits import Limits
-from penstock_server.runtime.upkeep.regular_work import RegularWork, run_again
+from penstock_server.runtime.upkeep.regular_work import run_again
+from penstock_server.runtime.writer.channel_timers import EXPIRY
 from penstock_server.runtime.writer.store_names import StoreNames
 
 if TYPE_CHECKING:
@@ -171,19 +172,12 @@ class SealedHistory:
     async def run(self) -> None:
         """Answer, and let events expire (SEM T1), until cancelled or stopped."""
         async with asyncio.TaskGroup() as tasks:
-            regular = self._regular_work()
-            sweeping = tasks.create_task(run_again(self.realm.incidents, "expiry", regular.run))
+            shard = self.realm.shard
+            timers = tasks.create_task(run_again(self.realm.incidents, EXPIRY, shard.timers.run))
             try:
-                await self.realm.shard.run()
+                await shard.run()
             finally:
-                sweeping.cancel()
-
-    def _regular_work(self) -> RegularWork:
-        realm = self.realm
-        interval_s = realm.limits.sweep_interval_s
-        return RegularWork(
-            realm.shard, realm.clock, realm.incidents, interval_s=interval_s, steps={}
-        )
+                timers.cancel()
 
     async def close(self) -> None:
         """End it."""

@@ -153,11 +153,11 @@ def test_what_is_left_behind_leaves_when_the_followers_have_passed() -> None:
     play = Following(2)
     play.publish(4)
     play.state.acked.add(Span(0, 4))
-    play.state.fresh.remove(Span(0, 4))
+    play.state.removal_candidates.remove(Span(0, 4))
 
     play.offered()
 
-    assert play.state.fresh.spans == (Span(0, 4),)
+    assert play.state.removal_candidates.spans == (Span(0, 4),)
 
 
 def test_many_events_are_looked_at_in_parts() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from packages.core.tests.plays import play_of
-from penstock_core.channel.retention import COARSE_US, Ages, make_room
+from penstock_core.channel.retention import COARSE_US, NEVER_US, Ages, make_room
 from penstock_core.ids.ids import IdSet, Span
 from penstock_core.messages.definitions import Edit
 from penstock_core.messages.subscribers import AddSubscriber
@@ -164,7 +164,7 @@ def test_what_has_ended_and_cannot_leave_yet_is_kept_together() -> None:
     assert list(ages.expired(0, 9, stored, now_us=30_000)) == [1, 4, 5, 7]
     ages.left(stored)
     ages.gather(IdSet(), 30_000)
-    assert ages.due_us(0) is None
+    assert ages.due_us(0) == NEVER_US
 
 
 def test_what_was_taken_together_is_left_alone_until_more_has_ended() -> None:

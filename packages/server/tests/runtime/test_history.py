@@ -309,6 +309,7 @@ async def test_whoever_leaves_in_the_middle_leaves_a_sample_that_is_gone_on_with
         kept = lives.realm.history
         leaving = asyncio.get_running_loop().create_task(kept.take_in_turns())
         await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it has begun
         leaving.cancel()
         await asyncio.sleep(0)
         assert kept._going is not None

@@ -68,7 +68,7 @@ def bad_files(realm: RunningRealm) -> None:
 
 def bad_age(realm: RunningRealm) -> None:
     state(realm, 1).ages = Bad()
-    realm.shard.state.sweep_times.touch([1])
+    realm.shard.timers.touch([1], realm.clock.now_us())
 
 
 def bad_number(realm: RunningRealm) -> None:

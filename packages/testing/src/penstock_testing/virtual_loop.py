@@ -20,6 +20,7 @@ from contextvars import Context, ContextVar
 from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
 from penstock.client.connection.threads import LoopThread
+from penstock_core.channel.retention import NEVER_US
 from penstock_testing.loop import VirtualTimeLoop
 
 T = TypeVar("T")
@@ -61,8 +62,8 @@ class LeapingLoop(VirtualTimeLoop):
     def __init__(self, start_us: int) -> None:
         """``start_us`` is what the clock shows first, in microseconds since 1970."""
         self.start_us = start_us
-        self.next_due_us: Callable[[], int | None] = lambda: None
-        """Gives when the realm has something to do next, apart from timers; None: never."""
+        self.next_due_us: Callable[[], int] = lambda: NEVER_US
+        """Gives when the realm has something to do next that must not be late."""
         self._waits = 0
         """Calls of the thread that made the loop, which let time pass."""
         self._jobs = 0
@@ -178,10 +179,7 @@ class LeapingLoop(VirtualTimeLoop):
         if to_s != self._target_s:
             self._target_s = to_s
             self._leap_s = max(LEAP_MIN_S, (to_s - now_s) / LEAPS)
-        to_s = min(to_s, now_s + self._leap_s)
-        due_us = self.next_due_us()
-        if due_us is not None:
-            to_s = min(to_s, (due_us - self.start_us) / 1_000_000)
+        to_s = min(to_s, now_s + self._leap_s, (self.next_due_us() - self.start_us) / 1_000_000)
         self.elapsed_s = max(to_s, now_s + timeout)
         return True
 

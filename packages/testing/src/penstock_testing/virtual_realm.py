@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from penstock.client.connection.arguments import Duration, wait_s
@@ -220,7 +219,7 @@ class VirtualRealm(Realm):
 
     async def _open(self) -> RunningRealm:
         realm = await open_realm(self._directory, self._settings, clock=self._clock)
-        self._clock.next_due_us = partial(_next_due_us, realm, self._clock)
+        self._clock.next_due_us = lambda: realm.shard.timers.next_us
         return realm
 
     async def _stop(self) -> None:
@@ -252,17 +251,6 @@ def _seconds(duration: float | timedelta) -> float:
         return float(duration) if math.isfinite(duration) else math.inf
     raise InvalidArgument(
         f"duration is {duration!r}; give seconds, a text such as '25h', or a timedelta"
-    )
-
-
-def _next_due_us(realm: RunningRealm, clock: LeapingLoop) -> int | None:
-    """The next moment at which time alone makes something due on a channel; what is due already has
-    its turn without it."""
-    state, now_us = realm.shard.state, clock.now_us()
-    moments = [channel.due_us for channel in state.channels.values()]
-    moments += [state.channels[number].state.ages.due_us(0) for number in state.schedules]
-    return min(
-        (moment for moment in moments if moment is not None and moment > now_us), default=None
     )
 
 

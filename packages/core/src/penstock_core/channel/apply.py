@@ -74,7 +74,7 @@ def apply(  # noqa: C901, PLR0912  one case a fact
             state.reserved = through
         case Edited(definition):
             state.edit(definition)
-            state.fresh = state.acked.copy()
+            state.removal_candidates = state.acked.copy()
             if READERS in state.durables:
                 state.durables[READERS].attributes = readers_attributes(definition)
         case DurableCreated():
@@ -247,7 +247,7 @@ def _acked(state: ChannelState, name: str, spans: Spans, *, counts: bool = False
     durable.settle_all(ids)
     done = state.stored.overlap(ids)
     state.acked.add_all(done)
-    state.fresh.add_all(done)
+    state.removal_candidates.add_all(done)
 
 
 def _removed(state: ChannelState, fact: Removed) -> None:
@@ -278,7 +278,14 @@ def _gone(state: ChannelState, ids: IdSet, cause: Cause, still_sent: IdSet | Non
     before = len(state.stored)
     departures = state.departures
     stored = IdSet() if departures.usual in (cause, NEVER) else state.stored.overlap(ids)
-    sets = (state.stored, state.volatile, state.acked, state.fresh, state.passing, state.unwritten)
+    sets = (
+        state.stored,
+        state.volatile,
+        state.acked,
+        state.removal_candidates,
+        state.passing,
+        state.unwritten,
+    )
     for left_behind in sets:
         if left_behind:
             left_behind.discard_all(ids)
@@ -325,7 +332,9 @@ def _created(state: ChannelState, fact: DurableCreated) -> None:
             durable.outstanding.add(part)
             durable.ready.add(part)
     state.add_durable(durable)
-    state.fresh = state.acked.copy()  # a first durable: what others had acknowledged may go
+    state.removal_candidates = (
+        state.acked.copy()
+    )  # a first durable: what others had acknowledged may go
 
 
 def _place_changed(state: ChannelState, fact: AnyPlaceFact | Sought) -> None:

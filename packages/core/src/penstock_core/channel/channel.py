@@ -105,10 +105,5 @@ class ChannelMachine:
         return (*awaited_seats.kept(self.state), *self.state.places.values())
 
     def needs_sweep(self, now_us: int) -> bool:
-        """Whether a sweep may find something to remove."""
+        """Whether a sweep has something to do."""
         return self.state.needs_sweep(now_us)
-
-    @property
-    def due_us(self) -> int | None:
-        """When a sweep finds something to remove, if nothing happens until then; None: never."""
-        return self.state.due_us

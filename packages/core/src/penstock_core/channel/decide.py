@@ -217,17 +217,19 @@ def _given_back(state: ChannelState, durable: Durable, spans: Spans) -> Decided:
 
 
 def _sweep(state: ChannelState, now_us: int, *, may_write: bool, moved_max: int) -> Decided:
+    """What time makes happen (expiry, deadlines, waits that are over), and what leaves meanwhile:
+    events above a lowered capacity, and consumed ones."""
     expired = state.expired(now_us)
     facts: list[StoredFact] = [*seats_waited_for(state, now_us), *interest_over(state)]
     if state.moves_dead:
-        facts += _dying(state, expired, moved_max)
+        facts += _expired_or_excess(state, expired, moved_max)
     elif expired:
         facts.append(Removed(expired.spans, Cause.EXPIRED))
     if state.wakes_us and state.wakes_us <= now_us:
         facts += _timed_out(state, expired, facts, now_us=now_us)
-    left = state.fresh.overlap(state.stored)
+    left = state.removal_candidates.overlap(state.stored)
     left.discard_all(expired)
-    facts += _let_go(state, left)
+    facts += _consumed_or_unwanted(state, left)
     if may_write and state.has_left and (owed := _owed(state)):
         owed.discard_all(expired)
         for span in owed.spans:
@@ -258,9 +260,9 @@ def _timed_out(
     return facts
 
 
-def _dying(state: ChannelState, expired: IdSet, moved_max: int) -> list[StoredFact]:
-    """The part of expired or excess events that moves to the dead event store in this step: their
-    bytes move, too, so there is a limit to what a group should hold."""
+def _expired_or_excess(state: ChannelState, expired: IdSet, moved_max: int) -> list[StoredFact]:
+    """The part of the expired events, and of those above a lowered capacity, that moves to the dead
+    event store in this step: their bytes move, too, so a group takes a limited number."""
     scheduled = state.definition.kind == "schedule"  # they keep the order of their times in a step
     room = MOVED_EVENTS_MAX if scheduled else moved_max
     facts: list[StoredFact] = []
@@ -280,7 +282,7 @@ def _dying(state: ChannelState, expired: IdSet, moved_max: int) -> list[StoredFa
     return facts
 
 
-def _let_go(state: ChannelState, ids: IdSet) -> list[StoredFact]:
+def _consumed_or_unwanted(state: ChannelState, ids: IdSet) -> list[StoredFact]:
     """The events to remove (SEM D6, J2): those that all durables have acknowledged and every
     subscriber has got; on the JMS engine also those that nobody waits for any more. The merge
     engine keeps its states."""
@@ -519,7 +521,7 @@ def _taken_out(
 ) -> Decided:
     """Remove the events that a command names, whoever wants them."""
     if isinstance(command, EndRelay):
-        passed = _let_go(state, state.fresh.overlap(state.passing))
+        passed = _consumed_or_unwanted(state, state.removal_candidates.overlap(state.passing))
         going = state.relayed.copy()
         going.add_all(state.leaving)
         if going and command.spares:

@@ -32,7 +32,7 @@ def lose(state: ChannelState, command: Disconnect, now_us: int) -> None:
         return
     if command.arrived:
         arrived = IdSet(command.arrived)
-        state.fresh.add_all(subscriber.confirmed(arrived))
+        state.removal_candidates.add_all(subscriber.confirmed(arrived))
     if subscriber.lost_us is None:
         state.absent += 1
         state.followers.single_out((subscriber.subscription,))
@@ -91,4 +91,4 @@ def _give_up(state: ChannelState, subscriber: Subscriber, missed_us: int) -> Non
             over.add_all(ids.within(here))
     over.discard_all(subscriber.missed)
     subscriber.missed.add_all(over)
-    state.fresh.add_all(over)
+    state.removal_candidates.add_all(over)

@@ -147,9 +147,9 @@ def _credit(state: ChannelState, command: GrantCredit) -> None:
             state.touch(held[0])
         return
     if command.next_id:
-        state.fresh.add_all(subscriber.confirmed(IdSet((Span(0, command.next_id),))))
+        state.removal_candidates.add_all(subscriber.confirmed(IdSet((Span(0, command.next_id),))))
     if command.arrived:
-        state.fresh.add_all(subscriber.confirmed(IdSet(command.arrived)))
+        state.removal_candidates.add_all(subscriber.confirmed(IdSet(command.arrived)))
     subscriber.credit += command.count - command.withdrawn
     subscriber.is_full = subscriber.is_full and not command.has_room
     state.dirty = True
@@ -171,7 +171,7 @@ def _match_readers(state: ChannelState, digest: Digest) -> None:
 
 
 def _swept(state: ChannelState, now_us: int) -> None:
-    state.fresh = IdSet()
+    state.removal_candidates = IdSet()
     state.swept_us = now_us
     state.wake(now_us)
     state.overdue = 0
@@ -297,7 +297,7 @@ def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
         subscriber.credit += size
         state.delivered -= subscriber.counted(spans)
         if subscriber.confirms:
-            state.fresh.add_all(subscriber.confirmed(IdSet(spans)))
+            state.removal_candidates.add_all(subscriber.confirmed(IdSet(spans)))
     elif held := state.seats.get(subscription):
         held[0].unsent(IdSet(spans))
         held[1].not_sent(size)
@@ -418,7 +418,9 @@ def _offer_subscribers(
         spans = subscriber.advance(seen, end, state.chunk)
         passed = state.stored if state.engine.needs_interest else state.acked
         if passed and subscriber.cursor > before:
-            state.fresh.add_all(passed.within(Span(before, subscriber.cursor)))  # SEM D6, J2
+            state.removal_candidates.add_all(
+                passed.within(Span(before, subscriber.cursor))
+            )  # SEM D6, J2
         if spans:
             state.delivered += subscriber.counted(spans)
             counts = _counts(state, subscriber.durable, spans)
@@ -447,7 +449,7 @@ def _offer_followers(state: ChannelState, there: IdSet, end: int) -> Iterator[Ef
             end = spans[-1].end
     followers.move_on(end)
     if state.acked:
-        state.fresh.add_all(state.acked.within(Span(before, end)))  # SEM D6
+        state.removal_candidates.add_all(state.acked.within(Span(before, end)))  # SEM D6
 
 
 def _counts(state: ChannelState, name: str | None, spans: Spans) -> tuple[tuple[int, Spans], ...]:

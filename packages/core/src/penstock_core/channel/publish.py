@@ -19,7 +19,7 @@ compares. What only some publishes pass comes after "Only some".
    for them (``penstock_server.storage.embedded.journal.FileJournal.reserve``). Only some: the bytes
    that follow are estimated (``penstock_server.runtime.writer.room_forecast.side_effect_bytes``).
 5. Begin (``penstock_server.runtime.writer.group.Group.publish``). Due events leave the channel
-   first (``penstock_server.runtime.writer.group.Group.sweep_in_time``). Only some: selectors are
+   first (``penstock_server.runtime.writer.group.Group.sweep_if_due``). Only some: selectors are
    applied, deltas are merged (``penstock_server.runtime.store.merging.admitted``), and the replaced
    events of the same publish keys are found
    (``penstock_core.columns.keys.keys.KeyIndex.superseded``).

@@ -11,6 +11,7 @@ import heapq
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from penstock_core.bounds import NEXT_ID_MAX, REDELIVERIES_MAX, TIME_US_MAX, TTL_MS_MAX
 from penstock_core.ids.ids import IdSet, Span, Spans
@@ -24,6 +25,8 @@ READ_BYTES_MIN = 4_096
 READ_BYTES_MAX = 16 << 20
 COARSE_US = 100_000
 """Without a TTL, publishes this close together share one age."""
+NEVER_US: Final = TIME_US_MAX
+"""The time of something that does not happen."""
 ARCHIVE_LENGTH_MAX = 2_048
 _FEW = 32
 """Ages that are kept in a list; more are in a deque, which gives up its first one at once and takes
@@ -232,13 +235,12 @@ class Ages:
             self._end_at(ends_us, spans)
             self._own_ids.add_all(IdSet(spans))
 
-    def due_us(self, ttl_ms: int) -> int | None:
+    def due_us(self, ttl_ms: int) -> int:
         """When the next event may expire."""
-        by_channel = self._entries[0][1] + ttl_ms * 1_000 if ttl_ms and self._entries else None
-        by_event = self.ends_us[0] if self.ends_us else None
-        if by_channel is None or by_event is None:
-            return by_channel if by_event is None else by_event
-        return min(by_channel, by_event)
+        by_event = self.ends_us[0] if self.ends_us else NEVER_US
+        if not (ttl_ms and self._entries):
+            return by_event
+        return min(by_event, self._entries[0][1] + ttl_ms * 1_000)
 
     def expired(self, ttl_ms: int, next_id: int, stored: IdSet, now_us: int) -> IdSet:
         """Stored events that have outlived their TTL at ``now_us``."""

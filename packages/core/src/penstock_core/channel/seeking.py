@@ -140,7 +140,7 @@ def sought(state: ChannelState, fact: Sought) -> None:
     )
     durable.acknowledged += len(skipped)
     state.acked.add_all(skipped)
-    state.fresh.add_all(skipped)
+    state.removal_candidates.add_all(skipped)
 
 
 def _begin_anew(durable: Durable) -> None:

@@ -16,7 +16,7 @@ from penstock_core.channel.event_sizes import EventSizes
 from penstock_core.channel.followers import Followers
 from penstock_core.channel.producers import Producers
 from penstock_core.channel.removal_causes import Departures
-from penstock_core.channel.retention import Ages
+from penstock_core.channel.retention import NEVER_US, Ages
 from penstock_core.durable.durable import Durable
 from penstock_core.durable.queue import READERS, readers_of
 from penstock_core.durable.seat import Kinds, Seat
@@ -117,7 +117,6 @@ class ChannelState:
         "durables",
         "engine",
         "event_bytes",
-        "fresh",
         "granted_through",
         "has_left",
         "leaving",
@@ -132,6 +131,7 @@ class ChannelState:
         "places_over",
         "recalls",
         "relayed",
+        "removal_candidates",
         "removes_consumed",
         "reserved",
         "rules",
@@ -158,6 +158,9 @@ class ChannelState:
     has_left: bool
     """Soft: a client left, or a manual-ack client joined: events passing through memory may have to
     be written (SEM J7)."""
+    removal_candidates: IdSet
+    """Soft: events that nobody may want any more since the last sweep: they were acknowledged, or a
+    subscriber has passed them or left."""
     absent: int
     """Soft: how many subscribers have lost their connection and may come back (SEM J5)."""
     places_over: bool
@@ -191,11 +194,10 @@ class ChannelState:
     may_pass: bool
     """Soft: there may be something in ``relayed``, ``passing`` or ``leaving``."""
     swept_us: int
-    """Soft: when it was last looked for events that are due."""
+    """Soft: time of the last sweep."""
     wakes_us: int
-    """Soft: when the first of the events that wait after a rollback may come again (SEM D18), or a
-    client has to have acknowledged (SEM D19); it may be earlier, and is 0 where there is no such
-    time."""
+    """Soft: when the first event that waits after a rollback may come again (SEM D18), or the first
+    deadline of a client is over (SEM D19). It may be too early; 0: no such time."""
     event_bytes: float
     """Soft: about how large the larger of the recent events are."""
     sizes: EventSizes
@@ -235,9 +237,8 @@ class ChannelState:
         self.died: dict[tuple[str, str], int] = {}
         """Copies made in the dead event store, by durable and cause; the durable is empty where
         they are not for a single one."""
-        self.acked, self.fresh = IdSet(), IdSet()
-        """Stored events that at least one durable has acknowledged (SEM D6); soft: of these, those
-        that may be removed."""
+        self.acked, self.removal_candidates = IdSet(), IdSet()
+        """Stored events that at least one durable has acknowledged (SEM D6)."""
         self.subscribers: dict[int, Subscriber] = {}
         self._followers: Followers | None = None
         self.places: dict[str, Interested] = {}
@@ -461,8 +462,8 @@ class ChannelState:
         return self.ages.expired(self.definition.ttl, self.next_id, self.stored, now_us=now_us)
 
     def wake(self, now_us: int) -> None:
-        """Let the events come again whose time has come (SEM D18), once those are taken back that
-        clients have had for too long."""
+        """End the delays that are over (SEM D18). Events whose deadline is over were taken back
+        before."""
         if not self.wakes_us or self.wakes_us > now_us:
             return
         self.touch_all()
@@ -471,11 +472,11 @@ class ChannelState:
         self.set_alarm()
 
     def wake_by(self, at_us: int) -> None:
-        """Note that something is to happen then, if not before."""
+        """Note the end of a delay or a deadline."""
         self.wakes_us = min(at_us, self.wakes_us or at_us)
 
     def set_alarm(self) -> None:
-        """Note when something is to happen next because of the time."""
+        """Note when the next delay or deadline of a durable is over."""
         if not self.durables:
             self.wakes_us = 0
             return
@@ -486,9 +487,9 @@ class ChannelState:
     def looked_at_from(self, event_id: int) -> None:
         """Note that somebody wants nothing from here on any more, so that events may be removed."""
         if self.engine.needs_interest:
-            self.fresh.add_all(self.stored.within(Span(event_id, 1 << 62)))
-        elif self.acked or self.fresh:
-            self.fresh = self.acked.copy()
+            self.removal_candidates.add_all(self.stored.within(Span(event_id, 1 << 62)))
+        elif self.acked or self.removal_candidates:
+            self.removal_candidates = self.acked.copy()
 
     @property
     def excess(self) -> int:
@@ -504,46 +505,46 @@ class ChannelState:
         always where later events are merged into it."""
         return self.definition.retain_consumed or self.engine.merges
 
-    def needs_sweep(self, now_us: int) -> bool:
-        """Whether a sweep may find something: a TTL has passed, events were acknowledged, or
-        there are more than the capacity says."""
+    @property
+    def has_consumed(self) -> bool:
+        """Whether consumed or unwanted events may have to leave (SEM D6, J2). That is not urgent:
+        no limit of time has passed."""
         may_remove = self.durables or self.engine.needs_interest
-        if may_remove and self.removes_consumed and self.fresh:
-            return True
-        return self.is_due(now_us)
-
-    def is_due(self, now_us: int) -> bool:
-        """Whether a sweep is due now. Acknowledged events do not count, for their removal can wait;
-        otherwise like :meth:`needs_sweep`."""
-        if self.absent or self.places_over or (self.has_left and self.passing):
-            return True
-        begins = self.awaited_from_us is None or now_us >= self.awaited_until_us
-        if self.awaits_seats and not self.takes_nobody and begins:
-            return True
-        if self.moves_dead and self.excess:
-            return True
-        if self.overdue:  # no longer so after a TTL was edited, or room was made
-            return True
-        if self.wakes_us and self.wakes_us <= now_us:
-            return True
-        if not (self.definition.ttl or self.ages.ends_us):
-            return False
-        due = self.ages.due_us(self.definition.ttl)
-        return due is not None and due <= now_us
+        return bool(may_remove and self.removes_consumed and self.removal_candidates)
 
     @property
-    def due_us(self) -> int | None:
-        """When :meth:`is_due` becomes true because of the time alone; None: never."""
-        times = []
-        if self.awaited_from_us is not None and self.awaits_seats:
-            times.append(self.awaited_until_us)
-        if self.wakes_us:
-            times.append(self.wakes_us)
+    def alarm_us(self) -> int:
+        """When a delay or a deadline is over, or a schedule publishes (SEM D18, D19, X4). Clients
+        have set this time, so it is kept exactly; what else time makes happen may be late."""
+        if self.ages.is_exact:
+            return self.ages.due_us(0)
+        return self.wakes_us or NEVER_US
+
+    @property
+    def next_due_us(self) -> int:
+        """When time makes something happen on the channel: the only place that knows. 0: now, for
+        the next sweep goes on with what is done in steps, such as moving dead events. ``NEVER_US``:
+        not unless something else happens before."""
+        # `overdue` may be out of date after a TTL was edited or room was made; a sweep recounts.
+        if self.overdue or self.absent or self.places_over:
+            return 0
+        if (self.has_left and self.passing) or (self.moves_dead and self.excess):
+            return 0
+        due_us = self.wakes_us or NEVER_US
+        if self.awaits_seats and not self.takes_nobody:
+            due_us = 0 if self.awaited_from_us is None else min(due_us, self.awaited_until_us)
         if self.definition.ttl or self.ages.ends_us:
-            outlived_us = self.ages.due_us(self.definition.ttl)
-            if outlived_us is not None:
-                times.append(outlived_us)
-        return min(times, default=None)
+            due_us = min(due_us, self.ages.due_us(self.definition.ttl))
+        return due_us
+
+    def is_due(self, now_us: int) -> bool:
+        """Whether time makes something happen now."""
+        return self.next_due_us <= now_us
+
+    def needs_sweep(self, now_us: int) -> bool:
+        """Whether a sweep has something to do: time makes something happen, or consumed events may
+        leave."""
+        return self.has_consumed or self.next_due_us <= now_us
 
 
 def _own_durables(definition: Definition, type: ChannelType) -> dict[str, Durable]:

@@ -14,7 +14,9 @@ class PurgeEvents(Command, frozen=True):
 
 
 class Sweep(Command, frozen=True):
-    """Time has passed; remove what has expired, is consumed, or unwanted (SEM T1, D6, J2)."""
+    """Do what time makes happen: expired events leave, delays, deadlines and waits end (SEM T1,
+    D18, D19, J5, N6). Consumed and unwanted events, and those above a lowered capacity, leave in
+    the same step (SEM D6, J2, T3)."""
 
     may_write: bool = True
     """Whether there is room on disk for what has to be kept from now on (SEM J7)."""

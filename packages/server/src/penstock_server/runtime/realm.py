@@ -55,6 +55,7 @@ from penstock_server.runtime.upkeep.repair_growing_files import mend_files
 from penstock_server.runtime.upkeep.reply_queues import ReplyQueues, StoreOperations
 from penstock_server.runtime.upkeep.sealer import Sealer, SealingLimits
 from penstock_server.runtime.writer.asked import parse_stored
+from penstock_server.runtime.writer.channel_timers import EXPIRY
 from penstock_server.runtime.writer.clock import OwnerClock
 from penstock_server.runtime.writer.dead_events import warn_if_not_kept
 from penstock_server.runtime.writer.group import Group
@@ -63,7 +64,6 @@ from penstock_server.runtime.writer.pattern_durables import check_new, make_own
 from penstock_server.runtime.writer.placement import Placing
 from penstock_server.runtime.writer.redrive import MayPublish, Redriving
 from penstock_server.runtime.writer.requests import PublishBatches, Reply
-from penstock_server.runtime.writer.schedules import Alarm
 from penstock_server.runtime.writer.shard import Shard
 from penstock_server.runtime.writer.stages import CommitStaged, Stages
 from penstock_server.runtime.writer.store_names import StoreNames
@@ -123,6 +123,7 @@ class RunningRealm:
             dispatch=self.dispatch,
             placing=self.placing,
             limits=limits.memory,
+            sweep_interval_s=limits.sweep_interval_s,
             offload=offload,
         )
         if lease.epoch:
@@ -163,22 +164,12 @@ class RunningRealm:
             self.shard, self.subscriptions, self.dispatch.choosing
         )
         self._redriving = Redriving(self.shard, self.dispatch)
-        self._alarm = Alarm(self._state, self.shard.wake, clock, incidents=self.incidents)
         self.reply_queues = ReplyQueues(
             self._state,
             StoreOperations(self.create_channel, self.open_channel, self.delete_channel),
         )
-        (
-            self.shard.is_congested,
-            self.shard.on_scheduled,
-            self.shard.on_deposed,
-            self.shard.on_made,
-        ) = (
-            lambda: self._sealer.is_behind,
-            self._alarm.changed.set,
-            self.cut,
-            self.watches.made,
-        )
+        self.shard.is_congested = lambda: self._sealer.is_behind
+        self.shard.on_deposed, self.shard.on_made = self.cut, self.watches.made
         self._on_deposed: list[Callable[[], None]] = []
         for channel_id, command in recovered.unreadable:
             self.shard.quarantine(channel_id, command)
@@ -311,13 +302,9 @@ class RunningRealm:
         return {
             "sealing": self._sealer.run,
             "regular work": RegularWork(
-                self.shard,
-                self.clock,
-                self.incidents,
-                interval_s=self.limits.sweep_interval_s,
-                steps=regular,
+                self.incidents, interval_s=self.limits.sweep_interval_s, steps=regular
             ).run,
-            "schedules": self._alarm.run,
+            EXPIRY: self.shard.timers.run,
             "files of imports": self.imports.run,
         }
 

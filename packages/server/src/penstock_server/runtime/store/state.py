@@ -45,7 +45,6 @@ from penstock_core.vocabulary.errors import Damaged
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.ports import BlobSum, Buffer, Pages, PageSlot
 from penstock_server.runtime.store.channel_store import ChannelStore
-from penstock_server.runtime.store.due_times import SweepTimes, WakeTimes
 from penstock_server.runtime.store.file_names import FileNames
 from penstock_server.runtime.store.merge_store import MergeStore
 from penstock_server.runtime.store.merging import kept_states, take_in_kept
@@ -82,19 +81,11 @@ class RealmState:
         self.directory = Directory(rules)
         self.channels: Mapping[int, ChannelMachine] = self.directory.channels
         self.stores: dict[int, ChannelStore] = {}
-        self.sweep_times = SweepTimes(self.channels)
-        """Soft: when there may be something to remove, and where."""
         self.schemas = Schemas()
         self.meter = Meter()
         self.transactions = TransactionTable()
         self.producers = JointProducers()
         """Producers that have published to several stores in one step (SEM X3)."""
-        self.schedules: set[int] = set()
-        """The stores where events wait for their time (SEM X4)."""
-        self.wakes = WakeTimes()
-        """Soft: when channels have to be looked at because the time of an event has come."""
-        self.has_new_times = False
-        """Soft: whether something waits for an earlier time since this was last read."""
         self.to_open: set[int] = set()
         """Soft: channels whose dead events move, with files that are not open yet."""
         self.dropped: list[int] = []
@@ -326,7 +317,6 @@ class RealmState:
             self.worn.add(number)
         if store.freed:
             self.freed.add(number)
-        self.note_time(number, channel)
 
     def _restored(self, number: int, fact: Restored) -> None:
         """All there is of a channel is in one fact; its files and events follow."""
@@ -337,11 +327,6 @@ class RealmState:
         if self.stores[number].files:
             self._files_changed(number)
         self.directory.note_topics(number)
-        self.note_time(number, channel)
-
-    def note_time(self, number: int, channel: ChannelMachine) -> None:
-        """Something may be to happen on a channel at another time than so far."""
-        self.has_new_times |= self.wakes.note(number, channel.state.wakes_us)
 
     def with_durable(self, name: str) -> list[int]:
         """The numbers of the stores that have a durable of this name."""
@@ -382,14 +367,11 @@ class RealmState:
 
     def _created(self, fact: ChannelCreated) -> None:
         self.directory.apply(fact)
-        self.sweep_times.touch((fact.number,))
         keys = fact.definition.keys
         if (own := self.channels[fact.number].state).engine.merges:
             self.stores[fact.number] = MergeStore(self.meter, keys, own.type.home)
         else:
             self.stores[fact.number] = ChannelStore(self.meter, keys)
-        if fact.definition.kind == "schedule":
-            self.schedules.add(fact.number)
 
     def forget_freed(self) -> None:
         """Drop the page slots that recovered facts have freed; they must not be released again."""
@@ -407,7 +389,6 @@ class RealmState:
             for name in gone.state.durables:
                 self._forget_durable(name, fact.number)
         self.directory.apply(fact)
-        self.schedules.discard(fact.number)
         self.to_open.discard(fact.number)
         if store := self.stores.pop(fact.number, None):
             store.discard()

@@ -350,12 +350,10 @@ def clock_set_back(state: RealmState, last_us: int, now_us: int) -> None:
     the clock of an earlier start was ahead. TTLs run from now on (SEM T1), what waits after a
     rollback waits no longer than it still had to (SEM D18), and what is remembered for a time is
     remembered from now on."""
-    for channel_id, channel in state.channels.items():
+    for channel in state.channels.values():
         channel.clock_set_back(last_us, now_us)
-        state.note_time(channel_id, channel)
     state.producers.lower(now_us)
     state.transactions.lower(now_us)
-    state.sweep_times.touch(state.channels)
 
 
 async def index_keys(recovered: RecoveredRealm, dispatch: Dispatch) -> None:

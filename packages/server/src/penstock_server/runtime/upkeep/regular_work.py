@@ -12,9 +12,7 @@ from typing import Final
 
 from penstock_core.loggers import logger
 from penstock_core.vocabulary.errors import Deposed, RealmStopping, StorageFailed, Unknown
-from penstock_core.vocabulary.ports import Clock
 from penstock_server.runtime.access.incidents import RETRY_FIRST_S, Incidents
-from penstock_server.runtime.writer.shard import Shard
 
 ENDS: Final = (RealmStopping, Deposed, Unknown)
 """Failures that mean that the realm ends, and every task with it."""
@@ -25,22 +23,12 @@ _log = logger("penstock.upkeep")
 
 
 class RegularWork:
-    """Wakes channels on which something is due, and does the other steps of a round."""
+    """Does the steps of a round one after the other, again and again."""
 
-    def __init__(
-        self,
-        shard: Shard,
-        clock: Clock,
-        incidents: Incidents,
-        interval_s: float,
-        steps: Mapping[str, Step],
-    ) -> None:
-        self._shard = shard
-        self._clock = clock
+    def __init__(self, incidents: Incidents, interval_s: float, steps: Mapping[str, Step]) -> None:
         self._incidents = incidents
         self._interval_s = interval_s
-        self._steps = {"expiry": self._wake_due, **steps}
-        shard.state.sweep_times.on_failed = self._not_asked
+        self._steps = steps
 
     async def run(self) -> None:
         """Do a round after each interval until cancelled."""
@@ -56,13 +44,6 @@ class RegularWork:
                             await work
                 except StorageFailed as failure:
                     _log.warning("task.postponed", task=task, reason=str(failure))
-
-    def _wake_due(self) -> None:
-        for channel_id in self._shard.state.sweep_times.due(self._clock.now_us()):
-            self._shard.wake(channel_id)
-
-    def _not_asked(self, channel_id: int, failure: Exception) -> None:
-        self._incidents.report("expiry", failure, channel_id)
 
 
 async def run_again(incidents: Incidents, task: str, work: Callable[[], Awaitable[None]]) -> None:

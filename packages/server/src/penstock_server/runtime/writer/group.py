@@ -60,12 +60,12 @@ _NO_KEYS: Keyed = []
 _NO_LIMIT = 1 << 62
 """Bytes of memory left for events that are kept on disk: they take none."""
 SWEEP_EVERY_US = 50_000
-"""Most microseconds that due events stay on a channel that nobody looks at."""
+"""A channel on which nobody sees the difference is swept at most once in this time."""
 
 
 class Group:
     sweeping = Sweep()
-    """What channels are asked on which something is due."""
+    """The command that sweeps a channel in this group."""
     has_moved = 0
     """How many dead events have moved in this group."""
     held_s = 0.0
@@ -227,7 +227,8 @@ class Group:
             self._store(number, self.channel(number), Acked(durable, ids.spans))
 
     def sweep(self, number: int) -> None:
-        """Remove what is due. Dead events move in small steps: one a group.
+        """Do what time makes happen on a channel, and remove consumed and excess events. Dead
+        events move in small steps: one a group.
 
         Raises ``NameDoesNotExist``.
         """
@@ -254,10 +255,10 @@ class Group:
             if isinstance(fact, Removed) and fact.dead:
                 self.has_moved += sum([end - first for first, end in fact.dead])
 
-    def sweep_in_time(self, number: int, *, at_once: bool = False) -> bool:
-        """Remove due events at once if somebody could see them or they are in the way, otherwise a
-        little later together with others, because a sweep costs more than an event (SEM T1). Gives
-        whether nothing is due."""
+    def sweep_if_due(self, number: int, *, at_once: bool = False) -> bool:
+        """Sweep a channel that needs it, at once if a client could see the events that leave, or if
+        they are in the way; otherwise every :data:`SWEEP_EVERY_US`, because a sweep costs more than
+        an event (SEM T1). Returns whether the channel needs none."""
         state = self.state.channels[number].state
         if not state.needs_sweep(self.now_us):
             self._quiet.add(number)
@@ -268,13 +269,13 @@ class Group:
         return False
 
     def sweep_touched(self, failed: Callable[[str, Exception, int], None]) -> None:
-        """Remove what is due from all touched channels, if it is time; ``failed`` reports some."""
+        """Sweep the touched channels that are due; ``failed`` reports those where that fails."""
         for number in list(self.touched):
             if number in self._quiet or number not in self.state.channels:
                 continue
             self.begin_work()
             try:
-                self.sweep_in_time(number)
+                self.sweep_if_due(number)
             except Exception as failure:
                 if self.is_half_done:
                     raise
@@ -304,7 +305,7 @@ class Group:
         channel = self.channel(number)
         state, store = channel.state, self.state.stores[number]
         if not is_quiet:  # after a merge, a delta of a due event is no longer a delta
-            is_quiet = self.sweep_in_time(number, at_once=state.engine.merges)
+            is_quiet = self.sweep_if_due(number, at_once=state.engine.merges)
         first = state.next_id
         if state.adds_columns:
             bodies, fits = self._prepared(state, bodies, publisher)

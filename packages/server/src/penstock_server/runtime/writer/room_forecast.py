@@ -160,11 +160,12 @@ def _is_known_before(selector: Selector) -> bool:
 
 
 def bytes_that_move(state: RealmState, numbers: Iterable[int], now_us: int) -> int:
-    """About how many bytes of expired events leave these channels in one step (SEM T7)."""
+    """About how many bytes of expired or excess events leave these channels in one step (SEM
+    T7)."""
     total = 0
     for number in numbers:
         channel = state.channels.get(number)
-        if channel is None or not channel.state.moves_dead or not _is_due(channel, now_us):
+        if channel is None or not channel.state.moves_dead or not _needs_sweep(channel, now_us):
             continue
         total += _moved_bytes(channel.state)[0]
     return total
@@ -177,9 +178,9 @@ def _moved_bytes(state: ChannelState) -> tuple[int, int]:
     return int(min(rows * largest, max(MOVED_BYTES_MAX, largest))) + rows * _ROW_BYTES, rows
 
 
-def _is_due(channel: ChannelMachine, now_us: int) -> bool:
-    """Whether a sweep is due. Nothing moves from a channel where that is impossible to say: its
-    sweep fails as well, and reports it."""
+def _needs_sweep(channel: ChannelMachine, now_us: int) -> bool:
+    """Whether a channel needs a sweep. Where that is impossible to say nothing moves: the sweep
+    fails as well, and reports it."""
     try:
         return channel.needs_sweep(now_us)
     except Exception:  # noqa: BLE001

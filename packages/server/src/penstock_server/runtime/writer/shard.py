@@ -28,6 +28,7 @@ from penstock_server.runtime.delivery.delivery import Dispatch
 from penstock_server.runtime.store.large_blocks import LargeBlocks
 from penstock_server.runtime.store.records import encode_block
 from penstock_server.runtime.store.state import RealmState
+from penstock_server.runtime.writer.channel_timers import ChannelTimers
 from penstock_server.runtime.writer.dead_events import MovingPace
 from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.linger import Linger
@@ -78,6 +79,7 @@ class Shard:
         *,
         placing: Placing,
         limits: MemoryLimits,
+        sweep_interval_s: float,
         offload: Offload = inline,
     ) -> None:
         self.state = state
@@ -97,6 +99,13 @@ class Shard:
         self.ended = asyncio.Event()
         """Set when :meth:`run` has ended, after which nothing is written."""
         self._woken: dict[int, None] = {}
+        self.timers = ChannelTimers(
+            state.channels,
+            self.wake,
+            clock,
+            incidents=dispatch.incidents,
+            sweep_interval_s=sweep_interval_s,
+        )
         self._pace = MovingPace(self.wake)
         self._has_room = True
         """Whether the disk has room for what the next group leads to."""
@@ -108,8 +117,6 @@ class Shard:
         self.large_blocks: LargeBlocks | None = None
         """Where bodies go that are too much for the log of an engine; None: the journal is ours."""
         self.groups = 0
-        self.on_scheduled: Callable[[], None] = lambda: None
-        """Called when events wait for a time they did not wait for before (SEM X4)."""
         self.on_made: Callable[[list[tuple[int, str]]], None] = lambda made: None
         """Called with the durables that were made, and channels, which have an empty name."""
         self.on_deposed: Callable[[], None] = lambda: None
@@ -151,7 +158,7 @@ class Shard:
     ) -> Any:
         """Run ``action(group)`` at its place in the order; gives its result.
 
-        Only channels in ``sweeps`` may lose due events in it; None: any channel. Raises
+        Only channels in ``sweeps`` may be swept in it; None: any channel. Raises
         ``StorageFailed`` if the disk has no room for ``room`` bytes, which it may write.
         """
         return await self.ask(RunAction(action, sweeps=sweeps, room=room), first=first)
@@ -322,13 +329,13 @@ class Shard:
         self._serving = []
         self._answer(group, answers)
         self.changed.update(group.touched)
-        self.state.sweep_times.touch(group.touched)
         await self._offer(list(group.touched))
+        # After the offers, because a delivery may have a deadline.
+        self.timers.touch(group.touched, group.now_us)
+        if group.made:
+            self.timers.touch([number for number, _ in group.made], group.now_us)
         if group.must_sync and (self.state.freed or self.state.dropped):
             await self._give_back()
-        if self.state.has_new_times:
-            self.state.has_new_times = False
-            self.on_scheduled()
         return group
 
     def _answer(self, group: Group, answers: Sequence[Outcome]) -> None:
@@ -581,6 +588,4 @@ class Shard:
         channel, store = self.state.channels.get(number), self.state.stores.get(number)
         if channel is None or store is None:
             return False
-        moved = await self._dispatch.perform(number, channel, store, quarantiner=self, below=below)
-        self.state.note_time(number, channel)
-        return moved
+        return await self._dispatch.perform(number, channel, store, quarantiner=self, below=below)
