@@ -231,6 +231,30 @@ def test_what_is_given_together_is_sent_and_settled_as_what_is_given_alone(versi
     assert len(together.got()) == 3
 
 
+def test_messages_of_a_durable_wait_for_a_client_that_has_lowered_its_filter_to_qos_0() -> None:
+    """They are sent in order behind those of QoS 1, and are not left out while it does not read."""
+    line = Line(MQTT_5)
+    line.outbox.in_flight_max = 1
+    line.give_of_durable(plain(b"1"), plain(b"2"))
+    line.qos(0)
+    line.takes_more = False
+    line.give_of_durable(plain(b"3"), first_id=9)
+    line.give_of_durable(plain(b"4", qos=0), first_id=10)
+    first, *others = line.got()
+    assert (first.payload, others) == (b"1", [])
+    line.outbox.acknowledged([first.packet_id])
+    line.takes_more = True
+    line.outbox.send_waiting()
+    (second,) = line.got()
+    line.outbox.acknowledged([second.packet_id])
+    (third,) = line.got()
+
+    assert [(each.payload, each.qos) for each in (second, third)] == [(b"2", 1), (b"3", 0)]
+    assert sorted(event_id for _, _, event_id in line.settled) == [7, 8, 9, 10]
+    assert line.counts.dropped == 1, "a message that was published with QoS 0"
+    assert line.counted_bytes == 0
+
+
 def test_events_that_a_durable_recalls_leave_retained_messages_with_their_ids_in_the_queue() -> (
     None
 ):

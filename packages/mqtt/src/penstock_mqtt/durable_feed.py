@@ -297,6 +297,16 @@ class DurableFeed:
             self._mqtt.loop.call_soon(self._settle)
         self._settled.update(dict.fromkeys(held, then))
 
+    def _retire(self) -> None:
+        """Delete the durable if it is needed for what waits there only, and nothing does."""
+        mqtt, wanted = self._mqtt, self._filter
+        if wanted.is_draining:
+            mqtt.listener.spawn(self._client.end_draining, wanted)
+        elif self._is_left:
+            mqtt.listener.spawn(
+                retire_durable, mqtt.realm, mqtt.topics, name=wanted.durable, text=wanted.text
+            )
+
     def _settle(self) -> None:
         if self._subscription and self._settled:
             settled, self._settled = self._settled, {}
@@ -308,15 +318,8 @@ class DurableFeed:
                 for each in settled.values():
                     if each is not None:
                         each()
-                if not self._held and self._is_left:
-                    mqtt, wanted = self._mqtt, self._filter
-                    mqtt.listener.spawn(
-                        retire_durable,
-                        mqtt.realm,
-                        mqtt.topics,
-                        name=wanted.durable,
-                        text=wanted.text,
-                    )
+                if not self._held:
+                    self._retire()
             elif len(settled) > 1:  # one of them went back, which is no reason to refuse the others
                 for event_id, then in settled.items():
                     self._submit({event_id: then})

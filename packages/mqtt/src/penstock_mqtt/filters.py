@@ -167,6 +167,11 @@ class Filter:
         return self.text.startswith(SHARED)
 
     @property
+    def is_draining(self) -> bool:
+        """Whether the client has lowered it to QoS 0, and its durable may have messages still."""
+        return bool(self.durable) and not self.qos and not self.is_shared
+
+    @property
     def is_open(self) -> bool:
         """Whether messages come by it."""
         return self.feed is not None or bool(self.feeds) or self.is_live

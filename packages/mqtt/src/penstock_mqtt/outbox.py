@@ -130,7 +130,7 @@ class Outbox:
             retain = from_store or (message.is_retained and as_published)
             qos = message.qos if message.qos < qos_max else qos_max
             waiting = WaitingMessage(message, qos, numbers, retain, source, size_of(message))
-            if qos:
+            if qos or (source is not None and _is_drained(message, source)):
                 queue.append(waiting)
                 size += waiting.size
                 newest = waiting
@@ -202,6 +202,11 @@ class Outbox:
 
     def _begin(self, waiting: WaitingMessage) -> None:
         source, qos = waiting.source, waiting.qos
+        if not qos and source is not None:
+            self.bytes.add(-waiting.size)
+            self._put(waiting, 0, 0)
+            self._settle((source,))
+            return
         if source is not None and (known := self._known.get(source)) is not None:
             self._resend(known, waiting)
             return
@@ -524,6 +529,12 @@ class Outbox:
             properties=own,
         )
         return packet_bytes(packet, version)
+
+
+def _is_drained(message: TopicMessage, source: MessageSource) -> bool:
+    """Whether a message that is sent with QoS 0 comes from a durable of a subscription that was
+    lowered to it: unlike others of QoS 0 it is not left out while the client does not read."""
+    return message.qos > 0 and not source.text.startswith(SHARED)
 
 
 def _is_from(source: MessageSource | None, text: str, channel: str) -> TypeGuard[MessageSource]:

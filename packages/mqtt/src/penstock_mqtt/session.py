@@ -288,6 +288,23 @@ class MqttSession:
                 raise
         await self.start_topic_feeds(wanted)
         self.drop_deleted_channels(wanted)
+        if wanted.is_draining:
+            await self.end_draining(wanted)
+
+    async def end_draining(self, wanted: Filter) -> None:
+        """Delete the durable of a filter that was lowered to QoS 0 if no message waits there, and
+        give the client later messages as they are published."""
+
+        def go_live() -> bool:
+            if not (self.has(wanted) and wanted.is_draining):
+                return False
+            self._close(wanted)
+            wanted.durable, wanted.is_live = "", True
+            self._mqtt.fan_out.add(wanted)
+            return True
+
+        if await self._mqtt.realm.subscriptions.delete_consumed(wanted.durable, go_live):
+            self.store((self.entry,))
 
     def drop_deleted_channels(self, wanted: Filter) -> None:
         """End the redelivery of events in flight from channels that were deleted."""
@@ -360,7 +377,7 @@ class MqttSession:
         if older is None:
             self.filters[made.text] = made
             return made, True
-        if older.durable and made.durable:  # nothing that waits is lost (3.8.4-4)
+        if older.durable:  # no waiting message is lost (3.8.4-4), also if this one has QoS 0
             older.qos, older.no_local, older.number = made.qos, made.no_local, number
             older.retain_as_published = made.retain_as_published
             return older, False

@@ -91,6 +91,8 @@ class Subscribing(ConnectionPart[SubscribingConnection]):
             made.retained.is_owed = bool(made.durable)
             retained_for.append(made)
         if made.is_open:
+            if made.is_draining:
+                await session.end_draining(made)
             return Reason(made.qos)
         try:
             await self._sessions.open(session, made)

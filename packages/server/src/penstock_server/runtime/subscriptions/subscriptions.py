@@ -312,6 +312,32 @@ class Subscriptions:
         _log.info("durable.deleted", name=name, channel=channel)
         self.ended(seats, NameDoesNotExist(f"durable {name} was deleted"))
 
+    async def delete_consumed(self, name: str, agree: Callable[[], bool]) -> bool:
+        """Delete a durable on all channels if no event is outstanding at any of them. False: it
+        stays.
+
+        ``agree`` is called first, in the turn of the writer that deletes: events that are published
+        later are not for the durable. It may refuse. The caller ends the subscriptions.
+        """
+
+        def delete(group: Group) -> bool:
+            channels = [
+                (number, channel.state)
+                for number, channel in group.state.channels.items()
+                if name in channel.state.durables
+            ]
+            for number, _ in channels:
+                group.sweep(number)
+            if any(state.durable(name).wanting(state.stored) for _, state in channels):
+                return False
+            if not agree():
+                return False
+            for number, _ in channels:
+                group.do(number, RemoveDurable(name))
+            return True
+
+        return bool(await self._shard.act(delete))
+
     async def unbind(self, channel_id: ChannelId, name: str) -> int:
         """End all subscriptions of a durable, as if their clients had left (SEM D13, D14)."""
 
