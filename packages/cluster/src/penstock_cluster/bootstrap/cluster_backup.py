@@ -23,7 +23,13 @@ from penstock_cluster.bootstrap.relocating import (
     write_realm,
 )
 from penstock_cluster.relocation import SEGMENTS, Told
-from penstock_core.api.backup_files import FORMAT, BackupManifest, KeptFile, is_data_file
+from penstock_core.api.backup_files import (
+    FORMAT,
+    BackupManifest,
+    KeptFile,
+    is_data_file,
+    path_in_backup,
+)
 from penstock_core.columns.schema.moments import moment_of
 from penstock_core.version import __version__
 from penstock_core.vocabulary.errors import InvalidArgument
@@ -148,7 +154,7 @@ class BackupBlobs(FixedBlobs):
             await self._beneath.put(name, chunks)
             return
         content = b"".join(chunks)
-        path = f"kept/{name}.{STAMP:x}"
+        path = path_in_backup(name, STAMP, at_us=0)
         checksum = await asyncio.to_thread(self._sink.put, path, content)
         self.kept[name] = KeptFile(
             name=name, path=path, size=len(content), checksum=checksum, stamp=STAMP

@@ -30,6 +30,12 @@ def is_data_file(name: str) -> bool:
     return len(name) < 4_096 and _DATA_FILE.fullmatch(name) is not None
 
 
+def path_in_backup(name: str, stamp: int, at_us: int) -> str:
+    """The path of a data file in a backup of that time. A file with a stamp never changes, so later
+    backups keep it."""
+    return f"kept/{name}.{stamp:x}" if stamp else f"{at_us}/{name}"
+
+
 class KeptFile(Struct, frozen=True, kw_only=True):
     """A file in a backup."""
 

@@ -25,7 +25,13 @@ from penstock.client.copies.backup_sinks import (
 )
 from penstock.client.copies.realm_capture import RealmCapture, realm_capture
 from penstock.client.copies.sinks import FolderLike, NewFolder, usable
-from penstock_core.api.backup_files import FORMAT, MANIFEST, BackupManifest, KeptFile
+from penstock_core.api.backup_files import (
+    FORMAT,
+    MANIFEST,
+    BackupManifest,
+    KeptFile,
+    path_in_backup,
+)
 from penstock_core.columns.schema.moments import moment_of
 from penstock_core.vocabulary.errors import DamagedBackup, InvalidArgument
 
@@ -66,8 +72,7 @@ async def back_up(connection: RealmConnection, folder: FolderLike) -> BackupResu
             files: list[KeptFile] = []
             read: list[KeptFile] = []
             for number, file in enumerate(begun.files):
-                root, end = ("kept", f".{file.stamp:x}") if file.stamp else (f"{begun.at_us}", "")
-                path = f"{root}/{file.name}{end}"
+                path = path_in_backup(file.name, file.stamp, begun.at_us)
                 kept = earlier.get(path)
                 if kept is None:
                     kept = await _receive(capture, number, sink, path=path)

@@ -29,7 +29,6 @@ from penstock_core.columns.files.exports import (
     EVENTS,
     MANIFEST,
     Manifest,
-    check_bytes,
     check_file,
     check_whole,
     events_from,
@@ -132,7 +131,6 @@ async def _receive(
     connection: RealmConnection, begun: ExportBegun, number: int, sink: NewFolder
 ) -> ExportedFile:
     """Write one file of the export; it is on disk on return."""
-    parts: list[bytes] = []
     file: ExportedFile | None = None
     offset = 0
     while file is None or offset < file.size:
@@ -141,17 +139,14 @@ async def _receive(
         if file is None:
             file = part.file
             check_file(file, is_state=number == begun.files)
+            await asyncio.to_thread(sink.begin, file.name)
         if part.file != file or not 0 < len(part.content) <= file.size - offset:
             raise DamagedExport(f"{file.name} is not the file the realm announced; start again")
-        parts.append(part.content)
+        await asyncio.to_thread(sink.write, part.content)
         offset += len(part.content)
-    await asyncio.to_thread(_write, sink, file, content=b"".join(parts))
+    if await asyncio.to_thread(sink.end) != file.checksum:
+        raise DamagedExport(f"{file.name} fails its checksum: it was changed")
     return file
-
-
-def _write(sink: NewFolder, file: ExportedFile, content: bytes) -> None:
-    check_bytes(file, content)
-    sink.put(file.name, content)
 
 
 # --- the import's files -------------------------------------------------------------------

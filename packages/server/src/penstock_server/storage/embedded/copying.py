@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from penstock_core.api.backup_files import is_data_file
 from penstock_core.columns.files.growing_segment import end_of_batches, tail_or_mended
@@ -17,7 +18,7 @@ from penstock_core.columns.files.segments import SegmentIndex
 from penstock_core.vocabulary.errors import StorageFailed
 from penstock_core.vocabulary.ports import BlobInfo
 from penstock_server.storage.audit_file import NAMES as AUDIT_LOGS
-from penstock_server.storage.disk import Disk
+from penstock_server.storage.disk import Disk, read_all
 from penstock_server.storage.embedded.journal import FileJournal
 
 _SEGMENTS = "segments/"
@@ -27,12 +28,20 @@ _WHOLE = 1 << 62
 class HeldFile:
     """One file at its captured length. ``stamp`` is 0 if the content under its name may change."""
 
-    def __init__(self, name: str, size: int, stamp: int, read: Callable[[int, int], bytes]) -> None:
+    def __init__(
+        self,
+        name: str,
+        size: int,
+        read: Callable[[int, int], bytes],
+        *,
+        stamp: int = 0,
+        file: int | None = None,
+    ) -> None:
         self.name = name
         self.size = size
         self.stamp = stamp
         self._read = read
-        self.file: int | None = None
+        self.file = file
         """The open file; None if the content is in memory, or released."""
 
     def read(self, offset: int, size: int) -> bytes:
@@ -61,7 +70,10 @@ class Capture:
         """
         held: list[HeldFile] = []
         try:
-            held.extend(self._files(blobs, growing))
+            for capture in self._files(blobs, growing):
+                # A file that is gone by now is not referred to by anything captured.
+                with suppress(FileNotFoundError):
+                    held.append(capture())
         except OSError as error:
             self.release(held)
             raise StorageFailed(f"{self._root} cannot be captured: {error}") from error
@@ -76,22 +88,22 @@ class Capture:
 
     def _files(
         self, blobs: Sequence[BlobInfo], growing: Mapping[str, SegmentIndex]
-    ) -> Iterator[HeldFile]:
+    ) -> Iterator[Callable[[], HeldFile]]:
         for part in self._journal._files:
             name = part.path.rpartition("/")[2]
-            yield from self._opened(f"journal/{name}", part.end)  # without space reserved ahead
+            yield partial(self._opened, f"journal/{name}", part.end)  # without reserved space
         for blob in blobs:
             if blob.name in growing:
-                yield from self._growing(blob.name, growing[blob.name])
+                yield partial(self._growing, blob.name, growing[blob.name])
             else:
-                yield from self._mapped(blob.name, blob.size)
+                yield partial(self._mapped, blob.name, blob.size)
         for channel in self._below("pages"):
             for page in self._below(channel):
-                yield from self._opened(page, _WHOLE)
+                yield partial(self._opened, page, _WHOLE)
         for record in self._below("registry"):
-            yield from self._copied(record)
+            yield partial(self._copied, record)
         for name in AUDIT_LOGS.values():
-            yield from self._opened(name, _WHOLE)
+            yield partial(self._opened, name, _WHOLE)
 
     def _below(self, directory: str) -> list[str]:
         entries = self._disk.list(f"{self._root}/{directory}")
@@ -99,59 +111,51 @@ class Capture:
         # Other files are not part of a realm, and no client would accept them.
         return [name for name in found if directory == "pages" or is_data_file(name)]
 
-    def _opened(self, name: str, size: int) -> Iterator[HeldFile]:
-        """Hold a file open. A file that is gone by now is not referred to by anything captured."""
-        with suppress(FileNotFoundError):
-            file = self._disk.open(f"{self._root}/{name}")
-            size = min(size, self._disk.size(file))
-            held = HeldFile(
-                name, size, 0, read=lambda wanted, at: self._disk.pread(file, wanted, at)
-            )
-            held.file = file
-            yield held
+    def _opened(self, name: str, size: int) -> HeldFile:
+        """Hold a file open."""
+        file = self._disk.open(f"{self._root}/{name}")
 
-    def _growing(self, name: str, index: SegmentIndex) -> Iterator[HeldFile]:
+        def read(wanted: int, at: int) -> bytes:
+            return self._disk.pread(file, wanted, at)
+
+        return HeldFile(name, min(size, self._disk.size(file)), read, file=file)
+
+    def _growing(self, name: str, index: SegmentIndex) -> HeldFile:
         """Hold a file open as far as its batches are recorded, and copy its tail.
 
         The next extension begins where the tail is, and may be under way already.
         """
-        with suppress(FileNotFoundError):
-            file = self._disk.open(f"{self._root}/{name}")
-            end = end_of_batches(index.batches)
-            tail = tail_or_mended(self._disk.map(file), index)
+        file = self._disk.open(f"{self._root}/{name}")
+        end = end_of_batches(index.batches)
+        tail = tail_or_mended(self._disk.map(file), index)
 
-            def read(wanted: int, at: int) -> bytes:
-                if at >= end:
-                    return tail[at - end : at - end + wanted]
-                return self._disk.pread(file, min(wanted, end - at), at)
+        def read(wanted: int, at: int) -> bytes:
+            if at >= end:
+                return tail[at - end : at - end + wanted]
+            return self._disk.pread(file, min(wanted, end - at), at)
 
-            held = HeldFile(name, min(end, self._disk.size(file)) + len(tail), 0, read=read)
-            held.file = file
-            yield held
+        return HeldFile(name, min(end, self._disk.size(file)) + len(tail), read, file=file)
 
-    def _mapped(self, name: str, size: int) -> Iterator[HeldFile]:
-        with suppress(FileNotFoundError):
-            path = f"{self._root}/{name}"
-            file = self._disk.open(path)
-            try:
-                view = self._disk.map(file)
-            finally:
-                self._disk.close(file)
-            stamp = self._stamp(path) if name.startswith(_SEGMENTS) else 0
-            size = min(size, len(view))
-            yield HeldFile(name, size, stamp, read=lambda wanted, at: bytes(view[at : at + wanted]))
+    def _mapped(self, name: str, size: int) -> HeldFile:
+        path = f"{self._root}/{name}"
+        file = self._disk.open(path)
+        try:
+            view = self._disk.map(file)
+        finally:
+            self._disk.close(file)
+        stamp = self._stamp(path) if name.startswith(_SEGMENTS) else 0
+        return HeldFile(name, min(size, len(view)), _reader(view), stamp=stamp)
 
     def _stamp(self, path: str) -> int:
         """A stamp of the content: after a removal, other content may get the same name later."""
         found = self._disk.local_path(path)
         return 0 if found is None else os.stat(found).st_mtime_ns
 
-    def _copied(self, name: str) -> Iterator[HeldFile]:
+    def _copied(self, name: str) -> HeldFile:
         """Read a small file that is replaced as a whole whenever it changes."""
-        with suppress(FileNotFoundError):
-            file = self._disk.open(f"{self._root}/{name}")
-            try:
-                content = self._disk.pread(file, self._disk.size(file), 0)
-            finally:
-                self._disk.close(file)
-            yield HeldFile(name, len(content), 0, read=lambda wanted, at: content[at : at + wanted])
+        content = memoryview(read_all(self._disk, f"{self._root}/{name}"))
+        return HeldFile(name, len(content), _reader(content))
+
+
+def _reader(content: memoryview) -> Callable[[int, int], bytes]:
+    return lambda wanted, at: bytes(content[at : at + wanted])
