@@ -21,6 +21,7 @@ from penstock_core.api.topics import (
     TopicLevel,
     TopicsOfChannel,
 )
+from penstock_core.columns.schema.moments import moment_of
 from penstock_server.frontends.http.event_documents import detail_of, document_of, messages_of
 from penstock_server.frontends.http.finding import asked_of, cursor_of
 from penstock_server.frontends.http.routing import Call, Route
@@ -39,7 +40,6 @@ from penstock_server.frontends.http.shapes import (
     Page,
     Purged,
     QueryParameters,
-    moment,
 )
 
 Topic = Annotated[str, Meta(max_length=4_096)]
@@ -171,12 +171,12 @@ def _session(told: MqttSessionInfo) -> MqttSessionAnswer:
         client_id=told.client_id,
         user=told.user,
         version=told.version,
-        ended=None if told.ended_us is None else moment(told.ended_us),
-        expires=None if told.expires_us is None else moment(told.expires_us),
+        ended=None if told.ended_us is None else moment_of(told.ended_us),
+        expires=None if told.expires_us is None else moment_of(told.expires_us),
         expiry_s=told.expiry_s,
         in_flight=told.in_flight,
         waiting=sum(each.waiting for each in told.filters),
-        will_due=None if told.will_us is None else moment(told.will_us),
+        will_due=None if told.will_us is None else moment_of(told.will_us),
         subscription_count=told.filter_count,
         subscriptions=told.filters,
     )

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from penstock_core.columns.schema.moments import us_of
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_spark.pipelines.bounds import (
     bound,
     check_selector,
-    microseconds,
     moment_or_ids,
     said_time,
 )
@@ -38,8 +38,8 @@ def test_a_bound_is_of_a_channel() -> None:
 
 
 def test_times_are_counted_and_said() -> None:
-    assert microseconds(NOON) == 1_357_041_600_000_000
-    assert said_time(microseconds(NOON)) == "2013-01-01 12:00:00"
+    assert us_of(NOON) == 1_357_041_600_000_000
+    assert said_time(us_of(NOON)) == "2013-01-01 12:00:00"
 
 
 def test_a_selector_that_cannot_be_is_told() -> None:

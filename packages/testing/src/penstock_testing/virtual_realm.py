@@ -16,6 +16,7 @@ from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.terms import SessionTerms
 from penstock.client.handles.opening import Opening
 from penstock.client.handles.session import Session
+from penstock_core.columns.schema.moments import moment_of, us_of
 from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
 from penstock_server.bootstrap import open_realm
 from penstock_server.bootstrap.embedded_realm import Realm, embedded_url
@@ -30,7 +31,6 @@ LONGEST_S: Final = 100 * PATIENCE_S
 STORY_S: Final = 10 * PATIENCE_S
 """An asynchronous test that takes longer, in virtual time, waits for something that never comes."""
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SETTINGS: Final = {
     # A sweep is done in each leap, however short it is.
     "storage__sweep_interval_ms": 1,
@@ -83,7 +83,7 @@ class VirtualRealm(Realm):
                 f"start is {start!r}, which has no time zone; give one, such as "
                 "datetime(2026, 5, 4, 12, tzinfo=UTC)"
             )
-        self._start_us = (start - _EPOCH) // timedelta(microseconds=1)
+        self._start_us = us_of(start)
         super().__init__(directory, **_SETTINGS | settings)
 
     # --- time ----------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class VirtualRealm(Realm):
     @property
     def now(self) -> datetime:
         """What the clock of the realm shows, in UTC."""
-        return _EPOCH + timedelta(microseconds=self._clock.now_us())
+        return moment_of(self._clock.now_us())
 
     def advance(
         self,

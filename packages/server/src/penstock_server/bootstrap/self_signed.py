@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from penstock_core.columns.schema.moments import moment_of
 from penstock_core.loggers import logger
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_server.bootstrap.directories import write_file
@@ -26,7 +27,6 @@ FOLDER: Final = "tls"
 DAYS: Final = 825
 RENEWED: Final = datetime.timedelta(days=30)
 """A start with less validity left makes a new certificate."""
-_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 _log = logger("penstock.realm")
 
@@ -39,7 +39,7 @@ def own_certificate(directory: Path, names: str, now_us: int) -> tuple[str, str]
         raise InvalidArgument(f"listen.tls_self_signed is {names!r}: name at least one host")
     folder = directory / FOLDER
     certificate, key = folder / "realm.pem", folder / "realm.key"
-    now = _EPOCH + datetime.timedelta(microseconds=now_us)
+    now = moment_of(now_us)
     alternatives = [_name(each) for each in wanted]
     if not _will_do(certificate, key, alternatives, now=now):
         folder.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)

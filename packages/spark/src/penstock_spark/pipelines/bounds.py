@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from datetime import datetime
+from typing import Any
 
+from penstock_core.columns.schema.moments import moment_of
 from penstock_core.columns.selectors import Selector
 from penstock_core.vocabulary.errors import InvalidArgument, InvalidSelector
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def moment_or_ids(key: str, given: Any) -> int | datetime | dict[str, int] | None:
@@ -47,11 +46,6 @@ def check_selector(text: str) -> None:
         raise InvalidArgument(str(error)) from error  # it begins with the key
 
 
-def microseconds(moment: datetime) -> int:
-    """Microseconds since 1970."""
-    return (moment - _EPOCH) // timedelta(microseconds=1)
-
-
 def said_time(us: int) -> str:
     """A time for people, in UTC."""
-    return f"{_EPOCH + timedelta(microseconds=us):%Y-%m-%d %H:%M:%S}"
+    return f"{moment_of(us):%Y-%m-%d %H:%M:%S}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -17,6 +16,7 @@ from msgspec.structs import replace
 from penstock_core.columns.events.batch import ids_of
 from penstock_core.columns.files.archives import DAY
 from penstock_core.columns.schema.layout import STAMPED, UTC_MICROSECONDS
+from penstock_core.columns.schema.moments import moment_of
 from penstock_core.columns.selectors import Selector
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_spark.replaying.ordering import SortedRows, SortedRun, merged, order_of
@@ -24,8 +24,6 @@ from penstock_spark.replaying.rows import stored_rows
 
 ROWS: Final = 65_536
 """Rows that are read at once, of all channels together."""
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Bounds(Struct, frozen=True):
@@ -54,11 +52,11 @@ class Bounds(Struct, frozen=True):
         if self.from_us is not None:
             found &= ds.field("published") >= _moment(self.from_us)
             if by_day:
-                found &= ds.field(DAY) >= pa.scalar(_time(self.from_us).date())
+                found &= ds.field(DAY) >= pa.scalar(moment_of(self.from_us).date())
         if self.until_us is not None:
             found &= ds.field("published") < _moment(self.until_us)
             if by_day:
-                found &= ds.field(DAY) <= pa.scalar(_time(self.until_us).date())
+                found &= ds.field(DAY) <= pa.scalar(moment_of(self.until_us).date())
         return found
 
     def may_hold(self, statistics: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -66,8 +64,8 @@ class Bounds(Struct, frozen=True):
         ids, times = statistics.get("event_id"), statistics.get("published")
         return _overlap(ids, self.first_id, self.end_id) and _overlap(
             times,
-            None if self.from_us is None else _time(self.from_us),
-            None if self.until_us is None else _time(self.until_us),
+            None if self.from_us is None else moment_of(self.from_us),
+            None if self.until_us is None else moment_of(self.until_us),
         )
 
 
@@ -203,9 +201,5 @@ def _overlap(known: Mapping[str, Any] | None, first: Any, end: Any) -> bool:
     return bool(reaches and (end is None or known["min"] < end))
 
 
-def _time(us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=us)
-
-
 def _moment(us: int) -> pa.Scalar:
-    return pa.scalar(_time(us), UTC_MICROSECONDS)
+    return pa.scalar(moment_of(us), UTC_MICROSECONDS)

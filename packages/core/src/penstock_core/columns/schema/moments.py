@@ -13,3 +13,14 @@ YEAR_10000_US: Final = 253_402_300_800_000_000
 def moment_of(us: int) -> datetime:
     """The time of so many microseconds since 1970."""
     return EPOCH + timedelta(microseconds=us)
+
+
+def us_of(moment: datetime) -> int:
+    """A time with a zone as microseconds since 1970."""
+    return (moment - EPOCH) // timedelta(microseconds=1)
+
+
+def parse_moment(text: str) -> datetime:
+    """A time in ISO 8601, which is in UTC unless it has a zone. Raises ``ValueError``."""
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

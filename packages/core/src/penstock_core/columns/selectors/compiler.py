@@ -7,7 +7,6 @@ return lanes. No step works on single events.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock_core.columns.schema import compute as pc
+from penstock_core.columns.schema.moments import parse_moment, us_of
 from penstock_core.columns.selectors import functions
 from penstock_core.columns.selectors.arithmetic import calculated, negated
 from penstock_core.columns.selectors.comparison import compared
@@ -74,7 +74,6 @@ from penstock_core.columns.selectors.wording import canonical
 Condition = Callable[[RowFrame], Column]
 Valued = Callable[[RowFrame], Value]
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SETS: Final[dict[type[Expression], tuple[LaneType, pa.DataType]]] = {
     Text: (LaneType.TEXT, pa.string()),
     Integer: (LaneType.INTEGER, pa.int64()),
@@ -256,17 +255,9 @@ def _constant(node: Text | Integer | Float | Truth) -> Value:
 def microseconds(text: str) -> int | None:
     """ISO 8601 text as microseconds since the epoch, by default in UTC; None for other text."""
     try:
-        moment = datetime.fromisoformat(text)
+        return us_of(parse_moment(text))
     except ValueError:
         return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return since_epoch(moment)
-
-
-def since_epoch(moment: datetime) -> int:
-    """A time as microseconds since the epoch."""
-    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def _searched(node: Expression, holds: Condition) -> Condition:

@@ -13,8 +13,9 @@ from operator import add, mul, sub
 from typing import Any, Final, NamedTuple
 
 from penstock_core.columns.schema.layout import PRIORITY_DEFAULT
+from penstock_core.columns.schema.moments import us_of
 from penstock_core.columns.selectors.comparison import MIRRORED
-from penstock_core.columns.selectors.compiler import microseconds, since_epoch
+from penstock_core.columns.selectors.compiler import microseconds
 from penstock_core.columns.selectors.expressions import (
     And,
     Arithmetic,
@@ -307,9 +308,9 @@ def _time_scale(reference: Reference, literal: Text | Integer | Float | Truth) -
     is_number = reference.steps == ("JMSTimestamp",)
     match literal:
         case Text(text) if not is_number and (moment := microseconds(text)) is not None:
-            return _Scale(moment, since_epoch)
+            return _Scale(moment, us_of)
         case Integer(number) | Float(number):
-            return _Scale(number, lambda moment: since_epoch(moment) // 1_000)
+            return _Scale(number, lambda moment: us_of(moment) // 1_000)
         case _:
             return None
 

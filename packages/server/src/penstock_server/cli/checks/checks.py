@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import Struct
 
+from penstock_core.columns.schema.moments import moment_of
 from penstock_core.vocabulary.errors import CannotConnect, PenstockError
 from penstock_server.cli.shared.output import size
 
@@ -36,7 +37,6 @@ ANSWER_S: Final = 3.0
 AMQP_ENGINE: Final = "python-qpid-proton"
 _NEEDED: Final = ("msgspec", "numpy", "pyarrow", "structlog", "typer", "uvicorn", "xxhash")
 _EXTRAS: Final = {"uvloop": "", "pyspark": "spark", "protobuf": "protobuf", "deltalake": "spark"}
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _BUILT: Final = datetime(2026, 1, 1, tzinfo=UTC)
 """An earlier date than this means that the clock is wrong."""
 
@@ -260,7 +260,7 @@ def clock(directory: Path | None) -> Iterator[Check]:
     """Whether the clock is plausible: TTLs, schedules and ages depend on it."""
     from penstock_server.runtime.writer.clock import SystemClock
 
-    now = _EPOCH + timedelta(microseconds=SystemClock().now_us())
+    now = moment_of(SystemClock().now_us())
     found = f"{now:%Y-%m-%d %H:%M:%S} UTC"
     remedy = "set it, and keep it right (chrony, systemd-timesyncd)"
     if now < _BUILT:
@@ -330,7 +330,7 @@ def _expiry(name: str, file: Path, *, first_only: bool) -> Check:
 
     from penstock_server.runtime.writer.clock import SystemClock
 
-    now = _EPOCH + timedelta(microseconds=SystemClock().now_us())
+    now = moment_of(SystemClock().now_us())
     found = x509.load_pem_x509_certificates(file.read_bytes())
     ends = min(each.not_valid_after_utc for each in (found[:1] if first_only else found))
     begins = max(each.not_valid_before_utc for each in (found[:1] if first_only else found))

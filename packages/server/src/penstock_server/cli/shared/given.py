@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from penstock.client.reading.start_positions import StartLike
+from penstock_core.columns.schema.moments import parse_moment
 
 _INTEGER: Final = re.compile(r"[+-]?\d+")
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -47,18 +48,12 @@ def start(text: str) -> StartLike:
     if text.isdecimal():
         return int(text)
     try:
-        return time(text)
+        return parse_moment(text)
     except ValueError:
         raise typer.BadParameter(
             f"{text!r} is not a start position; give earliest, latest, an event id such as 42, or "
             f"a time such as 2026-05-04T12:00:00"
         ) from None
-
-
-def time(text: str) -> datetime:
-    """Parse an ISO time; without a zone it is UTC. Raises ``ValueError``."""
-    moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def backoff(text: str) -> dict[str, Any] | None:
@@ -90,7 +85,7 @@ def delivery(text: str) -> datetime:
     unit."""
     try:
         if not text.startswith("+"):
-            return time(text)
+            return parse_moment(text)
         wait = text[1:]
         if _SECONDS.fullmatch(wait):
             return datetime.now(UTC) + timedelta(seconds=float(wait))
@@ -190,7 +185,7 @@ _TYPES: Final[dict[str, Callable[[str], Any]]] = {
     "int": int,
     "float": float,
     "bool": _bool,
-    "time": time,
+    "time": parse_moment,
     "json": _json,
     "null": _null,
 }

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 import typer
 
+from penstock_core.columns.schema.moments import moment_of
 from penstock_core.printable import escaped, plain
 from penstock_core.vocabulary.backoff import Backoff
 
@@ -99,7 +100,7 @@ def moment(value: datetime) -> str:
 
 def moment_of_us(us: int) -> str:
     """A time in microseconds since 1970, in UTC, to the millisecond."""
-    return moment(datetime.fromtimestamp(us / 1_000_000, UTC))
+    return moment(moment_of(us))
 
 
 class TextTable:

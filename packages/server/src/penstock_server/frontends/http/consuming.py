@@ -27,6 +27,7 @@ from penstock_core.columns.events.batch import EventBatch
 from penstock_core.columns.events.lifted_columns import table_of
 from penstock_core.columns.protobuf import Messages
 from penstock_core.columns.schema.flat_columns import FLAT, flat_field
+from penstock_core.columns.schema.moments import moment_of
 from penstock_core.durable.queue import READERS
 from penstock_server.frontends.http.accepting import JSON, accepted_form, not_accepted
 from penstock_server.frontends.http.app import Refusal
@@ -48,7 +49,7 @@ from penstock_server.frontends.http.event_documents import document_of, messages
 from penstock_server.frontends.http.finding import asked_of, store_of
 from penstock_server.frontends.http.publishing import ARROW, IN_THREAD_BYTES, NDJSON
 from penstock_server.frontends.http.routing import Call, Examples, Payload, Route, run_while_there
-from penstock_server.frontends.http.shapes import NoQuery, moment
+from penstock_server.frontends.http.shapes import NoQuery
 
 LEASE: Final = "penstock-lease"
 """The header that names the lease of a batch, in whatever form the events come."""
@@ -138,7 +139,7 @@ async def _answered(
         if told.lease:
             call.reply_headers += [
                 (LEASE, told.lease),
-                (ENDS, moment(told.ends_us).isoformat()),
+                (ENDS, moment_of(told.ends_us).isoformat()),
             ]
         size = sum(each.to_arrow().nbytes for each in told.batches)
         form = _FORMS[kind]
@@ -165,7 +166,7 @@ def _form(accept: str) -> str:
 
 
 def _json(told: Fetched, parts: Sequence[Part], _: bool) -> bytes:
-    ends = moment(told.ends_us) if told.lease else None
+    ends = moment_of(told.ends_us) if told.lease else None
     items = [
         document_of(each, part.messages, _WHOLE, channel=part.channel)
         for part in parts

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import Struct
 
 from penstock_core.api.channels import ChannelOpened
 from penstock_core.api.requests import AnswerT, Kind, Request
+from penstock_core.columns.schema.moments import parse_moment
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_core.vocabulary.identities import ChannelId
@@ -71,9 +71,7 @@ def start_of(text: str) -> AnyStart:
     if text.isdecimal() and len(text) < 19:
         return FromId(int(text))
     try:
-        moment = datetime.fromisoformat(text)
-        aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return FromTime(int(aware.timestamp() * _MICROSECONDS))
+        return FromTime(int(parse_moment(text).timestamp() * _MICROSECONDS))
     except (ValueError, OverflowError):
         raise InvalidArgument(
             f"{text!r} is not a start position; give earliest, latest, an event id such as 42, or "

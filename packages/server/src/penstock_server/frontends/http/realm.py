@@ -30,6 +30,7 @@ from penstock_core.api.realm import (
     ReadRates,
     RealmInfo,
 )
+from penstock_core.columns.schema.moments import moment_of
 from penstock_core.vocabulary.errors import NameDoesNotExist
 from penstock_server.frontends.http.binding import bound
 from penstock_server.frontends.http.event_documents import document_of, messages_of
@@ -57,7 +58,6 @@ from penstock_server.frontends.http.shapes import (
     RealmAnswer,
     ScheduledAnswer,
     answer_from,
-    moment,
 )
 
 
@@ -72,8 +72,8 @@ def _told(call: Call[Any, Any], info: RealmInfo) -> RealmAnswer:
         **msgspec.structs.asdict(info),
         identity=realm.identity,
         mode=call.guard.access.mode,
-        now=moment(realm.clock.now_us()),
-        started=moment(call.service.started_us),
+        now=moment_of(realm.clock.now_us()),
+        started=moment_of(call.service.started_us),
         event_bytes_max=realm.limits.event_bytes_max,
         damage=[str(each) for each in realm.recovered.damage[:100]],
     )
@@ -127,7 +127,7 @@ def _waiting(found: WaitingEvents) -> list[ScheduledAnswer]:
             destination=found.store.name,
             kind=found.kind,
             number=event.event_id or 0,
-            deliver_at=event.deliver_at or moment(0),
+            deliver_at=event.deliver_at or moment_of(0),
             event=document_of(event, messages),
         )
         for event in found.events

@@ -7,7 +7,7 @@ milliseconds, as everywhere; ``timeout`` is in seconds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
@@ -26,6 +26,7 @@ from penstock_core.api.reading import ExplainSelector
 from penstock_core.api.requests import Request
 from penstock_core.bounds import GIVEN_NAME_CHARACTERS_MAX, TTL_MS_MAX, GivenName, SelectorText
 from penstock_core.channel.conservation import MEANINGS
+from penstock_core.columns.schema.moments import moment_of
 from penstock_core.vocabulary.counters import Counters
 from penstock_core.vocabulary.definitions import Definition, Storage, attributes_of
 from penstock_core.vocabulary.durable_attributes import DurableAttributes
@@ -42,7 +43,6 @@ PREVIEW_BYTES = 64 << 10
 LIVE_PREVIEW_BYTES = 4 << 10
 
 Moment = Annotated[datetime, Meta(tz=True)]
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PendingCount = Annotated[
     int,
     Meta(
@@ -85,11 +85,6 @@ _BODY_TYPES: Final[Mapping[tuple[Any, bool], Any]] = MappingProxyType(
 )
 """Types of fields of requests in a body, by their types in the request and whether they are
 required."""
-
-
-def moment(us: int) -> datetime:
-    """Microseconds since 1970 as a time."""
-    return _EPOCH + timedelta(microseconds=us)
 
 
 class RequestBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -302,7 +297,7 @@ def answer_from(source: Any, kind: type[Struct], **more: Any) -> Any:
     for name in kind.__struct_fields__:
         if name not in values:
             us = values[f"{name}_us"]
-            values[name] = None if us is None else moment(us)
+            values[name] = None if us is None else moment_of(us)
     return msgspec.convert(values, kind, from_attributes=True)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
 from penstock_core.api.reading import ReadKeyState
+from penstock_core.columns.schema.moments import parse_moment
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_server.frontends.http.finding import asked_of
 from penstock_server.frontends.http.routing import Call, Route
@@ -84,17 +84,12 @@ def _bool(text: str) -> bool:
     return msgspec.json.decode(text, type=bool)
 
 
-def _time(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
 _TYPES: Final[dict[str, Callable[[str], Any]]] = {
     "string": str,
     "int": int,
     "float": float,
     "bool": _bool,
-    "time": _time,
+    "time": parse_moment,
 }
 
 ROUTES = (

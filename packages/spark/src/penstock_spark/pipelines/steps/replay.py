@@ -14,12 +14,12 @@ from msgspec import field
 
 from penstock.client.sync.sync import Session, connect
 from penstock.tables import Table
+from penstock_core.columns.schema.moments import us_of
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_core.vocabulary.names import unescaped
 from penstock_spark.pipelines.bounds import (
     bound,
     check_selector,
-    microseconds,
     moment_or_ids,
     said_time,
 )
@@ -184,8 +184,8 @@ def bounds_of(step: ReplayStep, channel: str) -> Bounds:
     return Bounds(
         first if isinstance(first, int) else 0,
         end if isinstance(end, int) else None,
-        microseconds(first) if isinstance(first, datetime) else None,
-        until_us=microseconds(end) if isinstance(end, datetime) else None,
+        us_of(first) if isinstance(first, datetime) else None,
+        until_us=us_of(end) if isinstance(end, datetime) else None,
     )
 
 
