@@ -13,7 +13,6 @@ from packages.mqtt.tests.test_shared_turns import hub
 from penstock_core.access.rights import ANONYMOUS, Principal
 from penstock_mqtt.connection import CONNECT_BYTES_MAX, HELD_BYTES_MAX, MqttConnection
 from penstock_mqtt.mqtt_realm import (
-    INCOMPLETE_SMALL_BYTES,
     UNKNOWN_BYTES_MAX,
     UNKNOWN_SMALL_BYTES,
 )
@@ -40,6 +39,7 @@ from penstock_mqtt.wire.properties import (
 )
 from penstock_mqtt.wire.reasons import Reason
 from penstock_mqtt.wire.writing import packet_bytes
+from penstock_server.frontends.native.listener import INCOMPLETE_SMALL_BYTES
 from penstock_server.frontends.shared.buffers import Buffers
 from penstock_testing.loop import pass_time, simulated
 
@@ -202,7 +202,7 @@ def signed_in(made: Any, client_id: str, user: str) -> tuple[MqttConnection, Lin
 @simulated
 async def test_packets_of_one_user_that_do_not_end_leave_room_for_those_of_others() -> None:
     async with hub() as made:
-        made.mqtt.incomplete = Buffers(8 << 20, INCOMPLETE_SMALL_BYTES)
+        made.mqtt.listener.incomplete = Buffers(8 << 20, INCOMPLETE_SMALL_BYTES)
         size = 1 << 20
         beginning = b"\x30" + variable_bytes(2 * size) + bytes(size + INCOMPLETE_SMALL_BYTES)
         lines = [signed_in(made, f"c{at}", "low") for at in range(10)]
@@ -224,7 +224,7 @@ async def test_packets_of_one_user_that_do_not_end_leave_room_for_those_of_other
         for connection, _ in lines[1:]:
             connection.connection_lost(None)
 
-        assert made.mqtt.incomplete._held == {}
+        assert made.mqtt.listener.incomplete._held == {}
 
 
 @pytest.mark.spec("M1")

@@ -107,7 +107,7 @@ class MqttConnection(HostedConnection):
         self._sign_in = MqttSignIn(self.realm, self)
         self._tells_problems = True
         self._reader = PacketReader(CONNECT_BYTES_MAX)
-        self._received = ReceivedBytes(mqtt.unknown, mqtt.incomplete)
+        self._received = ReceivedBytes(mqtt.unknown, mqtt.listener.incomplete)
         self._out: list[bytes] = []
         self.takes_more = True
         self._reading = ReadThrottle(self._may_read, self._reads_again, self._take_and_count)

@@ -9,11 +9,11 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from penstock_core.access.rights import ANONYMOUS, Principal
-from penstock_core.vocabulary.errors import PenstockError, Unavailable
+from penstock_core.vocabulary.errors import PenstockError
 from penstock_mqtt.messages import TopicMessage
 from penstock_mqtt.wire.properties import NO_PROPERTIES
 from penstock_mqtt.wire.reasons import MqttViolation, Reason
-from penstock_server.frontends.shared.buffers import Buffers, HeldBytes
+from penstock_server.frontends.shared.buffers import Buffers
 
 CLIENT_BYTES_MAX: Final = 64 << 20
 """Bytes of messages that wait for one client, or for its acknowledgements; a single message may be
@@ -116,11 +116,11 @@ class ReceivedBytes:
 
     def __init__(self, unknown: Buffers, incomplete: Buffers) -> None:
         """``unknown`` counts the bytes of clients that are not signed in, ``incomplete`` those of
-        packets that are not complete."""
-        self._unknown = unknown.open(Principal(ANONYMOUS, ""))
-        self._unknown_bytes = 0
-        self._incomplete: HeldBytes | None = None
+        frames and packets that are not complete."""
+        nobody = Principal(ANONYMOUS, "")
         self._all_unknown, self._all_incomplete = unknown, incomplete
+        self._unknown, self._incomplete = unknown.open(nobody), incomplete.open(nobody)
+        self._unknown_bytes = 0
 
     def begin(self, host: str) -> None:
         """Count for a host what comes until its client is signed in."""
@@ -139,29 +139,21 @@ class ReceivedBytes:
     @property
     def is_incomplete(self) -> bool:
         """Whether an incomplete packet is counted."""
-        return self._incomplete is not None
+        return self._incomplete.counted > 0
 
     def hold(self, principal: Principal, size: int) -> None:
         """Count an incomplete packet with those of the other clients of the user; 0: the client has
         no large one. Raises :class:`MqttViolation` without room for it."""
-        if self._incomplete is not None:
-            self._incomplete.close()
-        self._incomplete = None
-        if not size:
-            return
-        self._incomplete = self._all_incomplete.open(principal)
-        try:
-            self._incomplete.grow(size)
-        except Unavailable:
+        if not self.is_incomplete:
+            self._incomplete = self._all_incomplete.open(principal)
+        if not self._incomplete.fits(size):
             text = (
                 "too many large messages of the user are incomplete; send fewer of them at the "
                 "same time"
             )
-            raise MqttViolation(Reason.QUOTA_EXCEEDED, text) from None
+            raise MqttViolation(Reason.QUOTA_EXCEEDED, text)
 
     def end(self) -> None:
         """Give everything back, because the connection is lost."""
         self.signed_in()
-        if self._incomplete is not None:
-            self._incomplete.close()
-        self._incomplete = None
+        self._incomplete.close()

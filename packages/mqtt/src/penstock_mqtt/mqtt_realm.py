@@ -33,11 +33,6 @@ UNKNOWN_BYTES_MAX: Final = 16 << 20
 """Bytes of packets of clients that are not signed in, all together."""
 UNKNOWN_SMALL_BYTES: Final = 4_096
 """Bytes of each of them that are not counted."""
-INCOMPLETE_BYTES_MAX: Final = 256 << 20
-"""Bytes of packets of clients that are signed in and that are not complete, all together; at least
-four times the largest packet."""
-INCOMPLETE_SMALL_BYTES: Final = 1 << 16
-"""Bytes of each of them that are not counted."""
 
 
 class MqttRealm:
@@ -53,10 +48,6 @@ class MqttRealm:
         self.unknown = Buffers(UNKNOWN_BYTES_MAX, UNKNOWN_SMALL_BYTES)
         """What clients have sent that are not signed in."""
         self.packet_bytes_max = self.realm.limits.event_bytes_max + ROOM_BYTES
-        self.incomplete = Buffers(
-            max(INCOMPLETE_BYTES_MAX, 4 * self.packet_bytes_max), INCOMPLETE_SMALL_BYTES
-        )
-        """What clients have sent of packets that are not complete."""
         serve_mqtt(self.realm, channel)
         self.traffic = self.realm.connections.traffic["mqtt"]
         self.counts = MessageCounts()

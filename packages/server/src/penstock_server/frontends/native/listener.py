@@ -49,7 +49,8 @@ TOLD_MAX = 64
 they can be refused in it."""
 
 INCOMPLETE_BYTES_MAX = 4 * FRAME_BYTES_MAX
-"""Bytes of native frames and AMQP messages whose end has not come, over all connections."""
+"""Bytes of native frames, AMQP messages and MQTT packets whose end has not come, over all
+connections."""
 INCOMPLETE_SMALL_BYTES = 64 << 10
 """Bytes of each of them that are not counted."""
 ANSWERS_S = 1.0
