@@ -17,7 +17,7 @@ import pytest
 import penstock
 from packages.client.tests.patience import eventually
 from penstock_amqp.wire import sasl
-from penstock_amqp.wire.types import Symbol, written
+from penstock_amqp.wire.types import Symbol, encode
 from penstock_core.vocabulary.errors import ConnectionLost, SignInLocked
 from penstock_core.wire.scram import verifier
 from penstock_server.runtime.access.askers import Asker, asker
@@ -228,7 +228,7 @@ def form(realm: penstock.Realm, password: str) -> tuple[str, bytes]:
 
 def plain(realm: penstock.Realm, password: str) -> tuple[str, bytes]:
     response = b"\0admin\0" + password.encode()
-    init = sasl._frame(0x41, [written(Symbol("PLAIN")), written(response)])
+    init = sasl._frame(0x41, [encode(Symbol("PLAIN")), encode(response)])
     return realm.listen_amqp(), sasl.SASL_PROTOCOL + init
 
 

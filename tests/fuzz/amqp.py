@@ -52,9 +52,9 @@ from penstock_amqp.wire.types import (
     Timestamp,
     UInt,
     ULong,
+    encode,
+    encode_symbols,
     read,
-    symbols,
-    written,
 )
 from penstock_core.columns.events.batch import stamp
 from penstock_core.columns.events.body import body_of
@@ -122,7 +122,7 @@ def messages(data: bytes) -> None:
         for _, encoded in found.body:
             value, end = read(encoded)
             assert 0 < end <= len(encoded), "it has been read to somewhere else"
-            written(value)
+            encode(value)
     except RemoteProtocolViolation:
         return
 
@@ -148,7 +148,7 @@ def headers(data: bytes) -> None:
 
 def header_texts() -> Sequence[bytes]:
     """Headers that say much, and such as are nested."""
-    encoded = b64encode(written({Symbol("k"): [1, {"a": b"b"}]})).decode()
+    encoded = b64encode(encode({Symbol("k"): [1, {"a": b"b"}]})).decode()
     return [
         b'{"body":"text","priority":200,"zero_ttl":true,"to":"x","message_id":"ulong"}',
         b'{"body":"none","sizes":[1,3],"times":[9223372036854775807,null]}',
@@ -195,7 +195,7 @@ def symbolic(conversation: bytes) -> bytes:
             continue
         body = piece[_HEADER_BYTES:]
         performative, end = read(body)
-        found.append(frame(written(named(performative)) + body[end:]))
+        found.append(frame(encode(named(performative)) + body[end:]))
     return b"".join(found)
 
 
@@ -216,15 +216,15 @@ def _conversations() -> Sequence[bytes]:
     )  # fmt: skip
     temporary = terminus(0x29, None, UInt(0), Symbol("link-detach"), UInt(0), True, None,
                          capability="temporary-queue")  # fmt: skip
-    coordinator = Raw(performative(COORDINATOR, symbols(["amqp:local-transactions"])))
+    coordinator = Raw(performative(COORDINATOR, encode_symbols(["amqp:local-transactions"])))
     declare = section(0x77, performative(DECLARE, NULL))
-    discharge = section(0x77, performative(DISCHARGE, written(b"1"), NO))
-    under = Raw(performative(TRANSACTIONAL, written(b"1"), performative(ACCEPTED)))
+    discharge = section(0x77, performative(DISCHARGE, encode(b"1"), NO))
+    under = Raw(performative(TRANSACTIONAL, encode(b"1"), performative(ACCEPTED)))
     accepted = Raw(performative(ACCEPTED))
     modified = Raw(performative(MODIFIED, YES, NO))
     ends = said(DETACH, UInt(0), True) + said(END) + said(CLOSE)
-    plain = frame(performative(SASL_INIT, written(Symbol("PLAIN")), written(b"\0u\0p")), kind=1)
-    anonymous = frame(performative(SASL_INIT, written(Symbol("ANONYMOUS")), NULL), kind=1)
+    plain = frame(performative(SASL_INIT, encode(Symbol("PLAIN")), encode(b"\0u\0p")), kind=1)
+    anonymous = frame(performative(SASL_INIT, encode(Symbol("ANONYMOUS")), NULL), kind=1)
     long = message(body="x" * 3_000)
     return [
         SASL + anonymous + opened(),

@@ -45,9 +45,9 @@ from penstock_amqp.wire.types import (
     UInt,
     ULong,
     UShort,
-    listed,
+    encode,
+    encode_list,
     read,
-    written,
 )
 from penstock_core.vocabulary.errors import RemoteProtocolViolation
 from tests.fuzz.amqp import AmqpServed
@@ -91,8 +91,8 @@ DESCRIPTORS: Final[Sequence[Any]] = (
 def _nested_arrays(levels: int) -> Raw:
     value = Array(1, b"\x40")
     for _ in range(levels):
-        value = Array(1, written(Array(value.count, value.raw)))
-    return Raw(written(value))
+        value = Array(1, encode(Array(value.count, value.raw)))
+    return Raw(encode(value))
 
 
 _DEEP_ARRAYS: Final = _nested_arrays(3_000)
@@ -283,13 +283,13 @@ def cases(name: str) -> Iterator[Case]:
 
 def _descriptors(name: str, code: int, place: Place, usual: Sequence[Any]) -> Iterator[Case]:
     """A composite by its symbol, by the long form of its code, and by what describes nothing."""
-    encoded = listed([each.data if isinstance(each, Raw) else written(each) for each in usual])
-    symbol, long = written(Symbol(f"amqp:{name}:list")), b"\x80" + code.to_bytes(8, "big")
+    encoded = encode_list([each.data if isinstance(each, Raw) else encode(each) for each in usual])
+    symbol, long = encode(Symbol(f"amqp:{name}:list")), b"\x80" + code.to_bytes(8, "big")
     for descriptor in (symbol, long):
         made = Raw(b"\x00" + descriptor + encoded)
         yield Case(f"{name} by {descriptor!r}", place.before + place.wrap(made) + place.after)
     for other in DESCRIPTORS:
-        own = place.wrap(Raw(b"\x00" + written(other) + encoded))
+        own = place.wrap(Raw(b"\x00" + encode(other) + encoded))
         is_refused = code in PERFORMATIVES or code in (0x28, 0x29, 0x30)
         after = frame(b"") if is_refused else place.after
         yield Case(f"{name} by {other!r}", place.before + own + after, is_refused)
@@ -321,7 +321,7 @@ def _fitting(composite: Composite, at: int, usual: Sequence[Any]) -> Iterator[An
 
 
 def _case(what: str, code: int, composite: Composite, place: Place, values: Sequence[Any]) -> Case:
-    encoded = [each.data if isinstance(each, Raw) else written(each) for each in values]
+    encoded = [each.data if isinstance(each, Raw) else encode(each) for each in values]
     made = Raw(frames.performative(code, *encoded))
     own = place.wrap(made)
     is_refused = _is_refused(composite, made.data, own)
@@ -358,7 +358,7 @@ def _sign_ins() -> Iterator[Case]:
 
 
 def _sasl(code: int, *values: Any) -> bytes:
-    encoded = [each.data if isinstance(each, Raw) else written(each) for each in values]
+    encoded = [each.data if isinstance(each, Raw) else encode(each) for each in values]
     return frame(frames.performative(code, *encoded), kind=1)
 
 
@@ -376,17 +376,17 @@ ANNOTATIONS: Final = (
 
 def _messages() -> Iterator[Case]:
     for value in (each for group in GROUPS for each in {0: group[0], 1: group[-1]}.values()):
-        encoded = value.data if isinstance(value, Raw) else written(value)
+        encoded = value.data if isinstance(value, Raw) else encode(value)
         for code, count in FIELDS.items():
             for at in range(count):
                 fields = [NULL] * at + [encoded]
-                yield _sent(f"field {at} of section 0x{code:x}", code, listed(fields))
+                yield _sent(f"field {at} of section 0x{code:x}", code, encode_list(fields))
         for code in MAPS:
             yield _sent(f"section 0x{code:x}", code, encoded)
             yield _sent(f"a value in section 0x{code:x}", code, _mapped(b"\xa3\x01k", encoded))
             yield _sent(f"a key in section 0x{code:x}", code, _mapped(encoded, NULL))
         for name in ANNOTATIONS:
-            pair = _mapped(written(Symbol(name)), encoded)
+            pair = _mapped(encode(Symbol(name)), encoded)
             yield _sent(f"the annotation {name}", 0x72, pair)
         yield _sent("the body", 0x77, encoded)
 
@@ -397,7 +397,7 @@ def _mapped(key: bytes, value: bytes) -> bytes:
 
 def _sent(what: str, code: int, encoded: bytes) -> Case:
     """In several frames, if it does not fit into one."""
-    body = section(0x77, written("x"))
+    body = section(0x77, encode("x"))
     own = section(code, encoded)
     message = own if code == 0x77 else own + body if code < 0x77 else body + own
     step = FRAME_BYTES_MAX - 1_024

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock_amqp.wire.sections import section
-from penstock_amqp.wire.types import Array, UInt, listed, written
+from penstock_amqp.wire.types import Array, UInt, encode, encode_list
 from penstock_core.columns.protobuf.descriptors import descriptors_of
 from penstock_core.vocabulary.nesting import NESTING_MAX
 from penstock_core.wire.native.frames import PREFACE, frame
@@ -77,18 +77,18 @@ def amqp_values() -> Sequence[bytes]:
         in_lists = in_maps = b"\x40"
         array = Array(1, b"\x40")
         for _ in range(levels):
-            in_lists = listed([in_lists])
+            in_lists = encode_list([in_lists])
             key = b"\xa1\x01k"
             size = (4 + len(key) + len(in_maps)).to_bytes(4, "big")
             in_maps = b"\xd1" + size + b"\0\0\0\x02" + key + in_maps
-            array = Array(1, written(Array(array.count, array.raw)))
-        found += [in_lists, in_maps, written(array)]
+            array = Array(1, encode(Array(array.count, array.raw)))
+        found += [in_lists, in_maps, encode(array)]
     return found
 
 
 def amqp_messages() -> Sequence[bytes]:
     """Messages with such values in each kind of section."""
-    body = section(0x77, written(UInt(1)))
+    body = section(0x77, encode(UInt(1)))
     found = [section(0x77, value) for value in amqp_values()]
     for code in (0x72, 0x74):
         found += [section(code, value) + body for value in amqp_values()]

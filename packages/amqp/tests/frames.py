@@ -13,9 +13,9 @@ from penstock_amqp.wire.types import (
     UInt,
     ULong,
     UShort,
-    listed,
-    symbols,
-    written,
+    encode,
+    encode_list,
+    encode_symbols,
 )
 
 SASL: Final = b"AMQP\x03\x01\x00\x00"
@@ -29,7 +29,7 @@ SASL_INIT: Final = 0x41
 
 def performative(code: int, *values: bytes) -> bytes:
     """A list of a type of the standard; the values are written already."""
-    return b"\x00" + written(ULong(code)) + listed(list(values))
+    return b"\x00" + encode(ULong(code)) + encode_list(list(values))
 
 
 def frame(body: bytes, *, channel: int = 0, kind: int = 0) -> bytes:
@@ -43,7 +43,7 @@ NO: Final = b"\x42"
 
 def said(code: int, *values: Any, payload: bytes = b"") -> bytes:
     """A frame of channel 0: Python values are written, bytes in a ``Raw`` are already."""
-    encoded = [each.data if isinstance(each, Raw) else written(each) for each in values]
+    encoded = [each.data if isinstance(each, Raw) else encode(each) for each in values]
     return frame(performative(code, *encoded) + payload)
 
 
@@ -57,11 +57,11 @@ class Raw:
 def terminus(code: int, address: str | Raw | None, *more: Any, capability: str = "") -> Raw:
     """Source (0x28) or target (0x29): address, durable, expiry, timeout, dynamic, properties,
     and then what only one of them has."""
-    encoded = [each.data if isinstance(each, Raw) else written(each) for each in (address, *more)]
+    encoded = [each.data if isinstance(each, Raw) else encode(each) for each in (address, *more)]
     if capability:
         last = 9 if code == 0x28 else 6
         encoded += [NULL] * (last - len(encoded) + (code == 0x28))
-        encoded.append(symbols([capability]))
+        encoded.append(encode_symbols([capability]))
     return Raw(performative(code, *encoded))
 
 
@@ -112,11 +112,11 @@ def message(*, to: str | None = None, body: Any = "text") -> bytes:
     mine = {"n": 3, "text": "t", "half": 0.5, "yes": True, "none": None, "u": UUID(int=5)}
     return b"".join(
         (
-            section(0x70, performative(0x70, YES, written(UByte(7)), written(UInt(60_000)))[3:]),
-            section(0x72, written({Symbol("x-opt-jms-dest"): UByte(0)})),
-            section(0x73, written(properties)),
-            section(0x74, written(mine)),
-            section(0x77, written(body)),
-            section(0x78, written({Symbol("x-opt-sum"): b"abc"})),
+            section(0x70, performative(0x70, YES, encode(UByte(7)), encode(UInt(60_000)))[3:]),
+            section(0x72, encode({Symbol("x-opt-jms-dest"): UByte(0)})),
+            section(0x73, encode(properties)),
+            section(0x74, encode(mine)),
+            section(0x77, encode(body)),
+            section(0x78, encode({Symbol("x-opt-sum"): b"abc"})),
         )
     )

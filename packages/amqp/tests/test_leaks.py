@@ -31,7 +31,7 @@ from penstock_amqp.connection import AmqpConnection
 from penstock_amqp.engine import AmqpEngine
 from penstock_amqp.link_ends import IncomingLink, OutgoingLink
 from penstock_amqp.wire.sections import section
-from penstock_amqp.wire.types import Symbol, UInt, symbols
+from penstock_amqp.wire.types import Symbol, UInt, encode_symbols
 
 ROUNDS = 5
 LOOKS_MAX = 2_000
@@ -41,7 +41,7 @@ KEPT = terminus(0x28, "news", UInt(2), Symbol("never"), capability="topic")
 NEWS = terminus(0x28, "news", capability="topic")
 TEMPORARY = terminus(0x29, None, UInt(0), Symbol("link-detach"), UInt(0), True, None,
                      capability="temporary-queue")  # fmt: skip
-TRANSACTIONS = Raw(performative(COORDINATOR, symbols(["amqp:local-transactions"])))
+TRANSACTIONS = Raw(performative(COORDINATOR, encode_symbols(["amqp:local-transactions"])))
 LINKS = (
     opened("hostile")
     + receiver("work", 0, FROM_WORK, credit=1)

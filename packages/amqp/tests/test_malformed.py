@@ -31,7 +31,7 @@ from packages.amqp.tests.frames import (
 from packages.amqp.tests.peers import PATIENCE_S, Peer
 from penstock_amqp.connection import AmqpConnection
 from penstock_amqp.engine import AmqpEngine
-from penstock_amqp.wire.types import UByte, UInt, ULong, written
+from penstock_amqp.wire.types import UByte, UInt, ULong, encode
 
 FRAMING = b"amqp:connection:framing-error"
 PATIENT_S = 60.0
@@ -190,9 +190,9 @@ def test_a_transfer_to_nowhere_ends_its_session(realm: penstock.Realm, peer: Pee
 @pytest.mark.parametrize(
     "state",
     [
-        performative(TRANSACTIONAL, written(ULong(1 << 33))),
-        b"\x00\x53\x34" + written(ULong(5)),
-        performative(TRANSACTIONAL, written(b"x"), performative(0x70)),
+        performative(TRANSACTIONAL, encode(ULong(1 << 33))),
+        b"\x00\x53\x34" + encode(ULong(5)),
+        performative(TRANSACTIONAL, encode(b"x"), performative(0x70)),
         performative(TRANSACTIONAL),
         performative(0x99),
     ],

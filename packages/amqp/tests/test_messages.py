@@ -45,8 +45,8 @@ from penstock_amqp.wire.types import (
     UInt,
     ULong,
     UShort,
+    encode,
     read,
-    written,
 )
 from penstock_core.columns.events.batch import EventBatch, stamp
 from penstock_core.columns.events.body import body_of
@@ -66,14 +66,14 @@ def message(
     annotations: dict[Any, Any] | None = None,
     properties: Sequence[Any] = (),
     application: dict[Any, Any] | None = None,
-    body: bytes = section(DATA, written(b"data")),
+    body: bytes = section(DATA, encode(b"data")),
     footer: dict[Any, Any] | None = None,
 ) -> bytes:
     parts = [header_of(durable=durable, priority=priority, ttl=ttl)]
     for code, value in ((MESSAGE_ANNOTATIONS, annotations), (PROPERTIES, list(properties))):
-        parts += [section(code, written(value))] if value else []
-    parts += [section(APPLICATION_PROPERTIES, written(application))] if application else []
-    return b"".join((*parts, body, section(FOOTER, written(footer)) if footer else b""))
+        parts += [section(code, encode(value))] if value else []
+    parts += [section(APPLICATION_PROPERTIES, encode(application))] if application else []
+    return b"".join((*parts, body, section(FOOTER, encode(footer)) if footer else b""))
 
 
 def stored(*messages: bytes, container: str = "") -> pa.RecordBatch:
@@ -157,15 +157,15 @@ APPLICATION = {
     "null": None,
 }
 BODIES = {
-    "data": section(DATA, written(b"data")),
-    "long data": section(DATA, written(bytes(300))),
-    "several": section(DATA, written(b"a")) + section(DATA, written(b"")),
-    "text": section(VALUE, written("žluť")),
-    "binary": section(VALUE, written(b"x")),
-    "null": section(VALUE, written(None)),
-    "map": section(VALUE, written({"a": Int(1), "b": [None]})),
-    "number": section(VALUE, written(Int(5))),
-    "sequence": section(SEQUENCE, written([1, "a"])) + section(SEQUENCE, written([])),
+    "data": section(DATA, encode(b"data")),
+    "long data": section(DATA, encode(bytes(300))),
+    "several": section(DATA, encode(b"a")) + section(DATA, encode(b"")),
+    "text": section(VALUE, encode("žluť")),
+    "binary": section(VALUE, encode(b"x")),
+    "null": section(VALUE, encode(None)),
+    "map": section(VALUE, encode({"a": Int(1), "b": [None]})),
+    "number": section(VALUE, encode(Int(5))),
+    "sequence": section(SEQUENCE, encode([1, "a"])) + section(SEQUENCE, encode([])),
     "none": b"",
 }
 ODD = {
@@ -260,19 +260,19 @@ def test_properties_of_a_message_are_headers() -> None:
 
 
 def test_messages_that_differ_in_their_data_alone_are_one_table() -> None:
-    raws = [message(durable=True, body=section(DATA, written(bytes((n,)) * 9))) for n in range(99)]
+    raws = [message(durable=True, body=section(DATA, encode(bytes((n,)) * 9))) for n in range(99)]
 
     batch = stored(*raws)
 
     assert batch.schema.names == ["event_id", "published", "data"]
     assert batch.column("data").to_pylist() == [bytes((n,)) * 9 for n in range(99)]
-    fleeting = stored(*(message(body=section(DATA, written(b"x"))) for _ in range(9)))
+    fleeting = stored(*(message(body=section(DATA, encode(b"x"))) for _ in range(9)))
     assert fleeting.column("persistent").to_pylist() == [False] * 9
 
 
 @given(st.lists(st.tuples(st.booleans(), st.binary(max_size=300)), min_size=1, max_size=9))
 def test_messages_of_any_lengths_are_what_they_were(given: list[tuple[bool, bytes]]) -> None:
-    raws = [message(durable=d, body=section(DATA, written(data))) for d, data in given]
+    raws = [message(durable=d, body=section(DATA, encode(data))) for d, data in given]
 
     batch = stored(*raws)
 
@@ -437,7 +437,7 @@ def test_redeliveries_are_in_the_header() -> None:
 
 
 def headed(*values: Any) -> bytes:
-    return section(HEADER, written(list(values))) + section(DATA, written(b"x"))
+    return section(HEADER, encode(list(values))) + section(DATA, encode(b"x"))
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,8 @@ from penstock_amqp.wire.types import (
     UByte,
     UInt,
     ULong,
-    symbols,
-    written,
+    encode,
+    encode_symbols,
 )
 
 JOBS = terminus(0x28, "jobs", capability="queue")
@@ -72,7 +72,7 @@ def modified(
     undeliverable: bool = False,
     annotations: dict[Any, Any] | None = None,
 ) -> bytes:
-    added = NULL if annotations is None else written(annotations)
+    added = NULL if annotations is None else encode(annotations)
     state = performative(MODIFIED, YES if failed else NO, YES if undeliverable else NO, added)
     return said(DISPOSITION, True, UInt(number), UInt(number), True, Raw(state))
 
@@ -165,8 +165,8 @@ def test_of_a_durable_it_is_for_its_next_client(
 
 
 def durable_source(address: str, *capabilities: str) -> Raw:
-    values = [written(address), written(UInt(2)), written(Symbol("never")), *[NULL] * 7]
-    return Raw(performative(0x28, *values, symbols(list(capabilities))))
+    values = [encode(address), encode(UInt(2)), encode(Symbol("never")), *[NULL] * 7]
+    return Raw(performative(0x28, *values, encode_symbols(list(capabilities))))
 
 
 # --- annotations -----------------------------------------------------------------------------
@@ -213,10 +213,10 @@ def test_a_subscriber_of_a_topic_finds_what_it_has_added(
 
 
 def test_annotations_go_where_they_belong_in_any_message() -> None:
-    added = {Symbol("b"): written("new"), ULong(3): written(None)}
-    data = section(DATA, written(b"x"))
-    header = section(HEADER, written([True]))
-    had = section(MESSAGE_ANNOTATIONS, written({Symbol("a"): 1, Symbol("b"): 2}))
+    added = {Symbol("b"): encode("new"), ULong(3): encode(None)}
+    data = section(DATA, encode(b"x"))
+    header = section(HEADER, encode([True]))
+    had = section(MESSAGE_ANNOTATIONS, encode({Symbol("a"): 1, Symbol("b"): 2}))
     cases: list[tuple[bytes, dict[Any, Any]]] = [
         (data, {}),
         (header + data, {}),
@@ -244,13 +244,13 @@ def test_every_single_value_of_proton_is_taken() -> None:
     }
 
     assert added_by(given) == {
-        Symbol("null"): written(None),
-        Symbol("u"): written(UByte(5)),
-        Symbol("i"): written(Int(-3)),
-        Symbol("b"): written(b"x"),
-        Symbol("map"): written({Symbol("k"): [True, 1.5, "t"]}),
-        Symbol("d"): written(Described(Symbol("of"), "value")),
-        Symbol("dec"): written(Decimal(b"\x00\x00\x00\x07")),
+        Symbol("null"): encode(None),
+        Symbol("u"): encode(UByte(5)),
+        Symbol("i"): encode(Int(-3)),
+        Symbol("b"): encode(b"x"),
+        Symbol("map"): encode({Symbol("k"): [True, 1.5, "t"]}),
+        Symbol("d"): encode(Described(Symbol("of"), "value")),
+        Symbol("dec"): encode(Decimal(b"\x00\x00\x00\x07")),
         ULong(9): b"\x73\x00\x00\x00c",
     }
 
@@ -259,7 +259,7 @@ def test_what_makes_no_sense_as_an_annotation_is_left_out() -> None:
     array = proton.Array(proton.UNDESCRIBED, proton.Data.INT, 1, 2)
     given = {proton.symbol("a"): array, "text": 1, 5: 2, proton.symbol("ok"): 3}
 
-    assert added_by(given) == {Symbol("ok"): written(3)}
+    assert added_by(given) == {Symbol("ok"): encode(3)}
     assert added_by("nothing of the kind") == {}
 
 
@@ -429,7 +429,7 @@ def test_what_amqp_clients_give_back_waits_as_the_queue_says(
 
 
 def rejected(number: int, condition: str, description: str) -> bytes:
-    error = performative(0x1D, written(Symbol(condition)), written(description))
+    error = performative(0x1D, encode(Symbol(condition)), encode(description))
     return said(DISPOSITION, True, UInt(number), UInt(number), True, Raw(performative(0x25, error)))
 
 

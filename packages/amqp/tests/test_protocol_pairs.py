@@ -27,7 +27,7 @@ from penstock_amqp.wire.types import (
     UInt,
     ULong,
     UShort,
-    written,
+    encode,
 )
 from penstock_core.bounds import TTL_MS_MAX
 from penstock_core.columns.events.batch import stamp
@@ -91,7 +91,7 @@ def due(annotations: dict[Any, Any]) -> datetime:
 
 
 def decides(value: Any) -> int | None:
-    return take_delivery_time({TIME: written(value)})
+    return take_delivery_time({TIME: encode(value)})
 
 
 # --- times --------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from packages.amqp.tests.peers import Peer
 from packages.client.tests.patience import eventually
 from penstock_amqp.wire.frames import Frame
 from penstock_amqp.wire.sections import sections_of
-from penstock_amqp.wire.types import Symbol, UByte, UInt, symbols, written
+from penstock_amqp.wire.types import Symbol, UByte, UInt, encode, encode_symbols
 
 WORK = terminus(0x29, "work", UInt(2), Symbol("never"), capability="queue")
 
@@ -56,7 +56,7 @@ def test_an_attach_that_lists_unsettled_deliveries_is_answered_by_one_that_lists
                   {tag: None}, None, UInt(0)))  # fmt: skip
     peer.hear(b"work")  # its attach, and with it credit
     assert performative(ATTACH)[:3] in peer.heard
-    assert written(tag) not in peer.heard
+    assert encode(tag) not in peer.heard
     peer.say(transfer(0, 1, message(body="again")))
     found = [session.queues.get("work").pop(WAIT_S) for _ in range(2)]
     peer.hang_up()
@@ -240,7 +240,7 @@ def test_a_topic_without_the_rules_of_jms_keeps_no_places(
 # --- shared subscriptions that end with their last consumer --------------------------------------
 
 SHARED = Raw(
-    performative(0x28, written("news"), *[b"\x40"] * 9, symbols(["topic", "shared"])),
+    performative(0x28, encode("news"), *[b"\x40"] * 9, encode_symbols(["topic", "shared"])),
 )
 
 

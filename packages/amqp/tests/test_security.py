@@ -19,7 +19,7 @@ from proton.utils import BlockingConnection, LinkDetached, SendException
 import penstock
 from packages.amqp.tests.clients import WAIT_S, Client, Source, texts
 from penstock_amqp.wire import sasl
-from penstock_amqp.wire.types import Symbol, written
+from penstock_amqp.wire.types import Symbol, encode
 
 QUICK: dict[str, Any] = {
     "access__password_rounds": 4_096,
@@ -98,7 +98,7 @@ def test_nobody_acts_as_somebody_else(guarded: penstock.Realm, wanted: bytes, co
 def signed_in(realm: penstock.Realm, mechanism: str, response: bytes) -> bytes:
     """The outcome, as the realm has written it."""
     address = "127.0.0.1", int(realm.listen_amqp().rpartition(":")[2])
-    init = sasl._frame(0x41, [written(Symbol(mechanism)), written(response)])
+    init = sasl._frame(0x41, [encode(Symbol(mechanism)), encode(response)])
     with socket.create_connection(address, WAIT_S) as raw, raw.makefile("rb") as answer:
         raw.sendall(sasl.SASL_PROTOCOL + init)
         assert answer.read(len(sasl.SASL_PROTOCOL)) == sasl.SASL_PROTOCOL

@@ -34,7 +34,7 @@ from penstock_amqp.wire.types import (
     UByte,
     UInt,
     ULong,
-    written,
+    encode,
 )
 from penstock_core.bounds import PROPERTY_NAME_CHARACTERS_MAX
 from penstock_core.columns.events.batch import EventBatch, stamp
@@ -118,7 +118,7 @@ messages = st.builds(
     application=st.dictionaries(st.text("abc", max_size=2), PLAIN_VALUES | OTHER_VALUES, max_size=3)
     | st.dictionaries(st.sampled_from("abc"), PLAIN_VALUES, max_size=3),
     body=st.sampled_from(list(BODIES.values()))
-    | st.binary(max_size=300).map(lambda data: section(DATA, written(data))),
+    | st.binary(max_size=300).map(lambda data: section(DATA, encode(data))),
     footer=st.none() | st.just({Symbol("crc"): 5}),
 )
 containers = st.sampled_from(["", "me"])
@@ -174,7 +174,7 @@ one_programs = st.builds(
     lambda same, identity, time, data, code: message(
         **same,
         properties=[identity, None, "orders", *[None] * 6, time],
-        body=section(code, written(data if code == DATA else data.decode("latin-1"))),
+        body=section(code, encode(data if code == DATA else data.decode("latin-1"))),
     ),
     programs,
     st.none() | same_texts | st.uuids(),
@@ -193,7 +193,7 @@ def test_messages_of_one_link_do_not_mix(raws: list[bytes], sender: str) -> None
 
 
 def parts(*datas: bytes) -> bytes:
-    return message(body=b"".join(section(DATA, written(data)) for data in datas))
+    return message(body=b"".join(section(DATA, encode(data)) for data in datas))
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_of_what_one_program_sends_no_more_is_read_than_differs() -> None:
         message(
             durable=True,
             properties=[f"ID:{number}", None, "orders", *[None] * 6, Timestamp(NOW_MS + number)],
-            body=section(DATA, written(bytes(number))),
+            body=section(DATA, encode(bytes(number))),
         )
         for number in range(10, 99)
     ]
@@ -270,7 +270,7 @@ USUAL = {
     ),
     "a group": message(properties=FULL),
     "a time to deliver at": message(annotations={Symbol("x-opt-delivery-time"): NOW_MS}),
-    "much data": message(body=section(DATA, written(bytes(ROW_BYTES_MAX + 1)))),
+    "much data": message(body=section(DATA, encode(bytes(ROW_BYTES_MAX + 1)))),
     "a name no property may have": ODD["a property nobody may name so"],
     "many properties": message(application={f"p{number}": number for number in range(60)}),
 }
@@ -295,7 +295,7 @@ JMS = {
         annotations={Symbol("x-opt-jms-msg-type"): Byte(5), Symbol("x-opt-jms-dest"): Byte(1)},
         properties=["ID:1", None, "orders", *[None] * 5, Timestamp(NOW_MS), Timestamp(NOW_MS)],
         application={"n": Int(1), "s": "x", "f": Float32(0.5)},
-        body=section(VALUE, written("žluť")),
+        body=section(VALUE, encode("žluť")),
     ),
     "nothing but data": message(durable=True),
 }
@@ -320,7 +320,7 @@ def test_what_is_no_event_is_left_to_the_usual_way(raw: bytes) -> None:
 
 
 def header(*values: Any) -> bytes:
-    return section(0x70, written(list(values))) + BODIES["data"]
+    return section(0x70, encode(list(values))) + BODIES["data"]
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_a_value_no_event_has_is_refused_as_ever(raw: bytes, alike: bytes) -> No
 
 
 def test_a_lone_message_that_is_too_large_is_refused() -> None:
-    found = body_of_one(message(body=section(DATA, written(bytes(2_000)))))
+    found = body_of_one(message(body=section(DATA, encode(bytes(2_000)))))
     assert found is not None
 
     with pytest.raises(EventTooLarge, match=r"event 0 .* has 2001 bytes"):

@@ -39,7 +39,7 @@ from packages.amqp.tests.frames import (
     transfer,
 )
 from penstock_amqp.wire.sections import section
-from penstock_amqp.wire.types import Symbol, UByte, UInt, written
+from penstock_amqp.wire.types import Symbol, UByte, UInt, encode
 
 UNATTACHED = "amqp:session:unattached-handle"
 IN_USE = "amqp:session:handle-in-use"
@@ -169,7 +169,7 @@ def test_1_4_the_reason_names_the_field(told: Dialogue) -> None:
 def test_1_2_descriptors_may_be_long_or_names(told: Dialogue) -> None:
     """The standard has a symbol and a number for each type, and two ways to write the number."""
     long = attach_sender("long", 0).replace(b"\x00\x53\x12", b"\x00\x80" + bytes(7) + b"\x12", 1)
-    name = b"\x00" + written(Symbol("amqp:attach:list"))
+    name = b"\x00" + encode(Symbol("amqp:attach:list"))
     named = attach_sender("named", 1).replace(b"\x00\x53\x12", name, 1)
 
     for each in (long, named):
@@ -349,7 +349,7 @@ def test_2_8_16_a_message_before_there_is_credit_ends_its_link(told: Dialogue) -
 
 # --- messages -----------------------------------------------------------------------------
 
-BROKEN = section(0x70, b"\x45") + written("between the sections") + section(0x77, written("x"))
+BROKEN = section(0x70, b"\x45") + encode("between the sections") + section(0x77, encode("x"))
 
 
 def test_3_4_3_a_message_that_cannot_be_read_is_rejected(told: Dialogue) -> None:
@@ -379,23 +379,23 @@ def test_3_4_3_whoever_waits_for_no_answer_loses_the_link(told: Dialogue) -> Non
 
 def coordinator(handle: int, *outcomes: str) -> bytes:
     said_of = [None] * 9 + [Symbol(each) for each in outcomes]
-    source = Raw(performative(0x28, *map(written, said_of)) if outcomes else performative(0x28))
-    target = Raw(performative(0x30, written(Symbol("amqp:local-transactions"))))
+    source = Raw(performative(0x28, *map(encode, said_of)) if outcomes else performative(0x28))
+    target = Raw(performative(0x30, encode(Symbol("amqp:local-transactions"))))
     modes = UByte(0), UByte(0)
     return said(ATTACH, "tx", UInt(handle), False, *modes, source, target, None, None, UInt(0))
 
 
 def declare(*values: Any) -> bytes:
-    return section(0x77, performative(0x31, *map(written, values)))
+    return section(0x77, performative(0x31, *map(encode, values)))
 
 
 def discharge(*values: Any) -> bytes:
-    return section(0x77, performative(0x32, *map(written, values)))
+    return section(0x77, performative(0x32, *map(encode, values)))
 
 
 def in_transaction(txn: bytes, outcome: int = 0) -> Raw:
     more = [performative(outcome)] if outcome else []
-    return Raw(performative(0x34, written(txn), *more))
+    return Raw(performative(0x34, encode(txn), *more))
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ def in_transaction(txn: bytes, outcome: int = 0) -> Raw:
         (declare(None, None), DECODE),
         (declare(b"global"), "amqp:not-implemented"),
         (section(0x77, b"\x00\x53\x31\x40"), DECODE),
-        (section(0x77, written("declare")), DECODE),
+        (section(0x77, encode("declare")), DECODE),
         (BROKEN, DECODE),
     ],
 )  # fmt: skip
@@ -437,7 +437,7 @@ def test_4_3_who_takes_no_rejection_loses_the_link_to_the_coordinator(told: Dial
 
 
 def test_3_5_3_who_takes_no_rejection_loses_the_link_with_the_message(told: Dialogue) -> None:
-    source = Raw(performative(0x28, *[b"\x40"] * 9, written(Symbol("amqp:accepted:list"))))
+    source = Raw(performative(0x28, *[b"\x40"] * 9, encode(Symbol("amqp:accepted:list"))))
     ends = source, terminus(0x29, "work", capability="queue")
     told.say(said(ATTACH, "s", UInt(0), False, UByte(0), UByte(0), *ends, None, None, UInt(0)))
     granted(told)

@@ -35,7 +35,7 @@ from packages.amqp.tests.frames import (
     terminus,
 )
 from penstock_amqp.wire import sasl
-from penstock_amqp.wire.types import Described, Symbol, UInt, ULong, written
+from penstock_amqp.wire.types import Described, Symbol, UInt, ULong, encode
 
 SOLE = Symbol("sole-connection-for-container")
 POLICY = Symbol("sole-connection-enforcement-policy")
@@ -61,7 +61,7 @@ def guarded() -> Iterator[penstock.Realm]:
 def sign_in(password: bytes = b"a secret of hers") -> bytes:
     """All of it at once, without a look at what there is."""
     response = b"\0ann\0" + password
-    return SASL + sasl_frame(0x41, written(Symbol("PLAIN")), written(response))
+    return SASL + sasl_frame(0x41, encode(Symbol("PLAIN")), encode(response))
 
 
 def test_2_4_2_a_sign_in_need_not_be_waited_for(guarded: penstock.Realm) -> None:

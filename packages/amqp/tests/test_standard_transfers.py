@@ -45,7 +45,7 @@ from packages.amqp.tests.test_standard_ends import (
     in_transaction,
 )
 from penstock_amqp.wire.sections import section
-from penstock_amqp.wire.types import Described, Symbol, UByte, UInt, ULong, listed, written
+from penstock_amqp.wire.types import Described, Symbol, UByte, UInt, ULong, encode, encode_list
 
 UNKNOWN_TRANSACTION = "amqp:transaction:unknown-id"
 NOT_IMPLEMENTED = "amqp:not-implemented"
@@ -70,12 +70,12 @@ def last_of(disposition: Heard) -> tuple[int, int]:
 
 def symbolic(name: str, *values: Any) -> Raw:
     """A list described by its symbol."""
-    encoded = [each.data if isinstance(each, Raw) else written(each) for each in values]
-    return Raw(b"\x00" + written(Symbol(name)) + listed(encoded))
+    encoded = [each.data if isinstance(each, Raw) else encode(each) for each in values]
+    return Raw(b"\x00" + encode(Symbol(name)) + encode_list(encoded))
 
 
 def numeric(code: int, *values: Any) -> Raw:
-    return Raw(performative(code, *(written(each) for each in values)))
+    return Raw(performative(code, *(encode(each) for each in values)))
 
 
 # --- transactions that are not open -------------------------------------------------------
@@ -171,7 +171,7 @@ def test_1_2_an_outcome_may_be_named_by_its_symbol(
             state = (
                 symbolic(name, txn, state)
                 if is_named
-                else Raw(performative(0x34, written(txn), state.data))
+                else Raw(performative(0x34, encode(txn), state.data))
             )
         told.say(said(DISPOSITION, True, UInt(0), None, True, state))
         if in_one:

@@ -12,7 +12,7 @@ import pytest
 import penstock
 from packages.amqp.tests.clients import WAIT_S
 from penstock_amqp.wire import sasl
-from penstock_amqp.wire.types import Described, Symbol, ULong, read, written
+from penstock_amqp.wire.types import Described, Symbol, ULong, encode, read
 from tests.access.certificates import Authority
 
 
@@ -75,7 +75,7 @@ def mechanisms_for(data: ssl.SSLSocket) -> bytes:
 
 def signed_in(data: ssl.SSLSocket, mechanism: str, response: bytes) -> object:
     """The code of the outcome."""
-    body = written(Described(ULong(0x41), [Symbol(mechanism), response]))
+    body = encode(Described(ULong(0x41), [Symbol(mechanism), response]))
     data.sendall((len(body) + 8).to_bytes(4, "big") + b"\x02\x01\x00\x00" + body)
     code, fields = frame(data)
     assert code == 0x44

@@ -22,7 +22,7 @@ from penstock_amqp.message_header import KNOWN_CHARACTERS_MAX, PLAIN, PROPERTIES
 from penstock_amqp.outgoing import EncodedMessages
 from penstock_amqp.single_message import SingleMessages
 from penstock_amqp.wire.sections import entries, fields, sections_of
-from penstock_amqp.wire.types import Decimal, Symbol, Timestamp, UInt, ULong, written
+from penstock_amqp.wire.types import Decimal, Symbol, Timestamp, UInt, ULong, encode
 from penstock_core.bounds import TTL_MS_MAX
 from penstock_core.columns.events.batch import stamp
 from penstock_core.columns.events.body import body_of
@@ -46,7 +46,7 @@ POISON = {
         "amqp": f'{{"annotations":"{encoded(bytes.fromhex("c103024540"))}"}}'
     },
     "application properties that are a list": {
-        "amqp": f'{{"application_properties":"{encoded(written([1]))}"}}'
+        "amqp": f'{{"application_properties":"{encoded(encode([1]))}"}}'
     },
     "a type that the value exceeds": {"amqp": '{"types":{"huge":"float"}}'},
 }
@@ -97,8 +97,8 @@ def test_what_was_left_out_is_counted(
 def test_sizes_of_data_sections_cannot_multiply_the_data() -> None:
     text = '{"sizes":[5,-5,5]}'
 
-    assert message_header.read(text) is not PLAIN
-    assert message_header.read(text).sizes == ()
+    assert message_header.decode_extras(text) is not PLAIN
+    assert message_header.decode_extras(text).sizes == ()
 
 
 def test_long_headers_are_not_remembered() -> None:
@@ -107,8 +107,8 @@ def test_long_headers_are_not_remembered() -> None:
     long = "x" * KNOWN_CHARACTERS_MAX
 
     for number in range(50):
-        assert message_header.read(f'{{"to":"{long}{number}"}}').to == f"{long}{number}"
-        said = message_header.read_mqtt(f'{{"content_type":"{long}{number}"}}')
+        assert message_header.decode_extras(f'{{"to":"{long}{number}"}}').to == f"{long}{number}"
+        said = message_header.decode_mqtt(f'{{"content_type":"{long}{number}"}}')
         assert said.content_type == f"{long}{number}"
 
     assert not message_header._known
@@ -128,7 +128,7 @@ def test_what_senders_say_at_length_is_not_remembered() -> None:
 
 def test_a_link_remembers_no_data_of_its_last_message() -> None:
     lone = SingleMessages()
-    large = message(body=b"\x00\x53\x75" + written(bytes(20_000)), application={"n": 1})
+    large = message(body=b"\x00\x53\x75" + encode(bytes(20_000)), application={"n": 1})
 
     assert lone.body(large, NOW_MS, "") is not None
 

@@ -10,7 +10,7 @@ from packages.cluster.tests.serving import HOST
 from packages.cluster.tests.test_roles import ask, call, performatives, say_hello
 from penstock import aio
 from penstock_amqp.wire import sasl
-from penstock_amqp.wire.performatives import opening
+from penstock_amqp.wire.performatives import encode_open
 from penstock_cluster.nodes.roles import watch_engine
 from penstock_core.vocabulary.errors import NoQuorum, PenstockError
 from penstock_core.vocabulary.node_figures import TenureCounts
@@ -61,7 +61,7 @@ async def test_a_node_that_stands_by_and_knows_nobody_who_serves_says_so_in_ever
     await pass_time(20)
     native = await say_hello(other)
     status, headers, document = await ask(other.http, "GET /api/v1/channels")
-    heard = await call(other.amqp, sasl.PROTOCOL + opening("a client"))
+    heard = await call(other.amqp, sasl.PROTOCOL + encode_open("a client"))
 
     assert isinstance(native, wire.Goodbye)
     assert (native.code, type(native)) == ("no-quorum", wire.Goodbye)

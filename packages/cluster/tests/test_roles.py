@@ -13,7 +13,7 @@ from packages.cluster.tests.machines import NodeMachine, Valve, end, owner_and_o
 from packages.cluster.tests.serving import HOST
 from penstock import aio
 from penstock_amqp.wire import sasl
-from penstock_amqp.wire.performatives import opening
+from penstock_amqp.wire.performatives import encode_open
 from penstock_amqp.wire.types import Described, read
 from penstock_core.vocabulary.errors import (
     CannotConnect,
@@ -200,7 +200,7 @@ async def test_over_amqp_a_node_that_stands_by_redirects_as_the_standard_says(
     owner, (other,) = await owner_and_others(EngineServers())
     begin = (sasl.SASL_PROTOCOL + first) * bool(first)
 
-    heard = await call(other.amqp, begin + sasl.PROTOCOL + opening("a client"))
+    heard = await call(other.amqp, begin + sasl.PROTOCOL + encode_open("a client"))
 
     opened, closed = performatives(heard)
     assert (opened.descriptor, opened.value) == (0x10, [other.name])
@@ -217,7 +217,7 @@ async def test_over_amqp_a_node_that_stands_by_redirects_as_the_standard_says(
 async def test_amqp_is_redirected_at_the_native_port_too() -> None:
     owner, (other,) = await owner_and_others(EngineServers())
 
-    heard = await call(other.native, sasl.PROTOCOL + opening("a client"))
+    heard = await call(other.native, sasl.PROTOCOL + encode_open("a client"))
 
     assert performatives(heard)[1].value[0].value[0] == "amqp:connection:redirect"
     await end(owner, other)
@@ -230,7 +230,7 @@ async def test_over_amqp_nobody_is_redirected_while_nobody_serves() -> None:
     machine = NodeMachine(EngineServers(), 1, call=valve)
     await pass_time(1)
 
-    heard = await call(machine.amqp, sasl.PROTOCOL + opening("a client"))
+    heard = await call(machine.amqp, sasl.PROTOCOL + encode_open("a client"))
 
     assert performatives(heard)[1].value[0].value[0] == "amqp:connection:forced"
     await end(machine)

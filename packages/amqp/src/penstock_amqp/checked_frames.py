@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from penstock_amqp.wire.performatives import TRANSFER, Performative
-from penstock_amqp.wire.sections import field_places
+from penstock_amqp.wire.sections import field_offsets
 
 LIKENESSES_MAX: Final = 256
 """Most checked frames that are remembered; the peer decides how many kinds there are."""
@@ -96,7 +96,7 @@ class CheckedFrames:
         """Remember a transfer or disposition that has passed, and is all of its delivery."""
         if len(frame) < _LIKE_BYTES_MIN or found.end > LIKE_BYTES_MAX:
             return
-        places = [_HEADER_BYTES + place for place in field_places(frame[8:], found.begin)]
+        places = [_HEADER_BYTES + place for place in field_offsets(frame[8:], found.begin)]
         is_transfer = found.code == TRANSFER
         if len(places) < (3 if is_transfer else 2):
             return

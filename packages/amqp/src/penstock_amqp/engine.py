@@ -44,7 +44,7 @@ from penstock_amqp.outcomes import (
     describe,
     transaction_of,
 )
-from penstock_amqp.wire.performatives import closing
+from penstock_amqp.wire.performatives import encode_close
 from penstock_core.loggers import logger
 from penstock_core.vocabulary.errors import RemoteProtocolViolation
 
@@ -255,7 +255,7 @@ class AmqpEngine:
                 self.connection.open()
             if condition and self.connection.state & self.connection.REMOTE_UNINIT:
                 # Proton itself would wait for the peer's open
-                self._last = closing(condition, description)
+                self._last = encode_close(condition, description)
             if condition:
                 self.connection.condition = Condition(condition, description, info)
             self.connection.close()

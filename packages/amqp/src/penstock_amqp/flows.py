@@ -18,7 +18,7 @@ from penstock_amqp.link_ends import IncomingLink, OutgoingLink
 from penstock_amqp.outcomes import Pointer
 from penstock_amqp.wire import frames
 from penstock_amqp.wire.frames import Frame, Frames
-from penstock_amqp.wire.sections import field_places
+from penstock_amqp.wire.sections import field_offsets
 from penstock_amqp.wire.types import UInt
 from penstock_core.vocabulary.errors import RemoteProtocolViolation
 
@@ -214,7 +214,7 @@ def _read(frame: Frame) -> tuple[_Flow | None, bytes]:
         return None, frame.raw
     raw, credit = frame.raw, values[_CREDIT]
     if isinstance(credit, UInt) and credit > CREDIT_MAX:
-        at = field_places(raw, frame.value_at)[_CREDIT]
+        at = field_offsets(raw, frame.value_at)[_CREDIT]
         raw = raw[: at + 1] + CREDIT_MAX.to_bytes(4, "big") + raw[at + 5 :]
         credit = UInt(CREDIT_MAX)
     count = values[_COUNT]

@@ -31,11 +31,11 @@ from penstock_amqp.wire.performatives import (
     Performative,
     Unfit,
     check_performative,
-    numbered,
     performative_of,
     unknown_terminus,
+    with_numeric_descriptors,
 )
-from penstock_amqp.wire.types import Symbol, UInt, listed, written
+from penstock_amqp.wire.types import Symbol, UInt, encode, encode_list
 from penstock_core.vocabulary.errors import RemoteProtocolViolation
 
 UNATTACHED: Final = "amqp:session:unattached-handle"
@@ -221,7 +221,7 @@ class Gate:
             found = performative_of(data[body : at + size], 0)
         except RemoteProtocolViolation as error:
             return partial(self._fail, Offence(FRAMING, str(error)), channel)
-        frame, values = data[at : at + size], numbered(found)
+        frame, values = data[at : at + size], with_numeric_descriptors(found)
         is_plain = found.begin == 3 and body == at + _HEADER_BYTES and values is found.values
         if not is_plain:  # Proton knows the short form alone
             payload = data[body + found.end : at + size]
@@ -477,7 +477,7 @@ def _dropped(values: list[Any], frame: bytes) -> bytes:
 
 def _frame(code: int, values: list[Any], payload: bytes, channel: bytes) -> bytes:
     """A frame with the shortest header and names that it can have."""
-    body = bytes((0x00, 0x53, code)) + listed([written(value) for value in values]) + payload
+    body = bytes((0x00, 0x53, code)) + encode_list([encode(value) for value in values]) + payload
     return (len(body) + _HEADER_BYTES).to_bytes(4, "big") + b"\x02\x00" + channel + body
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from penstock_amqp import message_header
 from penstock_amqp.typed import MS_MAX, NoProperty, in_range, property_of, whole_ms
 from penstock_amqp.wire.sections import entries, fields
-from penstock_amqp.wire.types import mapped, written
+from penstock_amqp.wire.types import encode, encode_map
 from penstock_core.columns.schema.layout import PRIORITY_MAX, check_property_name
 from penstock_core.vocabulary.errors import InvalidEvent, RemoteProtocolViolation
 
@@ -93,8 +93,8 @@ def _read_annotations(encoded: bytes) -> Annotations:
             properties = {}
     rest = None
     if left:
-        pairs = [written(each) for pair in left.items() for each in pair]
-        rest = mapped(pairs) if len(left) < len(all_of_them) else encoded
+        pairs = [encode(each) for pair in left.items() for each in pair]
+        rest = encode_map(pairs) if len(left) < len(all_of_them) else encoded
     return Annotations(deliver_ms, delay_ms, tag, properties=properties, rest=rest)
 
 

@@ -251,7 +251,7 @@ def _residue(rest: dict[str, Any]) -> str | None:
     try:
         return _residues_known[key]
     except KeyError:
-        text = message_header.written(AmqpExtras(**rest))
+        text = message_header.encode_extras(AmqpExtras(**rest))
         if text is None or len(text) <= KNOWN_CHARACTERS_MAX:  # the key is about as long
             if len(_residues_known) >= KNOWN_MAX:
                 _residues_known.clear()

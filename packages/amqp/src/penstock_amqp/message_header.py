@@ -92,13 +92,13 @@ _known: dict[str, AmqpExtras] = {}
 _known_of_mqtt: dict[str, AmqpExtras] = {}
 
 
-def written(residue: AmqpExtras) -> str | None:
+def encode_extras(residue: AmqpExtras) -> str | None:
     """The header's text; None if it would say nothing."""
     text = _encoder.encode(residue).decode()
     return None if text == "{}" else text
 
 
-def read(text: str | None) -> AmqpExtras:
+def decode_extras(text: str | None) -> AmqpExtras:
     """The content of a header. One that cannot be read counts as absent, because any client may
     have written it."""
     if not text:
@@ -110,7 +110,7 @@ def read(text: str | None) -> AmqpExtras:
     return extras
 
 
-def read_mqtt(text: str) -> AmqpExtras:
+def decode_mqtt(text: str) -> AmqpExtras:
     """What the header ``mqtt`` says, for an event that has no header ``amqp``: a text is a string
     value, and correlation data that is no text is binary."""
     extras = _known_of_mqtt.get(text)

@@ -15,7 +15,7 @@ import proton
 
 from penstock_amqp.message_header import DELIVERY_TIME
 from penstock_amqp.typed import whole_ms
-from penstock_amqp.wire.sections import HEADER, MESSAGE_ANNOTATIONS, places_of, section
+from penstock_amqp.wire.sections import HEADER, MESSAGE_ANNOTATIONS, section, section_offsets
 from penstock_amqp.wire.types import (
     Byte,
     Char,
@@ -30,10 +30,10 @@ from penstock_amqp.wire.types import (
     UInt,
     ULong,
     UShort,
-    mapped,
+    encode,
+    encode_map,
     read,
     skip,
-    written,
 )
 
 BYTES_MAX: Final = 16 << 20
@@ -86,7 +86,7 @@ def _size(added: Added) -> int:
 
 def annotated(message: bytes, added: Added) -> bytes:
     """A message with additional annotations; an existing one gets the new value."""
-    places = places_of(message)
+    places = section_offsets(message)
     at = places.get(MESSAGE_ANNOTATIONS)
     kept: dict[Any, bytes] = {}
     if at is not None:
@@ -95,8 +95,8 @@ def annotated(message: bytes, added: Added) -> bytes:
     else:
         begin = end = skip(message, places[HEADER]) if HEADER in places else 0
     merged = {**kept, **added}
-    pairs = [each for key, value in merged.items() for each in (written(key), value)]
-    return message[:begin] + section(MESSAGE_ANNOTATIONS, mapped(pairs)) + message[end:]
+    pairs = [each for key, value in merged.items() for each in (encode(key), value)]
+    return message[:begin] + section(MESSAGE_ANNOTATIONS, encode_map(pairs)) + message[end:]
 
 
 def _entries(message: bytes, at: int, end: int) -> dict[Any, bytes]:
@@ -128,7 +128,7 @@ def added_by(annotations: Any) -> dict[Any, bytes]:
         try:
             own = _own(key)
             if type(own) in (Symbol, ULong):
-                found[own] = written(_own(value))
+                found[own] = encode(_own(value))
         except (KeyError, OverflowError, RecursionError, TypeError, ValueError):
             continue
     return found

@@ -33,11 +33,11 @@ from penstock_amqp.wire.types import (
     Timestamp,
     UInt,
     ULong,
-    listed,
-    mapped,
-    sized,
+    encode,
+    encode_list,
+    encode_map,
+    encode_sized,
     skip,
-    written,
 )
 from penstock_core.columns.schema.layout import LOGICAL_NAME, PRIORITY_MAX
 from penstock_core.columns.schema.rows import Rows
@@ -229,7 +229,7 @@ def _rest(
     )
     annotations, applied = _application_properties(properties, own, narrow, left_out)
     if tag is not None:
-        annotations += [_TAG_KEY, written(tag)]
+        annotations += [_TAG_KEY, encode(tag)]
     asks = headers.get("reply_to")
     if asks and own.annotations is None and (kind := _temporary_kind(asks[row])) is not None:
         annotations += [_REPLY_TO_KEY, kind]
@@ -240,7 +240,7 @@ def _rest(
     if own.application_properties is not None:
         parts.append(section(APPLICATION_PROPERTIES, own.application_properties))
     elif applied:
-        parts.append(section(APPLICATION_PROPERTIES, mapped(applied)))
+        parts.append(section(APPLICATION_PROPERTIES, encode_map(applied)))
     parts.append(_body(data, own))
     if own.footer is not None:
         parts.append(section(FOOTER, own.footer))
@@ -252,18 +252,20 @@ def _extras(headers: dict[str, list[Any]], count: int) -> list[AmqpExtras]:
     own = headers.pop(message_header.HEADER, None)
     mqtt = headers.pop("mqtt", None)
     if mqtt is None:
-        return [message_header.read(text) for text in own or [None] * count]
+        return [message_header.decode_extras(text) for text in own or [None] * count]
     return [
-        message_header.read_mqtt(other) if other and not text else message_header.read(text)
+        message_header.decode_mqtt(other)
+        if other and not text
+        else message_header.decode_extras(text)
         for text, other in zip(own or [None] * count, mqtt, strict=True)
     ]
 
 
-_TAG_KEY: Final = written(Symbol(message_header.TAG))
-_PROPERTIES_KEY: Final = written(Symbol(message_header.PROPERTIES))
-_REPLY_TO_KEY: Final = written(Symbol("x-opt-jms-reply-to"))
-_TEMPORARY_QUEUE: Final = written(Byte(2))
-_TEMPORARY_CHANNEL: Final = written(Byte(3))
+_TAG_KEY: Final = encode(Symbol(message_header.TAG))
+_PROPERTIES_KEY: Final = encode(Symbol(message_header.PROPERTIES))
+_REPLY_TO_KEY: Final = encode(Symbol("x-opt-jms-reply-to"))
+_TEMPORARY_QUEUE: Final = encode(Byte(2))
+_TEMPORARY_CHANNEL: Final = encode(Byte(3))
 """By these JMS clients know what kind of destination wants the reply; without them they would take
 it for one of the kind that the message came from."""
 
@@ -323,8 +325,8 @@ def _application_properties(
                 continue
         if name in narrow and (kind := narrow[name].get(type(found))) is not None:
             found = kind(found)
-        applied += (written(name), written(found))
-    return ([_PROPERTIES_KEY, written(others)] if others else []), applied
+        applied += (encode(name), encode(found))
+    return ([_PROPERTIES_KEY, encode(others)] if others else []), applied
 
 
 def _annotations(added: list[bytes], own: AmqpExtras) -> bytes:
@@ -333,7 +335,7 @@ def _annotations(added: list[bytes], own: AmqpExtras) -> bytes:
         if not added:
             return section(MESSAGE_ANNOTATIONS, own.annotations)
         kept = _pairs(own.annotations)
-    return section(MESSAGE_ANNOTATIONS, mapped(kept + added)) if kept or added else b""
+    return section(MESSAGE_ANNOTATIONS, encode_map(kept + added)) if kept or added else b""
 
 
 def _pairs(encoded: bytes) -> list[bytes]:
@@ -365,10 +367,10 @@ def _message_properties(
     user = header("user")
     group_id, sequence = group
     if group_id is not None and not isinstance(group_id, str):
-        applied += (written(message_header.GROUP_ID), written(group_id))
+        applied += (encode(message_header.GROUP_ID), encode(group_id))
         group_id = None
     if sequence is not None and not (type(sequence) is int and 0 <= sequence <= _UINT_MAX):
-        applied += (written(message_header.GROUP_SEQUENCE), written(message_value(sequence)[0]))
+        applied += (encode(message_header.GROUP_SEQUENCE), encode(message_value(sequence)[0]))
         sequence = None
     values = [
         _id(header("message_id"), own.message_id),
@@ -389,12 +391,12 @@ def _message_properties(
         values.pop()
     if not values:
         return b""
-    return section(PROPERTIES, listed([_safely(value, left_out) for value in values]))
+    return section(PROPERTIES, encode_list([_safely(value, left_out) for value in values]))
 
 
 def _safely(value: Any, left_out: list[str]) -> bytes:
     try:
-        return written(value)
+        return encode(value)
     except ValueError:  # for example a symbol that is not ASCII
         left_out.append("a message property")
         return b"\x40"
@@ -423,7 +425,7 @@ def _id(value: str | None, kind: str) -> Any:
 
 
 def _data_section(data: bytes) -> bytes:
-    return b"\x00\x53\x75" + sized(0xA0, data)
+    return b"\x00\x53\x75" + encode_sized(0xA0, data)
 
 
 def _body(data: bytes, own: AmqpExtras) -> bytes:
@@ -433,9 +435,11 @@ def _body(data: bytes, own: AmqpExtras) -> bytes:
         return _data_section(data)
     match own.body:
         case "text":
-            return section(VALUE, sized(0xA1, data)) if _is_text(data) else _data_section(data)
+            return (
+                section(VALUE, encode_sized(0xA1, data)) if _is_text(data) else _data_section(data)
+            )
         case "binary":
-            return section(VALUE, sized(0xA0, data))
+            return section(VALUE, encode_sized(0xA0, data))
         case "null" if not data:
             return section(VALUE, b"\x40")
         case "none" if not data:
@@ -451,7 +455,7 @@ def _body(data: bytes, own: AmqpExtras) -> bytes:
 def _parts(data: bytes, sizes: Sequence[int]) -> bytes:
     found, at = [], 0
     for size in sizes:
-        found.append(section(DATA, sized(0xA0, data[at : at + size])))
+        found.append(section(DATA, encode_sized(0xA0, data[at : at + size])))
         at += size
     return b"".join(found)
 

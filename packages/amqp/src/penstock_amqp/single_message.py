@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from penstock_amqp.header_cache import KNOWN_BYTES_MAX
 from penstock_amqp.incoming import Row, batch_of, row_of
 from penstock_amqp.typed import in_range
-from penstock_amqp.wire.sections import PROPERTIES, field_places, places_of, sections_of
+from penstock_amqp.wire.sections import PROPERTIES, field_offsets, section_offsets, sections_of
 from penstock_amqp.wire.types import skip
 from penstock_core.bounds import TTL_MS_MAX
 from penstock_core.columns.events.single_event import SingleEventCodec, trusted_codec_of
@@ -192,7 +192,7 @@ def _likeness(
     data, or have no data."""
     if row.ttl != row.header.ttl:  # an absolute expiry differs from message to message
         return None
-    sections, places = sections_of(message), places_of(message)
+    sections, places = sections_of(message), section_offsets(message)
     if len(sections.body) != 1 or sections.footer or not row.data:
         return None
     body_at = places[sections.body[0][0]]
@@ -203,7 +203,7 @@ def _likeness(
     before -= len(names)
     id_at = id_end = 0
     id_place = time_place = -1
-    fields = field_places(message, places[PROPERTIES]) if PROPERTIES in places else []
+    fields = field_offsets(message, places[PROPERTIES]) if PROPERTIES in places else []
     if fields and message[fields[0]] in _STRINGS:
         id_at = fields[0] + 1 + _LENGTHS[message[fields[0]]]
         id_end = skip(message, fields[0])

@@ -11,7 +11,7 @@ from typing import Final
 
 from penstock_amqp.conditions import description_of
 from penstock_amqp.wire import FIRST_BYTES, sasl
-from penstock_amqp.wire.performatives import closing, opening
+from penstock_amqp.wire.performatives import encode_close, encode_open
 from penstock_amqp.wire.types import Symbol, UInt
 from penstock_core.vocabulary.errors import RemoteProtocolViolation
 from penstock_server.frontends.shared.arrivals import Arrivals, StandbyProtocol
@@ -50,7 +50,7 @@ class StandbyAmqpConnection(StandbyProtocol, asyncio.Protocol):
             return
         if self._data is not None and _holds_a_frame(self._data):
             self._has_answered = True
-            part(self._transport, opening(self._container) + self._farewell())
+            part(self._transport, encode_open(self._container) + self._farewell())
 
     def eof_received(self) -> bool:
         return False
@@ -85,14 +85,14 @@ class StandbyAmqpConnection(StandbyProtocol, asyncio.Protocol):
         owner, reason = self._arrivals.owner(), self._arrivals.refusal("amqp")
         place = None if owner is None else owner.place("amqp")
         if place is None:
-            return closing(FORCED, description_of(reason))
+            return encode_close(FORCED, description_of(reason))
         host, port = place
         info = {
             Symbol("hostname"): host,
             Symbol("network-host"): host,
             Symbol("port"): UInt(port),
         }
-        return closing(REDIRECT, str(reason), info)
+        return encode_close(REDIRECT, str(reason), info)
 
 
 def wants_relay(data: bytes) -> bool | None:

@@ -12,14 +12,14 @@ from packages.amqp.tests.frames import AMQP, performative
 from packages.amqp.tests.frames import frame as framed
 from penstock_amqp.wire import frames
 from penstock_amqp.wire.frames import Frame, Frames, flow, frame_of, frames_in
-from penstock_amqp.wire.types import Symbol, UInt, ULong, written
+from penstock_amqp.wire.types import Symbol, UInt, ULong, encode
 from penstock_core.vocabulary.errors import RemoteProtocolViolation
 
 TRANSFER = framed(b"\x00\x53\x14\xc0\x04\x01\x70\x00\x00" + bytes(40))
 HEARTBEAT = framed(b"")
 FLOW = flow(3, [UInt(1), UInt(2), UInt(3), UInt(4)])
 LONG = framed(b"\x00" + b"\x80" + (0x13).to_bytes(8, "big") + b"\xc0\x02\x01\x43", channel=7)
-NAMED = framed(b"\x00" + written(Symbol("amqp:flow:list")) + b"\x45")
+NAMED = framed(b"\x00" + encode(Symbol("amqp:flow:list")) + b"\x45")
 WIDE = (23).to_bytes(4, "big") + b"\x03\x00\x00\x05" + bytes(4) + FLOW[8:19]
 """A header with something more in it."""
 STREAM = AMQP + TRANSFER + HEARTBEAT + FLOW + LONG + TRANSFER + NAMED + TRANSFER + FLOW + HEARTBEAT
@@ -104,7 +104,7 @@ def test_what_cannot_be_read_is_no_frame(raw: bytes) -> None:
 
 
 def test_frames_of_a_kind_are_found_among_others() -> None:
-    whole = AMQP + TRANSFER + FLOW + HEARTBEAT + framed(performative(0x12, written(ULong(1))))
+    whole = AMQP + TRANSFER + FLOW + HEARTBEAT + framed(performative(0x12, encode(ULong(1))))
 
     assert [each.code for each in frames_in(whole, frames.FLOW)] == [frames.FLOW]
     assert [each.fields for each in frames_in(whole, frames.ATTACH)] == [[1]]

@@ -20,7 +20,7 @@ from penstock_amqp.wire.performatives import (
     Unfit,
     check_fields,
     check_performative,
-    closing,
+    encode_close,
     performative_of,
 )
 from penstock_amqp.wire.types import (
@@ -31,8 +31,8 @@ from penstock_amqp.wire.types import (
     UInt,
     ULong,
     UShort,
-    listed,
-    written,
+    encode,
+    encode_list,
 )
 from penstock_core.vocabulary.errors import RemoteProtocolViolation
 
@@ -103,7 +103,7 @@ def test_what_has_to_be_there_is_enough(composite: Composite) -> None:
 
 @pytest.mark.parametrize("composite", COMPOSITES, ids=lambda each: each.name)
 def test_fields_that_the_standard_does_not_know_are_refused(composite: Composite) -> None:
-    with pytest.raises(Unfit, match="the standard knows") as refused:
+    with pytest.raises(Unfit, match="the standard defines") as refused:
         check_fields(composite, [*mandatory(composite), None])
 
     assert refused.value.condition == "amqp:decode-error"
@@ -165,7 +165,7 @@ def test_states_are_looked_into(state: Any) -> None:
 
 def test_a_sender_says_how_many_deliveries_there_were() -> None:
     values = ["s", UInt(0), False]
-    attach = b"\x00\x53\x12" + listed([written(each) for each in values])
+    attach = b"\x00\x53\x12" + encode_list([encode(each) for each in values])
 
     with pytest.raises(Unfit, match="initial-delivery-count"):
         check_performative(performative_of(attach, 0))
@@ -181,7 +181,7 @@ def test_what_is_no_performative_is_none(data: bytes) -> None:
 
 
 def test_a_connection_is_closed_with_a_reason() -> None:
-    frame = closing("amqp:not-allowed", "why")
+    frame = encode_close("amqp:not-allowed", "why")
 
     found = performative_of(frame, 8)
 
@@ -196,9 +196,9 @@ def test_a_connection_is_closed_with_a_reason() -> None:
     ids=str,
 )
 def test_a_descriptor_of_another_type_is_unknown(descriptor: Any) -> None:
-    described = b"\x00" + written(descriptor) + b"\x45"
+    described = b"\x00" + encode(descriptor) + b"\x45"
 
     with pytest.raises(RemoteProtocolViolation, match="unknown performative"):
         performative_of(described, 0)
-    ended = performative(0x17, b"\x00" + written(descriptor) + b"\x45")
+    ended = performative(0x17, b"\x00" + encode(descriptor) + b"\x45")
     assert check_performative(performative_of(ended, 0))[0].descriptor == descriptor

@@ -6,12 +6,12 @@ import pytest
 
 from penstock_amqp.wire import sasl
 from penstock_amqp.wire.sasl import Init, Response, SaslFrames
-from penstock_amqp.wire.types import Described, Symbol, ULong, written
+from penstock_amqp.wire.types import Described, Symbol, ULong, encode
 from penstock_core.vocabulary.errors import RemoteProtocolViolation
 
 
 def frame(value: object) -> bytes:
-    body = written(value)
+    body = encode(value)
     return (len(body) + 8).to_bytes(4, "big") + b"\x02\x01\x00\x00" + body
 
 

@@ -14,26 +14,26 @@ from penstock_amqp.wire.sections import (
     SEQUENCE,
     VALUE,
     entries,
-    field_places,
+    field_offsets,
     fields,
     header_of,
-    places_of,
     section,
+    section_offsets,
     sections_of,
 )
-from penstock_amqp.wire.types import Symbol, UByte, UInt, read, written
+from penstock_amqp.wire.types import Symbol, UByte, UInt, encode, read
 from penstock_core.vocabulary.errors import RemoteProtocolViolation
 
 
 def test_every_section_is_found() -> None:
     parts = {
-        HEADER: written([True]),
-        0x71: written({Symbol("hop"): 1}),
-        MESSAGE_ANNOTATIONS: written({Symbol("a"): 1}),
-        PROPERTIES: written(["id"]),
-        APPLICATION_PROPERTIES: written({"p": 2}),
-        DATA: written(b"x"),
-        FOOTER: written({Symbol("f"): 3}),
+        HEADER: encode([True]),
+        0x71: encode({Symbol("hop"): 1}),
+        MESSAGE_ANNOTATIONS: encode({Symbol("a"): 1}),
+        PROPERTIES: encode(["id"]),
+        APPLICATION_PROPERTIES: encode({"p": 2}),
+        DATA: encode(b"x"),
+        FOOTER: encode({Symbol("f"): 3}),
     }
 
     found = sections_of(b"".join(section(code, value) for code, value in parts.items()))
@@ -42,15 +42,15 @@ def test_every_section_is_found() -> None:
     assert entries(found.message_annotations) == {"a": 1}
     assert fields(found.properties) == ["id"]
     assert entries(found.application_properties) == {"p": 2}
-    assert found.body == [(DATA, written(b"x"))]
+    assert found.body == [(DATA, encode(b"x"))]
     assert entries(found.footer) == {"f": 3}
 
 
 def test_the_place_of_each_value_is_found() -> None:
-    values = {PROPERTIES: written(["id", None, 5]), DATA: written(b"x")}
+    values = {PROPERTIES: encode(["id", None, 5]), DATA: encode(b"x")}
     message = b"".join(section(code, value) for code, value in values.items())
 
-    places = places_of(message)
+    places = section_offsets(message)
 
     assert places == {PROPERTIES: 3, DATA: len(message) - 3}
     for code, value in values.items():
@@ -60,27 +60,27 @@ def test_the_place_of_each_value_is_found() -> None:
 @pytest.mark.parametrize("long", ["", "x" * 300], ids=["a short list", "a long list"])
 def test_the_place_of_each_field_is_found(long: str) -> None:
     values = [None, "id", UInt(9), b"", long]
-    message = section(PROPERTIES, written(values)) + section(DATA, written(b"x"))
+    message = section(PROPERTIES, encode(values)) + section(DATA, encode(b"x"))
 
-    places = field_places(message, 3)
+    places = field_offsets(message, 3)
 
     assert [read(message, place)[0] for place in places] == values
-    assert field_places(section(PROPERTIES, written([])), 3) == []
+    assert field_offsets(section(PROPERTIES, encode([])), 3) == []
 
 
 def test_sections_may_be_named_instead_of_numbered() -> None:
-    named = b"\x00" + written(Symbol("amqp:amqp-value:*")) + written("v")
+    named = b"\x00" + encode(Symbol("amqp:amqp-value:*")) + encode("v")
 
-    assert sections_of(named).body == [(VALUE, written("v"))]
+    assert sections_of(named).body == [(VALUE, encode("v"))]
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        section(DATA, written(b"x")) + section(HEADER, written([])),
-        section(VALUE, written(1)) * 2,
-        section(HEADER, written([])) * 2,
-        section(DATA, written(b"x")) + section(SEQUENCE, written([])),
+        section(DATA, encode(b"x")) + section(HEADER, encode([])),
+        section(VALUE, encode(1)) * 2,
+        section(HEADER, encode([])) * 2,
+        section(DATA, encode(b"x")) + section(SEQUENCE, encode([])),
         b"\x00\x53\x99\x40",
         b"\x53\x75",
         b"\x00\x53\x75\xa0\x05ab",
@@ -93,7 +93,7 @@ def test_what_is_no_message_is_refused(message: bytes) -> None:
 
 
 def test_several_data_sections_are_one_body() -> None:
-    assert len(sections_of(section(DATA, written(b"x")) * 3).body) == 3
+    assert len(sections_of(section(DATA, encode(b"x")) * 3).body) == 3
 
 
 def test_a_header_says_only_what_is_not_usual() -> None:
@@ -105,6 +105,6 @@ def test_a_header_says_only_what_is_not_usual() -> None:
 
 def test_a_section_of_another_shape_is_refused() -> None:
     with pytest.raises(RemoteProtocolViolation, match="not a list"):
-        fields(written({}))
+        fields(encode({}))
     with pytest.raises(RemoteProtocolViolation, match="not a map"):
-        entries(written([]))
+        entries(encode([]))

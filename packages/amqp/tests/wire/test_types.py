@@ -26,10 +26,10 @@ from penstock_amqp.wire.types import (
     UShort,
     check_arrays,
     elements,
+    encode,
+    encode_symbols,
     read,
     skip,
-    symbols,
-    written,
 )
 from penstock_core.vocabulary.errors import RemoteProtocolViolation
 from penstock_core.vocabulary.nesting import NESTING_MAX
@@ -76,7 +76,7 @@ SINGLE = [
 
 @pytest.mark.parametrize("value", SINGLE, ids=lambda value: f"{type(value).__name__} {value!r:.20}")
 def test_a_value_is_read_as_it_was_written(value: Any) -> None:
-    data = b"?" + written(value) + b"!"
+    data = b"?" + encode(value) + b"!"
 
     found, end = read(data, 1)
 
@@ -99,7 +99,7 @@ values = st.recursive(
 @pytest.mark.slow
 @given(values)
 def test_any_value_comes_back(value: Any) -> None:
-    data = written(value)
+    data = encode(value)
 
     assert read(data) == (value, len(data))
     assert skip(data, 0) == len(data)
@@ -147,7 +147,7 @@ def test_an_array_of_nothing_does_not_fill_the_memory() -> None:
 
 
 def test_an_array_has_elements_of_one_type() -> None:
-    found, _ = read(symbols(["PLAIN", "ANONYMOUS"]))
+    found, _ = read(encode_symbols(["PLAIN", "ANONYMOUS"]))
 
     assert elements(found) == [Symbol("PLAIN"), Symbol("ANONYMOUS")]
     assert elements(Array(1, b"\x00\x53\x24\x45")) == [Described(ULong(0x24), [])]
@@ -156,7 +156,7 @@ def test_an_array_has_elements_of_one_type() -> None:
 def test_a_value_that_its_type_cannot_hold_is_refused() -> None:
     for value in (1 << 63, UByte(256), Symbol("é"), object()):
         with pytest.raises(ValueError, match=r"."):
-            written(value)
+            encode(value)
 
 
 @pytest.mark.parametrize("number", [0x110000, 0xD800, 0xDFFF, 0x7FFFFFFF, 0xFFFFFFFF])

@@ -1,7 +1,7 @@
-"""AMQP 1.0 on the wire, sans-IO: the type system, the sections of a message, SASL frames.
+"""The AMQP 1.0 codec, sans-IO: the type system, the sections of a message, SASL frames.
 
-Apache Qpid Proton handles connections, sessions and links (``penstock_amqp.engine``).
-This package has what must be faster than Proton, and what Proton does not offer to servers.
+Apache Qpid Proton handles connections, sessions and links (``penstock_amqp.engine``). This package
+contains the parts that must be faster than Proton, or that Proton does not offer to servers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The AMQP performatives and the composite types in them (1.4, 2.7, 3.4, 3.5, 4.5).
 
-For each field there is the type, whether it is mandatory, and its bounds. Frames are checked here
-first because Proton treats a field of a wrong type as absent: a handle that is a text would be
-handle 0.
+The tables give the type of each field, its bounds, and whether it is mandatory. Frames are checked
+here first because Proton treats a field of the wrong type as absent: a handle that is a string
+would be handle 0.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from penstock_amqp.wire.types import (
     UShort,
     check_arrays,
     elements,
-    listed,
+    encode,
+    encode_list,
     read,
-    written,
 )
 from penstock_core.vocabulary.errors import RemoteProtocolViolation
 
@@ -33,14 +33,14 @@ DECODE: Final = "amqp:decode-error"
 INVALID: Final = "amqp:invalid-field"
 
 CONTAINER_MAX: Final = 255
-"""Most characters of a container's name, which becomes part of the names of durables."""
+"""Maximum characters of a container's name, which becomes part of the names of durables."""
 HOST_MAX: Final = 255
 LINK_NAME_MAX: Final = 1_024
 ADDRESS_MAX: Final = 1_024
 TAG_BYTES_MAX: Final = 32
-"""Most bytes of a delivery tag (2.8.7)."""
+"""Maximum bytes of a delivery tag (2.8.7)."""
 TRANSACTION_BYTES_MAX: Final = 32
-"""Most bytes of a transaction id (4.5.7)."""
+"""Maximum bytes of a transaction id (4.5.7)."""
 FRAME_BYTES_MIN: Final = 512
 """Frame size in bytes that every peer must accept (2.8.19)."""
 CONDITION_MAX: Final = 255
@@ -56,7 +56,8 @@ class Unfit(Exception):
 
 
 Check = Callable[[Any, str], None]
-"""Checks a value. Raises :class:`Unfit`; the text argument is the name of the field."""
+"""A function that checks a value and raises :class:`Unfit`; the second argument is the name of the
+field."""
 
 
 class Field(NamedTuple):
@@ -76,11 +77,12 @@ class Composite(NamedTuple):
 
 
 def _kind(kind: type, name: str, most: int = 0) -> Check:
-    """A check for exactly one type; ``most`` limits characters of text or bytes of binaries."""
+    """Return a check for exactly one type; ``most`` limits characters of strings or bytes of
+    binaries."""
 
     def check(value: Any, where: str) -> None:
-        given: type = type(value)
-        if given is not kind:
+        actual: type = type(value)
+        if actual is not kind:
             raise Unfit(DECODE, f"{where} is {_named(value)}, but must be a {name}")
         if most and len(value) > most:
             raise Unfit(
@@ -116,9 +118,9 @@ def _choice(*words: str) -> Check:
 
 
 def _multiple(value: Any, where: str) -> None:
-    """Check for a symbol, or an array of symbols."""
-    found = elements(value) if isinstance(value, Array) else [value]
-    if not all(type(each) is Symbol for each in found):
+    """Check that the value is a symbol or an array of symbols."""
+    items = elements(value) if isinstance(value, Array) else [value]
+    if not all(type(item) is Symbol for item in items):
         raise Unfit(DECODE, f"{where} must be a symbol or an array of symbols")
 
 
@@ -144,7 +146,7 @@ def _address(value: Any, where: str) -> None:
 
 
 class _OneOf:
-    """A check for a described list of one of some types; values of other types are accepted."""
+    """A check of described lists of some composite types; other descriptors are accepted."""
 
     def __init__(self, *composites: tuple[int, Composite]) -> None:
         self._composites = dict(composites)
@@ -164,20 +166,21 @@ class _OneOf:
             and _code_in(self._codes, value.descriptor) in self._composites
         )
 
-    def numbered(self, value: Any) -> Any:
-        """The value with numbers in place of symbols as descriptors, also inside it."""
+    def with_numeric_descriptors(self, value: Any) -> Any:
+        """Return the value with numeric descriptors in place of symbolic ones, also inside it."""
         if not self.knows(value) or not isinstance(value.value, list):
             return value
         code = _code_in(self._codes, value.descriptor)
-        values = _numbered(self._composites[code], value.value)
+        values = _with_numeric_descriptors(self._composites[code], value.value)
         if isinstance(value.descriptor, ULong) and values is value.value:
             return value
         return Described(ULong(code), values)
 
 
 def _code_in(codes: Mapping[str, int], descriptor: Any) -> int:
-    """The code of a descriptor, which is a number or one of the symbols in ``codes``; -1 for any
-    other value: a descriptor may be of any type, also one that cannot be a key."""
+    """Return the code of a descriptor that is a number or one of the symbols in ``codes``; -1 for
+    any other."""
+    # A descriptor may have any type, also an unhashable one: test the type before the look-up.
     if isinstance(descriptor, ULong):
         return int(descriptor)
     return codes.get(descriptor, -1) if isinstance(descriptor, Symbol) else -1
@@ -364,7 +367,7 @@ PERFORMATIVES: Final[dict[int, Composite]] = {
     CLOSE: Composite("close", (Field("error", _ERROR),)),
 }
 
-_CODES: Final = {f"amqp:{each.name}:list": code for code, each in PERFORMATIVES.items()}
+_CODES: Final = {f"amqp:{composite.name}:list": code for code, composite in PERFORMATIVES.items()}
 
 
 # --- reading ------------------------------------------------------------------------------
@@ -377,15 +380,15 @@ class Performative(NamedTuple):
     values: list[Any]
     """One value for each field of the standard; None for absent fields."""
     begin: int
-    """Offset of its list of fields."""
+    """Offset of the list of fields."""
     end: int
 
 
-def performative_of(data: Bytes, at: int) -> Performative:
+def performative_of(data: Bytes, offset: int) -> Performative:
     """Decode the performative at an offset. Raises ``RemoteProtocolViolation``."""
-    if data[at : at + 1] != b"\x00":
+    if data[offset : offset + 1] != b"\x00":
         raise RemoteProtocolViolation("an AMQP frame has no performative")
-    descriptor, begin = read(data, at + 1)
+    descriptor, begin = read(data, offset + 1)
     code = _code_in(_CODES, descriptor)
     if code not in PERFORMATIVES:
         raise RemoteProtocolViolation(
@@ -397,53 +400,58 @@ def performative_of(data: Bytes, at: int) -> Performative:
     return Performative(code, values, begin, end)
 
 
-def check_performative(found: Performative) -> list[Any]:
-    """Check the fields and return them, with None for absent ones. Raises :class:`Unfit`."""
-    composite = PERFORMATIVES[found.code]
-    check_fields(composite, found.values)
-    values = found.values + [None] * (len(composite.fields) - len(found.values))
-    if found.code == ATTACH and values[2] is False and values[9] is None:
-        raise Unfit(DECODE, "initial-delivery-count of attach is missing; a sender must give it")
+def check_performative(performative: Performative) -> list[Any]:
+    """Check the fields and return them, with None for absent fields. Raises :class:`Unfit`."""
+    composite = PERFORMATIVES[performative.code]
+    check_fields(composite, performative.values)
+    values = performative.values + [None] * (len(composite.fields) - len(performative.values))
+    if performative.code == ATTACH and values[2] is False and values[9] is None:
+        raise Unfit(DECODE, "initial-delivery-count of attach is missing; a sender must set it")
     return values
 
 
-def numbered(found: Performative) -> list[Any]:
-    """The fields with numbers in place of symbols as descriptors: the standard gives each type
-    both, and Proton knows only numbers in states, outcomes, sources and targets. The same list if
-    it has no such symbol. The fields need not be checked yet."""
-    return _numbered(PERFORMATIVES[found.code], found.values)
+def with_numeric_descriptors(performative: Performative) -> list[Any]:
+    """Return the fields with numeric descriptors in place of symbolic ones.
+
+    The standard gives each type both, but Proton knows only numbers in states, outcomes, sources
+    and targets. Without symbolic descriptors the list itself is returned. The fields need not be
+    checked yet.
+    """
+    return _with_numeric_descriptors(PERFORMATIVES[performative.code], performative.values)
 
 
-def _numbered(composite: Composite, values: list[Any]) -> list[Any]:
+def _with_numeric_descriptors(composite: Composite, values: list[Any]) -> list[Any]:
     changed: dict[int, Any] = {}
-    for place, (field, value) in enumerate(zip(composite.fields, values, strict=False)):
+    for index, (field, value) in enumerate(zip(composite.fields, values, strict=False)):
         if isinstance(field.check, _OneOf) and value is not None:
-            other = field.check.numbered(value)
-            if other is not value:
-                changed[place] = other
-    return [changed.get(place, value) for place, value in enumerate(values)] if changed else values
+            replacement = field.check.with_numeric_descriptors(value)
+            if replacement is not value:
+                changed[index] = replacement
+    return [changed.get(index, value) for index, value in enumerate(values)] if changed else values
 
 
 def unknown_terminus(attach: Sequence[Any]) -> str:
-    """Which end of an attach, whose fields are checked, has a type that the standard does not
-    have, with its descriptor; empty: none."""
-    for what, place, kinds in (("source", 5, _SOURCES), ("target", 6, _TARGETS)):
-        if attach[place] is not None and not kinds.knows(attach[place]):
-            return f"{what} of type {str(attach[place].descriptor)[:40]}"
+    """Name the terminus of an attach whose type the standard does not define, and its descriptor;
+    empty if both types are standard. The fields must have been checked."""
+    for role, index, kinds in (("source", 5, _SOURCES), ("target", 6, _TARGETS)):
+        if attach[index] is not None and not kinds.knows(attach[index]):
+            return f"{role} of type {str(attach[index].descriptor)[:40]}"
     return ""
 
 
-def closing(condition: str, description: str, info: Mapping[Symbol, Any] | None = None) -> bytes:
-    """A close frame with an error: its condition and description, and more about it."""
-    error = [written(Symbol(condition)), written(description)]
+def encode_close(
+    condition: str, description: str, info: Mapping[Symbol, Any] | None = None
+) -> bytes:
+    """Encode a close frame with an error; ``info`` is the error's map of details."""
+    error = [encode(Symbol(condition)), encode(description)]
     if info:
-        error.append(written(dict(info)))
-    return _framed(b"\x00\x53\x18" + listed([b"\x00\x53\x1d" + listed(error)]))
+        error.append(encode(dict(info)))
+    return _framed(b"\x00\x53\x18" + encode_list([b"\x00\x53\x1d" + encode_list(error)]))
 
 
-def opening(container: str) -> bytes:
-    """An open frame that says nothing but who is there."""
-    return _framed(b"\x00\x53\x10" + listed([written(container)]))
+def encode_open(container: str) -> bytes:
+    """Encode an open frame that contains only the container's name."""
+    return _framed(b"\x00\x53\x10" + encode_list([encode(container)]))
 
 
 def _framed(body: bytes) -> bytes:
@@ -451,17 +459,18 @@ def _framed(body: bytes) -> bytes:
 
 
 def check_fields(composite: Composite, values: Any) -> None:
-    """Check the fields of a composite value. Raises :class:`Unfit` for the first wrong one."""
+    """Check the fields of a composite value. Raises :class:`Unfit` for the first invalid field."""
     name, fields = composite.name, composite.fields
     if not isinstance(values, list):
         raise Unfit(DECODE, f"{name} is {_named(values)}, but must be a list")
     if len(values) > len(fields):
-        raise Unfit(DECODE, f"{name} has {len(values)} fields; the standard knows {len(fields)}")
-    for place, field in enumerate(fields):
-        value = values[place] if place < len(values) else None
+        raise Unfit(DECODE, f"{name} has {len(values)} fields; the standard defines {len(fields)}")
+    for index, field in enumerate(fields):
+        value = values[index] if index < len(values) else None
         where = f"{field.name} of {name}"
         if value is not None:
             try:
+                # The type first: it is cheaper, and its error is the clearer one.
                 field.check(value, where)
                 check_arrays(value)
             except RemoteProtocolViolation as error:

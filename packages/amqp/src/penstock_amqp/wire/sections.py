@@ -1,4 +1,4 @@
-"""The sections of an AMQP message: finds their bounds without decoding their values."""
+"""Finds the bounds of an AMQP message's sections without decoding their values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from penstock_amqp.wire.types import Bytes, listed, read, skip
+from penstock_amqp.wire.types import Bytes, encode_list, read, skip
 from penstock_core.vocabulary.errors import RemoteProtocolViolation
 
 HEADER: Final = 0x70
@@ -54,73 +54,80 @@ _FIELDS: Final = {
 
 
 _EMPTY: Final = (b"\x45", b"\xc0\x01\x00", b"\xc1\x01\x00")
-"""Encodings of empty sections."""
+"""Encoded values of empty sections."""
 
 
 def sections_of(message: bytes) -> Sections:
-    """Split a message into its sections. Delivery annotations, meant for one hop, are left out.
+    """Split a message into its sections. Delivery annotations are dropped: they concern one hop.
 
     Raises ``RemoteProtocolViolation`` for sections that are unknown, out of order or truncated.
     """
-    found = Sections(body=[])
-    at, last = 0, HEADER - 1
-    while at < len(message):
-        code, begin = _descriptor(message, at)
+    sections = Sections(body=[])
+    offset, last = 0, HEADER - 1
+    while offset < len(message):
+        code, begin = _descriptor(message, offset)
         end = skip(message, begin)
         is_body = DATA <= code <= VALUE
         if code < last or (code == last and (not is_body or code == VALUE)):
-            raise RemoteProtocolViolation(f"section 0x{code:02x} after section 0x{last:02x}")
+            raise RemoteProtocolViolation(
+                f"section 0x{code:02x} follows section 0x{last:02x}; sections must be in ascending "
+                "order"
+            )
         if is_body and DATA <= last <= VALUE and code != last:
             raise RemoteProtocolViolation("a message has body sections of several kinds")
         last = code
         if is_body:
-            found.body.append((code, message[begin:end]))
+            sections.body.append((code, message[begin:end]))
         elif code != DELIVERY_ANNOTATIONS and message[begin:end] not in _EMPTY:
-            setattr(found, _FIELDS[code], message[begin:end])
-        at = end
-    return found
+            setattr(sections, _FIELDS[code], message[begin:end])
+        offset = end
+    return sections
 
 
-def _descriptor(message: bytes, at: int) -> tuple[int, int]:
-    if message[at : at + 2] == b"\x00\x53" and at + 2 < len(message):
-        code, begin = message[at + 2], at + 3
+def _descriptor(message: bytes, offset: int) -> tuple[int, int]:
+    # Nearly all senders use the short form of the descriptor: read it without the type system.
+    if message[offset : offset + 2] == b"\x00\x53" and offset + 2 < len(message):
+        code, begin = message[offset + 2], offset + 3
         if HEADER <= code <= FOOTER:
             return code, begin
-    if message[at] != 0:
+    if message[offset] != 0:
         raise RemoteProtocolViolation("a message section has no descriptor")
-    named, begin = read(message, at + 1)
+    named, begin = read(message, offset + 1)
     code = _NAMES.get(named, -1) if isinstance(named, str) else named
     if not isinstance(code, int) or not HEADER <= code <= FOOTER:
         raise RemoteProtocolViolation(f"{str(named)[:40]!r} is not a section of a message")
     return int(code), begin
 
 
-def places_of(message: bytes) -> dict[int, int]:
-    """Offset of the value of each section, by code; of several with one code, the last one.
+def section_offsets(message: bytes) -> dict[int, int]:
+    """Return the offset of each section's value, by code; of several sections with one code, the
+    last.
 
     The message must have passed :func:`sections_of`.
     """
-    found = {}
-    at = 0
-    while at < len(message):
-        code, begin = _descriptor(message, at)
-        found[code] = begin
-        at = skip(message, begin)
-    return found
+    offsets = {}
+    offset = 0
+    while offset < len(message):
+        code, begin = _descriptor(message, offset)
+        offsets[code] = begin
+        offset = skip(message, begin)
+    return offsets
 
 
-def field_places(message: bytes, at: int) -> list[int]:
-    """Offsets of the fields of a section that is a list and was decoded before."""
-    if message[at] == 0x45:
+def field_offsets(message: bytes, offset: int) -> list[int]:
+    """Return the offsets of the fields of a section that is a list and has been decoded before."""
+    if message[offset] == 0x45:
         return []
-    is_wide = message[at] == 0xD0
-    count = int.from_bytes(message[at + 5 : at + 9], "big") if is_wide else message[at + 2]
-    at += 9 if is_wide else 3
-    found = []
+    is_wide = message[offset] == 0xD0
+    count = (
+        int.from_bytes(message[offset + 5 : offset + 9], "big") if is_wide else message[offset + 2]
+    )
+    offset += 9 if is_wide else 3
+    offsets = []
     for _ in range(count):
-        found.append(at)
-        at = skip(message, at)
-    return found
+        offsets.append(offset)
+        offset = skip(message, offset)
+    return offsets
 
 
 def fields(encoded: bytes) -> list[Any]:
@@ -144,14 +151,14 @@ def entries(encoded: bytes) -> dict[Any, Any]:
 
 
 def section(code: int, encoded: Bytes) -> bytes:
-    """A section with its descriptor."""
+    """Return an encoded section: the descriptor and the value."""
     return bytes((0x00, 0x53, code)) + encoded
 
 
 def header_of(
     *, durable: bool, priority: int | None, ttl: int | None = None, deliveries: int = 0
 ) -> bytes:
-    """The header section; empty if all fields have their defaults."""
+    """Encode the header section; empty if all fields have their defaults."""
     values = [b"\x41" if durable else b"\x42"]
     values.append(b"\x40" if priority is None else bytes((0x50, priority)))
     values.append(b"\x40" if ttl is None else _uint(ttl))
@@ -159,9 +166,9 @@ def header_of(
     values.append(_uint(deliveries) if deliveries else b"\x40")
     while values and values[-1] == b"\x40":
         values.pop()
-    if values == [b"\x42"]:
+    if values == [b"\x42"]:  # durable is false by default (3.2.1)
         return b""
-    return section(HEADER, listed(values))
+    return section(HEADER, encode_list(values))
 
 
 def _uint(value: int) -> bytes:

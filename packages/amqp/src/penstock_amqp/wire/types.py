@@ -1,8 +1,8 @@
 """The type system of AMQP 1.0: converts bytes to Python values and back without loss.
 
 Types with an equivalent in Python use it: ``bool``, ``int`` (AMQP long), ``float`` (double),
-``str``, ``bytes``, ``list``, ``dict``, ``UUID``, ``None``. Other types are the classes below, so
-that a value is encoded again with the type it had.
+``str``, ``bytes``, ``list``, ``dict``, ``UUID``, ``None``. The other types are the classes below,
+so that a decoded value is encoded again with its original type.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock_core.vocabulary.nesting import NESTING_MAX
 Bytes = bytes | bytearray | memoryview
 
 EMPTY_ELEMENTS_MAX: Final = 65_536
-"""Most elements of an array whose type takes no bytes, as its size does not limit their number."""
+"""Maximum elements of an array whose elements take no bytes: the array's size cannot limit them."""
 
 
 class Symbol(str):
@@ -105,37 +105,38 @@ _F64 = struct.Struct(">d")
 Reader = Callable[[Bytes, int, int], tuple[Any, int]]
 
 
-def read(data: Bytes, at: int = 0, depth: int = 0) -> tuple[Any, int]:
-    """Decode the value at an offset; also returns its end. Raises ``RemoteProtocolViolation``."""
+def read(data: Bytes, offset: int = 0, depth: int = 0) -> tuple[Any, int]:
+    """Decode the value at ``offset`` and return it with its end. Raises
+    ``RemoteProtocolViolation``."""
     try:
-        return _READERS[data[at]](data, at + 1, depth)
+        return _READERS[data[offset]](data, offset + 1, depth)
     except (IndexError, KeyError, struct.error, ValueError) as error:
-        if isinstance(error, KeyError) and at < len(data):
+        if isinstance(error, KeyError) and offset < len(data):
             raise RemoteProtocolViolation(
-                f"0x{data[at]:02x} is not a constructor of an AMQP type"
+                f"0x{data[offset]:02x} is not a constructor of an AMQP type"
             ) from None
         raise RemoteProtocolViolation(f"an AMQP value cannot be read: {error}") from None
 
 
-def skip(data: Bytes, at: int, depth: int = 0) -> int:
-    """The end of the value at an offset. Raises ``RemoteProtocolViolation``."""
+def skip(data: Bytes, offset: int, depth: int = 0) -> int:
+    """Return the end of the value at ``offset``. Raises ``RemoteProtocolViolation``."""
     try:
-        code = data[at]
-        at += 1
+        code = data[offset]
+        offset += 1
         if code == 0:
             if depth >= NESTING_MAX:
                 raise RemoteProtocolViolation(
                     f"described values are nested too deep; at most {NESTING_MAX} levels are "
                     "allowed"
                 )
-            return skip(data, skip(data, at, depth + 1), depth + 1)
+            return skip(data, skip(data, offset, depth + 1), depth + 1)
         kind = code >> 4
         if kind in _WIDTHS:
-            end = at + _WIDTHS[kind]
+            end = offset + _WIDTHS[kind]
         elif kind in (0xA, 0xC, 0xE):
-            end = at + 1 + data[at]
+            end = offset + 1 + data[offset]
         elif kind in (0xB, 0xD, 0xF):
-            end = at + 4 + _U32.unpack_from(data, at)[0]
+            end = offset + 4 + _U32.unpack_from(data, offset)[0]
         else:
             raise RemoteProtocolViolation(f"0x{code:02x} is not a constructor of an AMQP type")
     except (IndexError, struct.error) as error:
@@ -149,35 +150,35 @@ _WIDTHS: Final = {4: 0, 5: 1, 6: 2, 7: 4, 8: 8, 9: 16}
 
 
 def _fixed(layout: struct.Struct, kind: Callable[[Any], Any]) -> Reader:
-    def fixed(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
-        return kind(layout.unpack_from(data, at)[0]), at + layout.size
+    def fixed(data: Bytes, offset: int, depth: int) -> tuple[Any, int]:
+        return kind(layout.unpack_from(data, offset)[0]), offset + layout.size
 
     return fixed
 
 
 def _constant(value: Any) -> Reader:
-    return lambda data, at, depth: (value, at)
+    return lambda data, offset, depth: (value, offset)
 
 
 def _one_byte(layout: str, kind: Callable[[Any], Any]) -> Reader:
     return _fixed(struct.Struct(layout), kind)
 
 
-def _taken(data: Bytes, at: int, size: int) -> tuple[bytes, int]:
-    end = at + size
+def _read_bytes(data: Bytes, offset: int, size: int) -> tuple[bytes, int]:
+    end = offset + size
     if end > len(data):
-        raise ValueError(f"{size} bytes where {len(data) - at} are left")
-    return bytes(data[at:end]), end
+        raise ValueError(f"a size of {size} bytes, but only {len(data) - offset} bytes remain")
+    return bytes(data[offset:end]), end
 
 
 def _variable(kind: Callable[[bytes], Any], *, wide: bool) -> Reader:
-    def short(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
-        found, end = _taken(data, at + 1, data[at])
-        return kind(found), end
+    def short(data: Bytes, offset: int, depth: int) -> tuple[Any, int]:
+        raw, end = _read_bytes(data, offset + 1, data[offset])
+        return kind(raw), end
 
-    def long(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
-        found, end = _taken(data, at + 4, _U32.unpack_from(data, at)[0])
-        return kind(found), end
+    def long(data: Bytes, offset: int, depth: int) -> tuple[Any, int]:
+        raw, end = _read_bytes(data, offset + 4, _U32.unpack_from(data, offset)[0])
+        return kind(raw), end
 
     return long if wide else short
 
@@ -187,37 +188,37 @@ def _symbol(raw: bytes) -> Symbol:
 
 
 def _width(width: int) -> Reader:
-    def decimal(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
-        found, end = _taken(data, at, width)
-        return Decimal(found), end
+    def decimal(data: Bytes, offset: int, depth: int) -> tuple[Any, int]:
+        raw, end = _read_bytes(data, offset, width)
+        return Decimal(raw), end
 
     return decimal
 
 
-def _uuid(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
-    found, end = _taken(data, at, 16)
-    return UUID(bytes=found), end
+def _uuid(data: Bytes, offset: int, depth: int) -> tuple[Any, int]:
+    raw, end = _read_bytes(data, offset, 16)
+    return UUID(bytes=raw), end
 
 
-def _truth(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
-    return data[at] == 1, at + 1
+def _boolean(data: Bytes, offset: int, depth: int) -> tuple[Any, int]:
+    return data[offset] == 1, offset + 1
 
 
-def _char(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
-    number = _U32.unpack_from(data, at)[0]
+def _char(data: Bytes, offset: int, depth: int) -> tuple[Any, int]:
+    number = _U32.unpack_from(data, offset)[0]
     if number > 0x10FFFF or 0xD800 <= number < 0xE000:
         raise ValueError(f"0x{number:x} is not a character")
-    return Char(chr(number)), at + 4
+    return Char(chr(number)), offset + 4
 
 
-def _described(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
-    _not_deeper(depth)
-    descriptor, at = read(data, at, depth + 1)
-    value, at = read(data, at, depth + 1)
-    return Described(descriptor, value), at
+def _described(data: Bytes, offset: int, depth: int) -> tuple[Any, int]:
+    _check_depth(depth)
+    descriptor, offset = read(data, offset, depth + 1)
+    value, offset = read(data, offset, depth + 1)
+    return Described(descriptor, value), offset
 
 
-def _not_deeper(depth: int) -> None:
+def _check_depth(depth: int) -> None:
     if depth >= NESTING_MAX:
         raise RemoteProtocolViolation(
             f"AMQP values are nested too deep; at most {NESTING_MAX} levels are allowed"
@@ -225,13 +226,15 @@ def _not_deeper(depth: int) -> None:
 
 
 def check_arrays(value: Any, depth: int = 0) -> None:
-    """Raise ``RemoteProtocolViolation`` for an array inside a value that cannot be decoded, or
-    whose elements are nested deeper than `NESTING_MAX` counted from the outermost value.
+    """Check the arrays inside a value, because encoding an invalid array again would have
+    unpredictable results.
 
-    Encoding such an array again would have unpredictable results.
+    Raises ``RemoteProtocolViolation`` if an array cannot be decoded, or its elements are nested
+    deeper than `NESTING_MAX`, counted from the outermost value.
     """
+    # Only arrays stay encoded; `read` has checked everything outside of them.
     if isinstance(value, Array):
-        _not_deeper(depth)
+        _check_depth(depth)
         for element in elements(value):
             check_arrays(element, depth + 1)
     elif isinstance(value, Described):
@@ -245,54 +248,56 @@ def check_arrays(value: Any, depth: int = 0) -> None:
             check_arrays(inner, depth + 1)
 
 
-def _frame_of(data: Bytes, at: int, *, wide: bool) -> tuple[int, int, int]:
-    """Start of the elements, their count, and the end of a list, map or array."""
+def _compound_bounds(data: Bytes, offset: int, *, wide: bool) -> tuple[int, int, int]:
+    """Return the start of the elements, their count, and the end of a list, map or array."""
     if wide:
-        size, count = _U32.unpack_from(data, at)[0], _U32.unpack_from(data, at + 4)[0]
-        begin, end = at + 8, at + 4 + size
+        size, count = _U32.unpack_from(data, offset)[0], _U32.unpack_from(data, offset + 4)[0]
+        begin, end = offset + 8, offset + 4 + size
     else:
-        size, count = data[at], data[at + 1]
-        begin, end = at + 2, at + 1 + size
+        size, count = data[offset], data[offset + 1]
+        begin, end = offset + 2, offset + 1 + size
     if end > len(data) or end < begin:
-        raise ValueError(f"a size of {size} where {len(data) - at} bytes are left")
+        raise ValueError(f"a size of {size} bytes, but only {len(data) - offset} bytes remain")
     return begin, count, end
 
 
-def _elements(data: Bytes, at: int, depth: int, *, wide: bool) -> tuple[list[Any], int]:
-    _not_deeper(depth)
-    at, count, end = _frame_of(data, at, wide=wide)
-    if count > end - at:
-        raise ValueError(f"{count} elements in {end - at} bytes")
-    found = []
+def _elements(data: Bytes, offset: int, depth: int, *, wide: bool) -> tuple[list[Any], int]:
+    _check_depth(depth)
+    offset, count, end = _compound_bounds(data, offset, wide=wide)
+    # Each element takes at least its constructor, so a larger count is false; without this check
+    # the loop below would run up to 2^32 times.
+    if count > end - offset:
+        raise ValueError(f"{count} elements in {end - offset} bytes")
+    values = []
     for _ in range(count):
-        value, at = read(data, at, depth + 1)
-        found.append(value)
-    if at != end:
-        raise ValueError("the elements take more or fewer bytes than the size says")
-    return found, end
+        value, offset = read(data, offset, depth + 1)
+        values.append(value)
+    if offset != end:
+        raise ValueError("the elements take more or fewer bytes than the stated size")
+    return values, end
 
 
 def _list(*, wide: bool) -> Reader:
-    return lambda data, at, depth: _elements(data, at, depth, wide=wide)
+    return lambda data, offset, depth: _elements(data, offset, depth, wide=wide)
 
 
 def _map(*, wide: bool) -> Reader:
-    def read_map(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
-        found, end = _elements(data, at, depth, wide=wide)
-        if len(found) % 2:
+    def read_map(data: Bytes, offset: int, depth: int) -> tuple[Any, int]:
+        flat, end = _elements(data, offset, depth, wide=wide)
+        if len(flat) % 2:
             raise ValueError("a map has a key without a value")
         try:
-            return dict(zip(found[::2], found[1::2], strict=True)), end
+            return dict(zip(flat[::2], flat[1::2], strict=True)), end
         except TypeError:
-            raise ValueError("a map has a key that cannot be one") from None
+            raise ValueError("a key of a map must not be a list or a map") from None
 
     return read_map
 
 
 def _array(*, wide: bool) -> Reader:
-    def read_array(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
-        _not_deeper(depth)
-        begin, count, end = _frame_of(data, at, wide=wide)
+    def read_array(data: Bytes, offset: int, depth: int) -> tuple[Any, int]:
+        _check_depth(depth)
+        begin, count, end = _compound_bounds(data, offset, wide=wide)
         return Array(count, bytes(data[begin:end])), end
 
     return read_array
@@ -300,25 +305,25 @@ def _array(*, wide: bool) -> Reader:
 
 def elements(array: Array) -> list[Any]:
     """Decode the elements of an array. Raises ``RemoteProtocolViolation``."""
-    data, at, descriptor = array.raw, 0, None
+    data, offset, descriptor = array.raw, 0, None
     try:
         if data[0] == 0:
-            descriptor, at = read(data, 1)
-        reader = _READERS[data[at]]
-        _check_count(array.count, data[at], len(data))
-        at += 1
-        found = []
+            descriptor, offset = read(data, 1)
+        reader = _READERS[data[offset]]
+        _check_count(array.count, data[offset], len(data))
+        offset += 1
+        values = []
         for _ in range(array.count):
-            value, at = reader(data, at, 1)
-            found.append(value if descriptor is None else Described(descriptor, value))
+            value, offset = reader(data, offset, 1)
+            values.append(value if descriptor is None else Described(descriptor, value))
     except (IndexError, KeyError, struct.error, ValueError) as error:
         raise RemoteProtocolViolation(f"an AMQP array cannot be read: {error}") from None
-    return found
+    return values
 
 
 def _check_count(count: int, code: int, size: int) -> None:
-    most = EMPTY_ELEMENTS_MAX if code >> 4 == 4 else size
-    if count > most:
+    count_max = EMPTY_ELEMENTS_MAX if code >> 4 == 4 else size
+    if count > count_max:
         raise ValueError(f"{count} elements in {size} bytes")
 
 
@@ -329,14 +334,14 @@ _READERS: Final[dict[int, Reader]] = {
     0x42: _constant(value=False),
     0x43: _constant(UInt(0)),
     0x44: _constant(ULong(0)),
-    0x45: lambda data, at, depth: ([], at),
+    0x45: lambda data, offset, depth: ([], offset),
     0x50: _one_byte(">B", UByte),
     0x51: _one_byte(">b", Byte),
     0x52: _one_byte(">B", UInt),
     0x53: _one_byte(">B", ULong),
     0x54: _one_byte(">b", Int),
     0x55: _one_byte(">b", int),
-    0x56: _truth,
+    0x56: _boolean,
     0x60: _fixed(_U16, UShort),
     0x61: _fixed(_I16, Short),
     0x70: _fixed(_U32, UInt),
@@ -369,7 +374,7 @@ _READERS: Final[dict[int, Reader]] = {
 # --- writing ------------------------------------------------------------------------------
 
 
-def written(value: Any) -> bytes:
+def encode(value: Any) -> bytes:
     """Encode a value. Raises ``ValueError`` if its type cannot hold it."""
     try:
         writer = _WRITERS[type(value)]
@@ -378,7 +383,7 @@ def written(value: Any) -> bytes:
     try:
         return writer(value)
     except (struct.error, OverflowError) as error:
-        raise ValueError(f"{value!r} is no {type(value).__name__}: {error}") from None
+        raise ValueError(f"{value!r} is not a valid {type(value).__name__}: {error}") from None
 
 
 def _small(
@@ -408,20 +413,20 @@ def _plain(code: int, layout: struct.Struct) -> Callable[[Any], bytes]:
     return lambda value: head + layout.pack(value)
 
 
-def sized(code: int, raw: Bytes) -> bytes:
-    """Encode variable-length bytes. ``code`` is that of the short form; the long one adds 0x10."""
+def encode_sized(code: int, raw: Bytes) -> bytes:
+    """Encode variable-length bytes. ``code`` is that of the short form; the long form adds 0x10."""
     if len(raw) < 256:
         return bytes((code, len(raw))) + raw
     return bytes((code + 0x10,)) + _U32.pack(len(raw)) + raw
 
 
-def listed(values: list[bytes]) -> bytes:
-    """Encode a list of values that are encoded already."""
+def encode_list(values: list[bytes]) -> bytes:
+    """Encode a list from encoded values."""
     return b"\x45" if not values else _compound(0xC0, b"".join(values), len(values))
 
 
-def mapped(pairs: list[bytes]) -> bytes:
-    """Encode a map from alternating keys and values that are encoded already."""
+def encode_map(pairs: list[bytes]) -> bytes:
+    """Encode a map from encoded keys and values, in turn."""
     return _compound(0xC1, b"".join(pairs), len(pairs))
 
 
@@ -431,18 +436,18 @@ def _compound(code: int, inner: bytes, count: int) -> bytes:
     return bytes((code + 0x10,)) + _U32.pack(len(inner) + 4) + _U32.pack(count) + inner
 
 
-def symbols(names: list[str]) -> bytes:
+def encode_symbols(names: list[str]) -> bytes:
     """Encode an array of symbols."""
     inner = b"".join(bytes((len(name),)) + name.encode("ascii") for name in names)
     return bytes((0xF0,)) + _U32.pack(len(inner) + 5) + _U32.pack(len(names)) + b"\xa3" + inner
 
 
-def _written_array(value: Array) -> bytes:
+def _encode_array(value: Array) -> bytes:
     return bytes((0xF0,)) + _U32.pack(len(value.raw) + 4) + _U32.pack(value.count) + value.raw
 
 
-def _written_map(value: dict[Any, Any]) -> bytes:
-    return mapped([written(each) for pair in value.items() for each in pair])
+def _encode_map_value(value: dict[Any, Any]) -> bytes:
+    return encode_map([encode(part) for pair in value.items() for part in pair])
 
 
 _DECIMALS: Final = {4: b"\x74", 8: b"\x84", 16: b"\x94"}
@@ -464,13 +469,13 @@ _WRITERS: Final[dict[type, Callable[[Any], bytes]]] = {
     Timestamp: _plain(0x83, _I64),
     Decimal: lambda value: _DECIMALS[len(value)] + value,
     UUID: lambda value: b"\x98" + value.bytes,
-    bytes: lambda value: sized(0xA0, value),
-    str: lambda value: sized(0xA1, value.encode()),
-    Symbol: lambda value: sized(0xA3, value.encode("ascii")),
-    list: lambda value: listed([written(each) for each in value]),
-    dict: _written_map,
-    Array: _written_array,
-    Described: lambda value: b"\x00" + written(value.descriptor) + written(value.value),
+    bytes: lambda value: encode_sized(0xA0, value),
+    str: lambda value: encode_sized(0xA1, value.encode()),
+    Symbol: lambda value: encode_sized(0xA3, value.encode("ascii")),
+    list: lambda value: encode_list([encode(element) for element in value]),
+    dict: _encode_map_value,
+    Array: _encode_array,
+    Described: lambda value: b"\x00" + encode(value.descriptor) + encode(value.value),
 }
 
 NAMES: Final[dict[type, str]] = {
