@@ -44,6 +44,7 @@ from penstock_core.vocabulary.ports import (
     inline,
 )
 from penstock_core.vocabulary.timings import Timings
+from penstock_server.storage.journal_arguments import check_read, check_room, check_trim
 from penstock_server.storage.memory import MemoryBlobs, MemoryRegistry
 
 T = TypeVar("T")
@@ -372,18 +373,14 @@ class EngineJournal:
     async def reserve(self, size: int) -> None:
         """Nothing to do: there is no disk that could be full."""
         self._check_open()
-        if size < 0:
-            raise InvalidArgument(f"cannot reserve {size} bytes")
+        check_room(size)
 
     async def read(
         self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
     ) -> list[Block | DamagedBlock]:
         """See :meth:`penstock_core.vocabulary.ports.Journal.read`."""
         self._check_open()
-        if first <= self._floor:
-            raise Trimmed(f"block {first} is gone: the journal starts after {self._floor}")
-        if limit < 1:
-            raise InvalidArgument(f"limit {limit}: ask for at least 1 block")
+        check_read(first, limit, floor=self._floor)
         found: list[Block | DamagedBlock] = []
         for block in range(first, min(self._tail, first + limit - 1) + 1):
             at, parts, size = self._places[block]
@@ -404,8 +401,7 @@ class EngineJournal:
     async def trim(self, through: int) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Journal.trim`."""
         self._check_open()
-        if through > self._tail:
-            raise InvalidArgument(f"cannot trim through {through}: the newest is {self._tail}")
+        check_trim(through, tail=self._tail)
         if through <= self._floor:
             return
         if through == self._tail:  # an empty log would forget the number of the newest block

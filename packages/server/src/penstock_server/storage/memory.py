@@ -15,7 +15,6 @@ from penstock_core.vocabulary.errors import (
     InvalidArgument,
     NameDoesNotExist,
     StorageFailed,
-    Trimmed,
 )
 from penstock_core.vocabulary.ports import (
     READ_BYTES_MAX,
@@ -31,6 +30,7 @@ from penstock_core.vocabulary.ports import (
     VersionedRecord,
 )
 from penstock_server.storage.blob_names import check_blob_name, end_of_range
+from penstock_server.storage.journal_arguments import check_read, check_room, check_trim
 from penstock_server.storage.watching import Watches
 
 
@@ -60,18 +60,14 @@ class MemoryJournal:
     async def reserve(self, size: int) -> None:
         """Nothing to do: there is no disk that could be full."""
         self._check_open()
-        if size < 0:
-            raise InvalidArgument(f"cannot reserve {size} bytes")
+        check_room(size)
 
     async def read(
         self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
     ) -> list[Block | DamagedBlock]:
         """See :meth:`penstock_core.vocabulary.ports.Journal.read`."""
         self._check_open()
-        if first <= self._floor:
-            raise Trimmed(f"block {first} is gone: the journal starts after {self._floor}")
-        if limit < 1:
-            raise InvalidArgument(f"limit {limit}: ask for at least 1 block")
+        check_read(first, limit, floor=self._floor)
         start = first - self._floor - 1
         found: list[Block | DamagedBlock] = []
         for i, block in enumerate(self._blocks[start : start + limit]):
@@ -92,8 +88,7 @@ class MemoryJournal:
         """Forget blocks up to ``through``."""
         self._check_open()
         tail = self._floor + len(self._blocks)
-        if through > tail:
-            raise InvalidArgument(f"cannot trim through {through}: the newest is {tail}")
+        check_trim(through, tail=tail)
         if through > self._floor:
             del self._blocks[: through - self._floor]
             self._floor = through

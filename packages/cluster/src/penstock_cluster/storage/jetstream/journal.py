@@ -39,7 +39,6 @@ from penstock_cluster.storage.jetstream.stream import (
 from penstock_core.vocabulary.errors import (
     Damaged,
     Deposed,
-    InvalidArgument,
     PenstockError,
     StorageFailed,
     Trimmed,
@@ -54,6 +53,7 @@ from penstock_core.vocabulary.ports import (
     DamagedBlock,
     JournalInfo,
 )
+from penstock_server.storage.journal_arguments import check_read, check_room, check_trim
 
 _SENT_AT_ONCE: Final = 8
 """Frames without an answer. With many more the answers come so late that all of them are sent
@@ -192,8 +192,7 @@ class JetStreamJournal:
     async def reserve(self, size: int) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Journal.reserve`."""
         self._check_usable()
-        if size < 0:
-            raise InvalidArgument(f"cannot reserve {size} bytes")
+        check_room(size)
         self._room.check(size, EVENTS_KEEP)
 
     async def read(
@@ -202,10 +201,7 @@ class JetStreamJournal:
         """See :meth:`penstock_core.vocabulary.ports.Journal.read`. Where the leader's copy is
         damaged, another one is read."""
         self._check_open()
-        if first <= self._index.floor:
-            raise Trimmed(f"block {first} is gone: the journal starts after {self._index.floor}")
-        if limit < 1:
-            raise InvalidArgument(f"limit {limit}: ask for at least 1 block")
+        check_read(first, limit, floor=self._index.floor)
         chosen = self._choose(first, limit, bytes_max)
         found = {block: self._release(block) for block in chosen if block in self._kept}
         damaged: dict[int, Damaged] = {}
@@ -236,8 +232,7 @@ class JetStreamJournal:
         async with self._writing:
             self._check_usable()
             tail = self._index.tail
-            if through > tail:
-                raise InvalidArgument(f"cannot trim through {through}: the newest is {tail}")
+            check_trim(through, tail=tail)
             if through <= self._index.floor:
                 return
             if through == tail:

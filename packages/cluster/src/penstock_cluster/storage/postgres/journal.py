@@ -25,6 +25,7 @@ from penstock_core.vocabulary.errors import (
     Unknown,
 )
 from penstock_core.vocabulary.ports import READ_BYTES_MAX, Block, Buffer, DamagedBlock, JournalInfo
+from penstock_server.storage.journal_arguments import check_read, check_room, check_trim
 
 BLOCK_BYTES_MAX: Final = 1000 << 20
 """PostgreSQL's limit on a value is 1 GiB, and a message has some bytes besides."""
@@ -253,18 +254,14 @@ class PostgresJournal:
         """Nothing is promised: PostgreSQL does not tell how much room its disks have. A full disk
         refuses the append."""
         self._check_usable()
-        if size < 0:
-            raise InvalidArgument(f"cannot reserve {size} bytes")
+        check_room(size)
 
     async def read(
         self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
     ) -> list[Block | DamagedBlock]:
         """See :meth:`penstock_core.vocabulary.ports.Journal.read`."""
         self._check_usable()
-        if first <= self._floor:
-            raise Trimmed(f"block {first} is gone: the journal starts after {self._floor}")
-        if limit < 1:
-            raise InvalidArgument(f"limit {limit}: ask for at least 1 block")
+        check_read(first, limit, floor=self._floor)
         last = min(self._tail, first + limit - 1)
         if last < first:
             return []
@@ -337,8 +334,7 @@ class PostgresJournal:
     async def trim(self, through: int) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Journal.trim`. Raises ``Deposed``."""
         self._check_usable()
-        if through > self._tail:
-            raise InvalidArgument(f"cannot trim through {through}: the newest is {self._tail}")
+        check_trim(through, tail=self._tail)
         if through <= self._floor:
             return
         row = await self._servers.ask(lambda c: c.fetchrow(TRIM, self._name, through, self._writer))

@@ -19,7 +19,6 @@ from penstock_core.vocabulary.errors import (
     Deposed,
     InvalidArgument,
     StorageFailed,
-    Trimmed,
 )
 from penstock_core.vocabulary.ports import (
     READ_BYTES_MAX,
@@ -55,6 +54,7 @@ from penstock_server.storage.embedded.recovery import (
     identity_in,
     journal_files,
 )
+from penstock_server.storage.journal_arguments import check_read, check_trim
 
 RECORD_KEY = "journal"
 """Key of the journal's own registry record: its id, its floor, and the tail at an orderly close."""
@@ -205,12 +205,9 @@ class FileJournal:
         self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
     ) -> list[Block | DamagedBlock]:
         """See :meth:`penstock_core.vocabulary.ports.Journal.read`. Each block is checked again."""
-        if first <= self._floor:
-            raise Trimmed(f"block {first} is gone: the journal starts after {self._floor}")
+        check_read(first, limit, floor=self._floor)
         if not self._files:
             raise StorageFailed(self._changes.failed)
-        if limit < 1:
-            raise InvalidArgument(f"limit {limit}: ask for at least 1 block")
         found: list[Block | DamagedBlock] = []
         seq = first
         while seq <= self._tail and len(found) < limit:
@@ -236,8 +233,7 @@ class FileJournal:
         still be in a file that later blocks need.
         """
         self._changes.check_idle()
-        if through > self._tail:
-            raise InvalidArgument(f"cannot trim through {through}: the newest is {self._tail}")
+        check_trim(through, tail=self._tail)
         if through <= self._floor:
             return
         await self.sync()
