@@ -8,7 +8,6 @@ Delta's own means to recognise a repeated write.
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 import uuid
@@ -29,6 +28,7 @@ from penstock.tables.log import (
     Commit,
     CommitConflict,
     DataFile,
+    NewFile,
     State,
 )
 from penstock_core.vocabulary.errors import InvalidArgument, Unavailable
@@ -139,24 +139,18 @@ class DeltaLog:
     # --- commits -------------------------------------------------------------------------
 
     @contextmanager
-    def new_file(self, partition: str) -> Iterator[_NewDeltaFile]:
+    def new_file(self, partition: str) -> Iterator[NewFile]:
         name = f"part-{uuid.uuid4().hex}.parquet"
         path = f"{partition}/{name}" if partition else name
         if not is_local(self.uri):
             with self._filesystem.open_output_stream(f"{self._root}/{path}") as sink:
-                file = _NewDeltaFile(path, sink)
+                file = NewFile(path, sink)
                 yield file
             file.size = self._filesystem.get_file_info(f"{self._root}/{path}").size
             return
         folder = Folder(self._root)
-        sink = folder.create(path)
-        file = _NewDeltaFile(path, sink)
-        try:
+        with folder.new_file(path, path) as file:
             yield file
-        except BaseException:
-            sink.close()
-            raise
-        file.size = folder.finish(sink)
         folder.settle((folder.path / path).parent)
 
     def commit(self, based_on: State, commit: Commit) -> None:
@@ -266,11 +260,7 @@ class DeltaLog:
             self._table.update_incremental()
             folder = Folder(self._root)
             path = folder.path / "_delta_log" / f"{self._table.version():020}.json"
-            handle = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+            folder.settle(path)
             folder.settle(path.parent)
 
     def settle(self) -> None:
@@ -287,13 +277,6 @@ class DeltaLog:
             full=keep_hours >= UNCOMMITTED_HOURS,  # else only replaced files
         )
         return len(gone)
-
-
-class _NewDeltaFile:
-    def __init__(self, path: str, sink: Any) -> None:
-        self.path = path
-        self.sink = sink
-        self.size = 0
 
 
 _WANTED: Final = ("path", "num_records", "size_bytes", f"min.{ID_COLUMN}", f"max.{ID_COLUMN}")

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from penstock.tables.log import NewFile
 from penstock_core.vocabulary.errors import InvalidArgument, StorageFailed, Unavailable
 from penstock_core.vocabulary.uris import shown, without_secrets
 
@@ -54,6 +55,19 @@ class Folder:
             file.flush()
             os.fsync(file.fileno())
             return file.tell()
+
+    @contextmanager
+    def new_file(self, name: str, path: str) -> Iterator[NewFile]:
+        """A file of a table under the name ``name``, complete after the block. ``path`` is its
+        final path inside the table."""
+        sink = self.create(name)
+        file = NewFile(path, sink)
+        try:
+            yield file
+        except BaseException:
+            sink.close()
+            raise
+        file.size = self.finish(sink)
 
     def publish(self, name: str, new_name: str) -> bool:
         """Give a finished file its final name. False if another file has that name already."""
@@ -100,9 +114,9 @@ class Folder:
         """Remove a file if it exists."""
         (self.path / name).unlink(missing_ok=True)
 
-    def settle(self, folder: Path) -> None:
-        """Sync the entries of a folder to disk."""
-        handle = os.open(folder, os.O_RDONLY)
+    def settle(self, path: Path) -> None:
+        """Sync the entries of a folder, or the content of a file, to disk."""
+        handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:

@@ -119,12 +119,13 @@ class Log(Protocol):
         ...
 
 
-class NewFile(Protocol):
+class NewFile:
     """A file that is being written."""
 
-    path: str
-    """Path of the file inside the table."""
-    sink: Any
-    """The sink that Arrow writes to."""
-    size: int
-    """Size in bytes, set when the file is finished."""
+    def __init__(self, path: str, sink: Any) -> None:
+        self.path = path
+        """Path of the file inside the table."""
+        self.sink = sink
+        """The sink that Arrow writes to."""
+        self.size = 0
+        """Size in bytes, set when the file is finished."""

@@ -26,7 +26,7 @@ import base64
 import hashlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Final
 
 import msgspec
@@ -40,6 +40,7 @@ from penstock.tables.log import (
     Commit,
     CommitConflict,
     DataFile,
+    NewFile,
     State,
 )
 from penstock_core.columns.schema.ipc import schema_bytes, schema_from
@@ -215,17 +216,10 @@ class ParquetLog:
 
     # --- commits -------------------------------------------------------------------------
 
-    @contextmanager
-    def new_file(self, partition: str) -> Iterator[_NewParquetFile]:
+    def new_file(self, partition: str) -> AbstractContextManager[NewFile]:
         name = f"{uuid.uuid4().hex}.parquet"
-        sink = self._folder.create(f"{ASIDE}/{name}")
-        file = _NewParquetFile(f"{partition}/{name}" if partition else name, sink)
-        try:
-            yield file
-        except BaseException:
-            sink.close()
-            raise
-        file.size = self._folder.finish(sink)
+        path = f"{partition}/{name}" if partition else name
+        return self._folder.new_file(f"{ASIDE}/{name}", path)
 
     def commit(self, based_on: State, commit: Commit) -> None:
         self._finish(based_on)
@@ -314,13 +308,6 @@ class ParquetLog:
     def _older(self, folder: str, names: Sequence[str], hours: int) -> list[str]:
         paths = [f"{folder}/{name}" for name in names]
         return [path for path in paths if self._folder.age_s(path) >= hours * 3_600]
-
-
-class _NewParquetFile:
-    def __init__(self, path: str, sink: Any) -> None:
-        self.path = path
-        self.sink = sink
-        self.size = 0
 
 
 def _named(commit: Commit, file: DataFile, count: int, number: int) -> _Added:
