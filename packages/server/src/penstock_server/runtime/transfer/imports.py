@@ -33,7 +33,6 @@ from penstock_core.columns.files.exports import (
     manifest_from,
     state_from,
 )
-from penstock_core.columns.files.segments import SegmentIndex, SegmentReader
 from penstock_core.columns.keys.keys import KeyIndex
 from penstock_core.columns.protobuf import checked_descriptors
 from penstock_core.columns.schema.ipc import batch_bytes, batch_from, schema_bytes
@@ -76,7 +75,6 @@ IMPORTS_MAX = 4
 
 
 _NOTHING = Digest(0, 0, 0)
-_index_decoder = msgspec.msgpack.Decoder(SegmentIndex)
 
 _log = logger("penstock.importing")
 
@@ -105,8 +103,8 @@ class _Import(Transfer):
         """The ids in each file that has come."""
         self.blobs: list[str] = []
         """Names of files that may lie in the store already."""
-        self.sealed: list[Sealed] = []
-        """The facts of files in the store."""
+        self.files: list[SealedFile] = []
+        """Files in the store."""
         self.fleeting: list[_Batch] = []
         self.chunks: list[memoryview] = []
         """Parts of the file that is coming."""
@@ -309,8 +307,7 @@ class Imports(TransferRegistry[_Import]):
             blob = self._shard.state.file_names.segment(plain)
             under_way.blobs.append(blob)
             await self._blobs.put(blob, [whole])
-            index = msgspec.msgpack.encode(facts.index)
-            under_way.sealed.append(Sealed(facts.index.end_id, blob, index, publishers=publishers))
+            under_way.files.append(SealedFile(blob, facts.index, publishers))
         under_way.ids.append(checked.ids)
 
     async def _key_index(self, under_way: _Import) -> KeyIndex | None:
@@ -319,10 +316,8 @@ class Imports(TransferRegistry[_Import]):
         if not keys:
             return None
         batches = [_keyed(batch_from(each.body, each.schema), each) for each in under_way.fleeting]
-        for fact in under_way.sealed:
-            index = _index_decoder.decode(fact.index)
-            reader = SegmentReader(await self._blobs.get(fact.name), index, name=fact.name)
-            batches += [reader.batch(number) for number in range(len(index.batches))]
+        for file in under_way.files:
+            batches += [batch for batch, _ in rows_in(file, await self._blobs.get(file.name))]
         found: KeyIndex = await self._offload(lambda: _indexed(keys, batches))
         return found
 
@@ -331,10 +326,8 @@ class Imports(TransferRegistry[_Import]):
         if not self._rules.engines[under_way.manifest.definition.engine].merges:
             return []
         found: list[tuple[pa.RecordBatch, Publishers]] = []
-        for fact in under_way.sealed:
-            index = _index_decoder.decode(fact.index)
-            file = SealedFile(fact.name, index, fact.publishers)
-            found += rows_in(file, await self._blobs.get(fact.name))
+        for file in under_way.files:
+            found += rows_in(file, await self._blobs.get(file.name))
         return found
 
 
@@ -452,9 +445,11 @@ def _created(
     restored = replace(taken.restored, definition=definition, durables=durables)
     take_over(channel.state, ExportedState(restored, taken.volatile))
     group.record(number, channel.snapshot())
-    for fact in under_way.sealed:
+    for file in under_way.files:
+        index = msgspec.msgpack.encode(file.index)
+        fact = Sealed(file.index.end_id, file.name, index, publishers=file.publishers)
         group.realm_fact(number, fact)
-    if under_way.sealed:
+    if under_way.files:
         # Later events lie behind; earlier ones in no file are in memory only.
         group.realm_fact(number, Sealed(restored.next_id))
     if isinstance(store, MergeStore):
