@@ -31,6 +31,8 @@ B = TypeVar("B", bound=ReceivedBatch)
 
 OPENED_TOGETHER = 64
 """Subscriptions that are opened at a time: the realm is not asked for thousands at once."""
+TURN_EVENTS = 512
+"""Most events of one channel that are handed out before another has its turn."""
 ENDED_MAX = 16
 """Ended seats whose refused settlements are kept for the next flush; older ones are only
 reported."""
@@ -53,10 +55,8 @@ class Member(Generic[S]):
         """Whether it stands in the ring."""
 
     @property
-    def has_more(self) -> bool:
-        """Whether there is something to hand out, or an end to hear of."""
-        inbox = self.inner._inbox
-        return bool(self.rests) or bool(len(inbox)) or inbox.has_failed
+    def has_events(self) -> bool:
+        return bool(self.rests) or bool(len(self.inner._inbox))
 
 
 class ChannelRing(Generic[S]):
@@ -85,6 +85,8 @@ class ChannelRing(Generic[S]):
         """Channels of this number or a higher one were made after it was opened first."""
         self._ring: deque[Member[S]] = deque()
         """Members that have something, the one whose turn it is first."""
+        self._last: deque[ReceivedBatch] = deque()
+        """What loops have left of channels that are not there any more."""
         self._arrived = asyncio.Event()
         self._found: list[ChannelOpened] = []
         self._joining: asyncio.Task[None] | None = None
@@ -92,6 +94,11 @@ class ChannelRing(Generic[S]):
         self._error: PenstockError | None = None
         self.ended: deque[Settlements] = deque(maxlen=ENDED_MAX)
         """Settlements of seats that have ended, with errors to be raised."""
+
+    @property
+    def channels(self) -> list[str]:
+        """The names of the members, sorted."""
+        return sorted(member.channel.name for member in self.members.values())
 
     # --- opening and closing -------------------------------------------------------------
 
@@ -258,25 +265,48 @@ class ChannelRing(Generic[S]):
             self._ring.append(member)
         self._arrived.set()
 
-    def again(self, member: Member[S]) -> None:
+    def _again(self, member: Member[S]) -> None:
         """Its turn is over: if it has more, it waits for the others to have theirs."""
-        if member.has_more:
+        if member.has_events or member.inner._inbox.has_failed:
             self._arrives(member)
 
-    def put_back(self, rest: ReceivedBatch, number: int) -> bool:
-        """Hand ``rest`` of a batch out next; False: its channel is not there any more."""
-        member = self.members.get(number)
+    def put_back(self, rests: list[tuple[Any, int]]) -> None:
+        """Hand out next what loops have left of batches: those and how many of their events were
+        handed out."""
+        for batch, count in reversed(rests):
+            if (rest := batch._part(count)._current()) is not None:
+                self._put_back(rest)
+
+    def _put_back(self, rest: ReceivedBatch) -> None:
+        member = self.members.get(rest._channel_id)
         if member is None:
-            return False
+            self._last.appendleft(rest)
+            return
         member.rests.appendleft(rest)
         if member.is_ready:
             self._ring.remove(member)
         member.is_ready = True
         self._ring.appendleft(member)
         self._arrived.set()
-        return True
 
-    async def next(self, timeout: float | None) -> Member[S] | None:
+    async def next_batch(self, timeout: float | None) -> Any:
+        """The next events, all of one channel; None if none come for ``timeout`` seconds."""
+        if self._last:
+            return self._last.popleft()
+        while (member := await self._next(timeout)) is not None:
+            if member.rests:
+                batch = member.rests.popleft()._current()
+            else:
+                batch = await member.inner._next(0)
+            if batch is not None and len(batch) > TURN_EVENTS:
+                member.rests.appendleft(batch._part(TURN_EVENTS))
+                batch = batch._part(0, TURN_EVENTS)
+            self._again(member)
+            if batch is not None:
+                return batch
+        return None
+
+    async def _next(self, timeout: float | None) -> Member[S] | None:
         """The member whose turn it is; None: nothing has come for ``timeout`` seconds. Raises the
         error that the whole has ended with, once everything before it is taken."""
         deadline_s = deadline_of(timeout)
@@ -284,7 +314,7 @@ class ChannelRing(Generic[S]):
             while self._ring:
                 member = self._ring.popleft()
                 member.is_ready = False
-                if member.rests or len(member.inner._inbox):
+                if member.has_events:
                     return member
                 if member.inner._inbox.has_failed and self.is_open and self._error is None:
                     self._left(member)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ import msgspec
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.delivery_route import DeliveryRoute
 from penstock.client.reading.attachment import Attachment
+from penstock.client.reading.looping import Closing
 from penstock.client.reading.start_positions import check_range
 from penstock_core.api.durables import Outstanding
 from penstock_core.api.requests import Request
@@ -31,7 +31,7 @@ from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.wire.native.asking import check_request
 
 
-class DurableHold:
+class DurableHold(Closing):
     """The only seat at a durable, whatever the durable's type.
 
     If the connection is lost, the realm takes back what was held, as from any client (SEM D13). The
@@ -140,11 +140,3 @@ class DurableHold:
 
     async def __aenter__(self) -> DurableHold:
         return await self.open()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()

@@ -266,9 +266,10 @@ class Buffered:
         if self._bytes_max:
             self._sizes[id(delivery)] = size
 
-    def took(self, delivery: object) -> None:
-        """The application has it; the rest of one that it had before counts no more."""
-        self._left(self._sizes.pop(id(delivery), 0))
+    def took(self, delivery: object, more: int = 0) -> None:
+        """Count a delivery as taken by the application, once; the realm may send so many events
+        ``more`` than before."""
+        self._left(self._sizes.pop(id(delivery), 0), more)
 
     def took_all(self) -> None:
         """Note that nothing waits any more."""
@@ -286,14 +287,19 @@ class Buffered:
             self._sizes[id(rest)] = kept
         self._left(size - kept)
 
+    def carry_over(self) -> int:
+        """Return the bytes that still wait; on a new connection the realm begins with these."""
+        self._taken = 0
+        return self.size
+
     def forget(self) -> None:
         """Start again at zero, as the realm does."""
         self._sizes.clear()
         self._taken = 0
 
-    def _left(self, size: int) -> None:
+    def _left(self, size: int, more: int = 0) -> None:
         self._taken += size
-        if self._taken and self._taken * 4 >= self._bytes_max:
+        if more or (self._taken and self._taken * 4 >= self._bytes_max):
             taken, self._taken = self._taken, 0
             attachment = self._attachment
-            attachment.connection.tell(wire.Credit(attachment.number, 0, 0, taken=taken))
+            attachment.connection.tell(wire.Credit(attachment.number, more, 0, taken=taken))

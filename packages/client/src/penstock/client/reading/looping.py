@@ -20,17 +20,8 @@ class Openable(Protocol):
     is_open: bool
 
 
-class Looping(ABC, Generic[B]):
-    """A subscription with any number of loops over it. It opens with the first one; the last one
-    closes what loops have opened."""
-
-    def __init__(self, opened: Openable) -> None:
-        self._opened = opened
-        self._loops: Loops[B] = Loops()
-
-    @abstractmethod
-    async def next_batch(self, timeout: Duration | None = None) -> B | None:
-        """The next events; None when there are none."""
+class Closing(ABC):
+    """An object that a block or a loop closes at its end."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -48,6 +39,19 @@ class Looping(ABC, Generic[B]):
         traceback: TracebackType | None,
     ) -> None:
         await (self.close() if error is None else self._close_quietly())
+
+
+class Looping(Closing, Generic[B]):
+    """A subscription with any number of loops over it. It opens with the first one; the last one
+    closes what loops have opened."""
+
+    def __init__(self, opened: Openable) -> None:
+        self._opened = opened
+        self._loops: Loops[B] = Loops()
+
+    @abstractmethod
+    async def next_batch(self, timeout: Duration | None = None) -> B | None:
+        """The next events; None when there are none."""
 
     def _looping(self, begun: OpenBatch[B]) -> _Loop[B]:
         return _Loop(self, begun)

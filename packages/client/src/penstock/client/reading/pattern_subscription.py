@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 
 from penstock.client.connection.arguments import Duration, check_count, timeout_s
@@ -22,8 +21,6 @@ from penstock_core.vocabulary.start_positions import AnyStart, FromEarliest
 
 CHANNEL_BUFFER_BYTES = 1 << 20
 """Bytes that each channel of a pattern has on their way or waiting, unless told otherwise."""
-TURN_EVENTS = 512
-"""Most events of one channel that are handed out before another has its turn."""
 
 
 class PatternSubscription(ReceivingLoops):
@@ -47,8 +44,6 @@ class PatternSubscription(ReceivingLoops):
         timeout = timeout_s(timeout)
         check_count(buffer_bytes, "buffer_bytes", "bytes")
         self._timeout = timeout
-        self._last: deque[ReceivedBatch] = deque()
-        """What loops have left of channels that are not there any more."""
 
         def make(channel: ChannelOpened, is_new: bool, arrives: Callable[[], None]) -> Subscription:
             definition = channel.definition
@@ -70,7 +65,7 @@ class PatternSubscription(ReceivingLoops):
     @property
     def channels(self) -> list[str]:
         """The names of the channels that it reads now, sorted."""
-        return sorted(member.channel.name for member in self._ring.members.values())
+        return self._ring.channels
 
     async def open(self) -> PatternSubscription:
         """Begin. Raises what the realm refuses it with. Iterating opens it, too."""
@@ -81,28 +76,16 @@ class PatternSubscription(ReceivingLoops):
         """The next events, all of one channel; None when none come for ``timeout`` s."""
         timeout = timeout_s(timeout)
         await self.open()
-        for left, count in reversed(self._loops.rests()):
-            rest = left._part(count)
-            if not self._ring.put_back(rest, left._channel_id):
-                self._last.appendleft(rest)
-        if self._last:
-            return self._last.popleft()
-        wanted = self._timeout if timeout is None else timeout
-        while (member := await self._ring.next(wanted)) is not None:
-            batch = member.rests.popleft() if member.rests else await member.inner.next_batch(0)
-            if batch is not None and len(batch) > TURN_EVENTS:
-                member.rests.appendleft(batch._part(TURN_EVENTS))
-                batch = batch._part(0, TURN_EVENTS)
-            self._ring.again(member)
-            if batch is not None:
-                return batch
-        return None
+        self._ring.put_back(self._loops.rests())
+        batch: ReceivedBatch | None = await self._ring.next_batch(
+            self._timeout if timeout is None else timeout
+        )
+        return batch
 
     async def close(self) -> None:
         """Stop reading. Opened again, each channel goes on with the first event that was not handed
         out."""
-        for left, count in reversed(self._loops.left()):
-            self._ring.put_back(left._part(count), left._channel_id)
+        self._ring.put_back(self._loops.left())
         self._loops.closed()
         await self._ring.close()
 
@@ -161,7 +144,7 @@ class PatternDurableSubscription(DeliveringLoops):
     @property
     def channels(self) -> list[str]:
         """The names of the channels where it has a seat now, sorted."""
-        return sorted(member.channel.name for member in self._ring.members.values())
+        return self._ring.channels
 
     async def open(self) -> PatternDurableSubscription:
         """Take the seats. Raises ``DurableInUse``, ``InvalidArgument``, and ``NameDoesNotExist``
@@ -173,23 +156,11 @@ class PatternDurableSubscription(DeliveringLoops):
         """The next events, all of one channel; None if none come for ``timeout`` seconds."""
         timeout = timeout_s(timeout)
         await self.open()
-        for left, count in reversed(self._loops.rests()):
-            if not left.is_stale:
-                self._ring.put_back(left._part(count), left._channel_id)
-        wanted = self._timeout if timeout is None else timeout
-        while (member := await self._ring.next(wanted)) is not None:
-            batch: DeliveredBatch | None
-            if member.rests:
-                batch = member.rests.popleft()._current()
-            else:
-                batch = await member.inner._next(0)
-            if batch is not None and len(batch) > TURN_EVENTS:
-                member.rests.appendleft(batch._part(TURN_EVENTS))
-                batch = batch._part(0, TURN_EVENTS)
-            self._ring.again(member)
-            if batch is not None:
-                return batch
-        return None
+        self._ring.put_back(self._loops.rests())
+        batch: DeliveredBatch | None = await self._ring.next_batch(
+            self._timeout if timeout is None else timeout
+        )
+        return batch
 
     async def flush(self) -> None:
         """Wait until everything settled so far is on disk, on all channels. Raises the first

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Iterator
-from types import TracebackType
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -23,6 +22,7 @@ from penstock.client.connection.arguments import (
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.reading.attachment import Attachment
 from penstock.client.reading.inbox import Inbox, deadline_of
+from penstock.client.reading.looping import Closing
 from penstock.client.reading.received import ReceivedBatch, ReceivedEvent
 from penstock.client.reading.seat_attachment import SeatAttachment
 from penstock.client.reading.settlements import lost_before_sent
@@ -97,7 +97,7 @@ class DeliveredPart:
         return bool((self._events.event_ids[self._next :] == event_id).any())
 
 
-class Reader:
+class Reader(Closing):
     """Iterate it, or :meth:`fetch`. Not for several tasks at once.
 
     A plain reader's events are off the queue once they are handed to you. With a transactional
@@ -193,14 +193,6 @@ class Reader:
 
     async def __aenter__(self) -> Reader:
         return await self.open()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await (self.close() if error is None else self._close_quietly())
 
     # --- what comes ----------------------------------------------------------------------
 
@@ -372,15 +364,14 @@ class Reader:
         """
         self._check_returned()
         self._check_late(event)
-        ids = self._chosen("commit", event, individual=individual)
-        lost = self._gone.overlap(ids)
-        if event is None:
-            lost = self._gone.copy()
-        self._check_lost(lost)
+        ids = self._held_of("commit", event, individual=individual)
         await self._settle(ids, roll_back=False)
 
-    def _check_lost(self, lost: IdSet) -> None:
-        """Raises ``ConnectionLost``, once, for events that went back with a connection."""
+    def _held_of(self, verb: str, event: Event | int | None, *, individual: bool) -> IdSet:
+        """The events that are chosen. Raises ``ConnectionLost``, once, if some of them went back
+        with a connection."""
+        ids = self._chosen(verb, event, individual=individual)
+        lost = self._gone_of(event, ids)
         if lost:
             self._gone.remove_all(lost)
             raise ConnectionLost(
@@ -388,6 +379,11 @@ class Reader:
                 f"first is {lost.lowest}): they went back to the queue and are delivered again; "
                 "nothing was done now"
             )
+        return ids
+
+    def _gone_of(self, event: Event | int | None, ids: IdSet) -> IdSet:
+        """Events that were lost with a connection: those of ``ids``, or all without an event."""
+        return self._gone.copy() if event is None else self._gone.overlap(ids)
 
     async def rollback(
         self,
@@ -401,7 +397,7 @@ class Reader:
         (``"5s"``, or seconds) no sooner than that, else as the queue's backoff says (SEM D18)."""
         delay_ms = None if delay is None else milliseconds(delay, "delay")
         ids = self._chosen("rollback", event, individual=individual)
-        back = self._gone.copy() if event is None else self._gone.overlap(ids)
+        back = self._gone_of(event, ids)
         self._gone.remove_all(back)
         ids.remove_all(back)
         with contextlib.suppress(ConnectionLost):  # the realm has then taken all of them back
@@ -417,8 +413,7 @@ class Reader:
         ``ConnectionLost`` if it went back with the connection.
         """
         time_ms = milliseconds(time, "time")
-        ids = self._chosen("extend", event, individual=individual)
-        self._check_lost(self._gone.copy() if event is None else self._gone.overlap(ids))
+        ids = self._held_of("extend", event, individual=individual)
         if ids:
             await self._settlements.extend(ids, time_ms)
 
@@ -435,8 +430,7 @@ class Reader:
         """
         self._check_returned()
         self._check_late(event)
-        ids = self._chosen("reject", event, individual=individual)
-        self._check_lost(self._gone.copy() if event is None else self._gone.overlap(ids))
+        ids = self._held_of("reject", event, individual=individual)
         held, generation = self._held.overlap(ids), self._seat.generation
         if ids:
             await self._settlements.reject(ids, reason)

@@ -127,6 +127,10 @@ class ReceivedBatch(EventBatch):
         """``count`` of its events (None: all) from row ``first`` on."""
         return self._with(self._batch.slice(first, count))
 
+    def _current(self) -> ReceivedBatch | None:
+        """The events that the realm has not taken back, as it does with those of durables."""
+        return self
+
     def _with(self, rows: pa.RecordBatch) -> ReceivedBatch:
         """``rows`` of this batch as one of their own."""
         return ReceivedBatch(

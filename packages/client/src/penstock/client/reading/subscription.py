@@ -11,7 +11,7 @@ from penstock.client.connection.arguments import Duration, check_count, timeout_
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.delivery_route import DeliveryRoute
 from penstock.client.reading.attachment import Attachment
-from penstock.client.reading.inbox import Inbox
+from penstock.client.reading.inbox import Buffered, Inbox
 from penstock.client.reading.looping import ReceivingLoops
 from penstock.client.reading.merging import Merger
 from penstock.client.reading.received import ReceivedBatch
@@ -101,10 +101,7 @@ class Subscription(ReceivingLoops):
         timeout = timeout_s(timeout)
         check_count(buffer_bytes, "buffer_bytes", "bytes")
         self._buffer_bytes = buffer_bytes
-        self._sizes: dict[int, int] = {}
-        """Bytes of what waits, by the identity of the batch."""
-        self._taken = 0
-        """Bytes the application has taken, of which the realm does not know yet."""
+        self._buffered = Buffered(self._attachment, buffer_bytes)
         self._connection = connection
         self._channel = channel
         self._start = start
@@ -141,7 +138,7 @@ class Subscription(ReceivingLoops):
 
     async def _attach(self, start: AnyStart) -> int:
         """Request events from ``start`` on; returns the id that it has led to."""
-        self._credit, self._taken = self._granted, 0
+        self._credit = self._granted
         answer = await self._attachment.request(
             lambda: self._request(start), Subscribed, self._forget
         )
@@ -165,14 +162,14 @@ class Subscription(ReceivingLoops):
             confirms=True,
             deltas=True,
             bytes_max=self._buffer_bytes,
-            bytes_held=sum(self._sizes.values()),
+            bytes_held=self._buffered.carry_over(),
         )
 
     def _forget(self) -> None:
         """Start again from the beginning."""
         self._inbox = self._inbox.renewed()
-        self._sizes.clear()
-        self._credit, self._next_id, self._taken = self._granted, 0, 0
+        self._buffered.forget()
+        self._credit, self._next_id = self._granted, 0
 
     async def _reopen(self) -> None:
         if self._attachment.is_open:
@@ -205,7 +202,7 @@ class Subscription(ReceivingLoops):
         self._credit -= message.count
         per_event = max(1, len(body) // message.count)
         self._granted = max(16, min(CREDIT_MAX, self._buffer_bytes // per_event))
-        self._sizes[id(batch)] = len(body)
+        self._buffered.add(batch, len(body))
         self._inbox.put(batch)
         if self._confirms and not self._confirmation_is_due:
             self._confirmation_is_due = True
@@ -227,9 +224,12 @@ class Subscription(ReceivingLoops):
     async def next_batch(self, timeout: Duration | None = None) -> ReceivedBatch | None:
         """The next events; None at the end of a browse, or when none come for ``timeout`` s."""
         timeout = timeout_s(timeout)
+        return await self._next(self._timeout if timeout is None else timeout)
+
+    async def _next(self, timeout: float | None) -> ReceivedBatch | None:
         await self.open()
         self._put_back_rests()
-        batch = await self._inbox.get(self._timeout if timeout is None else timeout)
+        batch = await self._inbox.get(timeout)
         if batch is not None:
             self._took(batch)
         return batch
@@ -244,13 +244,10 @@ class Subscription(ReceivingLoops):
     def _took(self, batch: ReceivedBatch) -> None:
         """Count a batch as taken by the application. The realm is told in time that there is room
         for more."""
-        self._taken += self._sizes.pop(id(batch), 0)
         renews = self._renews_credit and not len(self._inbox)
         more = self._granted - self._credit if renews and self._credit * 2 <= self._granted else 0
-        if more or self._taken * 4 >= self._buffer_bytes:
-            self._credit += more
-            taken, self._taken = self._taken, 0
-            self._connection.tell(wire.Credit(self._attachment.number, more, 0, taken=taken))
+        self._credit += more
+        self._buffered.took(batch, more)
 
     @property
     def first_id(self) -> int:
