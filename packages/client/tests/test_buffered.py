@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spec("E6")
 
 def waiting(subscription: Any) -> int:
     """Bytes in the client that nobody has taken."""
-    size: int = subscription._buffered.size
+    size: int = subscription._inbox.buffered.size
     return size
 
 
@@ -139,7 +139,7 @@ async def test_a_bound_of_nothing_is_refused(world: World) -> None:
 
 def held(seat: aio.DurableSubscription) -> int:
     """Bytes in the client that nobody has taken."""
-    return seat._seat.buffered.size
+    return seat._inbox.buffered.size
 
 
 async def seated(session: aio.Session, **options: Any) -> aio.DurableSubscription:

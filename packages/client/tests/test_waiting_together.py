@@ -14,7 +14,7 @@ import penstock
 from packages.client.tests.archiving import Archiver
 from packages.client.tests.simulated import URL, World, in_world
 from penstock import aio
-from penstock.client.reading.inbox import Inbox
+from penstock.client.reading.inbox import Buffered, Inbox
 from penstock.client.sync.sync import Channel, Session
 from penstock_core.vocabulary.errors import SessionClosed
 from penstock_testing.loop import pass_time, simulated
@@ -123,7 +123,8 @@ def archived(path: Path, count: int) -> str:
 
 @simulated
 async def test_who_waits_at_an_inbox_hears_of_its_new_beginning_and_of_its_end() -> None:
-    inbox: Inbox[list[int]] = Inbox()
+    attachment: Any = None  # nothing is counted
+    inbox: Inbox[list[int]] = Inbox(Buffered(attachment, 0))
     async with asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(inbox.get(None))
         await pass_time(1)

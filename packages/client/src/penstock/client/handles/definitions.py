@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -23,6 +23,8 @@ from penstock_core.vocabulary.argument_errors import PYTHON, explain
 from penstock_core.vocabulary.backoff import Backoff, check_backoff
 from penstock_core.vocabulary.definitions import Definition, Storage, attributes_of
 from penstock_core.vocabulary.errors import InvalidArgument
+
+T = TypeVar("T", Definition, Backoff)
 
 
 async def create_store(
@@ -91,14 +93,9 @@ def definition_of(
     if isinstance(topics := attributes.get("topics"), str):
         attributes = {**attributes, "topics": [topics] if topics else []}
     tree = {**tree, **attributes, "storage": changed, "kind": kind}
-    try:
-        found = msgspec.convert(tree, Definition)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise InvalidArgument(
-            explain(error, tree, kind=Definition, whole=f"the {kind}", words=words)
-        ) from error
+    definition = _converted(tree, Definition, f"the {kind}", words=words)
     _check_integers(tree)
-    return found
+    return definition
 
 
 def backoff_of(given: object, *, words: Mapping[str, str] = PYTHON) -> Backoff | None:
@@ -117,14 +114,18 @@ def backoff_of(given: object, *, words: Mapping[str, str] = PYTHON) -> Backoff |
     for name in ("first", "most"):
         if isinstance(tree.get(name), str | timedelta):
             tree[name] = milliseconds(tree[name], f"backoff.{name}")
+    backoff = _converted(tree, Backoff, "backoff", words=words)
+    check_backoff(backoff)
+    return backoff
+
+
+def _converted(tree: Mapping[str, Any], kind: type[T], whole: str, words: Mapping[str, str]) -> T:
+    """A ``kind`` with the values of ``tree``. Raises ``InvalidArgument``, which names the value
+    that is wrong."""
     try:
-        found = msgspec.convert(tree, Backoff)
+        return msgspec.convert(tree, kind)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise InvalidArgument(
-            explain(error, tree, kind=Backoff, whole="backoff", words=words)
-        ) from error
-    check_backoff(found)
-    return found
+        raise InvalidArgument(explain(error, tree, kind=kind, whole=whole, words=words)) from error
 
 
 def _check_integers(tree: Mapping[str, Any], prefix: str = "") -> None:

@@ -112,49 +112,42 @@ class Archive:
 
     def batches(self, span: Span, wanted: Wanted = Wanted()) -> Iterator[pa.RecordBatch]:  # noqa: B008 - a value
         """The events of ``span`` as stored batches, by id, each once."""
-        selector = Selector(wanted.selector) if wanted.selector else None
-        at = span.first
-        for _ in range(ATTEMPTS_MAX):
-            try:
-                for batch in self._in_order(Span(at, span.end)):
-                    after = int(batch.column("event_id")[-1].as_py()) + 1
-                    if selector is not None:
-                        mask = selector.mask(batch, now_us=wanted.now_us, messages=wanted.messages)
-                        batch = batch.filter(mask)
-                    for first in range(0, batch.num_rows, BATCH_ROWS_MAX):
-                        part = batch.slice(first, BATCH_ROWS_MAX)
-                        at = int(part.column("event_id")[-1].as_py()) + 1
-                        yield part
-                    at = after
-            except FileNotFoundError:
-                self._table.refresh()
-            else:
-                return
-        raise self._too_fast()
-
-    def _too_fast(self) -> Unavailable:
-        return Unavailable(
-            f"archive {shown(self._table.uri)}: its files are deleted while they are being read; "
-            "compact and clean it less often"
-        )
+        for batch in self._selected(span, wanted, newest_first=False):
+            for first in range(0, batch.num_rows, BATCH_ROWS_MAX):
+                yield batch.slice(first, BATCH_ROWS_MAX)
 
     def newest(self, below: int, wanted: Wanted = Wanted()) -> Iterator[EventBatch]:  # noqa: B008 - a value
         """The events under an id, the newest batch first; within a batch by id."""
+        for batch in self._selected(Span(0, below), wanted, newest_first=True):
+            if batch.num_rows:
+                yield EventBatch(batch)
+
+    def _selected(
+        self, span: Span, wanted: Wanted, *, newest_first: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """The events of ``span`` that the selector matches. If files are deleted meanwhile, reading
+        goes on in the newest version of the table after the last batch."""
         selector = Selector(wanted.selector) if wanted.selector else None
         for _ in range(ATTEMPTS_MAX):
             try:
-                for batch in self._newest_first(Span(0, below)):
-                    below = int(batch.column("event_id")[0].as_py())
+                for batch in self._stored(span, newest_first=newest_first):
+                    ids = batch.column("event_id")
+                    if newest_first:
+                        span = Span(span.first, int(ids[0].as_py()))
+                    else:
+                        span = Span(int(ids[-1].as_py()) + 1, span.end)
                     if selector is not None:
                         mask = selector.mask(batch, now_us=wanted.now_us, messages=wanted.messages)
                         batch = batch.filter(mask)
-                    if batch.num_rows:
-                        yield EventBatch(batch)
+                    yield batch
             except FileNotFoundError:
                 self._table.refresh()
             else:
                 return
-        raise self._too_fast()
+        raise Unavailable(
+            f"archive {shown(self._table.uri)}: its files are deleted while they are being read; "
+            "compact and clean it less often"
+        )
 
     def _files(self, span: Span) -> list[DataFile]:
         found = [
@@ -164,16 +157,9 @@ class Archive:
         ]
         return sorted(found, key=lambda file: file.ids or (0, 0))
 
-    def _in_order(self, span: Span) -> Iterator[pa.RecordBatch]:
-        if span.size <= 0:
-            return
-        for pieces in _apart(list(self._pieces(span))):
-            batch = self._united(pieces, span)
-            if batch is not None:
-                yield batch
-
-    def _newest_first(self, span: Span) -> Iterator[pa.RecordBatch]:
-        for pieces in reversed(list(_apart(list(self._pieces(span))))):
+    def _stored(self, span: Span, *, newest_first: bool) -> Iterator[pa.RecordBatch]:
+        groups = list(_apart(list(self._pieces(span)))) if span.size > 0 else []
+        for pieces in reversed(groups) if newest_first else groups:
             batch = self._united(pieces, span)
             if batch is not None:
                 yield batch

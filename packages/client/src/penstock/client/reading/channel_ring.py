@@ -27,7 +27,6 @@ from penstock_core.vocabulary.errors import (
 )
 
 S = TypeVar("S", Subscription, DurableSubscription)
-B = TypeVar("B", bound=ReceivedBatch)
 
 OPENED_TOGETHER = 64
 """Subscriptions that are opened at a time: the realm is not asked for thousands at once."""
@@ -56,7 +55,13 @@ class Member(Generic[S]):
 
     @property
     def has_events(self) -> bool:
+        """Whether there is something to hand out."""
         return bool(self.rests) or bool(len(self.inner._inbox))
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is something to hand out, or an end to hear of."""
+        return self.has_events or self.inner._inbox.has_failed
 
 
 class ChannelRing(Generic[S]):
@@ -265,9 +270,9 @@ class ChannelRing(Generic[S]):
             self._ring.append(member)
         self._arrived.set()
 
-    def _again(self, member: Member[S]) -> None:
+    def again(self, member: Member[S]) -> None:
         """Its turn is over: if it has more, it waits for the others to have theirs."""
-        if member.has_events or member.inner._inbox.has_failed:
+        if member.has_more:
             self._arrives(member)
 
     def put_back(self, rests: list[tuple[Any, int]]) -> None:
@@ -301,7 +306,7 @@ class ChannelRing(Generic[S]):
             if batch is not None and len(batch) > TURN_EVENTS:
                 member.rests.appendleft(batch._part(TURN_EVENTS))
                 batch = batch._part(0, TURN_EVENTS)
-            self._again(member)
+            self.again(member)
             if batch is not None:
                 return batch
         return None

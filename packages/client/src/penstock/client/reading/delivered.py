@@ -61,16 +61,12 @@ class DeliveredEvent(ReceivedEvent):
         """Give it up: it goes to the dead event store at once, with the cause ``rejected`` and the
         ``reason`` (SEM T11). Returns when that is on disk; raises ``IllegalState`` without a dead
         event store, and then it is still in hand."""
-        await self._seat.reject(
-            IdSet((Span(self._number, self._number + 1),)), self._generation, reason
-        )
+        await self._seat.reject(IdSet.of((self._number,)), self._generation, reason)
 
     async def extend(self, time: Duration) -> None:
         """Have ``time`` (``"30s"``, or seconds) from now on to acknowledge it, on a durable with
         ``ack_timeout`` (SEM D19). Raises ``IllegalState`` when it has gone back already."""
-        await self._seat.extend(
-            IdSet((Span(self._number, self._number + 1),)), self._generation, time
-        )
+        await self._seat.extend(IdSet.of((self._number,)), self._generation, time)
 
 
 class DeliveredBatch(ReceivedBatch):

@@ -8,7 +8,6 @@ from typing import Protocol, TypeVar
 from penstock.client.connection.arguments import Duration, milliseconds
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.threads import is_ending
-from penstock.client.reading.inbox import Inbox
 from penstock.client.reading.seat_attachment import SeatAttachment
 from penstock_core.api.subscriptions import Attach, Subscribed
 from penstock_core.columns.events.batch import Int64s
@@ -38,13 +37,13 @@ class DurableSeat(SeatAttachment[B]):
         self,
         connection: RealmConnection,
         attach: Attach,
-        inbox: Inbox[B],
+        on_arrival: Callable[[], None] | None,
         *,
         without: Callable[[B, IdSet], B | None],
         channel_name: str,
     ) -> None:
         """``without`` returns a batch without some of its events; None if none are left."""
-        super().__init__(connection, attach, inbox)
+        super().__init__(connection, attach, on_arrival)
         self.channel = attach.channel
         self.channel_name = channel_name
         self.durable = attach.durable
@@ -85,7 +84,7 @@ class DurableSeat(SeatAttachment[B]):
         self.generation += 1
         self._why_gone = f"the subscription has ended: {error}"
         self._is_deleted = isinstance(error, NameDoesNotExist)
-        self.drop()  # the realm has taken these back
+        self.inbox.clear()  # the realm has taken these back
         super().failed(error)
 
     def recall(self, spans: Spans) -> None:
@@ -98,22 +97,14 @@ class DurableSeat(SeatAttachment[B]):
 
     def remove(self, ids: IdSet) -> None:
         """Remove events from those that wait."""
+        self.inbox.reduce(lambda batch: self._without(batch, ids))
 
-        def rest_of(batch: B) -> B | None:
-            rest = self._without(batch, ids)
-            self.buffered.replace(batch, rest, len(rest or ()) / len(batch))
-            return rest
-
-        self.inbox.reduce(rest_of)
-
-    def drop_lost(self) -> bool:
-        """Drop waiting events if a rollback was lost with the connection: all have gone back then.
-        Returns whether that is so."""
-        is_lost = self.settlements.has_lost_rollback
-        if is_lost:
-            self.inbox.clear()
-            self.buffered.took_all()
-        return is_lost
+    async def rolled_back(self) -> None:
+        """Wait until all rollbacks so far are answered. If one was lost with the connection, all
+        waiting events have gone back, and are dropped."""
+        await self.settlements.rolled_back()
+        if self.settlements.has_lost_rollback:
+            self.inbox.drop()
 
     # --- what is in hand -----------------------------------------------------------------
 

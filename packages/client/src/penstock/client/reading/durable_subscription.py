@@ -79,7 +79,7 @@ class DurableSubscription(DeliveringLoops):
         self._seat = DurableSeat(
             connection,
             message,
-            Inbox[DeliveredBatch](on_arrival),
+            on_arrival,
             without=DeliveredBatch._without,
             channel_name=channel_name,
         )
@@ -117,8 +117,7 @@ class DurableSubscription(DeliveringLoops):
         counts = redelivery_counts(message) if message.redeliveries else None
         spans = received_spans(message, schema, body)
         delivered = DeliveredBatch(batch, counts, seat, publishers=message.publishers, spans=spans)
-        seat.buffered.add(delivered, len(body))
-        seat.inbox.put(delivered)
+        seat.inbox.put(delivered, len(body))
 
     @property
     def _inbox(self) -> Inbox[DeliveredBatch]:
@@ -142,11 +141,10 @@ class DurableSubscription(DeliveringLoops):
         batch = await seat.inbox.get(timeout)
         while settlements.in_order and batch is not None and settlements.rolls_back:
             seat.inbox.put_back(batch)  # part of it may be recalled
-            await settlements.rolled_back()
-            seat.drop_lost()
+            await seat.rolled_back()
             batch = await seat.inbox.get(timeout)
         if batch is not None:
-            seat.buffered.took(batch)
+            seat.inbox.buffered.took(batch)
             if len(seat.inbox):
                 batch = self._with_waiting(batch)
             seat.handed(batch)
@@ -164,7 +162,7 @@ class DurableSubscription(DeliveringLoops):
             if not may_join(batch, following):
                 break
             parts.append(seat.inbox.take())
-            seat.buffered.took(following)
+            seat.inbox.buffered.took(following)
             rows += len(following)
         return batch if len(parts) == 1 else joined(parts)
 
@@ -175,8 +173,7 @@ class DurableSubscription(DeliveringLoops):
         self._settlements.hurry()
         await seat.met.wait()  # an earlier demand was cancelled, and is being withdrawn
         if self._settlements.in_order:
-            await self._settlements.rolled_back()  # events left by that one may be recalled
-            seat.drop_lost()
+            await seat.rolled_back()  # events left by that one may be recalled
         inbox.raise_failure()
         await self._demand(count - inbox.rows, timeout)
         batches = []

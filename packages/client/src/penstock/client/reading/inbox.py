@@ -131,18 +131,84 @@ async def set_by(event: asyncio.Event, deadline_s: float | None) -> bool:
     return True
 
 
+class Buffered:
+    """Counts the bytes that wait at the client, and tells the realm when they do no more.
+
+    Deliveries are known by their identity, as long as they wait.
+    """
+
+    def __init__(self, attachment: Attachment, bytes_max: int) -> None:
+        """With a ``bytes_max`` of 0 there is no limit, and nothing is counted."""
+        self._attachment = attachment
+        self._bytes_max = bytes_max
+        self._sizes: dict[int, int] = {}
+        self._taken = 0
+        """Bytes that do not wait any more, and that the realm has not been told of."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that wait."""
+        return sum(self._sizes.values())
+
+    def add(self, delivery: object, size: int) -> None:
+        """Count a delivery as waiting."""
+        if self._bytes_max:
+            self._sizes[id(delivery)] = size
+
+    def took(self, delivery: object, more: int = 0) -> None:
+        """Count a delivery as taken by the application, once; the realm may send so many events
+        ``more`` than before."""
+        self._left(self._sizes.pop(id(delivery), 0), more)
+
+    def took_all(self) -> None:
+        """Note that nothing waits any more."""
+        size = self.size
+        self._sizes.clear()
+        self._left(size)
+
+    def replace(self, delivery: Sized, rest: Sized | None) -> None:
+        """Count only a part of a delivery as waiting: ``rest``."""
+        if rest is delivery:
+            return
+        size = self._sizes.pop(id(delivery), 0)
+        kept = int(size * (len(rest) / len(delivery))) if size and rest is not None else 0
+        if kept:
+            self._sizes[id(rest)] = kept
+        self._left(size - kept)
+
+    def carry_over(self) -> int:
+        """Return the bytes that still wait; on a new connection the realm begins with these."""
+        self._taken = 0
+        return self.size
+
+    def forget(self) -> None:
+        """Start again at zero, as the realm does."""
+        self._sizes.clear()
+        self._taken = 0
+
+    def _left(self, size: int, more: int = 0) -> None:
+        self._taken += size
+        if more or (self._taken and self._taken * 4 >= self._bytes_max):
+            taken, self._taken = self._taken, 0
+            attachment = self._attachment
+            attachment.connection.tell(wire.Credit(attachment.number, more, 0, taken=taken))
+
+
 class Inbox(Generic[B]):
     """Batches in order, then the end or an error."""
 
-    def __init__(self, on_arrival: Callable[[], None] | None = None) -> None:
+    def __init__(self, buffered: Buffered, on_arrival: Callable[[], None] | None = None) -> None:
         """``on_arrival`` is called when there is something to take, or an end to hear of."""
+        self.buffered = buffered
         self._batches: deque[B] = deque()
         self._arrived = asyncio.Event()
         self._on_arrival = on_arrival
         self._error: PenstockError | None = None
         self._ended = False
 
-    def put(self, batch: B) -> None:
+    def put(self, batch: B, size: int = 0) -> None:
+        """Add a delivery of ``size`` bytes."""
+        self.buffered.add(batch, size)
         self._batches.append(batch)
         self._arrives()
 
@@ -181,7 +247,14 @@ class Inbox(Generic[B]):
         return self._ended
 
     def clear(self) -> None:
+        """Drop all batches, which went back with their connection."""
         self._batches.clear()
+        self.buffered.forget()
+
+    def drop(self) -> None:
+        """Drop all batches, and report to the realm that they do not wait any more."""
+        self._batches.clear()
+        self.buffered.took_all()
 
     def put_back(self, batch: B) -> None:
         """Put a batch back, as the next one, also for those who wait already."""
@@ -192,14 +265,19 @@ class Inbox(Generic[B]):
         """The inbox for a new beginning. It is this one, emptied, because somebody may wait at it.
         Only after its end it is another one: whoever waits at this one is still to hear of that."""
         if self._ended or self.has_failed:
-            return Inbox(self._on_arrival)
+            self.buffered.forget()
+            return Inbox(self.buffered, self._on_arrival)
         self.clear()
         return self
 
     def reduce(self, left_of: Callable[[B], B | None]) -> None:
         """Replace each waiting batch by what ``left_of`` leaves of it."""
-        left = map(left_of, self._batches)
-        self._batches = deque(batch for batch in left if batch is not None)
+        batches, self._batches = self._batches, deque()
+        for batch in batches:
+            rest = left_of(batch)
+            self.buffered.replace(batch, rest)
+            if rest is not None:
+                self._batches.append(rest)
 
     async def get(self, timeout: float | None) -> B | None:
         """The next batch; None at the end, or when nothing comes for ``timeout`` seconds.
@@ -240,66 +318,3 @@ class Inbox(Generic[B]):
     def __iter__(self) -> Iterator[B]:
         """The waiting batches, which stay."""
         return iter(self._batches)
-
-
-class Buffered:
-    """Counts the bytes that wait at the client, and tells the realm when they do no more.
-
-    Deliveries are known by their identity, as long as they wait.
-    """
-
-    def __init__(self, attachment: Attachment, bytes_max: int) -> None:
-        """With a ``bytes_max`` of 0 there is no limit, and nothing is counted."""
-        self._attachment = attachment
-        self._bytes_max = bytes_max
-        self._sizes: dict[int, int] = {}
-        self._taken = 0
-        """Bytes that do not wait any more, and that the realm has not been told of."""
-
-    @property
-    def size(self) -> int:
-        """Bytes that wait."""
-        return sum(self._sizes.values())
-
-    def add(self, delivery: object, size: int) -> None:
-        """Count a delivery as waiting."""
-        if self._bytes_max:
-            self._sizes[id(delivery)] = size
-
-    def took(self, delivery: object, more: int = 0) -> None:
-        """Count a delivery as taken by the application, once; the realm may send so many events
-        ``more`` than before."""
-        self._left(self._sizes.pop(id(delivery), 0), more)
-
-    def took_all(self) -> None:
-        """Note that nothing waits any more."""
-        size = self.size
-        self._sizes.clear()
-        self._left(size)
-
-    def replace(self, delivery: object, rest: object | None, share: float) -> None:
-        """Note that only a ``share`` of a delivery waits, as ``rest``."""
-        if rest is delivery:
-            return
-        size = self._sizes.pop(id(delivery), 0)
-        kept = int(size * share) if rest is not None else 0
-        if kept:
-            self._sizes[id(rest)] = kept
-        self._left(size - kept)
-
-    def carry_over(self) -> int:
-        """Return the bytes that still wait; on a new connection the realm begins with these."""
-        self._taken = 0
-        return self.size
-
-    def forget(self) -> None:
-        """Start again at zero, as the realm does."""
-        self._sizes.clear()
-        self._taken = 0
-
-    def _left(self, size: int, more: int = 0) -> None:
-        self._taken += size
-        if more or (self._taken and self._taken * 4 >= self._bytes_max):
-            taken, self._taken = self._taken, 0
-            attachment = self._attachment
-            attachment.connection.tell(wire.Credit(attachment.number, more, 0, taken=taken))

@@ -21,7 +21,7 @@ from penstock.client.connection.arguments import (
 )
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.reading.attachment import Attachment
-from penstock.client.reading.inbox import Inbox, deadline_of
+from penstock.client.reading.inbox import deadline_of
 from penstock.client.reading.looping import Closing
 from penstock.client.reading.received import ReceivedBatch, ReceivedEvent
 from penstock.client.reading.seat_attachment import SeatAttachment
@@ -144,7 +144,7 @@ class Reader(Closing):
             selector=selector,
             ack_timeout_ms=self._ack_timeout_ms,
         )
-        self._seat = SeatAttachment(connection, message, Inbox[DeliveredPart]())
+        self._seat = SeatAttachment[DeliveredPart](connection, message)
         self._settlements = self._seat.settlements
         self._held = IdSet()
         """Handed out and not committed."""
@@ -186,7 +186,7 @@ class Reader(Closing):
             await self._settlements.confirm()
         finally:
             seat.failed(SessionClosed("the reader is closed"))
-            seat.drop()
+            seat.inbox.clear()
             self._returned = self._held if self._transactional else IdSet()
             self._held, self._gone, self._late = IdSet(), IdSet(), IdSet()
             await seat.leave()

@@ -29,11 +29,16 @@ class SeatAttachment(Attachment, Generic[B]):
     settled. Another client may have them long before this one has its seat again.
     """
 
-    def __init__(self, connection: RealmConnection, attach: Attach, inbox: Inbox[B]) -> None:
-        """``attach`` requests the seat; its number is put in each time."""
+    def __init__(
+        self,
+        connection: RealmConnection,
+        attach: Attach,
+        on_arrival: Callable[[], None] | None = None,
+    ) -> None:
+        """``attach`` requests the seat; its number is put in each time. ``on_arrival`` is called
+        when there is something to take, or an end to hear of."""
         super().__init__(connection)
-        self.inbox = inbox
-        self.buffered = Buffered(self, attach.bytes_max)
+        self.inbox: Inbox[B] = Inbox(Buffered(self, attach.bytes_max), on_arrival)
         self.settlements = Settlements(self)
         self.met = asyncio.Event()
         """Cleared while a demand is open; set when it is met or its withdrawal is confirmed."""
@@ -66,7 +71,7 @@ class SeatAttachment(Attachment, Generic[B]):
     async def _reopen(self) -> None:
         if not self.is_open:
             return
-        self.drop()  # the realm has taken these back
+        self.inbox.clear()  # the realm has taken these back
         self.settlements.forget()
         await self.attach()
         if self._demand:
@@ -77,12 +82,6 @@ class SeatAttachment(Attachment, Generic[B]):
     def forget(self) -> None:
         """Begin with an empty inbox: what came before the seat was known is the realm's again."""
         self.inbox = self.inbox.renewed()
-        self.buffered.forget()
-
-    def drop(self) -> None:
-        """Drop waiting events, which have gone back with the seat."""
-        self.inbox.clear()
-        self.buffered.forget()
 
     # --- calls of the connection ---------------------------------------------------------
 
@@ -90,7 +89,7 @@ class SeatAttachment(Attachment, Generic[B]):
         """Count what was delivered as gone back, because the connection is lost."""
         if self.is_open:
             self.generation += 1
-            self.drop()
+            self.inbox.clear()
 
     def failed(self, error: PenstockError) -> None:
         """End the seat with ``error``."""

@@ -101,7 +101,6 @@ class Subscription(ReceivingLoops):
         timeout = timeout_s(timeout)
         check_count(buffer_bytes, "buffer_bytes", "bytes")
         self._buffer_bytes = buffer_bytes
-        self._buffered = Buffered(self._attachment, buffer_bytes)
         self._connection = connection
         self._channel = channel
         self._start = start
@@ -110,7 +109,9 @@ class Subscription(ReceivingLoops):
         self._browse = browse
         self._last_id = last_id
         self._merger = merger
-        self._inbox: Inbox[ReceivedBatch] = Inbox(on_arrival)
+        self._inbox: Inbox[ReceivedBatch] = Inbox(
+            Buffered(self._attachment, buffer_bytes), on_arrival
+        )
         self._channel_name = channel_name
         self._opening = asyncio.Lock()
         """Held while opening: of several that begin at once, one opens it."""
@@ -162,13 +163,12 @@ class Subscription(ReceivingLoops):
             confirms=True,
             deltas=True,
             bytes_max=self._buffer_bytes,
-            bytes_held=self._buffered.carry_over(),
+            bytes_held=self._inbox.buffered.carry_over(),
         )
 
     def _forget(self) -> None:
         """Start again from the beginning."""
         self._inbox = self._inbox.renewed()
-        self._buffered.forget()
         self._credit, self._next_id = self._granted, 0
 
     async def _reopen(self) -> None:
@@ -202,8 +202,7 @@ class Subscription(ReceivingLoops):
         self._credit -= message.count
         per_event = max(1, len(body) // message.count)
         self._granted = max(16, min(CREDIT_MAX, self._buffer_bytes // per_event))
-        self._buffered.add(batch, len(body))
-        self._inbox.put(batch)
+        self._inbox.put(batch, len(body))
         if self._confirms and not self._confirmation_is_due:
             self._confirmation_is_due = True
             asyncio.get_running_loop().call_soon(self._confirm)
@@ -247,7 +246,7 @@ class Subscription(ReceivingLoops):
         renews = self._renews_credit and not len(self._inbox)
         more = self._granted - self._credit if renews and self._credit * 2 <= self._granted else 0
         self._credit += more
-        self._buffered.took(batch, more)
+        self._inbox.buffered.took(batch, more)
 
     @property
     def first_id(self) -> int:

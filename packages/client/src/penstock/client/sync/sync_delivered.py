@@ -11,7 +11,7 @@ from penstock.client.reading import delivered
 from penstock.client.reading.durable_seat import DurableSeat
 from penstock.client.sync.sync_received import ReceivedBatch, ReceivedEvent
 from penstock_core.columns.events.event import Event
-from penstock_core.ids.ids import IdSet, Span
+from penstock_core.ids.ids import IdSet
 from penstock_core.vocabulary.errors import SessionClosed
 
 
@@ -54,18 +54,16 @@ class DeliveredEvent(ReceivedEvent):
         """Give it up: it goes to the dead event store at once, with the cause ``rejected`` and the
         ``reason`` (SEM T11). Returns when that is on disk; raises ``IllegalState`` without a dead
         event store, and then it is still in hand."""
-        seat, generation, event_id = self._seat, self._generation, self.event_id
-        assert event_id is not None, "a delivered event has an id"
-        ids = IdSet((Span(event_id, event_id + 1),))
-        self._loop.call(seat.reject(ids, generation, reason))
+        self._loop.call(self._seat.reject(self._id_set(), self._generation, reason))
 
     def extend(self, time: Duration) -> None:
         """Have ``time`` (``"30s"``, or seconds) from now on to acknowledge it, on a durable with
         ``ack_timeout`` (SEM D19). Raises ``IllegalState`` when it has gone back already."""
-        seat, generation, event_id = self._seat, self._generation, self.event_id
-        assert event_id is not None, "a delivered event has an id"
-        ids = IdSet((Span(event_id, event_id + 1),))
-        self._loop.call(seat.extend(ids, generation, time))
+        self._loop.call(self._seat.extend(self._id_set(), self._generation, time))
+
+    def _id_set(self) -> IdSet:
+        assert self.event_id is not None, "a delivered event has an id"
+        return IdSet.of((self.event_id,))
 
     def _settle(
         self, *, roll_back: bool, previous: bool = False, delay_ms: int | None = None
