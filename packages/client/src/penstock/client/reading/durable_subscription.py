@@ -171,7 +171,7 @@ class DurableSubscription(DeliveringLoops):
         the events that have come are given to the next call."""
         seat, inbox = self._seat, self._seat.inbox
         self._settlements.hurry()
-        await seat.met.wait()  # an earlier demand was cancelled, and is being withdrawn
+        await seat.demand_ended.wait()  # an earlier demand was cancelled, and is being withdrawn
         if self._settlements.in_order:
             await seat.rolled_back()  # events left by that one may be recalled
         inbox.raise_failure()
@@ -195,10 +195,10 @@ class DurableSubscription(DeliveringLoops):
         self._seat.demand(count)
         try:
             async with asyncio.timeout(timeout):  # wait_for may swallow a cancellation
-                await self._seat.met.wait()
+                await self._seat.demand_ended.wait()
         except TimeoutError:
             self._seat.withdraw()
-            await self._seat.met.wait()
+            await self._seat.demand_ended.wait()
         except BaseException:
             self._seat.withdraw()
             raise

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Self, TypeVar
 
 from penstock.client.connection.arguments import Duration, check_count, timeout_s
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.reading.channel_ring import ChannelRing
 from penstock.client.reading.delivered import DeliveredBatch, DeliveringLoops
 from penstock.client.reading.durable_subscription import DurableSubscription
-from penstock.client.reading.looping import ReceivingLoops
+from penstock.client.reading.looping import Looping, ReceivingLoops
 from penstock.client.reading.merging import Merger, key_name_of
 from penstock.client.reading.received import ReceivedBatch
 from penstock.client.reading.settlements import Settlements
@@ -19,11 +20,43 @@ from penstock_core.vocabulary.choice import choice_of
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_core.vocabulary.start_positions import AnyStart, FromEarliest
 
+B = TypeVar("B", ReceivedBatch, DeliveredBatch)
+
 CHANNEL_BUFFER_BYTES = 1 << 20
 """Bytes that each channel of a pattern has on their way or waiting, unless told otherwise."""
 
 
-class PatternSubscription(ReceivingLoops):
+class PatternLoops(Looping[B]):
+    """Loops over the events of all channels of a pattern."""
+
+    _ring: ChannelRing[Any]
+    _timeout: float | None
+
+    @property
+    def channels(self) -> list[str]:
+        """The names of the channels that it reads now, sorted."""
+        return self._ring.channels
+
+    async def open(self) -> Self:
+        """Begin. Raises what the realm refuses it with: for a durable ``DurableInUse``,
+        ``InvalidArgument``, and ``NameDoesNotExist`` where no channel of the pattern has it.
+        Iterating opens it, too."""
+        await self._ring.open()
+        return self
+
+    async def next_batch(self, timeout: Duration | None = None) -> B | None:
+        """The next events, all of one channel; None if none come for ``timeout`` seconds."""
+        timeout = timeout_s(timeout)
+        await self.open()
+        self._ring.put_back(self._loops.rests())
+        batch: B | None = await self._ring.next_batch(self._timeout if timeout is None else timeout)
+        return batch
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+
+class PatternSubscription(PatternLoops[ReceivedBatch], ReceivingLoops):
     """Events of all channels of a pattern, each channel in id order, the channels in turn;
     ``event.channel`` tells where each came from. Goes on after a reconnect where it was.
 
@@ -62,26 +95,6 @@ class PatternSubscription(ReceivingLoops):
         self._ring: ChannelRing[Subscription] = ChannelRing(connection, choice_of(pattern), make)
         super().__init__(self._ring)
 
-    @property
-    def channels(self) -> list[str]:
-        """The names of the channels that it reads now, sorted."""
-        return self._ring.channels
-
-    async def open(self) -> PatternSubscription:
-        """Begin. Raises what the realm refuses it with. Iterating opens it, too."""
-        await self._ring.open()
-        return self
-
-    async def next_batch(self, timeout: Duration | None = None) -> ReceivedBatch | None:
-        """The next events, all of one channel; None when none come for ``timeout`` s."""
-        timeout = timeout_s(timeout)
-        await self.open()
-        self._ring.put_back(self._loops.rests())
-        batch: ReceivedBatch | None = await self._ring.next_batch(
-            self._timeout if timeout is None else timeout
-        )
-        return batch
-
     async def close(self) -> None:
         """Stop reading. Opened again, each channel goes on with the first event that was not handed
         out."""
@@ -89,11 +102,8 @@ class PatternSubscription(ReceivingLoops):
         self._loops.closed()
         await self._ring.close()
 
-    async def __aenter__(self) -> PatternSubscription:
-        return await self.open()
 
-
-class PatternDurableSubscription(DeliveringLoops):
+class PatternDurableSubscription(PatternLoops[DeliveredBatch], DeliveringLoops):
     """A seat at the durable of one name on each channel of a pattern that has it. Events are
     acknowledged and rolled back as those of any durable; ``event.channel`` tells their channel.
 
@@ -141,27 +151,6 @@ class PatternDurableSubscription(DeliveringLoops):
         )
         super().__init__(self._ring, auto_ack=auto_ack)
 
-    @property
-    def channels(self) -> list[str]:
-        """The names of the channels where it has a seat now, sorted."""
-        return self._ring.channels
-
-    async def open(self) -> PatternDurableSubscription:
-        """Take the seats. Raises ``DurableInUse``, ``InvalidArgument``, and ``NameDoesNotExist``
-        where no channel of the pattern has the durable. Iterating opens it, too."""
-        await self._ring.open()
-        return self
-
-    async def next_batch(self, timeout: Duration | None = None) -> DeliveredBatch | None:
-        """The next events, all of one channel; None if none come for ``timeout`` seconds."""
-        timeout = timeout_s(timeout)
-        await self.open()
-        self._ring.put_back(self._loops.rests())
-        batch: DeliveredBatch | None = await self._ring.next_batch(
-            self._timeout if timeout is None else timeout
-        )
-        return batch
-
     async def flush(self) -> None:
         """Wait until everything settled so far is on disk, on all channels. Raises the first
         refusal, and ``ConnectionLost`` when some of it was on its way as the connection was
@@ -190,6 +179,3 @@ class PatternDurableSubscription(DeliveringLoops):
         await self._ring.close()
         for settlements in self._ring.ended:
             await settlements.confirm()
-
-    async def __aenter__(self) -> PatternDurableSubscription:
-        return await self.open()

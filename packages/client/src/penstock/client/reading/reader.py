@@ -240,7 +240,7 @@ class Reader(Closing):
         if await seat.inbox.changes(deadline_s):
             return True
         seat.withdraw()
-        await seat.met.wait()
+        await seat.demand_ended.wait()
         return bool(len(seat.inbox)) or seat.inbox.has_failed
 
     def _head(self) -> DeliveredPart | None:

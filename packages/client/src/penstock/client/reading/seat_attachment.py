@@ -40,9 +40,9 @@ class SeatAttachment(Attachment, Generic[B]):
         super().__init__(connection)
         self.inbox: Inbox[B] = Inbox(Buffered(self, attach.bytes_max), on_arrival)
         self.settlements = Settlements(self)
-        self.met = asyncio.Event()
+        self.demand_ended = asyncio.Event()
         """Cleared while a demand is open; set when it is met or its withdrawal is confirmed."""
-        self.met.set()
+        self.demand_ended.set()
         self._message = attach
         self._demand = 0
         """Number of events in the open demand; 0 when it is withdrawn, too."""
@@ -99,7 +99,7 @@ class SeatAttachment(Attachment, Generic[B]):
     def finished(self) -> None:
         """End the demand."""
         self._demand = 0
-        self.met.set()
+        self.demand_ended.set()
         self.inbox.wake()
 
     def recall(self, spans: Spans) -> None:
@@ -110,8 +110,8 @@ class SeatAttachment(Attachment, Generic[B]):
 
     def demand(self, count: int) -> None:
         """Request ``count`` events, unless a demand is open."""
-        if count > 0 and self.met.is_set():
-            self.met.clear()
+        if count > 0 and self.demand_ended.is_set():
+            self.demand_ended.clear()
             self._demand = count
             self.connection.tell(wire.Demand(self.number, count))
 
