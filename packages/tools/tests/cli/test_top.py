@@ -32,12 +32,12 @@ def rates_of(session: penstock.Session, orders: Channel, work: Queue) -> RealmRa
     clock = StillClock()
     looker = Sampler(session, clock)
     orders.durables.create("billing", start="earliest")
-    before = looker.look()
+    before = looker.take_sample()
     orders.publish_many([penstock.Event(b"more")] * 20)
     for _ in range(2):
         assert work.pop(timeout=5) is not None
     clock.advance(2_000_000)
-    return between(before, looker.look())
+    return between(before, looker.take_sample())
 
 
 def test_rates_are_what_changed_between_two_looks(
@@ -85,7 +85,7 @@ def test_space_holds_and_q_ends() -> None:
 def test_what_does_not_fit_is_counted(session: penstock.Session) -> None:
     for number in range(20):
         session.channels.create(f"channel-{number}")
-    look = Sampler(session, StillClock()).look()
+    look = Sampler(session, StillClock()).take_sample()
 
     shown = picture(View(), between(look, look), rows=12)
 

@@ -14,7 +14,7 @@ from packages.tools.tests.topology.test_convergence import (
 )
 from penstock_core.api.durables import DurableInfo
 from penstock_core.vocabulary.definitions import Definition
-from penstock_tools.topology import applying, looking, planning
+from penstock_tools.topology import applying, inventory, planning
 from penstock_tools.topology.document import Topology, WantedDurable, WantedStore
 
 Mistake = Callable[[pytest.MonkeyPatch], None]
@@ -32,17 +32,17 @@ def unseen_storage(patch: pytest.MonkeyPatch) -> None:
 
 def forgotten_backoff(patch: pytest.MonkeyPatch) -> None:
     """A step makes a durable without the time to breathe that its file gives it."""
-    whole = applying._given_of_durable
+    whole = applying._durable_arguments
 
     def given_of_durable(durable: WantedDurable) -> dict[str, Any]:
         return {**whole(durable), "backoff": None}
 
-    patch.setattr(applying, "_given_of_durable", given_of_durable)
+    patch.setattr(applying, "_durable_arguments", given_of_durable)
 
 
 def unwritten_selector(patch: pytest.MonkeyPatch) -> None:
     """A file that is written of a realm leaves out what durables choose."""
-    whole = looking._durable
+    whole = inventory._durable
 
     def durable(info: DurableInfo, definition: Definition) -> WantedDurable:
         found = whole(info, definition)
@@ -53,17 +53,17 @@ def unwritten_selector(patch: pytest.MonkeyPatch) -> None:
             attributes=found.attributes,
         )
 
-    patch.setattr(looking, "_durable", durable)
+    patch.setattr(inventory, "_durable", durable)
 
 
 def stores_for_ever(patch: pytest.MonkeyPatch) -> None:
     """A step makes a store without the time to live that its file gives it."""
-    whole = applying._given
+    whole = applying._store_arguments
 
     def given_of_store(store: WantedStore) -> dict[str, Any]:
         return {**whole(store), "ttl": 0}
 
-    patch.setattr(applying, "_given", given_of_store)
+    patch.setattr(applying, "_store_arguments", given_of_store)
 
 
 MISTAKES: list[Mistake] = [

@@ -13,7 +13,7 @@ from penstock_core.api.access import Me
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
 from penstock_tools.topology import Found, Plan, apply, look, parse, plan, to_toml, topology_of
-from penstock_tools.topology.looking import FoundStore
+from penstock_tools.topology.inventory import ExistingStore
 from tests.access.realms import QUICK
 
 
@@ -276,7 +276,10 @@ def test_what_is_still_needed_is_not_pruned(session: Session) -> None:
     session.channels.create("orders", dead_event_store="dead")
     text = "[[channel]]\nname = 'orders'\ndead_event_store = 'dead'\n"
 
-    with pytest.raises(InvalidArgument, match="channel dead is not in the file, but dead is the d"):
+    with pytest.raises(
+        InvalidArgument,
+        match="channel dead is not in the file, but cannot be deleted: dead is the d",
+    ):
         planned(session, text, prune=True)
     assert planned(session, text) == Plan(unnamed=("channel dead",))
 
@@ -297,7 +300,7 @@ def found(**stores: dict[str, object]) -> Found:
         realm="shop",
         me=me,
         stores={
-            name: FoundStore(
+            name: ExistingStore(
                 kind="channel",
                 name=name,
                 definition=Definition(**attributes),  # type: ignore[arg-type]

@@ -67,9 +67,9 @@ def apply(
 
     wanted = topology.load(file)
     with session(url) as realm:
-        found = topology.look(realm, wanted)
-        check_pipelines(wanted, found)
-        plan = topology.plan(wanted, found, prune=prune)
+        existing = topology.look(realm, wanted)
+        check_pipelines(wanted, existing)
+        plan = topology.plan(wanted, existing, prune=prune)
         if format == "json":
             write_json(_document(plan))
         else:
@@ -114,9 +114,9 @@ def export(
     from penstock_tools.topology import look, to_toml, topology_of
 
     with session(url) as realm:
-        found = look(realm)
-    text = to_toml(topology_of(found), heading=_HEADING.format(realm=found.realm))
-    if not found.keeps_access:
+        existing = look(realm)
+    text = to_toml(topology_of(existing), heading=_HEADING.format(realm=existing.realm))
+    if not existing.keeps_access:
         note("access.mode is off, so there are no users, groups and rights to write")
     if file is None:
         write(text.rstrip("\n"))
@@ -127,7 +127,7 @@ def export(
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InvalidArgument(f"{file}: {error.strerror or error}") from error
-    kinds = [store.kind for store in found.stores.values()]
+    kinds = [store.kind for store in existing.stores.values()]
     channels, queues = kinds.count("channel"), kinds.count("queue")
     note(f"{file} written: {count(channels, 'channel')}, {count(queues, 'queue')}")
 
@@ -137,12 +137,12 @@ def export(
 
 def write_plan(plan: Plan) -> None:
     """Print what a plan would do, for people."""
-    for each in plan.immovable:
-        write(f"! {each.what} cannot be changed in place")
-        for detail in each.details:
+    for item in plan.immovable:
+        write(f"! {item.what} cannot be changed in place")
+        for detail in item.details:
             write(f"    {detail}")
-        write(f"    created again it would lose {each.loses}")
-        write(f"    if that may go: {each.remedy}, and apply again")
+        write(f"    created again it would lose {item.loses}")
+        write(f"    if that may go: {item.remedy}, and apply again")
     for step in plan.steps:
         write(f"{step.sign} {step.what}")
         for detail in step.details:
@@ -169,9 +169,9 @@ def _summary(plan: Plan) -> str:
 def _ask(plan: Plan, *, yes: bool) -> None:
     deleted = [step.what for step in plan.losses if step.sign == "-"]
     changed = [step.what for step in plan.losses if step.sign != "-"]
-    asked = [f"Delete {', '.join(deleted)}"] if deleted else []
-    asked += [f"{'change' if deleted else 'Change'} {', '.join(changed)}"] if changed else []
-    confirm(f"{' and '.join(asked)}, with the losses shown above?", yes=yes)
+    questions = [f"Delete {', '.join(deleted)}"] if deleted else []
+    questions += [f"{'change' if deleted else 'Change'} {', '.join(changed)}"] if changed else []
+    confirm(f"{' and '.join(questions)}, with the losses shown above?", yes=yes)
 
 
 def _document(plan: Plan) -> dict[str, Any]:
@@ -179,12 +179,12 @@ def _document(plan: Plan) -> dict[str, Any]:
         "steps": [_step(step) for step in plan.steps],
         "immovable": [
             {
-                "what": each.what,
-                "changes": list(each.details),
-                "loses": each.loses,
-                "remedy": each.remedy,
+                "what": item.what,
+                "changes": list(item.details),
+                "loses": item.loses,
+                "remedy": item.remedy,
             }
-            for each in plan.immovable
+            for item in plan.immovable
         ],
         "unnamed": list(plan.unnamed),
         "kept": list(plan.kept),
@@ -203,13 +203,15 @@ def _step(step: PlannedStep) -> dict[str, Any]:
 # --- pipelines ----------------------------------------------------------------------------
 
 
-def check_pipelines(wanted: Topology, found: Found) -> None:
+def check_pipelines(wanted: Topology, existing: Found) -> None:
     """Raise ``InvalidArgument`` for a pipeline whose definition is wrong, or that needs a channel,
     queue or durable which neither the file nor the realm has."""
-    stores = {(each.kind, each.name) for each in wanted.stores}
-    stores |= {(each.kind, name) for name, each in found.stores.items()}
-    durables = {(each.name, own.name) for each in wanted.stores for own in each.durables}
-    durables |= {(name, own) for name, each in found.stores.items() for own in each.durables}
+    stores = {(store.kind, store.name) for store in wanted.stores}
+    stores |= {(store.kind, name) for name, store in existing.stores.items()}
+    durables = {(store.name, durable.name) for store in wanted.stores for durable in store.durables}
+    durables |= {
+        (name, durable) for name, store in existing.stores.items() for durable in store.durables
+    }
     for pipeline in wanted.pipelines:
         with wanted.naming((*pipeline.place, "file"), "pipeline"):
             for kind, name, durable in _needs(pipeline.path):

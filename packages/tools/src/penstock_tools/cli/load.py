@@ -178,14 +178,14 @@ def _end(report: LoadReport, setup: LoadSetup, format: str) -> None:
 
 def line(picture: LoadPicture) -> str:
     """How a run stands, on one line."""
-    told = (
+    parts = (
         f"{picture.at_s:.0f} s: {picture.rate:,.6g}/s due",
         f"{picture.acknowledged_per_s:,.0f}/s safe",
         f"{picture.delivered_per_s:,.0f}/s delivered",
         f"{picture.behind:,} behind",
         f"p99 {_ms(picture.publish_p99_ms)}/{_ms(picture.delivery_p99_ms)} ms",
     )
-    return ", ".join(told) + (f"; {picture.problem}" if picture.problem else "")
+    return ", ".join(parts) + (f"; {picture.problem}" if picture.problem else "")
 
 
 def _ms(time_ms: float) -> str:
@@ -209,13 +209,13 @@ def _erase() -> None:
 
 
 def _print(report: LoadReport, setup: LoadSetup) -> None:
-    told = f"{report.planned:,} planned, {report.acknowledged:,} safe"
+    events = f"{report.planned:,} planned, {report.acknowledged:,} safe"
     if setup.consumers:
-        told += f", {report.delivered:,} delivered"
+        events += f", {report.delivered:,} delivered"
     facts = [
         ("channel", f"{report.channel}, {'kept' if report.is_kept else 'removed'}"),
         ("ended", f"{report.ended}, after {report.seconds:.1f} s"),
-        ("events", told),
+        ("events", events),
     ]
     if report.rolled_back or report.redelivered:
         facts.append(("rolled back", f"{report.rolled_back:,}; {report.redelivered:,} came again"))
@@ -238,4 +238,4 @@ def _print(report: LoadReport, setup: LoadSetup) -> None:
 
 def _cells(told: LatencyLine) -> list[object]:
     times = (told.p50_ms, told.p90_ms, told.p99_ms, told.p999_ms, told.max_ms)
-    return [told.events, *(float(f"{each:.3g}") for each in times)]
+    return [told.events, *(float(f"{time:.3g}") for time in times)]

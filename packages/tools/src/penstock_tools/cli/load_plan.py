@@ -205,8 +205,8 @@ class LoadLedger:
     @property
     def twice(self) -> int:
         """How often an event came that should not have come any more, or was kept twice."""
-        known = (self._ids != _UNKNOWN) & (self._came_as != _UNKNOWN)
-        return self._again + int((self._ids != self._came_as)[known].sum())
+        is_known = (self._ids != _UNKNOWN) & (self._came_as != _UNKNOWN)
+        return self._again + int((self._ids != self._came_as)[is_known].sum())
 
     def undelivered(self) -> Int64s:
         """The ids of events that were acknowledged to their publisher and never came, or never
@@ -218,7 +218,7 @@ class LoadLedger:
     def lost(self, outstanding: IdSet) -> int:
         """How many never came, and are not ``outstanding`` at the durable either."""
         ids = np.sort(self.undelivered())
-        there = 0
+        still_outstanding = 0
         for first, end in outstanding.spans:
-            there += int(np.searchsorted(ids, end) - np.searchsorted(ids, first))
-        return len(ids) - there
+            still_outstanding += int(np.searchsorted(ids, end) - np.searchsorted(ids, first))
+        return len(ids) - still_outstanding

@@ -350,8 +350,8 @@ class LoadRun:
             async with asyncio.timeout(CLEANUP_S):
                 if self._setup.consumers:
                     durable = await channel.durables.get(DURABLE)
-                    there = (await durable.outstanding()).id_set
-                    self._lost = self._ledger.lost(there)
+                    outstanding = (await durable.outstanding()).id_set
+                    self._lost = self._ledger.lost(outstanding)
                     self._outstanding -= self._lost
                 else:
                     kept = (await channel.info()).counters.published
@@ -447,9 +447,9 @@ class LoadRun:
 async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
     """Do the work, or as much of it as is done when the event is set."""
     async with asyncio.TaskGroup() as group:
-        both = [group.create_task(work), group.create_task(event.wait())]
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        for task in both:
+        tasks = [group.create_task(work), group.create_task(event.wait())]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
             task.cancel()
 
 

@@ -84,7 +84,7 @@ class Sampler:
         self._clock = clock
         self._opened: dict[str, Channel | Queue] = {}
 
-    def look(self) -> Sample:
+    def take_sample(self) -> Sample:
         """Take a sample, without what the user may not see and what was deleted meanwhile. Raises
         ``CannotConnect``."""
         session = self._session
@@ -105,11 +105,11 @@ class Sampler:
         )
 
     def _open(self, name: str, *, is_channel: bool) -> Channel | Queue:
-        known = self._opened.get(name)
-        if known is None:
+        store = self._opened.get(name)
+        if store is None:
             stores = self._session.channels if is_channel else self._session.queues
-            known = self._opened[name] = stores.get(name)
-        return known
+            store = self._opened[name] = stores.get(name)
+        return store
 
     def _durables(self, store: Channel | Queue, info: ChannelInfo) -> list[DurableInfo]:
         from penstock.client.sync.sync import Channel
@@ -119,22 +119,22 @@ class Sampler:
         return store.durables.list()
 
     def _forget(self, names: set[str]) -> None:
-        self._opened = {name: known for name, known in self._opened.items() if name in names}
+        self._opened = {name: store for name, store in self._opened.items() if name in names}
 
 
 def between(before: Sample, now: Sample) -> RealmRates:
     """The change between two samples, per second; new stores count from zero."""
     seconds = max(now.at_us - before.at_us, 1) / 1_000_000
     stores = tuple(_stores(before, now, seconds))
-    said = now.realm
+    realm = now.realm
     return RealmRates(
-        realm=said.name,
-        version=said.version,
-        publishing_paused=said.publishing_paused,
-        connections=said.connections,
-        memory_bytes=said.memory_bytes,
-        memory_bytes_max=said.memory_bytes_max,
-        journal_bytes=said.journal_bytes,
+        realm=realm.name,
+        version=realm.version,
+        publishing_paused=realm.publishing_paused,
+        connections=realm.connections,
+        memory_bytes=realm.memory_bytes,
+        memory_bytes_max=realm.memory_bytes_max,
+        journal_bytes=realm.journal_bytes,
         stored_bytes=sum(line.bytes for line in stores),
         published_per_s=sum(line.published_per_s for line in stores),
         left_per_s=sum(line.left_per_s for line in stores),
@@ -147,10 +147,10 @@ def between(before: Sample, now: Sample) -> RealmRates:
 def _stores(before: Sample, now: Sample, seconds: float) -> Iterator[StoreLine]:
     for name, info in now.stores.items():
         earlier = before.stores.get(name)
-        published, gone = info.counters.published, info.counters.gone
+        published, removed = info.counters.published, info.counters.gone
         if earlier is not None and earlier.counters.published <= published:
             published -= earlier.counters.published
-            gone -= earlier.counters.gone
+            removed -= earlier.counters.gone
         yield StoreLine(
             name=name,
             kind=info.definition.kind,
@@ -159,7 +159,7 @@ def _stores(before: Sample, now: Sample, seconds: float) -> Iterator[StoreLine]:
             subscribers=info.subscribers + len(info.readers),
             durables=info.durables,
             published_per_s=published / seconds,
-            left_per_s=max(0, gone) / seconds,
+            left_per_s=max(0, removed) / seconds,
         )
 
 

@@ -109,13 +109,13 @@ def top(
     from penstock_tools.cli.rates import Sampler, between
 
     with session(url) as realm:
-        looker = Sampler(realm, SystemClock())
-        before = looker.look()
+        sampler = Sampler(realm, SystemClock())
+        before = sampler.take_sample()
 
         def after(wait: Callable[[float], None]) -> RealmRates:
             nonlocal before
             wait(interval)
-            earlier, before = before, looker.look()
+            earlier, before = before, sampler.take_sample()
             return between(earlier, before)
 
         if format == "json":
@@ -255,11 +255,11 @@ def _table(names: Sequence[str]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold reverse", expand=True)
-    for at, name in enumerate(names):
-        is_text = at == 0 or name == "type"
+    for index, name in enumerate(names):
+        is_text = index == 0 or name == "type"
         # Only names are shortened on a narrow terminal: a number that is cut would be another
         # number.
-        table.add_column(name, justify="left" if is_text else "right", no_wrap=at > 0)
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=index > 0)
     return table
 
 

@@ -56,15 +56,15 @@ class Ledger:
     def came(self, number: int, id: int) -> None:
         """The event came to the consumer. It may come again until the consumer's acknowledgement
         is confirmed."""
-        progress, known = self._progress[number], self._ids[number]
+        progress, stored_id = self._progress[number], self._ids[number]
         if not progress:
             self._progress[number] = _DELIVERED
             self._came_as[number] = id
             self.delivered += 1
             self._newest = max(self._newest, number)
-            if known != _UNKNOWN:
+            if stored_id != _UNKNOWN:
                 self.outstanding -= 1
-                self.twice += known != id
+                self.twice += stored_id != id
         elif progress == _CONFIRMED or self._came_as[number] != id:
             self.twice += 1
 

@@ -153,17 +153,17 @@ class _Side(asyncio.Protocol):
     async def _reach(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            _, other = await loop.create_connection(
+            _, peer = await loop.create_connection(
                 lambda: _Side(self._link, self), HOST, self._link.port
             )
         except OSError:
             self.abort()
             return
-        self._other = other
-        other.send(bytes(self._waiting))
+        self._other = peer
+        peer.send(bytes(self._waiting))
         self._waiting.clear()
         if self._transport is None:  # it has gone meanwhile
-            other.abort()
+            peer.abort()
 
     def send(self, data: bytes) -> None:
         if self._transport is not None and data:
@@ -188,10 +188,10 @@ class _Side(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._link.sides.discard(self)
         self._transport = None
-        other = self._other
-        if other is not None and other._transport is not None:
+        peer = self._other
+        if peer is not None and peer._transport is not None:
             with suppress(OSError):
-                other._transport.close()
+                peer._transport.close()
 
     def abort(self) -> None:
         if self._transport is not None:

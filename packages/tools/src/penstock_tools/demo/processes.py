@@ -107,8 +107,8 @@ class DemoNode:
         """Why it has ended by itself, as it said."""
         if self._process is None or self._process.is_running:
             return ""
-        told = self._process.logged("realm.failed")
-        return str(told[-1].get("reason", "")) if told else self._process.log[-500:]
+        failures = self._process.logged("realm.failed")
+        return str(failures[-1].get("reason", "")) if failures else self._process.log[-500:]
 
     def pids(self) -> list[int]:
         return [] if self._process is None else [self._process.pid]
@@ -163,7 +163,7 @@ class DemoProcesses:
         """What a node has in its environment: it finds the engine over links of its own."""
         name = _name(ProcessTarget("node", number))
         ports = [urlsplit(url).port or 0 for url in self.engine.urls]
-        mine = [self.links.open(name, _server(at), port) for at, port in enumerate(ports)]
+        mine = [self.links.open(name, _server(index), port) for index, port in enumerate(ports)]
         return {
             "PENSTOCK_CLUSTER_ENGINE": "nats://" + ",".join(f"{HOST}:{port}" for port in mine),
             "PENSTOCK_CLUSTER_NAME": CLUSTER,
@@ -193,22 +193,22 @@ class DemoProcesses:
 
     def engine_condition(self, number: int) -> ServerState:
         """How a server of the engine is; numbers begin with 1."""
-        found = self.engine.condition(number - 1)
+        condition = self.engine.condition(number - 1)
         is_cut = self.links.is_cut(_server(number - 1))
-        return "cut off" if is_cut and found == "up" else found
+        return "cut off" if is_cut and condition == "up" else condition
 
     def node_condition(self, number: int) -> NodeCondition:
         """How a node is; numbers begin with 1."""
-        found = self.nodes[number - 1].condition(self.epoch)
+        condition = self.nodes[number - 1].condition(self.epoch)
         is_cut = self.links.is_cut(_name(ProcessTarget("node", number)))
-        is_there = found not in ("frozen", "killed", "ended")
-        return "cut off" if is_cut and is_there else found
+        is_there = condition not in ("frozen", "killed", "ended")
+        return "cut off" if is_cut and is_there else condition
 
     def leader(self) -> int:
         """The number of the engine's server that leads, from 1 on; 0: none answers. It may take
         some seconds."""
-        found = self.engine.leader(STREAM)
-        return 0 if found is None else found + 1
+        leader = self.engine.leader(STREAM)
+        return 0 if leader is None else leader + 1
 
     def act(self, verb: Verb, target: ProcessTarget | None, leader: int) -> str:
         """Do it; gives what was done, or why nothing was. Without ``target`` it is the process that
@@ -216,26 +216,26 @@ class DemoProcesses:
         wanted = self._last if target is None else target
         if wanted is None:
             return f"{verb} last: nothing was done before"
-        found = self._found(wanted, leader)
-        if found is None:
+        resolved = self._resolve(wanted, leader)
+        if resolved is None:
             return f"{verb}: there is no {'owner' if wanted.kind == 'node' else 'leader'} now"
-        self._last = found
-        name = _name(found)
-        condition = self._condition(found)
+        self._last = resolved
+        name = _name(resolved)
+        condition = self._condition(resolved)
         if condition not in _POSSIBLE[verb]:
             return f"{verb} {name}: not done, it is {condition}"
         if verb == "cut":
             self.links.cut(name)
         elif verb == "heal":
             self.links.heal(name)
-        elif found.kind == "node":
-            self._act_on_node(self.nodes[found.number - 1], verb)
+        elif resolved.kind == "node":
+            self._act_on_node(self.nodes[resolved.number - 1], verb)
         else:
-            self._act_on_engine(found.number - 1, verb)
+            self._act_on_engine(resolved.number - 1, verb)
         self._guard.keep(self.pids())
         return f"{verb} {name}{_part(wanted)}"
 
-    def _found(self, target: ProcessTarget, leader: int) -> ProcessTarget | None:
+    def _resolve(self, target: ProcessTarget, leader: int) -> ProcessTarget | None:
         if target.number:
             return target
         if target.kind == "engine":

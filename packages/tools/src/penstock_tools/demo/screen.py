@@ -123,8 +123,8 @@ class Chooser:
 
 def line(picture: Picture) -> str:
     """One line for programs and logs."""
-    nodes = ", ".join(f"{each.name} {each.condition}" for each in picture.nodes)
-    servers = ", ".join(f"{each.name} {each.condition}" for each in picture.servers)
+    nodes = ", ".join(f"{process.name} {process.condition}" for process in picture.nodes)
+    servers = ", ".join(f"{process.name} {process.condition}" for process in picture.servers)
     return plain(
         f"{picture.at_s:6.1f} s  owner {picture.owner or 'none'}, epoch {picture.epoch}; {nodes}; "
         f"{servers}; {picture.a_second} acknowledgements/s, {picture.waiting_s:.1f} s without; "
@@ -184,10 +184,10 @@ def _head(picture: Picture) -> Table:
     addresses.add_row("for programs", picture.url)
     addresses.add_row("console", picture.console or "when there is an owner")
     addresses.add_row("look at it", f"penstock cluster status --settings {picture.settings}")
-    whole = Table.grid()
-    whole.add_row(head)
-    whole.add_row(addresses)
-    return whole
+    layout = Table.grid()
+    layout.add_row(head)
+    layout.add_row(addresses)
+    return layout
 
 
 def _processes(picture: Picture) -> Table:
@@ -197,7 +197,7 @@ def _processes(picture: Picture) -> Table:
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold reverse", expand=True)
     for name in ("", "process", "state", "where"):
         table.add_column(name, no_wrap=True)
-    for key, each in enumerate((*picture.nodes, *picture.servers), 1):
-        state = Text(each.condition, style=_COLOURS.get(each.condition, "red"))
-        table.add_row(f"{key}", each.name, state, each.where)
+    for key, process in enumerate((*picture.nodes, *picture.servers), 1):
+        state = Text(process.condition, style=_COLOURS.get(process.condition, "red"))
+        table.add_row(f"{key}", process.name, state, process.where)
     return table

@@ -54,7 +54,7 @@ class Traffic:
                     if CHANNEL not in await session.channels.list():
                         await session.channels.create(CHANNEL, type="persistent")
                     orders = await session.channels.get(CHANNEL)
-                    if DURABLE not in [each.name for each in await orders.durables.list()]:
+                    if DURABLE not in [durable.name for durable in await orders.durables.list()]:
                         await orders.durables.create(DURABLE, type="exclusive")
             except NameAlreadyBound:
                 continue  # an attempt before was answered to nobody

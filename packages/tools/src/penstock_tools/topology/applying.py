@@ -1,4 +1,4 @@
-"""Does the steps of a plan, through a session of the blocking client."""
+"""Executes the steps of a plan through a session of the blocking client."""
 
 from __future__ import annotations
 
@@ -40,22 +40,24 @@ if TYPE_CHECKING:
     from penstock.client.sync.sync import Session
 
 
-def _unheard(step: PlannedStep) -> None:
-    """Do nothing with a step: the default of ``done``."""
+def _ignore_step(step: PlannedStep) -> None:
+    """Ignore a finished step; the default of ``done``."""
 
 
-def apply(session: Session, plan: Plan, *, done: Callable[[PlannedStep], None] = _unheard) -> None:
-    """Do the steps of a plan, in order; ``done`` hears of each.
+def apply(
+    session: Session, plan: Plan, *, done: Callable[[PlannedStep], None] = _ignore_step
+) -> None:
+    """Execute the steps of a plan in order, and call ``done`` after each step.
 
-    Raises ``IllegalState``, before anything is changed, for a plan with something that cannot be
-    changed in place. A step that the realm refuses ends it; those before it stay done, and a plan
-    that is made anew has the others.
+    Raises ``IllegalState`` before the first change if the plan has items that cannot be changed in
+    place. If the realm refuses a step, the error is raised and later steps are not executed.
+    Earlier steps are not undone; a new plan contains the remaining steps.
     """
     if plan.immovable:
-        names = ", ".join(each.what for each in plan.immovable)
+        names = ", ".join(item.what for item in plan.immovable)
         raise IllegalState(
-            f"{names} cannot be changed in place, so nothing was changed; delete what may go, "
-            f"which loses what the plan says, and apply the file again"
+            f"{names} cannot be changed in place, so nothing was changed; delete it, which loses "
+            f"the data listed in the plan, and apply the file again"
         )
     for step in plan.steps:
         _do(session, step.act)
@@ -86,18 +88,18 @@ def _do_to_join(session: Session, act: JoinToCreate | JoinToDelete) -> None:
 def _do_to_store(session: Session, act: ActOfStores) -> None:
     match act:
         case StoreToCreate(store):
-            _stores(session, store.kind).create(store.name, **_given(store))
+            _stores(session, store.kind).create(store.name, **_store_arguments(store))
         case StoreToEdit(kind, name, attributes):
             _stores(session, kind).get(name).edit(**attributes)
         case StoreToDelete(kind, name):
             _stores(session, kind).delete(name)
         case DurableToCreate(channel, durable):
             durables = session.channels.get(channel).durables
-            durables.create(durable.name, **_given_of_durable(durable))
+            durables.create(durable.name, **_durable_arguments(durable))
         case DurableToDelete(channel, name):
             session.channels.get(channel).durables.delete(name)
         case PatternToCreate(durable):
-            session.durables.create(durable.pattern, durable.name, **_given_of_durable(durable))
+            session.durables.create(durable.pattern, durable.name, **_durable_arguments(durable))
         case PatternToDelete(pattern, name):
             session.durables.delete(pattern, name)
         case _:
@@ -118,14 +120,14 @@ def _do_to_access(session: Session, act: ActOfAccess) -> None:
         case GroupToDelete(name):
             access.delete_group(name)
         case RightsToAdd(kind, name, subject, rights):
-            access.grant(subject, *rights, **_on(kind, name))
+            access.grant(subject, *rights, **_resource_argument(kind, name))
         case RightsToTake(kind, name, subject, rights):
-            access.revoke(subject, *rights, **_on(kind, name))
+            access.revoke(subject, *rights, **_resource_argument(kind, name))
         case _:
             assert_never(act)
 
 
-def _given_of_durable(durable: WantedDurable) -> dict[str, Any]:
+def _durable_arguments(durable: WantedDurable) -> dict[str, Any]:
     return {
         "type": durable.type,
         "start": durable.start,
@@ -140,11 +142,11 @@ def _stores(session: Session, kind: str) -> Any:
     return session.channels if kind == "channel" else session.queues
 
 
-def _given(store: WantedStore) -> dict[str, Any]:
-    """The attributes of a new store that are not as usual."""
-    given = unusual(store.definition, Definition())
-    return {name: value for name, value in given.items() if name in attributes_of(store.kind)}
+def _store_arguments(store: WantedStore) -> dict[str, Any]:
+    """Return the attributes of a new store that differ from their defaults."""
+    attributes = unusual(store.definition, Definition())
+    return {name: value for name, value in attributes.items() if name in attributes_of(store.kind)}
 
 
-def _on(kind: str, name: str) -> dict[str, str]:
+def _resource_argument(kind: str, name: str) -> dict[str, str]:
     return {} if kind == "realm" else {kind: name}

@@ -1,4 +1,4 @@
-"""What a topology says: stores with their durables, joins, users, groups, rights and pipelines."""
+"""The contents of a topology: stores and durables, joins, users, groups, rights and pipelines."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from penstock_core.vocabulary.durable_attributes import DURABLE_DEFAULTS, Durabl
 from penstock_core.vocabulary.errors import InvalidArgument, Refused
 
 Place = tuple[str | int, ...]
-"""Where something stands in a file: keys, and positions in lists."""
+"""The path of a value in a file: keys, and positions in lists."""
 
 
 class WantedDurable(Struct, frozen=True, kw_only=True):
-    """A durable as a file has it."""
+    """A durable as a file describes it."""
 
     name: str
     type: str = "shared"
     selector: str = ""
     start: StartLike = "earliest"
-    """Where it begins; counts only when it is created."""
+    """First position of a new durable; ignored if the durable exists already."""
     persistent: bool | None = None
-    """None: where the channel's events survive a restart."""
+    """None: persistent exactly if the channel's events survive a restart."""
     attributes: DurableAttributes = DURABLE_DEFAULTS
     place: Place = ()
     pattern: str = ""
-    """The channels that have it, in canonical form; empty: the one that it stands at (SEM D22)."""
+    """Pattern of the channels that have the durable, in canonical form. Empty if the file lists the
+    durable under one channel (SEM D22)."""
 
 
 class WantedStore(Struct, frozen=True, kw_only=True):
-    """A channel or queue as a file has it. Attributes that the file leaves out have their
-    defaults."""
+    """A channel or queue as a file describes it. Attributes missing from the file have their
+    default values."""
 
     kind: Kind
     name: str
@@ -51,7 +52,7 @@ class WantedStore(Struct, frozen=True, kw_only=True):
 
 
 class WantedJoin(Struct, frozen=True, kw_only=True):
-    """A join as a file has it."""
+    """A join as a file describes it."""
 
     source: str
     destination: str
@@ -65,14 +66,14 @@ class WantedJoin(Struct, frozen=True, kw_only=True):
 
 
 class WantedUser(Struct, frozen=True, kw_only=True):
-    """A user as a file has it: without its password."""
+    """A user as a file describes it, without a password."""
 
     name: str
     place: Place = ()
 
 
 class WantedGroup(Struct, frozen=True, kw_only=True):
-    """A group as a file has it, with all of its members."""
+    """A group as a file describes it, with all its members."""
 
     name: str
     members: tuple[str, ...] = ()
@@ -80,7 +81,7 @@ class WantedGroup(Struct, frozen=True, kw_only=True):
 
 
 class WantedGrant(Struct, frozen=True, kw_only=True):
-    """All rights that a subject has on the realm, on a channel or queue, or on all below a
+    """All rights of a subject on the realm, on a channel or queue, or on every store below a
     folder."""
 
     kind: str
@@ -97,7 +98,7 @@ class WantedGrant(Struct, frozen=True, kw_only=True):
 
 
 class PipelineFile(Struct, frozen=True, kw_only=True):
-    """A pipeline's definition, which stands in a file of its own."""
+    """The file that defines a pipeline."""
 
     path: Path
     place: Place = ()
@@ -106,41 +107,44 @@ class PipelineFile(Struct, frozen=True, kw_only=True):
 class TextOrigin(Protocol):
     """The file that a topology was read from."""
 
-    def at(self, place: Place, said: str) -> str:
-        """The file and the line of what ``said``, an error that may begin with a key, is about."""
+    def locate(self, place: Place, message: str) -> str:
+        """Return ``file:line`` of the value that ``message`` complains about; the message may begin
+        with a key of the table at ``place``."""
         ...
 
 
 class Topology(Struct, frozen=True, kw_only=True):
-    """Everything that a realm consists of, besides events and secrets."""
+    """The complete configuration of a realm, without events and secrets."""
 
     stores: tuple[WantedStore, ...] = ()
     """Channels and queues, in the order of the file."""
     durables: tuple[WantedDurable, ...] = ()
-    """Durables over patterns."""
+    """Durables that are defined for a pattern of channels."""
     joins: tuple[WantedJoin, ...] = ()
     users: tuple[WantedUser, ...] = ()
     groups: tuple[WantedGroup, ...] = ()
     grants: tuple[WantedGrant, ...] = ()
     pipelines: tuple[PipelineFile, ...] = ()
     origin: Any = field(default=None)
-    """The :class:`TextOrigin`; None: it was read from a realm."""
+    """The :class:`TextOrigin`; None if the topology was read from a realm."""
 
     @property
     def tells_access(self) -> bool:
-        """Whether it says anything of users, groups and rights; if not, they are left alone."""
+        """Whether the topology lists users, groups or rights; if not, those of the realm stay
+        unchanged."""
         return bool(self.users or self.groups or self.grants)
 
     @contextmanager
     def naming(self, place: Place, what: str) -> Iterator[None]:
-        """Refusals inside become ``InvalidArgument``, with file, line and ``what`` put ahead."""
+        """Convert ``Refused`` to ``InvalidArgument`` with file, line and ``what`` as a prefix."""
         try:
             yield
         except Refused as error:
-            raise InvalidArgument(located(self.origin, place, what, said=str(error))) from error
+            raise InvalidArgument(located(self.origin, place, what, message=str(error))) from error
 
 
-def located(origin: TextOrigin | None, place: Place, what: str, said: str) -> str:
-    """An error about a part of a topology, with the place where it stands if it is in a file."""
-    at = f"{origin.at(place, said)}: " if origin is not None else ""
-    return f"{at}{what}: {said}" if what else f"{at}{said}"
+def located(origin: TextOrigin | None, place: Place, what: str, message: str) -> str:
+    """Return an error text for a part of a topology, prefixed with file and line if it was read
+    from a file."""
+    prefix = f"{origin.locate(place, message)}: " if origin is not None else ""
+    return f"{prefix}{what}: {message}" if what else f"{prefix}{message}"

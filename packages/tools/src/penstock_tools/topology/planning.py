@@ -1,8 +1,8 @@
-"""Compares a topology with what a realm has, and plans what makes the one of the other.
+"""Compares a topology with a realm, and plans the changes that make the realm match it.
 
-A plan of stores, durables and joins is rehearsed on the realm's own rules (``core``), so that what
-the realm would refuse is refused before anything is changed, and so that each step comes after
-those that it needs.
+Steps for stores, durables and joins are rehearsed on the realm's rules (``core``). The planner
+therefore refuses what the realm would refuse before anything is changed, and orders each step
+after the steps that it depends on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_core.vocabulary.reach import comparable
 from penstock_core.vocabulary.session_durables import is_of_session
 from penstock_tools.topology.document import Topology, WantedDurable, WantedGrant, WantedStore
-from penstock_tools.topology.looking import Found, FoundStore, GrantKey
+from penstock_tools.topology.inventory import ExistingStore, Found, GrantKey
 from penstock_tools.topology.rehearsing import Rehearsal
 from penstock_tools.topology.steps import (
     DurableToCreate,
@@ -50,20 +50,21 @@ from penstock_tools.topology.writing import duration
 FIXED = ("type", "engine", "keys", "start_event_id")
 """Attributes of a store that cannot be edited (SEM C3)."""
 _ADMINISTRATION = frozenset(("full", "manage_acl"))
-"""Rights on the realm with which the others can be granted."""
-_NOTHING = "nothing but the time in between, in which no events are copied"
+"""Rights on the realm that allow granting other rights."""
+_JOIN_PAUSE = "nothing but the time in between, in which no events are copied"
 
 
-def plan(wanted: Topology, found: Found, *, prune: bool = False) -> Plan:
-    """What makes a realm as ``wanted`` says; with ``prune`` also what deletes what it does not
-    name. Raises ``InvalidArgument`` for what no realm can be, with the place in the file."""
-    return _Planning(wanted, found, prune=prune).plan()
+def plan(wanted: Topology, existing: Found, *, prune: bool = False) -> Plan:
+    """Return the changes that make a realm match ``wanted``; with ``prune`` they also delete
+    objects that ``wanted`` does not name. Raises ``InvalidArgument`` with the place in the file if
+    no realm can have that configuration."""
+    return _Planning(wanted, existing, prune=prune).plan()
 
 
 def _without_internal(wanted: Topology, mqtt_channel: str) -> Topology:
-    """Leave out what a realm makes for itself, which the files of an older version name: internal
-    stores, and the durables of sessions."""
-    names = {each.name for each in (retained_store(mqtt_channel), session_store(mqtt_channel))}
+    """Return the topology without objects that a realm creates by itself: internal stores and the
+    durables of sessions. Files exported by older versions contain them."""
+    names = {store.name for store in (retained_store(mqtt_channel), session_store(mqtt_channel))}
     return replace(
         wanted,
         stores=tuple(
@@ -73,14 +74,14 @@ def _without_internal(wanted: Topology, mqtt_channel: str) -> Topology:
             for store in wanted.stores
             if store.name not in names
         ),
-        grants=tuple(each for each in wanted.grants if each.name not in names),
+        grants=tuple(grant for grant in wanted.grants if grant.name not in names),
     )
 
 
 class _Planning:
-    def __init__(self, wanted: Topology, found: Found, *, prune: bool) -> None:
-        self._wanted = _without_internal(wanted, found.mqtt_channel)
-        self._found = found
+    def __init__(self, wanted: Topology, existing: Found, *, prune: bool) -> None:
+        self._wanted = _without_internal(wanted, existing.mqtt_channel)
+        self._existing = existing
         self._prune = prune
         self._immovable: list[Immovable] = []
         self._unnamed: list[str] = []
@@ -92,7 +93,7 @@ class _Planning:
             steps += self._durable_steps(store)
         steps += [*self._pattern_steps(), *self._join_steps(), *self._deletions()]
         if not self._immovable:
-            steps = Rehearsal(self._wanted, self._found).ordered(steps)
+            steps = Rehearsal(self._wanted, self._existing).ordered(steps)
         access = list(self._access_steps())
         return Plan(
             steps=(*steps, *access),
@@ -105,24 +106,26 @@ class _Planning:
 
     def _store_steps(self) -> Iterator[PlannedStep]:
         for store in self._wanted.stores:
-            there = self._found.stores.get(store.name)
-            if there is None:
-                details = tuple(_attributes_shown(store.definition))
+            existing_store = self._existing.stores.get(store.name)
+            if existing_store is None:
+                details = tuple(_attribute_details(store.definition))
                 yield PlannedStep(
                     sign="+", what=store.what, act=StoreToCreate(store), details=details
                 )
-            elif there.kind != store.kind:
-                self._cannot(there, [f"is a {there.kind}, not a {store.kind}"])
-            elif step := self._edit(store, there):
+            elif existing_store.kind != store.kind:
+                self._refuse_change(
+                    existing_store, [f"is a {existing_store.kind}, not a {store.kind}"]
+                )
+            elif step := self._edit(store, existing_store):
                 yield step
 
-    def _edit(self, store: WantedStore, there: FoundStore) -> PlannedStep | None:
-        definition = comparable(store.definition, there.definition)
-        changes = list(_changes(there.definition, definition))
-        immovable = (*FIXED, *(("cluster_wide",) if self._found.is_cluster else ()))  # SEM C5
-        fixed = [_change(*each) for each in changes if each[0] in immovable]
+    def _edit(self, store: WantedStore, existing_store: ExistingStore) -> PlannedStep | None:
+        definition = comparable(store.definition, existing_store.definition)
+        changes = list(_changes(existing_store.definition, definition))
+        immovable = (*FIXED, *(("cluster_wide",) if self._existing.is_cluster else ()))  # SEM C5
+        fixed = [_format_change(*change) for change in changes if change[0] in immovable]
         if fixed:
-            self._cannot(there, fixed)
+            self._refuse_change(existing_store, fixed)
             return None
         if not changes:
             return None
@@ -137,49 +140,51 @@ class _Planning:
             sign="~",
             what=store.what,
             act=StoreToEdit(store.kind, store.name, attributes),
-            details=tuple(_change(*each) for each in changes),
-            loses=_lost_by(there, definition),
+            details=tuple(_format_change(*change) for change in changes),
+            loses=_describe_losses(existing_store, definition),
         )
 
-    def _cannot(self, there: FoundStore, details: Sequence[str]) -> None:
+    def _refuse_change(self, existing_store: ExistingStore, details: Sequence[str]) -> None:
         self._immovable.append(
             Immovable(
-                what=there.what,
+                what=existing_store.what,
                 details=tuple(details),
-                loses=self._content(there),
-                remedy=f"penstock {there.kind} delete {_quoted(there.name)}",
+                loses=self._describe_content(existing_store),
+                remedy=f"penstock {existing_store.kind} delete {_quoted(existing_store.name)}",
             )
         )
 
-    def _content(self, there: FoundStore) -> str:
-        """What is lost with a store."""
-        lost = [f"{there.events:,} event{'' if there.events == 1 else 's'}"]
-        lost += [f"durable {each.name}" for _, each in sorted(there.durables.items())]
+    def _describe_content(self, existing_store: ExistingStore) -> str:
+        """Return a description of the data that is lost with a store."""
+        lost = [f"{existing_store.events:,} event{'' if existing_store.events == 1 else 's'}"]
+        lost += [
+            f"durable {durable.name}" for _, durable in sorted(existing_store.durables.items())
+        ]
         lost += [
             f"the join to {destination}"
-            for source, destination in sorted(self._found.joins)
-            if source == there.name
+            for source, destination in sorted(self._existing.joins)
+            if source == existing_store.name
         ]
         return ", ".join(lost)
 
     # --- durables ------------------------------------------------------------------------
 
     def _durable_steps(self, store: WantedStore) -> Iterator[PlannedStep]:
-        there = self._found.stores.get(store.name)
-        known = {} if there is None else there.durables
+        existing_store = self._existing.stores.get(store.name)
+        existing_durables = {} if existing_store is None else existing_store.durables
         for durable in store.durables:
             what = f"durable {durable.name} of {store.name}"
-            info = known.get(durable.name)
+            info = existing_durables.get(durable.name)
             if info is None:
-                details = tuple(_durable_shown(durable))
+                details = tuple(_durable_details(durable))
                 act = DurableToCreate(store.name, durable)
                 yield PlannedStep(sign="+", what=what, act=act, details=details)
             elif differing := list(_durable_changes(durable, info)):
                 self._immovable.append(
                     Immovable(
                         what=what,
-                        details=tuple(_change(*each) for each in differing),
-                        loses=_position(info),
+                        details=tuple(_format_change(*change) for change in differing),
+                        loses=_describe_position(info),
                         remedy=f"penstock durable delete {_quoted(store.name)} "
                         f"{_quoted(durable.name)}",
                     )
@@ -188,17 +193,17 @@ class _Planning:
     def _pattern_steps(self) -> Iterator[PlannedStep]:
         for durable in self._wanted.durables:
             what = f"durable {durable.name} over {durable.pattern}"
-            info = self._found.durables.get((durable.pattern, durable.name))
+            info = self._existing.durables.get((durable.pattern, durable.name))
             if info is None:
-                details = tuple(_durable_shown(durable))
+                details = tuple(_durable_details(durable))
                 act = PatternToCreate(durable)
                 yield PlannedStep(sign="+", what=what, act=act, details=details)
             elif differing := list(_durable_changes(durable, info)):
                 self._immovable.append(
                     Immovable(
                         what=what,
-                        details=tuple(_change(*each) for each in differing),
-                        loses=_positions(info.channels),
+                        details=tuple(_format_change(*change) for change in differing),
+                        loses=_describe_positions(info.channels),
                         remedy=f"penstock durable delete {_quoted(durable.pattern)} "
                         f"{_quoted(durable.name)}",
                     )
@@ -208,7 +213,7 @@ class _Planning:
 
     def _join_steps(self) -> Iterator[PlannedStep]:
         for join in self._wanted.joins:
-            info = self._found.joins.get((join.source, join.destination))
+            info = self._existing.joins.get((join.source, join.destination))
             if info is None:
                 details = [f"selector {join.selector!r}"] if join.selector else []
                 details += ["archive true"] if join.archive else []
@@ -217,7 +222,7 @@ class _Planning:
                 )
                 continue
             differing = [
-                _change(name, getattr(info, name), getattr(join, name))
+                _format_change(name, getattr(info, name), getattr(join, name))
                 for name in ("selector", "archive")
                 if getattr(info, name) != getattr(join, name)
             ]
@@ -226,46 +231,59 @@ class _Planning:
                     Immovable(
                         what=join.what,
                         details=tuple(differing),
-                        loses=_NOTHING,
+                        loses=_JOIN_PAUSE,
                         remedy=f"penstock join delete {_quoted(join.source)} "
                         f"{_quoted(join.destination)}",
                     )
                 )
 
-    # --- what the file does not name -----------------------------------------------------
+    # --- objects that the file does not name ---------------------------------------------
 
     def _deletions(self) -> Iterator[PlannedStep]:
-        """Deletes joins, durables and stores that the file does not name, if that is wanted."""
-        wanted = {each.name: each for each in self._wanted.stores}
-        joins = {(each.source, each.destination) for each in self._wanted.joins}
-        kept = {self._found.mqtt_channel}  # the realm makes it for itself
-        going = {name for name in self._found.stores if name not in wanted} - kept
-        for pair in sorted(self._found.joins):
-            if pair not in joins and pair[0] not in going:
+        """Yield the deletions of joins, durables and stores that the file does not name."""
+        wanted = {store.name: store for store in self._wanted.stores}
+        joins = {(join.source, join.destination) for join in self._wanted.joins}
+        kept = {self._existing.mqtt_channel}  # the realm creates it by itself
+        deleted_stores = {name for name in self._existing.stores if name not in wanted} - kept
+        for pair in sorted(self._existing.joins):
+            if pair not in joins and pair[0] not in deleted_stores:
                 what = f"join {pair[0]} -> {pair[1]}"
-                yield from self._gone(what, JoinToDelete(*pair), "what it would copy")
-        patterns = {(each.pattern, each.name) for each in self._wanted.durables}
-        for pair, over in sorted(self._found.durables.items()):
+                yield from self._delete_or_report(
+                    what, JoinToDelete(*pair), "the copies of future events"
+                )
+        patterns = {(durable.pattern, durable.name) for durable in self._wanted.durables}
+        for pair, pattern_durable in sorted(self._existing.durables.items()):
             if pair not in patterns:
                 what = f"durable {pair[1]} over {pair[0]}"
-                yield from self._gone(what, PatternToDelete(*pair), _positions(over.channels))
-        for name, there in sorted(self._found.stores.items()):
-            if name in going:
-                act = StoreToDelete(there.kind, name)
-                yield from self._gone(there.what, act, self._content(there))
+                yield from self._delete_or_report(
+                    what, PatternToDelete(*pair), _describe_positions(pattern_durable.channels)
+                )
+        for name, existing_store in sorted(self._existing.stores.items()):
+            if name in deleted_stores:
+                yield from self._delete_or_report(
+                    existing_store.what,
+                    StoreToDelete(existing_store.kind, name),
+                    self._describe_content(existing_store),
+                )
                 continue
             if name not in wanted:
                 continue
-            named = {each.name for each in wanted[name].durables}
+            named = {durable.name for durable in wanted[name].durables}
             named |= {
-                each.name for each in self._wanted.durables if choice_of(each.pattern).takes(name)
+                durable.name
+                for durable in self._wanted.durables
+                if choice_of(durable.pattern).takes(name)
             }
-            named |= {key for key in there.durables if self._found.gives(name, key)}
-            for info in (each for key, each in sorted(there.durables.items()) if key not in named):
-                gone = DurableToDelete(name, info.name)
-                yield from self._gone(f"durable {info.name} of {name}", gone, _position(info))
+            named |= {key for key in existing_store.durables if self._existing.gives(name, key)}
+            for key, info in sorted(existing_store.durables.items()):
+                if key not in named:
+                    yield from self._delete_or_report(
+                        f"durable {key} of {name}",
+                        DurableToDelete(name, key),
+                        _describe_position(info),
+                    )
 
-    def _gone(self, what: str, act: Any, loses: str) -> Iterator[PlannedStep]:
+    def _delete_or_report(self, what: str, act: Any, loses: str) -> Iterator[PlannedStep]:
         if self._prune:
             yield PlannedStep(sign="-", what=what, act=act, loses=loses)
         else:
@@ -274,13 +292,13 @@ class _Planning:
     # --- access --------------------------------------------------------------------------
 
     def _access_steps(self) -> Iterator[PlannedStep]:
-        wanted, found = self._wanted, self._found
+        wanted, existing = self._wanted, self._existing
         if not wanted.tells_access:
             return
-        if not found.keeps_access:
-            places = [each.place for each in wanted.users]
-            places += [each.place for each in wanted.groups]
-            places += [each.place for each in wanted.grants]
+        if not existing.keeps_access:
+            places = [user.place for user in wanted.users]
+            places += [group.place for group in wanted.groups]
+            places += [grant.place for grant in wanted.grants]
             with wanted.naming(places[0], ""):
                 raise InvalidArgument(
                     "the realm keeps no users, groups and rights, because its access.mode is off; "
@@ -288,94 +306,101 @@ class _Planning:
                     "out"
                 )
         self._check_grants()
-        yield from self._people()
-        yield from self._rights()
-        yield from self._people_gone()
+        yield from self._user_and_group_steps()
+        yield from self._grant_steps()
+        yield from self._prune_access()
 
-    def _people(self) -> Iterator[PlannedStep]:
+    def _user_and_group_steps(self) -> Iterator[PlannedStep]:
         for user in self._wanted.users:
-            if user.name not in self._found.users:
+            if user.name not in self._existing.users:
                 details = ("without a password: penstock user password sets one",)
                 yield PlannedStep(
                     sign="+", what=f"user {user.name}", act=UserToCreate(user.name), details=details
                 )
         for group in self._wanted.groups:
-            has = self._found.groups.get(group.name)
+            current = self._existing.groups.get(group.name)
             what = f"group {group.name}"
-            if has is None:
+            if current is None:
                 details = (f"members {', '.join(group.members) or 'none'}",)
                 yield PlannedStep(sign="+", what=what, act=GroupToCreate(group), details=details)
-            elif {*has} != {*group.members}:
-                add = tuple(sorted({*group.members} - {*has}))
-                remove = tuple(sorted({*has} - {*group.members}))
-                told = (*(f"add {each}" for each in add), *(f"remove {each}" for each in remove))
+            elif {*current} != {*group.members}:
+                add = tuple(sorted({*group.members} - {*current}))
+                remove = tuple(sorted({*current} - {*group.members}))
+                changes = [f"add {member}" for member in add]
+                changes += [f"remove {member}" for member in remove]
                 act = GroupToChange(group.name, add, remove)
-                yield PlannedStep(sign="~", what=what, act=act, details=told)
+                yield PlannedStep(sign="~", what=what, act=act, details=tuple(changes))
 
-    def _rights(self) -> Iterator[PlannedStep]:
-        taken = []
+    def _grant_steps(self) -> Iterator[PlannedStep]:
+        removals = []
         for grant in self._wanted.grants:
             key = (grant.kind, grant.name, grant.subject)
-            has, wanted = self._found.grants.get(key, ()), grant.rights
-            if add := tuple(each for each in wanted if each not in has):
-                told = (f"add {_list(add)}",)
+            current, wanted = self._existing.grants.get(key, ()), grant.rights
+            if add := tuple(right for right in wanted if right not in current):
+                details = (f"add {_join_rights(add)}",)
                 adding = RightsToAdd(*key, add)
                 yield PlannedStep(
-                    sign="~" if has else "+", what=grant.what, act=adding, details=told
+                    sign="~" if current else "+", what=grant.what, act=adding, details=details
                 )
-            if remove := tuple(each for each in has if each not in wanted):
-                told = (f"take {_list(remove)}",)
+            if remove := tuple(right for right in current if right not in wanted):
+                details = (f"take {_join_rights(remove)}",)
                 taking = RightsToTake(*key, remove)
-                taken.append(PlannedStep(sign="~", what=grant.what, act=taking, details=told))
-        yield from taken  # what adds comes first, so that nobody is without rights in between
+                removals.append(PlannedStep(sign="~", what=grant.what, act=taking, details=details))
+        # Additions come first, so that no subject is without rights in between
+        yield from removals
 
-    def _people_gone(self) -> Iterator[PlannedStep]:
-        """Takes the rights, groups and users that the file does not name, if that is wanted. What
-        whoever applies it has stays, and somebody who may administer: nobody locks the door from
-        outside."""
-        wanted, found, me = self._wanted, self._found, self._found.me
-        named = {(each.kind, each.name, each.subject) for each in wanted.grants}
-        stores = {each.name for each in wanted.stores} | {found.mqtt_channel}
+    def _prune_access(self) -> Iterator[PlannedStep]:
+        """Yield the steps that remove rights, groups and users that the file does not name. The
+        caller's own rights and at least one administrator are kept, so that the realm stays
+        accessible."""
+        wanted, existing, me = self._wanted, self._existing, self._existing.me
+        named = {(grant.kind, grant.name, grant.subject) for grant in wanted.grants}
+        stores = {store.name for store in wanted.stores} | {existing.mqtt_channel}
         administers: set[str] = set()
-        for key, rights in sorted(found.grants.items()):
-            goes_with_its_store = self._prune and key[1] in found.stores and key[1] not in stores
+        for key, rights in sorted(existing.grants.items()):
+            goes_with_its_store = self._prune and key[1] in existing.stores and key[1] not in stores
             if key in named or goes_with_its_store:
                 continue
             grant = WantedGrant(kind=key[0], name=key[1], subject=key[2], rights=rights)
-            if self._stays(key, rights):
+            if self._is_kept(key, rights):
                 administers.add(parse_subject(key[2]).user)
                 self._kept.append(grant.what)
             else:
-                yield from self._gone(grant.what, RightsToTake(*key, rights), _list(rights))
-        groups, users = {each.name for each in wanted.groups}, {each.name for each in wanted.users}
-        for name in sorted({*found.groups} - groups):
+                yield from self._delete_or_report(
+                    grant.what, RightsToTake(*key, rights), _join_rights(rights)
+                )
+        groups = {group.name for group in wanted.groups}
+        users = {user.name for user in wanted.users}
+        for name in sorted({*existing.groups} - groups):
             if name in administers or name in me.groups:
                 self._kept.append(f"group {name}")
             else:
-                yield from self._gone(f"group {name}", GroupToDelete(name), "what it was granted")
-        for name in sorted({*found.users} - users):
+                yield from self._delete_or_report(
+                    f"group {name}", GroupToDelete(name), "its rights"
+                )
+        for name in sorted({*existing.users} - users):
             if name in administers or name == me.user:
                 self._kept.append(f"user {name}")
             else:
                 loses = "its password; its sessions end"
-                yield from self._gone(f"user {name}", UserToDelete(name), loses)
+                yield from self._delete_or_report(f"user {name}", UserToDelete(name), loses)
 
-    def _stays(self, key: GrantKey, rights: Sequence[str]) -> bool:
-        """Whether a grant that the file does not name is not pruned."""
+    def _is_kept(self, key: GrantKey, rights: Sequence[str]) -> bool:
+        """Whether a grant that the file does not name is protected from pruning."""
         subject = parse_subject(key[2])
-        own = self._found.me.groups if subject.is_group else (self._found.me.user,)
-        return subject.user in own or (
+        caller_names = self._existing.me.groups if subject.is_group else (self._existing.me.user,)
+        return subject.user in caller_names or (
             key[0] == "realm"
             and not _ADMINISTRATION.isdisjoint(rights)
             and not any(
-                each.kind == "realm" and not _ADMINISTRATION.isdisjoint(each.rights)
-                for each in self._wanted.grants
+                grant.kind == "realm" and not _ADMINISTRATION.isdisjoint(grant.rights)
+                for grant in self._wanted.grants
             )
         )
 
     def _check_grants(self) -> None:
-        kinds = {name: each.kind for name, each in self._found.stores.items()}
-        kinds |= {each.name: each.kind for each in self._wanted.stores}
+        kinds = {name: store.kind for name, store in self._existing.stores.items()}
+        kinds |= {store.name: store.kind for store in self._wanted.stores}
         for grant in self._wanted.grants:
             if grant.kind in ("realm", "topic") or grant.name.endswith("*"):
                 continue
@@ -383,7 +408,7 @@ class _Planning:
                 if kinds.get(grant.name) != grant.kind:
                     raise InvalidArgument(
                         f"{grant.kind} is {grant.name!r}, but neither the file nor the realm has "
-                        f"such a {grant.kind}"
+                        f"a {grant.kind} of that name"
                     )
 
 
@@ -391,55 +416,61 @@ class _Planning:
 
 
 Change = tuple[str, Any, Any]
-"""Name, what is there, and what is wanted."""
+"""Name of an attribute, its value in the realm, and its wanted value."""
 
 
-def _changes(found: Definition, wanted: Definition) -> Iterator[Change]:
-    for each in fields(Definition):
-        if each.name not in ("kind", "storage") and getattr(found, each.name) != getattr(
-            wanted, each.name
-        ):
-            yield each.name, getattr(found, each.name), getattr(wanted, each.name)
-    for each in fields(Storage):
-        has, given = getattr(found.storage, each.name), getattr(wanted.storage, each.name)
-        if has != given:
-            yield f"storage.{each.name}", has, given
+def _changes(existing: Definition, wanted: Definition) -> Iterator[Change]:
+    for attribute in fields(Definition):
+        if attribute.name not in ("kind", "storage") and getattr(
+            existing, attribute.name
+        ) != getattr(wanted, attribute.name):
+            yield attribute.name, getattr(existing, attribute.name), getattr(wanted, attribute.name)
+    for attribute in fields(Storage):
+        current, desired = (
+            getattr(existing.storage, attribute.name),
+            getattr(wanted.storage, attribute.name),
+        )
+        if current != desired:
+            yield f"storage.{attribute.name}", current, desired
 
 
-def _attributes_shown(definition: Definition) -> Iterator[str]:
+def _attribute_details(definition: Definition) -> Iterator[str]:
     for name, _, value in _changes(Definition(), definition):
-        yield f"{name} {_shown(name, value)}"
+        yield f"{name} {_format_value(name, value)}"
 
 
-def _durable_shown(durable: WantedDurable) -> Iterator[str]:
+def _durable_details(durable: WantedDurable) -> Iterator[str]:
     yield f"type {durable.type!r}"
     if durable.selector:
         yield f"selector {durable.selector!r}"
-    for each in fields(durable.attributes):
-        if (value := getattr(durable.attributes, each.name)) != each.default:
-            yield f"{each.name} {value!r}"
+    for attribute in fields(durable.attributes):
+        if (value := getattr(durable.attributes, attribute.name)) != attribute.default:
+            yield f"{attribute.name} {value!r}"
 
 
 def _durable_changes(
-    wanted: WantedDurable, found: DurableInfo | PatternDurableInfo
+    wanted: WantedDurable, existing: DurableInfo | PatternDurableInfo
 ) -> Iterator[Change]:
     for name in ("type", "selector"):
-        if getattr(found, name) != getattr(wanted, name):
-            yield name, getattr(found, name), getattr(wanted, name)
-    if wanted.persistent not in (None, found.persistent):
-        yield "persistent", found.persistent, wanted.persistent
-    for each in fields(wanted.attributes):
-        has, given = getattr(found, each.name), getattr(wanted.attributes, each.name)
-        # In a cluster a durable is where its channel is, whatever was asked for
-        if has != given and not (each.name == "cluster_wide" and has):
-            yield each.name, has, given
+        if getattr(existing, name) != getattr(wanted, name):
+            yield name, getattr(existing, name), getattr(wanted, name)
+    if wanted.persistent not in (None, existing.persistent):
+        yield "persistent", existing.persistent, wanted.persistent
+    for attribute in fields(wanted.attributes):
+        current, desired = (
+            getattr(existing, attribute.name),
+            getattr(wanted.attributes, attribute.name),
+        )
+        # In a cluster a durable is stored with its channel, whatever was requested
+        if current != desired and not (attribute.name == "cluster_wide" and current):
+            yield attribute.name, current, desired
 
 
-def _change(name: str, has: Any, given: Any) -> str:
-    return f"{name} {_shown(name, has)} -> {_shown(name, given)}"
+def _format_change(name: str, current: Any, desired: Any) -> str:
+    return f"{name} {_format_value(name, current)} -> {_format_value(name, desired)}"
 
 
-def _shown(name: str, value: Any) -> str:
+def _format_value(name: str, value: Any) -> str:
     if isinstance(value, bytes):
         return f"{len(value):,} bytes"
     if isinstance(value, bool):
@@ -447,32 +478,32 @@ def _shown(name: str, value: Any) -> str:
     return repr(duration(name.rpartition(".")[2], value))
 
 
-def _lost_by(there: FoundStore, wanted: Definition) -> str:
-    """What an edit removes at once, or soon."""
-    found, lost = there.definition, []
-    if not there.events:
+def _describe_losses(existing_store: ExistingStore, wanted: Definition) -> str:
+    """Return a description of the events that an edit removes, at once or with the next sweep."""
+    current, lost = existing_store.definition, []
+    if not existing_store.events:
         return ""
-    over = there.events - wanted.capacity
-    if wanted.capacity and over > 0 and not wanted.storage.honour_capacity:
-        lost.append(f"the oldest {over:,} of {there.events:,} events")
-    if wanted.ttl and (not found.ttl or wanted.ttl < found.ttl):
+    excess = existing_store.events - wanted.capacity
+    if wanted.capacity and excess > 0 and not wanted.storage.honour_capacity:
+        lost.append(f"the oldest {excess:,} of {existing_store.events:,} events")
+    if wanted.ttl and (not current.ttl or wanted.ttl < current.ttl):
         lost.append(f"events older than {duration('ttl', wanted.ttl)}")
-    if found.retain_consumed and not wanted.retain_consumed:
+    if current.retain_consumed and not wanted.retain_consumed:
         lost.append("events that every durable has acknowledged")
     return ", ".join(lost)
 
 
-def _positions(channels: int) -> str:
+def _describe_positions(channels: int) -> str:
     return f"its position on {channels:,} channel{'' if channels == 1 else 's'}"
 
 
-def _position(info: DurableInfo) -> str:
+def _describe_position(info: DurableInfo) -> str:
     clients = len(info.clients)
     lost = f"its position, and which {info.outstanding:,} events are outstanding"
     return f"{lost}; {clients} of its clients lose it" if clients else lost
 
 
-def _list(rights: Sequence[str]) -> str:
+def _join_rights(rights: Sequence[str]) -> str:
     return ", ".join(rights)
 
 

@@ -1,5 +1,5 @@
-"""Reads a topology from a TOML file. Whatever is wrong is refused with file, line and key, and what
-would be right."""
+"""Reads a topology from a TOML file. Each error names the file, the line and the key, and what is
+allowed."""
 
 from __future__ import annotations
 
@@ -55,20 +55,20 @@ T = TypeVar("T")
 
 SECTIONS: Final = ("channel", "queue", "durable", "join", "user", "group", "grant", "pipeline")
 EMBEDDED: Final = "base64:"
-"""Begins descriptors that stand in the file itself."""
+"""Prefix of descriptors that are embedded in the file."""
 UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 DURATIONS: Final = frozenset(("ttl", "sync_batch_time", "ack_timeout"))
-"""Attributes that are a number of milliseconds, or a text such as ``5m``."""
+"""Attributes that take a number of milliseconds or a text such as ``5m``."""
 
 _DURATION: Final = re.compile(rf"(\d+)({'|'.join(UNITS_MS)})")
 _KEY: Final = re.compile(r"[a-z_]+(?:\.[a-z_]+)*")
-_OF_STORAGE: Final = tuple(Definition().storage.__struct_fields__)
-_OF_DURABLES: Final = DurableAttributes.__struct_fields__
+_STORAGE_KEYS: Final = tuple(Definition().storage.__struct_fields__)
+_DURABLE_KEYS: Final = DurableAttributes.__struct_fields__
 
 
 def load(path: Path | str) -> Topology:
-    """The topology of a TOML file. Raises ``InvalidArgument`` naming the file, the line, the key,
-    and what would be right."""
+    """Return the topology of a TOML file. Raises ``InvalidArgument`` with the file, the line, the
+    key, and what is allowed."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -80,8 +80,8 @@ def load(path: Path | str) -> Topology:
 
 
 def parse(text: str, *, file: str = "", folder: Path = Path()) -> Topology:
-    """The topology of a text; paths in it are relative to ``folder``. Raises ``InvalidArgument``
-    as :func:`load` does."""
+    """Return the topology of a TOML text; paths in it are relative to ``folder``. Raises
+    ``InvalidArgument`` as :func:`load` does."""
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -90,43 +90,47 @@ def parse(text: str, *, file: str = "", folder: Path = Path()) -> Topology:
         return _TopologyReading(
             document, LineFinder(text, file or "the topology"), folder
         ).topology()
-    except _LocatedRefusal as error:
+    except _LocatedError as error:
         raise InvalidArgument(str(error)) from error.__cause__
 
 
 class LineFinder:
-    """Finds the line of a part of a document; looks only when something is wrong."""
+    """Finds the line of a value in a TOML document, which ``tomllib`` does not report. The search
+    parses prefixes of the text, so it runs only when there is an error to report."""
 
     def __init__(self, text: str, file: str) -> None:
         self.file = file
         self._lines = text.splitlines(keepends=True)
 
-    def at(self, place: Place, said: str) -> str:
-        """``file:line`` of the key that ``said`` is about, or else of the table it is in."""
-        whole = self._cut(len(self._lines))[1]
-        begins = _KEY.match(said)
+    def locate(self, place: Place, message: str) -> str:
+        """Return ``file:line`` of the key that ``message`` is about, or of its table if the message
+        names no key of it."""
+        document = self._parse_prefix(len(self._lines))[1]
+        begins = _KEY.match(message)
         key = tuple(begins[0].split(".")) if begins else ()
         candidates = [key[:length] for length in range(len(key), 0, -1)]
-        candidates += [(name,) for name in _named_in(said, _within(whole, place))]
+        candidates += [(name,) for name in _keys_in_message(message, _value_at(document, place))]
         for inner in (*candidates, ()):
-            if place + inner and _within(whole, place + inner) is not _ABSENT:
-                return f"{self.file}:{self._line_of(place + inner)}"
+            if place + inner and _value_at(document, place + inner) is not _ABSENT:
+                return f"{self.file}:{self._find_line(place + inner)}"
         return self.file
 
-    def _line_of(self, place: Place) -> int:
-        """The first line of the statement that makes ``place``: a document may be cut at the end
-        of each statement, and nowhere else."""
+    def _find_line(self, place: Place) -> int:
+        """Return the first line of the statement that defines ``place``."""
+        # A prefix of the document parses only if it ends with a statement. The shortest prefix
+        # that contains the place is found by bisection.
         low, high = 1, len(self._lines)
         while low < high:
             middle = (low + high) // 2
-            low, high = (low, middle) if self._has(middle, place) else (middle + 1, high)
-        return self._cut(low - 1)[0] + 1
+            low, high = (low, middle) if self._contains(middle, place) else (middle + 1, high)
+        return self._parse_prefix(low - 1)[0] + 1
 
-    def _has(self, count: int, place: Place) -> bool:
-        return _within(self._cut(count)[1], place) is not _ABSENT
+    def _contains(self, count: int, place: Place) -> bool:
+        return _value_at(self._parse_prefix(count)[1], place) is not _ABSENT
 
-    def _cut(self, count: int) -> tuple[int, Any]:
-        """The most of the first ``count`` lines that is a document, and this."""
+    def _parse_prefix(self, count: int) -> tuple[int, Any]:
+        """Return the longest prefix of the first ``count`` lines that parses: its line count and
+        its content."""
         while True:
             try:
                 return count, tomllib.loads("".join(self._lines[:count]))
@@ -137,26 +141,26 @@ class LineFinder:
 _ABSENT: Final = object()
 
 
-def _within(found: Any, place: Place) -> Any:
-    """What a document has at a place, or ``_ABSENT``."""
+def _value_at(value: Any, place: Place) -> Any:
+    """Return the value of a document at a place, or ``_ABSENT``."""
     for step in place:
         if isinstance(step, int):
-            if not isinstance(found, list) or step >= len(found):
+            if not isinstance(value, list) or step >= len(value):
                 return _ABSENT
-        elif not isinstance(found, dict) or step not in found:
+        elif not isinstance(value, dict) or step not in value:
             return _ABSENT
-        found = found[step]
-    return found
+        value = value[step]
+    return value
 
 
-def _named_in(said: str, table: Any) -> list[str]:
-    """The keys of a table that an error names, the first one first."""
+def _keys_in_message(message: str, table: Any) -> list[str]:
+    """Return the keys of a table that occur in an error message, in the order of the message."""
     keys = table if isinstance(table, dict) else {}
     places = {
-        key: found.start()
+        key: match.start()
         for key in keys
-        if (found := re.search(rf"\b{re.escape(key)}\b", said))
-        or (found := re.search(rf"\b{re.escape(key.replace('_', ' '))}\b", said))
+        if (match := re.search(rf"\b{re.escape(key)}\b", message))
+        or (match := re.search(rf"\b{re.escape(key.replace('_', ' '))}\b", message))
     }
     return sorted(places, key=lambda key: places[key])
 
@@ -171,155 +175,164 @@ class _TopologyReading:
         self._check_sections()
         topology = Topology(
             stores=(
-                *self._each("channel", lambda *given: self._store("channel", *given)),
-                *self._each("queue", lambda *given: self._store("queue", *given)),
+                *self._read_section("channel", lambda *table: self._store("channel", *table)),
+                *self._read_section("queue", lambda *table: self._store("queue", *table)),
             ),
-            durables=self._each("durable", self._pattern_durable),
-            joins=self._each("join", self._join),
-            users=self._each("user", self._user),
-            groups=self._each("group", self._group),
-            grants=self._each("grant", self._grant),
-            pipelines=self._each("pipeline", self._pipeline),
+            durables=self._read_section("durable", self._pattern_durable),
+            joins=self._read_section("join", self._join),
+            users=self._read_section("user", self._user),
+            groups=self._read_section("group", self._group),
+            grants=self._read_section("grant", self._grant),
+            pipelines=self._read_section("pipeline", self._pipeline),
             origin=self._lines,
         )
-        self._refuse_twice(topology.stores, lambda each: f"store {each.name}")
+        self._refuse_duplicates(topology.stores, lambda item: f"store {item.name}")
         for store in topology.stores:
-            self._refuse_twice(store.durables, lambda each: f"durable {each.name}")
-        self._refuse_twice(topology.durables, lambda each: f"durable {each.name} {each.pattern}")
-        self._refuse_given(topology)
-        self._refuse_twice(topology.joins, lambda each: each.what)
-        self._refuse_twice(topology.users, lambda each: f"user {each.name}")
-        self._refuse_twice(topology.groups, lambda each: f"group {each.name}")
-        self._refuse_twice(topology.grants, lambda each: each.what)
+            self._refuse_duplicates(store.durables, lambda item: f"durable {item.name}")
+        self._refuse_duplicates(
+            topology.durables, lambda item: f"durable {item.name} {item.pattern}"
+        )
+        self._refuse_pattern_conflicts(topology)
+        self._refuse_duplicates(topology.joins, lambda item: item.what)
+        self._refuse_duplicates(topology.users, lambda item: f"user {item.name}")
+        self._refuse_duplicates(topology.groups, lambda item: f"group {item.name}")
+        self._refuse_duplicates(topology.grants, lambda item: item.what)
         return topology
 
     def _check_sections(self) -> None:
         for key in self._document:
             if key in Settings.__struct_fields__:
-                raise self._refusal(
+                raise self._error(
                     (key,),
                     "",
-                    f"{key} is a setting of penstock serve, and no part of a topology; settings "
-                    f"have a file of their own",
+                    f"{key} is a setting of penstock serve, not a part of a topology; put it into "
+                    f"the settings file",
                 )
             if key not in SECTIONS:
-                hint = _nearest(key, [f"[[{each}]]" for each in SECTIONS], SECTIONS)
-                raise self._refusal((key,), "", f"there is no section {key!r}; {hint}")
+                hint = _suggest_key(key, [f"[[{section}]]" for section in SECTIONS], SECTIONS)
+                raise self._error((key,), "", f"{key!r} is not a section of a topology; {hint}")
 
-    def _each(self, section: str, read: Callable[[Mapping[str, Any], Place], T]) -> tuple[T, ...]:
+    def _read_section(
+        self, section: str, read: Callable[[Mapping[str, Any], Place], T]
+    ) -> tuple[T, ...]:
         return self._tables(self._document.get(section, []), (section,), read)
 
     def _tables(
         self, tables: Any, place: Place, read: Callable[[Mapping[str, Any], Place], T]
     ) -> tuple[T, ...]:
-        section = ".".join(str(each) for each in place if isinstance(each, str))
-        if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
-            raise self._refusal(place, "", f"{section} is a list of tables, written [[{section}]]")
-        found = []
+        section = ".".join(str(part) for part in place if isinstance(part, str))
+        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+            raise self._error(
+                place, "", f"{section} must be a list of tables, written [[{section}]]"
+            )
+        parsed = []
         for index, table in enumerate(tables):
-            at = (*place, index)
+            table_place = (*place, index)
             name = next((table[key] for key in ("name", "subject", "source") if key in table), "")
             what = f"{place[-1]} {name}" if isinstance(name, str) and name else str(place[-1])
             try:
-                found.append(read(table, at))
-            except _LocatedRefusal:
+                parsed.append(read(table, table_place))
+            except _LocatedError:
                 raise
             except Refused as error:
-                raise self._refusal(at, what, str(error)) from error
-        return tuple(found)
+                raise self._error(table_place, what, str(error)) from error
+        return tuple(parsed)
 
-    def _refusal(self, place: Place, what: str, said: str) -> _LocatedRefusal:
-        return _LocatedRefusal(located(self._lines, place, what, said=said))
+    def _error(self, place: Place, what: str, message: str) -> _LocatedError:
+        return _LocatedError(located(self._lines, place, what, message=message))
 
-    def _refuse_twice(self, found: Sequence[T], named: Callable[[T], str]) -> None:
+    def _refuse_duplicates(self, items: Sequence[T], describe: Callable[[T], str]) -> None:
         seen: set[str] = set()
-        for each in found:
-            what = named(each)
+        for item in items:
+            what = describe(item)
             if what in seen:
-                place: Place = each.place  # type: ignore[attr-defined]  # all of them have it
-                raise self._refusal(place, "", f"{what} stands here a second time; leave one out")
+                place: Place = item.place  # type: ignore[attr-defined]  # all of them have it
+                raise self._error(place, "", f"{what} is defined twice; remove one of them")
             seen.add(what)
 
-    def _refuse_given(self, topology: Topology) -> None:
-        """A channel's own durable cannot be one that a pattern gives to it."""
+    def _refuse_pattern_conflicts(self, topology: Topology) -> None:
+        """Raise if a durable of a channel is also defined by a pattern that covers the channel."""
         for store in topology.stores:
-            for own in store.durables:
-                for over in topology.durables:
-                    if over.name == own.name and choice_of(over.pattern).takes(store.name):
-                        raise self._refusal(
-                            own.place,
-                            f"durable {own.name} of {store.name}",
-                            f"the pattern {over.pattern} gives it to the channel; leave one out",
+            for durable in store.durables:
+                for pattern_durable in topology.durables:
+                    if pattern_durable.name == durable.name and choice_of(
+                        pattern_durable.pattern
+                    ).takes(store.name):
+                        raise self._error(
+                            durable.place,
+                            f"durable {durable.name} of {store.name}",
+                            f"the channel has it from pattern {pattern_durable.pattern}, too; "
+                            f"remove one of them",
                         )
 
-    # --- one table each ------------------------------------------------------------------
+    # --- a function for each kind of table -----------------------------------------------
 
     def _store(self, kind: Kind, table: Mapping[str, Any], place: Place) -> WantedStore:
-        own = ("durable",) if kind == "channel" else ()
-        _refuse_unknown(table, ("name", *sorted(attributes_of(kind)), *own))
+        nested = ("durable",) if kind == "channel" else ()
+        _refuse_unknown(table, ("name", *sorted(attributes_of(kind)), *nested))
         name = destination_name(_text(table, "name"))
-        given = {key: value for key, value in table.items() if key not in ("name", "durable")}
+        settings = {key: value for key, value in table.items() if key not in ("name", "durable")}
         return WantedStore(
             kind=kind,
             name=name,
-            definition=definition_of(self._attributes(given), kind, words=TOML),
+            definition=definition_of(self._attributes(settings), kind, words=TOML),
             durables=self._tables(table.get("durable", []), (*place, "durable"), self._durable),
             place=place,
         )
 
-    def _attributes(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        storage = given.get("storage", {})
+    def _attributes(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        storage = settings.get("storage", {})
         if not isinstance(storage, dict):
             raise InvalidArgument(
                 f'storage must be a table such as {{ sync = "none" }}, not {storage!r}'
             )
-        _refuse_unknown(storage, _OF_STORAGE, "storage.")
-        found = {key: _duration(key, value) for key, value in given.items()}
+        _refuse_unknown(storage, _STORAGE_KEYS, "storage.")
+        attributes = {key: _duration(key, value) for key, value in settings.items()}
         if storage:
-            found["storage"] = {
+            attributes["storage"] = {
                 key: _duration(key, value, "storage.") for key, value in storage.items()
             }
-        if "backoff" in found:
-            found["backoff"] = _backoff(found["backoff"])
-        if "descriptors" in found:
-            found["descriptors"] = self._descriptors(found["descriptors"])
-        if isinstance(dead := found.get("dead_event_store"), str) and dead:
-            found["dead_event_store"] = destination_name(dead)
-        return found
+        if "backoff" in attributes:
+            attributes["backoff"] = _backoff(attributes["backoff"])
+        if "descriptors" in attributes:
+            attributes["descriptors"] = self._descriptors(attributes["descriptors"])
+        if isinstance(dead := attributes.get("dead_event_store"), str) and dead:
+            attributes["dead_event_store"] = destination_name(dead)
+        return attributes
 
-    def _descriptors(self, given: object) -> bytes:
-        if not isinstance(given, str):
-            raise InvalidArgument(f"descriptors must be the path of a file, not {given!r}")
+    def _descriptors(self, value: object) -> bytes:
+        if not isinstance(value, str):
+            raise InvalidArgument(f"descriptors must be the path of a file, not {value!r}")
         try:
-            if given.startswith(EMBEDDED):
-                return base64.b64decode(given.removeprefix(EMBEDDED), validate=True)
-            return (self._folder / given).read_bytes() if given else b""
+            if value.startswith(EMBEDDED):
+                return base64.b64decode(value.removeprefix(EMBEDDED), validate=True)
+            return (self._folder / value).read_bytes() if value else b""
         except binascii.Error as error:
             raise InvalidArgument(
-                f"descriptors: what follows {EMBEDDED} is wrong: {error}"
+                f"descriptors: the text after {EMBEDDED} is not valid base64: {error}"
             ) from error
         except OSError as error:
             raise InvalidArgument(
-                f"descriptors: {given} cannot be read: {error.strerror or error}"
+                f"descriptors: {value} cannot be read: {error.strerror or error}"
             ) from error
 
     def _pattern_durable(self, table: Mapping[str, Any], place: Place) -> WantedDurable:
         rest = {key: value for key, value in table.items() if key != "pattern"}
-        choice = _about("pattern", lambda: choice_of(_text(table, "pattern")))
+        choice = _prefix_errors("pattern", lambda: choice_of(_text(table, "pattern")))
         if not choice.patterns:
             raise InvalidArgument(
-                f"pattern: {choice.text!r} names channels, and no pattern; write the durable as "
-                "[[channel.durable]] under each of them"
+                f"pattern: {choice.text!r} names channels and is not a pattern; write the durable "
+                "as [[channel.durable]] under each channel"
             )
         return replace(self._durable(rest, place), pattern=choice.text)
 
     def _durable(self, table: Mapping[str, Any], place: Place) -> WantedDurable:
-        known = ("name", "type", "selector", "start", "persistent", *_OF_DURABLES)
-        _refuse_unknown(table, known)
+        allowed = ("name", "type", "selector", "start", "persistent", *_DURABLE_KEYS)
+        _refuse_unknown(table, allowed)
         table = {key: _duration(key, value) for key, value in table.items()}
         if "backoff" in table:
             table["backoff"] = _backoff(table["backoff"])
-        shape = _converted(table, _DurableTable)
+        shape = _convert(table, _DurableTable)
         _check_selector(shape.selector)
         return WantedDurable(
             name=durable_name(_text(table, "name")),
@@ -333,7 +346,7 @@ class _TopologyReading:
 
     def _join(self, table: Mapping[str, Any], place: Place) -> WantedJoin:
         _refuse_unknown(table, ("source", "destination", "selector", "archive"))
-        shape = _converted(table, _JoinTable)
+        shape = _convert(table, _JoinTable)
         _check_selector(shape.selector)
         return WantedJoin(
             source=destination_name(shape.source),
@@ -361,19 +374,24 @@ class _TopologyReading:
         )
 
     def _grant(self, table: Mapping[str, Any], place: Place) -> WantedGrant:
-        of = ("channel", "queue", "topic")
-        _refuse_unknown(table, (*of, "subject", "rights"))
-        kinds = [kind for kind in of if kind in table]
+        resource_kinds = ("channel", "queue", "topic")
+        _refuse_unknown(table, (*resource_kinds, "subject", "rights"))
+        kinds = [kind for kind in resource_kinds if kind in table]
         if len(kinds) > 1:
             raise InvalidArgument(
-                f"{kinds[1]}: give a channel, a queue or a topic, not two; none: the realm"
+                f"{kinds[1]}: a grant names one channel, one queue or one topic, and {kinds[0]} is "
+                f"given, too; leave all out for a grant on the realm"
             )
         kind = kinds[0] if kinds else "realm"
         return WantedGrant(
             kind=kind,
-            name=_about(kind, lambda: resource_name(kind, _text(table, kind))) if kinds else "",
-            subject=_about("subject", lambda: str(parse_subject(_text(table, "subject")))),
-            rights=_about("rights", lambda: checked_rights(kind, (*_texts(table, "rights"),))),
+            name=_prefix_errors(kind, lambda: resource_name(kind, _text(table, kind)))
+            if kinds
+            else "",
+            subject=_prefix_errors("subject", lambda: str(parse_subject(_text(table, "subject")))),
+            rights=_prefix_errors(
+                "rights", lambda: checked_rights(kind, (*_texts(table, "rights"),))
+            ),
             place=place,
         )
 
@@ -381,12 +399,14 @@ class _TopologyReading:
         _refuse_unknown(table, ("file",))
         path = self._folder / _text(table, "file")
         if not path.is_file():
-            raise InvalidArgument(f"file: there is no file {path}; paths begin at this file's")
+            raise InvalidArgument(
+                f"file: {path} does not exist; a path is relative to the folder of the topology"
+            )
         return PipelineFile(path=path, place=place)
 
 
-class _LocatedRefusal(InvalidArgument):
-    """Says already where it is."""
+class _LocatedError(InvalidArgument):
+    """An error whose text contains file and line already."""
 
 
 class _DurableTable(GivenDurableAttributes, frozen=True, kw_only=True):
@@ -404,37 +424,38 @@ class _JoinTable(msgspec.Struct, frozen=True, kw_only=True):
     archive: bool = False
 
 
-def _converted(table: Mapping[str, Any], shape: type[T]) -> T:
+def _convert(table: Mapping[str, Any], shape: type[T]) -> T:
     try:
         return msgspec.convert(table, shape)
     except (msgspec.ValidationError, RecursionError) as error:
-        said = explain(error, table, kind=shape, whole="the table", words=TOML)
-        raise InvalidArgument(said) from error
+        message = explain(error, table, kind=shape, whole="the table", words=TOML)
+        raise InvalidArgument(message) from error
 
 
-def _refuse_unknown(table: Mapping[str, Any], known: Sequence[str], prefix: str = "") -> None:
+def _refuse_unknown(table: Mapping[str, Any], allowed: Sequence[str], prefix: str = "") -> None:
     for key in table:
-        if key not in known:
-            hint = _nearest(key, known, known)
+        if key not in allowed:
+            hint = _suggest_key(key, allowed, allowed)
             raise InvalidArgument(f"{prefix}{key} is not a key here; {hint}")
 
 
-def _nearest(given: str, shown: Iterable[str], known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(given, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(shown)}"
+def _suggest_key(value: str, shown: Iterable[str], allowed: Sequence[str]) -> str:
+    near = difflib.get_close_matches(value, allowed, n=1)
+    return f"did you mean {near[0]}?" if near else f"allowed are {', '.join(shown)}"
 
 
 def _text(table: Mapping[str, Any], key: str) -> str:
     value = table.get(key)
     if not isinstance(value, str) or not value:
-        has = f", not {value!r}" if key in table else ", which is missing"
-        raise InvalidArgument(f"{key} must be a text{has}")
+        if key not in table:
+            raise InvalidArgument(f"{key} is missing; it must be a text")
+        raise InvalidArgument(f"{key} must be a text that is not empty, not {value!r}")
     return value
 
 
 def _texts(table: Mapping[str, Any], key: str) -> list[str]:
     value = table.get(key, [])
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise InvalidArgument(f"{key} must be a list of texts, not {value!r}")
     return value
 
@@ -442,56 +463,58 @@ def _texts(table: Mapping[str, Any], key: str) -> list[str]:
 def _duration(key: str, value: Any, prefix: str = "") -> Any:
     if key not in DURATIONS or not isinstance(value, str):
         return value
-    found = _DURATION.fullmatch(value)
-    if found is None:
+    match = _DURATION.fullmatch(value)
+    if match is None:
         raise InvalidArgument(
             f"{prefix}{key} is {value!r}; give milliseconds, or a text such as 500ms, 10s, 5m, 2h "
             f"or 1d"
         )
-    return int(found[1]) * UNITS_MS[found[2]]
+    return int(match[1]) * UNITS_MS[match[2]]
 
 
-def _backoff(given: Any) -> Backoff | None:
-    if not isinstance(given, dict):
+def _backoff(value: Any) -> Backoff | None:
+    if not isinstance(value, dict):
         raise InvalidArgument(
-            f'backoff must be a table such as {{ first = "1s", most = "5m" }}, not {given!r}'
+            f'backoff must be a table such as {{ first = "1s", most = "5m" }}, not {value!r}'
         )
-    return backoff_of(given, words=TOML)
+    return backoff_of(value, words=TOML)
 
 
-def _start(given: Any) -> StartLike:
-    """Where a durable begins: an id, a time, ``earliest`` or ``latest``."""
-    if isinstance(given, datetime):
-        return given if given.tzinfo else given.replace(tzinfo=UTC)
-    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
-        return given
-    if given == "earliest":
+def _start(value: Any) -> StartLike:
+    """Return the start of a durable: an event id, a time, ``earliest`` or ``latest``."""
+    if isinstance(value, datetime):
+        return value if value.tzinfo else value.replace(tzinfo=UTC)
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if value == "earliest":
         return "earliest"
-    if given == "latest":
+    if value == "latest":
         return "latest"
     raise InvalidArgument(
-        f'start is {given!r}; give "earliest", "latest", an event id such as 42, or a time such '
+        f'start is {value!r}; give "earliest", "latest", an event id such as 42, or a time such '
         f"as 2026-05-04T12:00:00Z"
     )
 
 
 def _check_selector(text: str) -> None:
     if text:
-        _about("selector", lambda: parse_selector(text))
+        _prefix_errors("selector", lambda: parse_selector(text))
 
 
-def _about(key: str, read: Callable[[], T]) -> T:
-    """What ``read`` gives; its refusals begin with the key that they are about."""
+def _prefix_errors(key: str, read: Callable[[], T]) -> T:
+    """Return the result of ``read``; prefix the text of its errors with the key."""
     try:
         return read()
     except Refused as error:
-        said = str(error)
-        raise InvalidArgument(said if said.startswith(key) else f"{key}: {said}") from error
+        message = str(error)
+        raise InvalidArgument(
+            message if message.startswith(key) else f"{key}: {message}"
+        ) from error
 
 
 def resource_name(kind: str, name: str) -> str:
-    """What a grant is on, in the form in which the realm keeps it: a name, ``folder/*`` or ``*``,
-    or a topic filter."""
+    """Return the resource name of a grant in the form that the realm stores: a name, ``folder/*``,
+    ``*`` or a topic filter."""
     if name == "*" or kind == "topic":
         return name
     folder, star, rest = name.rpartition("/*")

@@ -1,4 +1,4 @@
-"""Plays the steps of a plan on the realm's own rules, before any of them is done."""
+"""Rehearses the steps of a plan on the realm's rules before any step is executed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock_core.vocabulary.errors import InvalidArgument, Refused
 from penstock_core.vocabulary.reach import comparable, is_everywhere
 from penstock_server.bootstrap.registries import rules
 from penstock_tools.topology.document import Topology, WantedDurable, WantedJoin, WantedStore
-from penstock_tools.topology.looking import Found
+from penstock_tools.topology.inventory import Found
 from penstock_tools.topology.steps import (
     DurableToCreate,
     DurableToDelete,
@@ -37,63 +37,65 @@ from penstock_tools.topology.steps import (
 
 
 class Rehearsal:
-    """Plays steps on the realm's own rules, which refuse what the realm would refuse."""
+    """Executes steps on a copy of the realm's configuration in memory. The same rules run there as
+    in the realm, so a step that the realm would refuse is refused here."""
 
-    def __init__(self, wanted: Topology, found: Found) -> None:
+    def __init__(self, wanted: Topology, existing: Found) -> None:
         self._wanted = wanted
-        told = any(is_everywhere(each.definition) for each in wanted.stores)
-        is_cluster = found.is_cluster or (told and not found.stores)
-        # The realm has its own limits
-        own = replace(
+        wants_cluster = any(is_everywhere(store.definition) for store in wanted.stores)
+        is_cluster = existing.is_cluster or (wants_cluster and not existing.stores)
+        # The limits of the realm are not known here; the realm enforces them when it is changed.
+        rehearsal_rules = replace(
             rules(),
             stores_max=0,
             durables_max=0,
             is_cluster=is_cluster,
-            mqtt_channel=found.mqtt_channel or "mqtt",
+            mqtt_channel=existing.mqtt_channel or "mqtt",
         )
-        self._directory = directory = Directory(own)
-        for name, store in found.stores.items():
+        self._directory = directory = Directory(rehearsal_rules)
+        for name, store in existing.stores.items():
             number = directory.next_number
             directory.apply(ChannelCreated(number, name, store.definition))
             for info in store.durables.values():
                 directory.channels[number].apply(_as_created(info))
-        for over in found.durables.values():
+        for pattern_durable in existing.durables.values():
             directory.patterns.add(
                 PatternDurable(
-                    over.pattern,
-                    over.name,
-                    over.type,
-                    selector=over.selector,
-                    persistent=over.persistent,
-                    attributes=durable_attributes(over),
+                    pattern_durable.pattern,
+                    pattern_durable.name,
+                    pattern_durable.type,
+                    selector=pattern_durable.selector,
+                    persistent=pattern_durable.persistent,
+                    attributes=durable_attributes(pattern_durable),
                 )
             )
-        for source, destination in found.joins:
+        for source, destination in existing.joins:
             ends = directory.find(source), directory.find(destination)
             if ends[0] is not None and ends[1] is not None:
                 directory.apply(JoinCreated(RealmJoin(*ends)))  # type: ignore[arg-type]
 
     def ordered(self, steps: Sequence[PlannedStep]) -> list[PlannedStep]:
-        """The steps in an order in which each is possible. Raises what the first is refused with
-        that is possible in none."""
+        """Return the steps in an order in which each is possible. Raises ``InvalidArgument`` with
+        the reason of the first step that is impossible in every order."""
         waiting, done = list(steps), []
         while waiting:
             later: list[PlannedStep] = []
-            why: InvalidArgument | None = None
+            first_error: InvalidArgument | None = None
             for step in waiting:
                 try:
                     self.play(step)
                     done.append(step)
                 except InvalidArgument as error:
-                    why = why or error
+                    first_error = first_error or error
                     later.append(step)
-            if why is not None and len(later) == len(waiting):
-                raise why
+            if first_error is not None and len(later) == len(waiting):
+                raise first_error
             waiting = later
         return done
 
     def play(self, step: PlannedStep) -> None:
-        """Do a step as the realm would. Raises ``InvalidArgument`` with its place in the file."""
+        """Execute a step in memory as the realm would. Raises ``InvalidArgument`` with the place in
+        the file if the realm would refuse the step."""
         act, directory = step.act, self._directory
         match act:
             case StoreToCreate(store):
@@ -116,40 +118,40 @@ class Rehearsal:
             case PatternToCreate() | PatternToDelete():
                 self._change_pattern(step.what, act)
             case _:
-                pass  # what remains depends on nothing here
+                pass  # users, groups and rights depend on nothing in the directory
 
     def _create(self, store: WantedStore) -> None:
         directory = self._directory
         made = directory.decide_create(store.name, store.definition)
-        over = directory.patterns.of(made.name, made.definition.kind)
-        rehearsed(over, made.name, made.definition, rules=directory.rules)
+        pattern_durables = directory.patterns.of(made.name, made.definition.kind)
+        rehearsed(pattern_durables, made.name, made.definition, rules=directory.rules)
         directory.apply(made)
-        for each in over:
-            self._give(directory.channels[made.number], each)
+        for pattern_durable in pattern_durables:
+            self._add_durable(directory.channels[made.number], pattern_durable)
 
     def _change_pattern(self, what: str, act: PatternToCreate | PatternToDelete) -> None:
         match act:
             case PatternToCreate(durable):
                 with self._wanted.naming(durable.place, what):
-                    self._create_over(durable)
+                    self._create_pattern_durable(durable)
             case PatternToDelete(pattern, name):
-                gone, patterns = (
-                    self._directory.patterns.get(pattern, name),
-                    self._directory.patterns,
-                )
-                patterns.remove(gone.key)
+                patterns = self._directory.patterns
+                removed = patterns.get(pattern, name)
+                patterns.remove(removed.key)
                 for machine in self._directory.channels.values():
                     state = machine.state
-                    kept = {each.name for each in patterns.of(state.name, state.definition.kind)}
-                    if gone.takes(state.name, state.definition.kind) and name not in kept:
+                    kept = {
+                        durable.name for durable in patterns.of(state.name, state.definition.kind)
+                    }
+                    if removed.takes(state.name, state.definition.kind) and name not in kept:
                         machine.apply(DurableDeleted(name))
 
     def _edit(self, act: StoreToEdit) -> None:
-        store = next(each for each in self._wanted.stores if each.name == act.name)
+        store = next(store for store in self._wanted.stores if store.name == act.name)
         machine = self._directory.channels[self._directory.number_of(act.name, act.kind)]
         with self._wanted.naming(store.place, store.what):
-            now = comparable(store.definition, machine.state.definition)
-            kept = self._directory.checked(act.name, now)
+            definition = comparable(store.definition, machine.state.definition)
+            kept = self._directory.checked(act.name, definition)
             machine.decide(Edit(kept), 0)
             machine.apply(Edited(kept))
 
@@ -165,8 +167,8 @@ class Rehearsal:
         for fact in machine.decide(command, 0).facts:
             machine.apply(fact)
 
-    def _create_over(self, durable: WantedDurable) -> None:
-        patterns, rules_ = self._directory.patterns, self._directory.rules
+    def _create_pattern_durable(self, durable: WantedDurable) -> None:
+        patterns, realm_rules = self._directory.patterns, self._directory.rules
         wanted = patterns.checked(
             PatternDurable(
                 durable.pattern,
@@ -181,15 +183,17 @@ class Rehearsal:
             state = machine.state
             if not wanted.takes(state.name, state.definition.kind):
                 continue
-            would = rehearsed([wanted], state.name, state.definition, rules=rules_)[wanted.name]
-            there = state.durables.get(wanted.name)
-            if there is None:
-                self._give(machine, wanted)
+            would = rehearsed([wanted], state.name, state.definition, rules=realm_rules)[
+                wanted.name
+            ]
+            existing = state.durables.get(wanted.name)
+            if existing is None:
+                self._add_durable(machine, wanted)
             else:
-                refuse_difference(wanted, state.name, terms_of(there), would=terms_of(would))
+                refuse_difference(wanted, state.name, terms_of(existing), would=terms_of(would))
         patterns.add(wanted)
 
-    def _give(self, machine: ChannelMachine, made: PatternDurable) -> None:
+    def _add_durable(self, machine: ChannelMachine, made: PatternDurable) -> None:
         for fact in machine.decide(made.command(), 0).facts:
             machine.apply(fact)
 
@@ -205,7 +209,9 @@ class Rehearsal:
             for fact in decide():
                 self._directory.apply(fact)
         except Refused as error:
-            raise InvalidArgument(f"{what} is not in the file, but {error}") from error
+            raise InvalidArgument(
+                f"{what} is not in the file, but cannot be deleted: {error}"
+            ) from error
 
 
 def _as_created(info: DurableInfo) -> DurableCreated:

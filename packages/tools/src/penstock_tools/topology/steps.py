@@ -1,4 +1,4 @@
-"""What a plan consists of: its steps, and what cannot be done in place."""
+"""The structs of a plan: its steps, and differences that cannot be resolved in place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock_core.api.requests import Kind
 from penstock_tools.topology.document import WantedDurable, WantedGroup, WantedJoin, WantedStore
 
 Sign = Literal["+", "~", "-"]
-"""Something is created, changed in place, or deleted."""
+"""Create, change in place, or delete."""
 
 
 class StoreToCreate(Struct, frozen=True):
@@ -119,37 +119,38 @@ class PlannedStep(Struct, frozen=True, kw_only=True):
 
     sign: Sign
     what: str
-    """Kind and name of what is changed."""
+    """Kind and name of the changed object."""
     act: Act
     details: tuple[str, ...] = ()
-    """Each attribute that changes, as it is and as it will be."""
+    """One text for each changed attribute, with its value before and after."""
     loses: str = ""
-    """What is lost by it; empty: nothing."""
+    """The data that the step destroys; empty if it destroys none."""
 
 
 class Immovable(Struct, frozen=True, kw_only=True):
-    """Something that differs from the file and cannot be changed in place."""
+    """An object of the realm that differs from the file and cannot be changed in place."""
 
     what: str
     details: tuple[str, ...]
     loses: str
-    """What would be lost if it were deleted and created again."""
+    """The data that deleting and creating it again would destroy."""
     remedy: str
-    """What deletes it, so that the next plan creates it."""
+    """The command that deletes it, so that the next plan creates it."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What has to be done so that a realm is as its topology says."""
+    """The changes that make a realm match its topology."""
 
     steps: tuple[PlannedStep, ...] = ()
     immovable: tuple[Immovable, ...] = ()
-    """While there are any, nothing is done."""
+    """If this is not empty, the plan cannot be applied."""
     unnamed: tuple[str, ...] = ()
-    """What the realm has and the file does not name, and what stays because nothing is pruned."""
+    """Objects of the realm that the file does not name and that stay because ``prune`` is off."""
     kept: tuple[str, ...] = ()
-    """What is not pruned, so that whoever applies the file, and somebody at all, may go on."""
+    """Objects that are not pruned because the caller, or the last administrator, would lose
+    access."""
 
     @property
     def losses(self) -> tuple[PlannedStep, ...]:
-        """The steps by which something is lost."""
+        """The steps that destroy data."""
         return tuple(step for step in self.steps if step.loses)

@@ -1,5 +1,5 @@
-"""Writes a topology as TOML, as :mod:`penstock_tools.topology.reading` reads it. What has its
-default is left out."""
+"""Writes a topology as TOML that :mod:`penstock_tools.topology.reading` reads. Attributes with
+their default value are left out."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from penstock_tools.topology.reading import DURATIONS, EMBEDDED, UNITS_MS
 
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _LEFT_OUT: Final = frozenset(("kind",))
-"""Fields of a definition that the file says by other means."""
+"""Fields of a definition that are not written as attributes: the table's name is the kind."""
 
 
 def to_toml(topology: Topology, *, heading: str = "") -> str:
-    """The file of a topology; ``heading`` becomes a comment at its top."""
+    """Return a topology as TOML text; ``heading`` becomes a comment at its top."""
     comment = "".join(f"# {line}\n".replace("# \n", "#\n") for line in heading.splitlines())
     tables = "\n".join("\n".join([*table, ""]) for table in _tables(topology))
     return f"{comment}\n{tables}" if comment else tables
@@ -57,12 +57,16 @@ def _tables(topology: Topology) -> Iterator[list[str]]:
 
 
 def _store(store: WantedStore) -> list[str]:
-    own = {
+    attributes = {
         name: value
         for name, value in unusual(store.definition, Definition()).items()
         if name not in _LEFT_OUT
     }
-    return [f"[[{store.kind}]]", _pair("name", store.name), *map(_shown, own.items())]
+    return [
+        f"[[{store.kind}]]",
+        _pair("name", store.name),
+        *map(_format_attribute, attributes.items()),
+    ]
 
 
 def _durable(durable: WantedDurable) -> list[str]:
@@ -76,7 +80,7 @@ def _durable(durable: WantedDurable) -> list[str]:
         lines.append(_pair("start", durable.start))
     if durable.persistent is not None:
         lines.append(_pair("persistent", durable.persistent))
-    return [*lines, *map(_shown, unusual(durable.attributes, DURABLE_DEFAULTS).items())]
+    return [*lines, *map(_format_attribute, unusual(durable.attributes, DURABLE_DEFAULTS).items())]
 
 
 def _join(join: WantedJoin) -> list[str]:
@@ -100,33 +104,34 @@ def _grant(grant: WantedGrant) -> list[str]:
     ]
 
 
-def unusual(given: Struct, usual: Struct) -> dict[str, Any]:
-    """The fields of a struct that have another value than ``usual``; of structs in it likewise."""
-    found = {}
-    for each in fields(given):
-        value, other = getattr(given, each.name), getattr(usual, each.name)
-        if value != other:
-            nested = isinstance(value, Struct) and isinstance(other, Struct)
-            found[each.name] = unusual(value, other) if nested else value
-    return found
+def unusual(struct: Struct, usual: Struct) -> dict[str, Any]:
+    """Return the fields whose value differs from that of ``usual``; a nested struct becomes a dict
+    of its differing fields."""
+    differing = {}
+    for field in fields(struct):
+        value, default = getattr(struct, field.name), getattr(usual, field.name)
+        if value != default:
+            nested = isinstance(value, Struct) and isinstance(default, Struct)
+            differing[field.name] = unusual(value, default) if nested else value
+    return differing
 
 
-def _shown(pair: tuple[str, Any]) -> str:
+def _format_attribute(pair: tuple[str, Any]) -> str:
     name, value = pair
     if isinstance(value, bytes):
         return _pair(name, EMBEDDED + base64.b64encode(value).decode())
     if name == "storage":
-        return _pair(name, {key: duration(key, each) for key, each in value.items()})
+        return _pair(name, {key: duration(key, item) for key, item in value.items()})
     return _pair(name, duration(name, value))
 
 
 def duration(name: str, value: Any) -> Any:
-    """A number of milliseconds in its largest unit, if the attribute ``name`` is one; of a backoff
-    what is unusual, with its times."""
+    """Return the value of attribute ``name`` as a file shows it: milliseconds in their largest unit
+    (``5m``), a backoff as a dict of its fields that are not defaults, other values unchanged."""
     if isinstance(value, Backoff):
         times = {"first": _in_units(value.first), "most": _in_units(value.most)}
         return {"first": times["first"]} | {
-            key: times.get(key, each) for key, each in unusual(value, Backoff(value.first)).items()
+            key: times.get(key, item) for key, item in unusual(value, Backoff(value.first)).items()
         }
     if name not in DURATIONS or not value or isinstance(value, str):
         return value
@@ -136,7 +141,7 @@ def duration(name: str, value: Any) -> Any:
 def _in_units(time_ms: int) -> str:
     unit, length = max(
         ((unit, length) for unit, length in UNITS_MS.items() if time_ms % length == 0),
-        key=lambda each: each[1],
+        key=lambda candidate: candidate[1],
     )
     return f"{time_ms // length}{unit}"
 
@@ -154,12 +159,13 @@ def _value(value: Any) -> str:
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Mapping):
-        return f"{{ {', '.join(_pair(key, each) for key, each in value.items())} }}"
+        return f"{{ {', '.join(_pair(key, item) for key, item in value.items())} }}"
     if isinstance(value, Iterable):
         return f"[{', '.join(map(_value, value))}]"
     return str(value)
 
 
 def _text(value: str) -> str:
-    """A text as TOML has it: as JSON does, but for one character."""
+    """Return a TOML string. It equals the JSON string except for DEL, which JSON does not
+    escape."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")

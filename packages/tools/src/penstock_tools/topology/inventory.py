@@ -1,4 +1,4 @@
-"""Looks at a realm: what is there of what a topology may say."""
+"""Reads the configuration of a realm, as far as a topology can describe it."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from penstock.client.sync.sync_queues import Queue
 
 GrantKey = tuple[str, str, str]
-"""What a grant is on, by kind and name, and its subject."""
+"""Kind and name of the resource of a grant, and its subject."""
 
 
-class FoundStore(Struct, frozen=True, kw_only=True):
-    """A channel or queue that is there."""
+class ExistingStore(Struct, frozen=True, kw_only=True):
+    """A channel or queue of a realm."""
 
     kind: Kind
     name: str
@@ -57,29 +57,29 @@ class FoundStore(Struct, frozen=True, kw_only=True):
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """What a realm has."""
+    """The configuration of a realm."""
 
     realm: str
     me: Me
-    """Who looks."""
-    stores: Mapping[str, FoundStore] = {}
+    """The user of the session that read the configuration."""
+    stores: Mapping[str, ExistingStore] = {}
     durables: Mapping[tuple[str, str], PatternDurableInfo] = {}
-    """Durables over patterns, by pattern and name."""
+    """Durables that are defined for a pattern of channels, by pattern and name."""
     joins: Mapping[tuple[str, str], JoinInfo] = {}
     users: tuple[str, ...] = ()
     groups: Mapping[str, tuple[str, ...]] = {}
     grants: Mapping[GrantKey, tuple[str, ...]] = {}
     mqtt_channel: str = ""
-    """The channel of all topics of MQTT, which the realm makes for itself; nothing deletes it."""
+    """The channel of all MQTT topics. The realm creates it, and it is never deleted."""
 
     @property
     def is_cluster(self) -> bool:
-        """Whether it is a realm on several machines, as far as its stores show: only these know
-        whether they are cluster-wide."""
-        return any(tells_of_nodes(each.definition) for each in self.stores.values())
+        """Whether the realm runs on several machines. Only the definitions of stores show it: they
+        say whether a store is cluster-wide."""
+        return any(tells_of_nodes(store.definition) for store in self.stores.values())
 
     def gives(self, channel: str, durable: str) -> bool:
-        """Whether a pattern gives a channel the durable of a name."""
+        """Whether a durable of this name on the channel comes from a pattern."""
         return any(
             name == durable and choice_of(pattern).takes(channel) for pattern, name in self.durables
         )
@@ -91,62 +91,65 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 def look(session: Session, wanted: Topology | None = None) -> Found:
-    """What a realm has; users, groups and rights only if there is no topology ``wanted`` or it
-    tells of them. Raises ``AccessDenied`` for who may not see all of it."""
+    """Return the configuration of a realm. Users, groups and rights are left out if ``wanted`` is
+    a topology without them. Raises ``AccessDenied`` if the session's user may not read all of
+    it."""
     info = session.info()
-    found = Found(
+    existing = Found(
         realm=info.name,
         mqtt_channel=info.mqtt_channel,
         me=session.access.me(),
-        stores={each.name: each for each in _stores(session)},
-        durables={(each.pattern, each.name): each for each in session.durables.list()},
+        stores={store.name: store for store in _stores(session)},
+        durables={(durable.pattern, durable.name): durable for durable in session.durables.list()},
         joins={
-            (each.source, each.destination): each
-            for each in session.joins.list()
-            if not each.ending
+            (join.source, join.destination): join
+            for join in session.joins.list()
+            if not join.ending
         },
     )
-    if not found.keeps_access or (wanted is not None and not wanted.tells_access):
-        return found
-    resources = {("realm", ""), *_resources(found.stores.values())}
-    resources |= {("topic", each) for each in session.access.topics()}
+    if not existing.keeps_access or (wanted is not None and not wanted.tells_access):
+        return existing
+    resources = {("realm", ""), *_resources(existing.stores.values())}
+    resources |= {("topic", name) for name in session.access.topics()}
     if wanted is not None:
-        resources |= {(each.kind, each.name) for each in wanted.grants if _may_ask(each, found)}
+        resources |= {
+            (grant.kind, grant.name) for grant in wanted.grants if _has_resource(grant, existing)
+        }
     return replace(
-        found,
-        users=tuple(each.name for each in session.access.users()),
-        groups={each.name: each.members for each in session.access.groups()},
+        existing,
+        users=tuple(user.name for user in session.access.users()),
+        groups={group.name: group.members for group in session.access.groups()},
         grants=dict(_grants(session, sorted(resources))),
     )
 
 
-def _stores(session: Session) -> Iterator[FoundStore]:
-    """The channels and queues that stay: what is temporary belongs to a client, and goes with it
-    (SEM R3)."""
+def _stores(session: Session) -> Iterator[ExistingStore]:
+    """Yield the channels and queues that are not temporary: a temporary one belongs to a client
+    and is deleted with it (SEM R3)."""
     for name in filterfalse(is_temporary, session.channels.list()):
-        channel = _opened(session, name, "channel")
+        channel = _open_if_exists(session, name, "channel")
         if channel is not None:
             durables = {
-                each.name: each
-                for each in session.channels.get(name).durables.list()
-                if not is_of_session(each.name)
+                durable.name: durable
+                for durable in session.channels.get(name).durables.list()
+                if not is_of_session(durable.name)
             }
             yield _store("channel", channel.info(), durables)
     for name in filterfalse(is_temporary, session.queues.list()):
-        queue = _opened(session, name, "queue")
+        queue = _open_if_exists(session, name, "queue")
         if queue is not None:
             yield _store("queue", queue.info(), {})
 
 
-def _opened(session: Session, name: str, kind: Kind) -> Channel | Queue | None:
+def _open_if_exists(session: Session, name: str, kind: Kind) -> Channel | Queue | None:
     try:
         return session.channels.get(name) if kind == "channel" else session.queues.get(name)
     except NameDoesNotExist:  # deleted after it was listed
         return None
 
 
-def _store(kind: Kind, info: ChannelInfo, durables: Mapping[str, DurableInfo]) -> FoundStore:
-    return FoundStore(
+def _store(kind: Kind, info: ChannelInfo, durables: Mapping[str, DurableInfo]) -> ExistingStore:
+    return ExistingStore(
         kind=kind,
         name=info.name,
         definition=info.definition,
@@ -155,14 +158,15 @@ def _store(kind: Kind, info: ChannelInfo, durables: Mapping[str, DurableInfo]) -
     )
 
 
-def _may_ask(grant: WantedGrant, found: Found) -> bool:
+def _has_resource(grant: WantedGrant, existing: Found) -> bool:
     if grant.kind in ("realm", "topic"):
         return True
-    return grant.name.endswith("*") or grant.name in found.stores
+    return grant.name.endswith("*") or grant.name in existing.stores
 
 
-def _resources(stores: Iterable[FoundStore]) -> Iterator[tuple[str, str]]:
-    """Everything that rights may be granted on: the stores, their folders, and all of a kind."""
+def _resources(stores: Iterable[ExistingStore]) -> Iterator[tuple[str, str]]:
+    """Yield every resource that can have grants: the stores, their folders, and ``*`` for all
+    stores of a kind."""
     for kind in ("channel", "queue"):
         yield kind, "*"
     for store in stores:
@@ -176,13 +180,13 @@ def _grants(
     session: Session, resources: list[tuple[str, str]]
 ) -> Iterator[tuple[GrantKey, tuple[str, ...]]]:
     for kind, name in resources:
-        asked = {} if kind == "realm" else {kind: name}
-        for entry in session.access.entries(**asked).entries:
+        resource = {} if kind == "realm" else {kind: name}
+        for entry in session.access.entries(**resource).entries:
             yield (kind, name, entry.subject), entry.rights
 
 
-def topology_of(found: Found) -> Topology:
-    """What was found, as a topology."""
+def topology_of(existing: Found) -> Topology:
+    """Return the configuration of a realm as a topology."""
     return Topology(
         stores=tuple(
             WantedStore(
@@ -190,55 +194,57 @@ def topology_of(found: Found) -> Topology:
                 name=name,
                 definition=_portable(store.definition),
                 durables=tuple(
-                    _durable(each, store.definition)
-                    for _, each in sorted(store.durables.items())
-                    if not found.gives(name, each.name)
+                    _durable(durable, store.definition)
+                    for _, durable in sorted(store.durables.items())
+                    if not existing.gives(name, durable.name)
                 ),
             )
-            for name, store in sorted(found.stores.items())
-            if not _is_as_made(store, found)
+            for name, store in sorted(existing.stores.items())
+            if not _is_default_mqtt_channel(store, existing)
         ),
         durables=tuple(
             WantedDurable(
-                name=each.name,
-                type=each.type,
-                selector=each.selector,
-                persistent=each.persistent,
-                attributes=durable_attributes(each),
-                pattern=each.pattern,
+                name=durable.name,
+                type=durable.type,
+                selector=durable.selector,
+                persistent=durable.persistent,
+                attributes=durable_attributes(durable),
+                pattern=durable.pattern,
             )
-            for _, each in sorted(found.durables.items())
+            for _, durable in sorted(existing.durables.items())
         ),
         joins=tuple(
             WantedJoin(
-                source=each.source,
-                destination=each.destination,
-                selector=each.selector,
-                archive=each.archive,
+                source=join.source,
+                destination=join.destination,
+                selector=join.selector,
+                archive=join.archive,
             )
-            for _, each in sorted(found.joins.items())
+            for _, join in sorted(existing.joins.items())
         ),
-        users=tuple(WantedUser(name=name) for name in found.users),
+        users=tuple(WantedUser(name=name) for name in existing.users),
         groups=tuple(
             WantedGroup(name=name, members=tuple(sorted(members)))
-            for name, members in sorted(found.groups.items())
+            for name, members in sorted(existing.groups.items())
         ),
         grants=tuple(
             WantedGrant(kind=kind, name=name, subject=subject, rights=rights)
-            for (kind, name, subject), rights in sorted(found.grants.items())
+            for (kind, name, subject), rights in sorted(existing.grants.items())
         ),
     )
 
 
-def _is_as_made(store: FoundStore, found: Found) -> bool:
-    """Whether it is the channel of all topics of MQTT as the realm makes it, with nothing that a
-    file has to tell."""
-    if store.name != found.mqtt_channel or store.durables:
+def _is_default_mqtt_channel(store: ExistingStore, existing: Found) -> bool:
+    """Whether the store is the channel of all MQTT topics exactly as the realm creates it, so that
+    a file need not list it."""
+    if store.name != existing.mqtt_channel or store.durables:
         return False
     if _portable(store.definition) != Definition(retain_consumed=True):
         return False
-    ties = {end for pair in found.joins for end in pair} | {name for _, name, _ in found.grants}
-    return store.name not in ties
+    linked_names = {end for pair in existing.joins for end in pair} | {
+        name for _, name, _ in existing.grants
+    }
+    return store.name not in linked_names
 
 
 def _portable(definition: Definition) -> Definition:
