@@ -188,3 +188,32 @@ def test_a_will_needs_the_right_to_its_topic(guarded: penstock.Realm, line: str)
         topics = [each.properties.get("topic") for each in stored]
     assert "dev/d8/gone" in topics
     assert "dev/d9/gone" not in topics
+
+
+@pytest.mark.spec("M6")
+def test_a_filter_that_is_lowered_to_qos_0_does_not_wait_for_messages_without_a_right(
+    guarded: penstock.Realm, line: str
+) -> None:
+    with guarded.connect() as session:
+        session.access.create_user("lowering", "pw")
+        session.access.grant("lowering@*", "access")
+        session.access.grant("lowering@*", "subscribe", "durable", topic="low/#")
+
+    def come() -> PacketClient:
+        own: dict[str, Any] = {"properties": LASTING, "clean_start": False}
+        return connected(line, "low", user="lowering", password=b"pw", **own)
+
+    with come() as client:
+        assert client.subscribe("low/#").reasons == (1,)
+    with connected(line, "o", user="other", password=b"pw") as other:
+        other.publish("low/1", b"before")
+        with guarded.connect() as session:
+            session.access.revoke("lowering@*", "durable", topic="low/#")
+        with come() as client:
+            assert heard(client) == []
+            assert client.subscribe("low/#", qos=0).reasons == (0,)
+            other.publish("low/2", b"after")
+            assert client.receive() == PublishPacket("low/2", b"after")
+    with guarded.connect() as session:
+        names = [each.name for each in session.channels.get("mqtt").durables.list()]
+    assert not any("low" in each for each in names)

@@ -146,7 +146,7 @@ class DurableFeed:
 
     async def skip_received(self, event_ids: Sequence[int]) -> None:
         """Remove events that the client already has from the durable, before the seat is taken."""
-        channel, name = self._number, self._filter.durable
+        channel, name = self.channel_id, self._filter.durable
         with contextlib.suppress(NameDoesNotExist):
             for each in event_ids:
                 await self._realm.subscriptions.purge_durable(
@@ -154,13 +154,14 @@ class DurableFeed:
                 )
 
     @property
-    def _number(self) -> ChannelId:
+    def channel_id(self) -> ChannelId:
+        """The channel of the durable. Raises ``NameDoesNotExist``."""
         return self._mqtt.topics.channel_id() if self._topics is None else self._topics.number
 
     async def open(self) -> None:
         """Make the durable if it is missing, and take the seat. A seat that comes when nobody is
         there any more is left at once. Raises what these raise."""
-        channel = self._number
+        channel = self.channel_id
         subscriptions, name = self._realm.subscriptions, self._filter.durable
         window = WINDOW
         if self._filter.is_shared:  # what one has no room for is for others
@@ -198,7 +199,7 @@ class DurableFeed:
         span = Span(min(event_ids), max(event_ids) + 1)
         with contextlib.suppress(NameDoesNotExist):
             found = await self._realm.subscriptions.holding.outstanding(
-                self._number, self._filter.durable, span
+                self.channel_id, self._filter.durable, span
             )
             there = found.id_set
             outbox.end_redelivery(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from penstock_core.vocabulary.errors import PenstockError
+from penstock_core.vocabulary.identities import ChannelId
 from penstock_mqtt.messages import TopicMessage
 from penstock_mqtt.wire.packets import Packet, TopicSubscription
 from penstock_mqtt.wire.reading import SHARED
@@ -60,6 +61,11 @@ class MessageTaker(Protocol):
 
 class Feed(Protocol):
     """A seat at the durable of a filter."""
+
+    @property
+    def channel_id(self) -> ChannelId:
+        """The channel of the durable. Raises ``NameDoesNotExist``."""
+        ...
 
     def close(self) -> None:
         """Leave the seat: what the client has not acknowledged goes back."""
@@ -165,6 +171,11 @@ class Filter:
     def is_shared(self) -> bool:
         """Whether a group of clients has it, each message one of them (SEM M9)."""
         return self.text.startswith(SHARED)
+
+    @property
+    def open_feeds(self) -> list[Feed]:
+        """The seats that its messages come from."""
+        return [feed for feed in (self.feed, *self.feeds.values()) if feed is not None]
 
     @property
     def is_draining(self) -> bool:

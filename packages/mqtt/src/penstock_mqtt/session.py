@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock_core.access.rights import Principal
+from penstock_core.loggers import logger
 from penstock_core.vocabulary.errors import LimitReached, PenstockError
 from penstock_mqtt.durable_feed import (
     DurableFeed,
@@ -32,6 +33,9 @@ from penstock_server.runtime.delivery.byte_credit import RoughRoom
 
 if TYPE_CHECKING:
     from penstock_mqtt.mqtt_realm import MqttRealm
+
+
+_log = logger("penstock.mqtt")
 
 
 class SessionFigures(NamedTuple):
@@ -292,8 +296,10 @@ class MqttSession:
             await self.end_draining(wanted)
 
     async def end_draining(self, wanted: Filter) -> None:
-        """Delete the durable of a filter that was lowered to QoS 0 if no message waits there, and
-        give the client later messages as they are published."""
+        """Delete the durable of a filter that was lowered to QoS 0 if no message waits there that
+        the client may have, and give the client later messages as they are published."""
+        if not wanted.is_draining:
+            return
 
         def go_live() -> bool:
             if not (self.has(wanted) and wanted.is_draining):
@@ -303,8 +309,13 @@ class MqttSession:
             self._mqtt.fan_out.add(wanted)
             return True
 
-        if await self._mqtt.realm.subscriptions.delete_consumed(wanted.durable, go_live):
-            self.store((self.entry,))
+        subscriptions = self._mqtt.realm.subscriptions
+        channels = [feed.channel_id for feed in wanted.open_feeds]
+        try:
+            if await subscriptions.delete_consumed(wanted.durable, channels, go_live):
+                self.store((self.entry,))
+        except PenstockError as error:  # the next message, or connection, tries it again
+            _log.warning("mqtt.durable_kept", client=self.client_id, reason=str(error))
 
     def drop_deleted_channels(self, wanted: Filter) -> None:
         """End the redelivery of events in flight from channels that were deleted."""
@@ -353,11 +364,9 @@ class MqttSession:
 
     def _close(self, wanted: Filter) -> None:
         if wanted.durable:
-            feed, wanted.feed = wanted.feed, None
-            for each in (feed, *wanted.feeds.values()):
-                if each is not None:
-                    each.close()
-            wanted.feeds = {}
+            feeds, wanted.feed, wanted.feeds = wanted.open_feeds, None, {}
+            for feed in feeds:
+                feed.close()
         elif wanted.is_live:
             wanted.is_live = False
             self._mqtt.fan_out.remove(wanted)
@@ -412,12 +421,7 @@ class MqttSession:
         self._taken_bytes += size
         if self._taken_bytes * 4 >= self.room.bytes_max:
             given_back, self._taken_bytes = self._taken_bytes, 0
-            feeds = [
-                feed
-                for each in self.filters.values()
-                for feed in (each.feed, *each.feeds.values())
-                if feed is not None
-            ]
+            feeds = [feed for each in self.filters.values() for feed in each.open_feeds]
             if not feeds:
                 self.room.taken(given_back)
             for at, feed in enumerate(feeds):  # each of them may be waiting for room

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from msgspec.structs import asdict, replace
@@ -312,27 +312,28 @@ class Subscriptions:
         _log.info("durable.deleted", name=name, channel=channel)
         self.ended(seats, NameDoesNotExist(f"durable {name} was deleted"))
 
-    async def delete_consumed(self, name: str, agree: Callable[[], bool]) -> bool:
-        """Delete a durable on all channels if no event is outstanding at any of them. False: it
-        stays.
+    async def delete_consumed(
+        self, name: str, consumed: Collection[ChannelId], agree: Callable[[], bool]
+    ) -> bool:
+        """Delete a durable on all channels if no event is outstanding on those of ``consumed``.
+        False: it stays.
 
         ``agree`` is called first, in the turn of the writer that deletes: events that are published
         later are not for the durable. It may refuse. The caller ends the subscriptions.
         """
 
         def delete(group: Group) -> bool:
-            channels = [
-                (number, channel.state)
-                for number, channel in group.state.channels.items()
-                if name in channel.state.durables
-            ]
-            for number, _ in channels:
-                group.sweep(number)
-            if any(state.durable(name).wanting(state.stored) for _, state in channels):
-                return False
+            states = {number: each.state for number, each in group.state.channels.items()}
+            channels = [number for number, state in states.items() if name in state.durables]
+            for number in channels:
+                state = states[number]
+                if number in consumed:
+                    group.sweep(number)
+                    if state.durable(name).wanting(state.stored):
+                        return False
             if not agree():
                 return False
-            for number, _ in channels:
+            for number in channels:
                 group.do(number, RemoveDurable(name))
             return True
 
