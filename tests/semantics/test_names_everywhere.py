@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import penstock
 from packages.client.tests.patience import eventually
 from packages.server.tests.frontends.http.asking import Web
-from penstock_amqp.addresses import parsed
+from penstock_amqp.addresses import parse_address
 from penstock_core.columns.files.segments import segment_folder, segment_name
 from penstock_core.vocabulary.choice import choice_of, fits
 from penstock_core.vocabulary.names import NAME_LENGTH_MAX, escaped, unescaped
@@ -94,9 +94,9 @@ def test_any_name_comes_out_of_every_way_as_it_went_in(everywhere: Everywhere, n
 @given(NAMES)
 @settings(max_examples=examples(400))
 def test_any_name_is_told_in_addresses_lists_patterns_and_files(name: str) -> None:
-    assert parsed(name, None) == (name, None)
-    assert parsed(f"topic://{name}", None) == (name, "channel")
-    assert parsed(f"queue://{name}", None) == (name, "queue")
+    assert parse_address(name, None) == (name, None)
+    assert parse_address(f"topic://{name}", None) == (name, "channel")
+    assert parse_address(f"queue://{name}", None) == (name, "queue")
 
     assert choice_of(f"orders, {escaped(name)}").names == tuple(sorted({"orders", name}))
     assert choice_of(choice_of(escaped(name)).text).names == (name,)

@@ -56,7 +56,7 @@ HOT: Final = {
         penstock_amqp.incoming Row _message_properties _note_rest
         penstock_amqp.incoming _other_id _user_and_group
         penstock_amqp.outgoing _application_properties _message_properties _rest
-        penstock_amqp.producers found self._answer self._submit
+        penstock_amqp.producers find_destination self._answer self._submit
         penstock_amqp.single_message Body
         penstock_amqp.wire.frames Frame
         penstock_amqp.wire.performatives Performative

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock_amqp.addresses import durable_name_of, parsed
+from penstock_amqp.addresses import durable_name_of, parse_address
 from penstock_amqp.conditions import CONDITIONS, condition_of, description_of
 from penstock_core.vocabulary.errors import (
     CapacityReached,
@@ -29,12 +29,12 @@ def test_an_error_is_told_with_its_code() -> None:
 
 
 def test_an_address_may_say_what_it_is() -> None:
-    assert parsed("topic://a/b", None) == ("a/b", "channel")
-    assert parsed("queue://a", None) == ("a", "queue")
-    assert parsed("a", "channel") == ("a", "channel")
-    assert parsed("topic:/a", None) == ("topic:/a", None), "one slash: a name as any other"
+    assert parse_address("topic://a/b", None) == ("a/b", "channel")
+    assert parse_address("queue://a", None) == ("a", "queue")
+    assert parse_address("a", "channel") == ("a", "channel")
+    assert parse_address("topic:/a", None) == ("topic:/a", None), "one slash: a name as any other"
     with pytest.raises(InvalidName):
-        parsed("topic://a/*", None)
+        parse_address("topic://a/*", None)
 
 
 def test_names_of_durables_do_not_meet() -> None:

@@ -269,8 +269,8 @@ def test_what_was_added_does_not_fill_memory() -> None:
         known.note("reader", event_id, {Symbol("x"): bytes(100)})
 
     assert len(known) <= 10_000 // 100
-    assert known.of("reader", 999) is not None
-    assert known.of("reader", 0) is None
+    assert known.added_to("reader", 999) is not None
+    assert known.added_to("reader", 0) is None
     known.forget("reader", range(1_000))
     assert len(known) == 0
     assert BYTES_MAX > 10_000

@@ -370,5 +370,5 @@ def test_a_schema_of_any_size_is_not_remembered() -> None:
     body_of_one(other)
 
     assert body_of_one(raw) is None
-    assert calls_during(lambda: body_of_one(raw), "_learn") == 1
-    assert calls_during(lambda: body_of_one(other), "_learn") == 0
+    assert calls_during(lambda: body_of_one(raw), "_learn_shape") == 1
+    assert calls_during(lambda: body_of_one(other), "_learn_shape") == 0

@@ -117,13 +117,13 @@ def test_nothing_is_remembered_of_subscriptions_that_others_have_deleted(
     connect: Connect, session: penstock.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used: set[AttachedDurables] = set()
-    note = AttachedDurables.note
+    note = AttachedDurables.note_terms
 
     def note_too(self: AttachedDurables, *args: Any, **more: Any) -> None:
         used.add(self)
         note(self, *args, **more)
 
-    monkeypatch.setattr(AttachedDurables, "note", note_too)
+    monkeypatch.setattr(AttachedDurables, "note_terms", note_too)
     client = connect("me")
     for number in range(3):
         client.receiver("news", "topic", name=f"sub{number}", durable=True)
@@ -133,7 +133,7 @@ def test_nothing_is_remembered_of_subscriptions_that_others_have_deleted(
     gc.collect()
 
     (durables,) = used
-    assert len(durables._wishes) == 0
+    assert len(durables._terms) == 0
 
 
 def test_after_a_restart_a_subscription_goes_on_with_the_selector_it_is_given(

@@ -1,4 +1,4 @@
-"""AMQP addresses: each names a channel or queue of the realm, created at its first use."""
+"""Resolves AMQP addresses to channels and queues, which are created at their first use."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ QUEUE: Final = frozenset({"queue", "temporary-queue"})
 _SCHEMES: Final[dict[str, Kind]] = {"topic://": "channel", "queue://": "queue"}
 
 TOPIC_DEFINITION: Final = Definition(engine="jms")
-"""Definition of a topic that is created at its first use: a channel with the rules of JMS."""
+"""Definition of a topic created at its first use: a channel with the rules of JMS."""
 QUEUE_DEFINITION: Final = Definition(kind="queue")
 
 
 class LinkDestination(Struct, frozen=True):
-    """A channel or queue, as a link knows it."""
+    """The channel or queue that a link sends to or receives from."""
 
     number: ChannelId
     name: str
@@ -50,119 +50,121 @@ class LinkDestination(Struct, frozen=True):
 
 
 def wanted_kind(capabilities: frozenset[str]) -> Kind | None:
-    """The kind of destination that the capabilities of a terminus name; None: either kind."""
+    """Return the kind of destination named by a terminus's capabilities, or None."""
     if capabilities & TOPIC:
         return "channel"
     return "queue" if capabilities & QUEUE else None
 
 
-def parsed(address: str, kind: Kind | None) -> tuple[str, Kind | None]:
-    """The name in an address, and the kind that its scheme says. Raises ``InvalidName``."""
+def parse_address(address: str, kind: Kind | None) -> tuple[str, Kind | None]:
+    """Return the name in an address, and ``kind`` or the kind that the address's scheme implies.
+    Raises ``InvalidName``."""
     for scheme, meant in _SCHEMES.items():
         if address.startswith(scheme):
             return destination_name(address.removeprefix(scheme)), kind or meant
     return destination_name(address), kind
 
 
-SENDS: Final[dict[Kind, str]] = {
+SEND_OPERATIONS: Final[dict[Kind, str]] = {
     "queue": operation_on(PublishEvents, "queue"),
     "channel": operation_on(PublishEvents, "channel"),
 }
-TAKES: Final[dict[Kind, str]] = {
+READ_OPERATIONS: Final[dict[Kind, str]] = {
     "queue": operation_on(Attach, "queue"),
     "channel": operation_on(Subscribe, "channel"),
 }
-LOOKS: Final[dict[Kind, str]] = {
+BROWSE_OPERATIONS: Final[dict[Kind, str]] = {
     "queue": operation_on(WatchEvents, "queue"),
     "channel": operation_on(Subscribe, "channel"),
 }
-"""The operation that a link needs, by kind of destination: to send, to take events, to browse."""
+"""The operations that a link needs the right to, by kind of destination: for sending, for consuming
+and for browsing."""
 
 
-async def resolved(
+async def resolve_destination(
     realm: RunningRealm,
     principal: Principal,
     address: str,
     kind: Kind | None,
     needs: dict[Kind, str],
 ) -> LinkDestination:
-    """The destination that an address names. A missing one is created if the client may create it.
+    """Return the destination that an address names. A missing one is created if the client has the
+    right to create it.
 
-    A client that may neither see nor create it gets one and the same refusal, whether it exists or
-    not.
-
-    Raises ``NameDoesNotExist`` for a queue where a topic is meant and the reverse, and for
-    temporary destinations that are gone; ``InvalidName``, ``AccessDenied``.
+    Raises ``NameDoesNotExist`` if the destination is a queue and a topic is expected, or the
+    reverse, and if it was temporary and has been deleted; ``InvalidName``; ``AccessDenied``.
     """
-    name, kind = parsed(address, kind)
-    known = found(realm, principal, name, kind=kind, needs=needs)
-    if known is not None:
-        return known
+    name, kind = parse_address(address, kind)
+    destination = find_destination(realm, principal, name, kind=kind, needs=needs)
+    if destination is not None:
+        return destination
     if is_temporary(name):
         raise NameDoesNotExist(f"temporary destination {name} no longer exists")
+    # The same refusal as for an existing destination that the client may not see: an error must not
+    # reveal which names exist.
     if not realm.access.allows(principal, operation_on(CreateChannel, kind or "queue")):
         raise _hidden(principal, name, kind, needs=needs)
     kind = kind or "queue"
     definition = TOPIC_DEFINITION if kind == "channel" else QUEUE_DEFINITION
-    return await made(realm, principal, name, kind=kind, definition=definition)
+    return await create_destination(realm, principal, name, kind=kind, definition=definition)
 
 
-def found(
+def find_destination(
     realm: RunningRealm,
     principal: Principal,
     name: str,
     kind: Kind | None,
     needs: dict[Kind, str],
 ) -> LinkDestination | None:
-    """The destination of a name, if it exists. Raises ``NameDoesNotExist`` for one of another kind,
-    and ``AccessDenied`` for one that ``principal`` may not even see."""
+    """Return the destination with a name; None if it does not exist. Raises ``NameDoesNotExist`` if
+    it has another kind, ``AccessDenied`` if ``principal`` may not see it."""
     store = realm.view.named(name)
     if store is None:
         return None
-    is_kind = store.definition.kind
-    seen_as: Kind = "queue" if is_kind == "queue" else "channel"
-    is_seen = realm.access.visible(principal, seen_as, [name])
-    if not is_seen and not realm.access.allows(principal, needs[seen_as], name):
+    actual_kind = store.definition.kind
+    link_kind: Kind = "queue" if actual_kind == "queue" else "channel"
+    is_visible = realm.access.visible(principal, link_kind, [name])
+    if not is_visible and not realm.access.allows(principal, needs[link_kind], name):
         raise _hidden(principal, name, kind, needs=needs)
-    if is_kind != seen_as or (kind is not None and is_kind != kind):
+    if actual_kind != link_kind or (kind is not None and actual_kind != kind):
         wanted = "topic" if kind == "channel" else "queue"
-        raise NameDoesNotExist(f"{name} is a {is_kind}, not a {wanted}")
-    return LinkDestination(store.number, name, seen_as, store.is_jms)
+        raise NameDoesNotExist(f"{name} is a {actual_kind}, not a {wanted}")
+    return LinkDestination(store.number, name, link_kind, store.is_jms)
 
 
 def _hidden(
     principal: Principal, name: str, kind: Kind | None, needs: dict[Kind, str]
 ) -> AccessDenied:
     kinds: tuple[Kind, ...] = (kind,) if kind else ("queue", "channel")
-    rights = " or ".join(repr(needs[each].partition(".")[2]) for each in kinds)
+    rights = " or ".join(repr(needs[kind_].partition(".")[2]) for kind_ in kinds)
     return AccessDenied(
-        f"{principal.name} lacks {rights} on {name}, or it does not exist and 'channels', the "
-        "right to make it, is missing; a user with the right 'manage_acl' can grant it"
+        f"{principal.name} lacks the right {rights} on {name}, or the right 'channels' to create "
+        "it if it does not exist; a user with the right 'manage_acl' can grant these rights"
     )
 
 
-async def made(
+async def create_destination(
     realm: RunningRealm, principal: Principal, name: str, kind: Kind, definition: Definition
 ) -> LinkDestination:
-    """Create a destination, or use the one that somebody else created meanwhile. Raises
+    """Create a destination, or return the one that another client has created meanwhile. Raises
     ``AccessDenied``."""
     try:
         opened = await execute(Caller(realm, principal), CreateChannel(name, definition))
     except NameAlreadyBound:
-        known = found(realm, principal, name, kind=kind, needs=SENDS)
-        if known is None:
+        destination = find_destination(realm, principal, name, kind=kind, needs=SEND_OPERATIONS)
+        if destination is None:
             raise
-        return known
+        return destination
     return LinkDestination(opened.channel, name, kind, is_jms=definition.engine == "jms")
 
 
 def temporary_name(kind: Kind) -> str:
-    """Choose a name that cannot be guessed."""
+    """Return a new random name, which cannot be guessed."""
     return f"temp-{'topic' if kind == 'channel' else 'queue'}-{secrets.token_hex(16)}"
 
 
-async def remove(realm: RunningRealm, destination: LinkDestination) -> None:
-    """Delete a temporary destination; it lives as long as its connection."""
+async def delete_temporary(realm: RunningRealm, destination: LinkDestination) -> None:
+    """Delete a temporary destination at the end of its link or connection."""
     async with realm.access.naming(destination.name):
         try:
             await realm.delete_channel(destination.name, destination.kind)
@@ -177,18 +179,18 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9/\-_.]")
 
 
 def durable_name_of(client: str, name: str, *, volatile: bool) -> str:
-    """The name of a subscription's durable, ``client:name``; without a client just ``name``.
-    Characters that names must not have are written as ``#`` and their UTF-8 in hex.
+    """Return the name of a subscription's durable: ``client:name``, or ``name`` without a client.
+    Characters that are not allowed in names become ``#`` and their UTF-8 bytes in hex.
 
-    Raises ``InvalidName`` for a name that is too long.
+    Raises ``InvalidName`` if the subscription's name is empty or the result is too long.
     """
     text = f"{_escaped(client)}:{_escaped(name)}" if client else _escaped(name)
     if volatile:
         text += "@volatile"
     if not name or len(text) > NAME_LENGTH_MAX:
         raise InvalidName(
-            f"subscription {name[:40]!r} of client {client[:40]!r} makes a name of {len(text)} "
-            f"characters; a name may have 1 to {NAME_LENGTH_MAX}"
+            f"subscription {name[:40]!r} of client {client[:40]!r} needs a durable name of "
+            f"{len(text)} characters; allowed are 1 to {NAME_LENGTH_MAX}"
         )
     return text
 

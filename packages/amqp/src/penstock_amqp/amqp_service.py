@@ -24,48 +24,53 @@ _log = logger("penstock.amqp")
 
 
 class AttachedDurables:
-    """What only AMQP has to know about the durables that its clients attach: the terms of the last
-    attach, and since when one has had no client."""
+    """AMQP's own records about attached durables: the terms of the last attach, and absences of the
+    last client."""
 
     def __init__(self, listener: NativeListener) -> None:
         self._listener = listener
         self._realm = listener.realm
-        self._wishes: WeakKeyDictionary[object, tuple[bytes, bool]] = WeakKeyDictionary()
-        """A digest of the selector, which may be long, and no-local, by durable."""
+        self._terms: WeakKeyDictionary[object, tuple[bytes, bool]] = WeakKeyDictionary()
+        """Digest of the selector (which may be long) and no-local of the last attach, by durable
+        identity."""
         self._absences: WeakKeyDictionary[object, object] = WeakKeyDictionary()
-        """Marks for shared subscriptions that lost their last client with its connection; each
-        marks one absence."""
+        """A unique object for each absence: a shared subscription has lost its last client with the
+        client's connection. By durable identity."""
 
-    def is_as_wished(self, durable: DurableView, selector: str, *, no_local: bool) -> bool:
-        """Whether a durable has this selector and no-local, as far as the realm knows: it remembers
-        those with which the durable was last attached since the realm started. One that was deleted
-        and created again has none."""
-        wish = self._wishes.get(durable.identity)
+    def has_terms(self, durable: DurableView, selector: str, *, no_local: bool) -> bool:
+        """Return True if a durable's last attach since the realm's start had this selector and
+        no-local, or if no attach is recorded. A durable that was deleted and created again has a
+        new identity, so no record."""
+        last_terms = self._terms.get(durable.identity)
         if durable.type.stores_selector:
-            return durable.selector == selector and (wish is None or wish[1] == no_local)
-        return wish is None or wish == (_digest_of(selector), no_local)
+            return durable.selector == selector and (
+                last_terms is None or last_terms[1] == no_local
+            )
+        return last_terms is None or last_terms == (_digest_of(selector), no_local)
 
-    def note(self, durable: DurableView, selector: str, *, no_local: bool) -> None:
-        """Note the selector and no-local with which a durable is attached."""
-        self._wishes[durable.identity] = _digest_of(selector), no_local
+    def note_terms(self, durable: DurableView, selector: str, *, no_local: bool) -> None:
+        """Record the selector and no-local of a durable's attach."""
+        self._terms[durable.identity] = _digest_of(selector), no_local
 
     def keep(self, number: ChannelId, name: str) -> None:
-        """Keep a shared subscription whose last client has lost its connection; the client may come
-        back within the window (SEM J5)."""
+        """Keep a shared subscription whose last client has lost its connection; the client may
+        reconnect within the window (SEM J5)."""
         store = self._realm.view.store(number)
         durable = None if store is None else store.durable(name)
         if store is None or durable is None or durable.is_attached:
             return
         absence = self._absences[durable.identity] = object()
-        asyncio.get_running_loop().call_later(store.timeout_s, self._over, number, durable, absence)
+        asyncio.get_running_loop().call_later(
+            store.timeout_s, self._end_absence, number, durable, absence
+        )
 
-    def _over(self, number: ChannelId, durable: DurableView, absence: object) -> None:
-        """Delete the subscription at the end of the window, unless a client has come back."""
+    def _end_absence(self, number: ChannelId, durable: DurableView, absence: object) -> None:
+        """Delete the subscription at the end of the window, unless a client has reconnected."""
         store = self._realm.view.store(number)
         now = None if store is None else store.durable(durable.name)
-        is_there = now is not None and now.identity is durable.identity
+        still_exists = now is not None and now.identity is durable.identity
         is_absent = not durable.is_attached and self._absences.get(durable.identity) is absence
-        if is_there and is_absent and not self._listener.is_stopping:
+        if still_exists and is_absent and not self._listener.is_stopping:
             self._listener.spawn(self._delete, number, durable.name)
 
     async def _delete(self, number: ChannelId, name: str) -> None:
@@ -90,15 +95,16 @@ class AmqpService:
         self.messages = MessageCache(self.realm.clock, self.traffic)
         self.modifications = Modifications()
         self._kept: WeakValueDictionary[str, UserKept] = WeakValueDictionary()
-        """What is kept for each user until its receivers settle it."""
+        """Bytes kept for each user's receivers until they settle them, by user. Weak: an entry
+        lives as long as one of the user's connections."""
         self.realm.dispatch.on_gone(self.links.end_producers)
 
-    def kept_for(self, user: str) -> UserKept:
-        """What is kept for a user."""
-        kept = self._kept.get(user)
-        if kept is None:
-            kept = self._kept[user] = UserKept()
-        return kept
+    def kept_by(self, user: str) -> UserKept:
+        """Return the account of the bytes kept for a user."""
+        user_kept = self._kept.get(user)
+        if user_kept is None:
+            user_kept = self._kept[user] = UserKept()
+        return user_kept
 
 
 def _digest_of(selector: str) -> bytes:

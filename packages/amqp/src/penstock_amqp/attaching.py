@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from proton import Link, Terminus, symbol
 
 from penstock_amqp.addresses import (
-    LOOKS,
-    SENDS,
-    TAKES,
+    BROWSE_OPERATIONS,
+    READ_OPERATIONS,
+    SEND_OPERATIONS,
     Kind,
     LinkDestination,
     durable_name_of,
-    resolved,
+    resolve_destination,
     temporary_name,
     wanted_kind,
 )
@@ -32,9 +32,9 @@ from penstock_amqp.link_terms import (
     check_dynamic,
     echo_terms,
     is_lookup,
+    receiver_terms_of,
     takes_outcome,
     tell_node_properties,
-    wish_of,
 )
 from penstock_amqp.places import place_of
 from penstock_amqp.producers import LinkProducer, ProducerPeer
@@ -193,8 +193,8 @@ class Attaching(ConnectionPart[AttachingPeer]):
         elif target.address:
             kind = wanted_kind(capabilities(target))
             principal = connection.principal
-            destination = await resolved(
-                self._realm, principal, target.address, kind=kind, needs=SENDS
+            destination = await resolve_destination(
+                self._realm, principal, target.address, kind=kind, needs=SEND_OPERATIONS
             )
         producer = LinkProducer(connection, incoming, destination)
         producer.check()
@@ -234,21 +234,21 @@ class Attaching(ConnectionPart[AttachingPeer]):
         check_dynamic(source, "source")
         # Later links do not count against this one: all may have been attached at once.
         self._service.listener.limits.each.check_subscriptions(receivers_before)
-        wish = wish_of(source)
-        selector = await self._selector_of(wish)
+        terms = receiver_terms_of(source)
+        selector = await self._selector_of(terms)
         if source.dynamic:
             destination = attached.temporary = await self._temporary(capabilities(source))
         else:
             kind = wanted_kind(capabilities(source))
             principal = connection.principal
-            destination = await resolved(
+            destination = await resolve_destination(
                 self._realm,
                 principal,
                 source.address,
                 kind=kind,
-                needs=LOOKS if wish.copies else TAKES,
+                needs=BROWSE_OPERATIONS if terms.copies else READ_OPERATIONS,
             )
-        consumer = await self._consumer(attached, destination, wish, selector=selector)
+        consumer = await self._consumer(attached, destination, terms, selector=selector)
         outgoing = OutgoingLink(link, settled=link.snd_settle_mode == Link.SND_SETTLED)
         if attached.is_closed:
             (consumer.lose if attached.is_lost or attached.is_stolen else consumer.end)()
@@ -267,32 +267,32 @@ class Attaching(ConnectionPart[AttachingPeer]):
         connection.engine.add_outgoing(outgoing)
         consumer.flow()
 
-    async def _selector_of(self, wish: ReceiverTerms) -> Selector | None:
+    async def _selector_of(self, terms: ReceiverTerms) -> Selector | None:
         """Raises ``InvalidSelector``."""
         choosing = self._realm.dispatch.choosing
-        return await choosing.parse(wish.selector) if wish.selector else None
+        return await choosing.parse(terms.selector) if terms.selector else None
 
     async def _consumer(
         self,
         attached: Attached,
         destination: LinkDestination,
-        wish: ReceiverTerms,
+        terms: ReceiverTerms,
         selector: Selector | None,
     ) -> Consumer:
         if destination.kind == "queue":
-            return await self._reader(destination, selector, wish)
-        if wish.durable or wish.shared:
-            return await self._client(attached, destination, selector, wish=wish)
-        return await self._subscriber(attached.link.name, destination, selector, wish=wish)
+            return await self._reader(destination, selector, terms)
+        if terms.durable or terms.shared:
+            return await self._client(attached, destination, selector, terms=terms)
+        return await self._subscriber(attached.link.name, destination, selector, terms=terms)
 
     async def _reader(
-        self, destination: LinkDestination, selector: Selector | None, wish: ReceiverTerms
+        self, destination: LinkDestination, selector: Selector | None, terms: ReceiverTerms
     ) -> Consumer:
         connection, number = self._connection, destination.number
-        asked = WatchEvents if wish.copies else Attach
-        manner = Manner(seat=not wish.copies, browse=wish.copies)
+        asked = WatchEvents if terms.copies else Attach
+        manner = Manner(seat=not terms.copies, browse=terms.copies)
         consumer = self._made(destination, manner, selector, asked=asked)
-        if wish.copies:
+        if terms.copies:
             watch = WatchEvents(number, FromEarliest(), 0)
             opened = await open_subscription(connection.caller, watch, consumer)
         else:
@@ -307,11 +307,11 @@ class Attaching(ConnectionPart[AttachingPeer]):
         link_name: str,
         destination: LinkDestination,
         selector: Selector | None,
-        wish: ReceiverTerms,
+        terms: ReceiverTerms,
     ) -> Consumer:
         manner = Manner(seat=False)
         consumer = self._made(
-            destination, manner, selector, asked=Subscribe, no_local=wish.no_local
+            destination, manner, selector, asked=Subscribe, no_local=terms.no_local
         )
         place = self._place_of(link_name) if destination.is_jms else ""
         # On the JMS engine a subscriber starts now, or at the place that was kept for it.
@@ -360,21 +360,21 @@ class Attaching(ConnectionPart[AttachingPeer]):
         attached: Attached,
         destination: LinkDestination,
         selector: Selector | None,
-        wish: ReceiverTerms,
+        terms: ReceiverTerms,
     ) -> Consumer:
         connection, number = self._connection, destination.number
-        name = self._name_of(attached.link.name, wish)
+        name = self._name_of(attached.link.name, terms)
         connection.check_on(Attach, destination)  # before anything is created
-        if not wish.durable:
+        if not terms.durable:
             attached.is_volatile = True
-        await self._settle_on(destination, name, wish)
+        await self._settle_on(destination, name, terms)
         durable = self._store(number).durable(name)
         if durable is None:
             raise NameDoesNotExist(f"{destination.name} has no durable {name}")
         kind = durable.type
         selector = None if kind.stores_selector else selector
         manner = Manner(seat=True, cumulative=kind.cumulative)
-        consumer = self._made(destination, manner, selector, asked=Attach, no_local=wish.no_local)
+        consumer = self._made(destination, manner, selector, asked=Attach, no_local=terms.no_local)
         attach = Attach(number, 0, name, pull=True)
         place = self._place_of(attached.link.name)
         room = self._room_of(consumer) if kind.cumulative else None
@@ -383,20 +383,20 @@ class Attaching(ConnectionPart[AttachingPeer]):
         )
         consumer.subscription = opened.number
         consumer.reader = (number, name)
-        self._service.durables.note(durable, wish.selector, no_local=wish.no_local)
+        self._service.durables.note_terms(durable, terms.selector, no_local=terms.no_local)
         attached.durable = (number, name)
         attached.ends_durable = True
         return consumer
 
-    def _name_of(self, link_name: str, wish: ReceiverTerms) -> str:
+    def _name_of(self, link_name: str, terms: ReceiverTerms) -> str:
         """The durable's name: the link's name up to ``|``, since several links may belong to one
         subscription."""
         base = link_name.partition("|")[0]
-        client = "" if wish.shared and wish.is_global else self._connection.container
-        return durable_name_of(client, base, volatile=not wish.durable)
+        client = "" if terms.shared and terms.is_global else self._connection.container
+        return durable_name_of(client, base, volatile=not terms.durable)
 
     async def _settle_on(
-        self, destination: LinkDestination, name: str, wish: ReceiverTerms
+        self, destination: LinkDestination, name: str, terms: ReceiverTerms
     ) -> None:
         """Make sure the durable exists as it is asked for. If it was made with another selector, or
         on another topic, it is replaced: for JMS a changed subscription is a new one."""
@@ -405,7 +405,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
         durable = self._store(number).durable(name)
         if durable is not None:
             durables = self._service.durables
-            if durables.is_as_wished(durable, wish.selector, no_local=wish.no_local):
+            if durables.has_terms(durable, terms.selector, no_local=terms.no_local):
                 return
             if durable.is_attached:
                 raise DurableInUse(
@@ -413,13 +413,13 @@ class Attaching(ConnectionPart[AttachingPeer]):
                     f"first"
                 )
             await self._delete(number, destination.name, name)
-        kind = wish.kind or ("shared" if wish.shared else "exclusive")
+        kind = terms.kind or ("shared" if terms.shared else "exclusive")
         stores = self._realm.view.stores_selector(kind)
         connection = self._connection
-        selector = wish.selector if stores else ""
+        selector = terms.selector if stores else ""
         made = CreateDurable(number, name, kind, start=FromLatest(), selector=selector)
         with contextlib.suppress(NameAlreadyBound):
-            if wish.durable:
+            if terms.durable:
                 await self._ask(made, destination.name, name)
                 return
             # Whoever may read a topic may have a subscription that ends with its last reader.
@@ -458,8 +458,8 @@ class Attaching(ConnectionPart[AttachingPeer]):
         subscription."""
         link = attached.link
         base, _, rest = link.name.partition("|")
-        wish = ReceiverTerms(shared=True, is_global="global" in rest, durable=True)
-        name = self._name_of(base, wish)
+        terms = ReceiverTerms(shared=True, is_global="global" in rest, durable=True)
+        name = self._name_of(base, terms)
         needed = operation_on(Attach, "channel")
         for store, _ in self._realm.view.with_durable(name):
             if not self._connection.caller.allows(needed, store.name):

@@ -1,4 +1,4 @@
-"""The AMQP condition of each error code; conditions never change."""
+"""Maps each error code to its AMQP condition; a code's condition never changes."""
 
 from __future__ import annotations
 
@@ -109,28 +109,28 @@ class UnreadableMessage(InvalidEvent):
 CONDITIONS: Final[Mapping[str, str]] = MappingProxyType(
     {code: condition for condition, codes in _BY_CONDITION.items() for code in codes}
 )
-"""Every error code with its condition."""
+"""The condition of every error code."""
 
 
 def condition_of(error: PenstockError) -> str:
-    """The condition that an error is reported with."""
+    """Return the condition that reports an error."""
     if isinstance(error, UnreadableMessage):
         return DECODE
     return CONDITIONS.get(error.code, INTERNAL)
 
 
 def condition_of_attached(error: PenstockError) -> str:
-    """The condition for a link that is already attached; a missing name then means that its
+    """Return the condition that ends a link after its attach: a missing name then means that the
     destination was deleted."""
     return DELETED if isinstance(error, NameDoesNotExist) else condition_of(error)
 
 
 def description_of(error: PenstockError) -> str:
-    """The description of an error: its code, for programs, and a text for people."""
+    """Return the description of an error: its code, for programs, and its text, for people."""
     return f"{error.code}: {error}"
 
 
-def no_text(error: UnicodeDecodeError) -> RemoteProtocolViolation:
-    """The error for a name or text that is not valid text. Proton decodes texts when they are first
-    read, so this may come late."""
-    return RemoteProtocolViolation(f"a name or text is not {error.encoding}: {error.reason}")
+def decoding_error(error: UnicodeDecodeError) -> RemoteProtocolViolation:
+    """Return the protocol error for a string that cannot be decoded. Proton decodes strings when
+    they are first read, so the error may appear long after the frame."""
+    return RemoteProtocolViolation(f"a name or string is not {error.encoding}: {error.reason}")

@@ -18,8 +18,8 @@ from penstock_amqp.conditions import (
     TOO_MANY,
     TOO_MUCH,
     condition_of,
+    decoding_error,
     description_of,
-    no_text,
 )
 from penstock_amqp.engine import FRAME_BYTES_MAX, AmqpEngine
 from penstock_amqp.fault_barrier import FaultBarrier
@@ -407,7 +407,7 @@ class AmqpConnection(HostedConnection):
     @cached_property
     def kept_bytes(self) -> ConnectionKept:
         """The bytes of messages that its receivers have not settled."""
-        return ConnectionKept(self.service.kept_for(self.principal.user))
+        return ConnectionKept(self.service.kept_by(self.principal.user))
 
     # --- rights --------------------------------------------------------------------------
 
@@ -510,7 +510,7 @@ class AmqpConnection(HostedConnection):
             except PenstockError as error:
                 self.end(error)
             except UnicodeDecodeError as error:
-                self._violated(no_text(error))
+                self._violated(decoding_error(error))
             finally:
                 self._in_progress -= 1
 

@@ -223,7 +223,7 @@ class Consumer:
         modifications = self._service.modifications
         if not modifications:
             return message
-        added = modifications.of(self.reader, event_id)
+        added = modifications.added_to(self.reader, event_id)
         return message if added is None else annotated(message, added)
 
     def _pass_over(self, ids: list[int]) -> None:

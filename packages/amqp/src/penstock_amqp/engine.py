@@ -30,7 +30,7 @@ from proton import (
     ulong,
 )
 
-from penstock_amqp.conditions import no_text
+from penstock_amqp.conditions import decoding_error
 from penstock_amqp.flows import Flows, key_of
 from penstock_amqp.kept import give_back_with, kept
 from penstock_amqp.link_ends import IncomingLink, OutgoingLink
@@ -179,7 +179,7 @@ class AmqpEngine:
                 if not is_taken:
                     break
         except UnicodeDecodeError as error:
-            raise no_text(error) from None
+            raise decoding_error(error) from None
         self._tell_touched()
         if pn.pn_transport_capacity(self._tp) < 0 and self._is_stuck:
             raise RemoteProtocolViolation(

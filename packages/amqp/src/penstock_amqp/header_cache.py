@@ -1,5 +1,5 @@
-"""Decodes the header and annotations of messages, and remembers the results: most senders repeat
-them."""
+"""Decodes the header and annotations of messages, and caches the results, because most senders
+repeat them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from penstock_core.columns.schema.layout import PRIORITY_MAX, check_property_nam
 from penstock_core.vocabulary.errors import InvalidEvent, RemoteProtocolViolation
 
 KNOWN_MAX: Final = 1_024
-"""Most sections of each kind that are remembered."""
+"""Maximum cached sections of each kind. A full cache is emptied: simpler than LRU, and the sections
+in use come back at once."""
 KNOWN_BYTES_MAX: Final = 4_096
-"""Largest section in bytes that is remembered."""
+"""Largest cached section in bytes."""
 
 
 class MessageHeader(NamedTuple):
@@ -23,97 +24,108 @@ class MessageHeader(NamedTuple):
     priority: int | None
     ttl: int
     high_priority: int | None = None
-    """The priority as sent, if it is above the highest that an event can have."""
+    """Priority as sent, if it is above the highest priority of an event."""
     zero_ttl: bool = False
-    """Whether a time to live of 0 was sent, and not none."""
+    """Whether a time to live of 0 was sent, as opposed to an absent field."""
 
 
 class Annotations(NamedTuple):
     deliver_ms: int | None
-    """When to deliver, in milliseconds since 1970."""
+    """Delivery time in milliseconds since 1970."""
     delay_ms: int
-    """How long to wait from now on, if there is no such time."""
+    """Delay in milliseconds from now; used if `deliver_ms` is None."""
     tag: str | None
     properties: dict[str, Any]
     rest: bytes | None
 
 
-_headers_known: dict[bytes, MessageHeader] = {
+_headers_by_section: dict[bytes, MessageHeader] = {
     b"": MessageHeader(durable=False, priority=None, ttl=0)
 }
-_annotations_known: dict[bytes, Annotations] = {
+_annotations_by_section: dict[bytes, Annotations] = {
     b"": Annotations(None, 0, None, properties={}, rest=None)
 }
 
 
-def header_in(encoded: bytes) -> MessageHeader:
-    found = _headers_known.get(encoded)
-    if found is None:
+def decode_header(encoded: bytes) -> MessageHeader:
+    header = _headers_by_section.get(encoded)
+    if header is None:
         values = [*fields(encoded), None, None, None]
         durable, priority, ttl = values[:3]
         if not isinstance(durable, bool | None) or not isinstance(priority, int | None):
             raise RemoteProtocolViolation("a field in the header of a message has the wrong type")
         if not isinstance(ttl, int | None):
             raise RemoteProtocolViolation("the ttl of a message must be a number")
-        wanted = None if priority is None else min(int(priority), PRIORITY_MAX)
-        high = None if wanted is None or priority == wanted else int(priority or 0)
-        found = MessageHeader(
-            bool(durable), wanted, int(ttl or 0), high_priority=high, zero_ttl=ttl == 0
+        event_priority = None if priority is None else min(int(priority), PRIORITY_MAX)
+        message_priority = (
+            None if event_priority is None or priority == event_priority else int(priority or 0)
         )
-        _remember(_headers_known, encoded, found)
-    return found
+        header = MessageHeader(
+            bool(durable),
+            event_priority,
+            int(ttl or 0),
+            high_priority=message_priority,
+            zero_ttl=ttl == 0,
+        )
+        _remember(_headers_by_section, encoded, header)
+    return header
 
 
-def annotations_in(encoded: bytes) -> Annotations:
-    found = _annotations_known.get(encoded)
-    if found is None:
-        found = _read_annotations(encoded)
-        _remember(_annotations_known, encoded, found)
-    return found
+def decode_annotations(encoded: bytes) -> Annotations:
+    annotations = _annotations_by_section.get(encoded)
+    if annotations is None:
+        annotations = _read_annotations(encoded)
+        _remember(_annotations_by_section, encoded, annotations)
+    return annotations
 
 
 def _read_annotations(encoded: bytes) -> Annotations:
-    all_of_them = entries(encoded)
-    left = dict(all_of_them)
-    # Both are kept in the rest, because a delivered event does not show them.
-    deliver_ms = _delivery_time(left.get(message_header.DELIVERY_TIME))
-    delay_ms = _delay(left.get(message_header.DELIVERY_DELAY))
+    annotations = entries(encoded)
+    remaining = dict(annotations)
+    # Both annotations stay in `rest`: the event's own delivery time is not visible to receivers.
+    deliver_ms = _delivery_time(remaining.get(message_header.DELIVERY_TIME))
+    delay_ms = _delay(remaining.get(message_header.DELIVERY_DELAY))
     tag = (
-        str(left.pop(message_header.TAG)) if isinstance(left.get(message_header.TAG), str) else None
+        str(remaining.pop(message_header.TAG))
+        if isinstance(remaining.get(message_header.TAG), str)
+        else None
     )
     properties: dict[str, Any] = {}
-    nested = left.get(message_header.PROPERTIES)
+    nested = remaining.get(message_header.PROPERTIES)
     if isinstance(nested, dict):
         try:
             for name, value in nested.items():
                 check_property_name(name)
                 properties[name] = property_of(value)
-            del left[message_header.PROPERTIES]
+            del remaining[message_header.PROPERTIES]
         except (NoProperty, InvalidEvent):
             properties = {}
     rest = None
-    if left:
-        pairs = [encode(each) for pair in left.items() for each in pair]
-        rest = encode_map(pairs) if len(left) < len(all_of_them) else encoded
+    if remaining:
+        pairs = [encode(item) for pair in remaining.items() for item in pair]
+        rest = encode_map(pairs) if len(remaining) < len(annotations) else encoded
     return Annotations(deliver_ms, delay_ms, tag, properties=properties, rest=rest)
 
 
 def _delivery_time(value: Any) -> int | None:
-    """When to deliver a message; a time after the year 9999 is its end. Raises ``InvalidEvent`` for
-    a value that means no time: a message that was to wait must not come at once."""
+    """Return the delivery time in milliseconds since 1970, at most the end of the year 9999.
+
+    Raises ``InvalidEvent`` for a value that is not a time: ignoring it would deliver the message at
+    once, against the sender's intention.
+    """
     if value is None:
         return None
     ms = whole_ms(value, message_header.DELIVERY_TIME)
     if ms <= MS_MAX and not in_range(ms):
         raise InvalidEvent(
-            f"{message_header.DELIVERY_TIME} is {ms} ms, before the year 1; it counts "
+            f"{message_header.DELIVERY_TIME} is {ms} ms, before the year 1; the value must be in "
             f"milliseconds since 1970"
         )
     return min(ms, MS_MAX)
 
 
 def _delay(value: Any) -> int:
-    """How long a message waits. Raises ``InvalidEvent``."""
+    """Return the delay of a message in milliseconds. Raises ``InvalidEvent``."""
     if value is None:
         return 0
     ms = whole_ms(value, message_header.DELIVERY_DELAY)
@@ -122,8 +134,8 @@ def _delay(value: Any) -> int:
     return ms
 
 
-def _remember(known: dict[bytes, Any], encoded: bytes, found: Any) -> None:
-    if len(known) >= KNOWN_MAX:
-        known.clear()
+def _remember(cached: dict[bytes, Any], encoded: bytes, decoded: Any) -> None:
+    if len(cached) >= KNOWN_MAX:
+        cached.clear()
     if len(encoded) <= KNOWN_BYTES_MAX:
-        known[encoded] = found
+        cached[encoded] = decoded

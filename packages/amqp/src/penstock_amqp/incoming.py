@@ -1,7 +1,7 @@
-"""Turns messages into events: all messages of one read of a link become one batch of columns.
+"""Converts messages to events: all messages of one read of a link become one batch of columns.
 
-Messages that differ only in the bytes of their data, as one program usually sends them, are not
-decoded one by one.
+Messages that differ only in the bytes of their data, as one program usually sends them, are
+converted together, without decoding each message.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from penstock_amqp.header_cache import (
     KNOWN_MAX,
     Annotations,
     MessageHeader,
-    annotations_in,
-    header_in,
+    decode_annotations,
+    decode_header,
 )
 from penstock_amqp.message_header import KNOWN_CHARACTERS_MAX, AmqpExtras
 from penstock_amqp.typed import (
@@ -62,7 +62,7 @@ _INT32_MAX: Final = (1 << 31) - 1
 
 
 class Batch(NamedTuple):
-    """The events of some of the messages."""
+    """Events made from some of the messages."""
 
     batch: pa.RecordBatch
     indexes: Sequence[int]
@@ -70,7 +70,7 @@ class Batch(NamedTuple):
 
 
 class Unusable(Struct, frozen=True):
-    """A message that cannot become an event, and why."""
+    """A message that cannot become an event, with the reason."""
 
     index: int
     error: InvalidEvent
@@ -79,11 +79,11 @@ class Unusable(Struct, frozen=True):
 def batches_of(
     messages: Sequence[bytes], now_ms: int, container: str = ""
 ) -> tuple[list[Batch], list[Unusable]]:
-    """The events of messages: one batch, or two if some are to be delivered later (SEM X4).
+    """Convert messages to events: one batch, or two if some messages have a delivery time (SEM X4).
 
-    ``container`` is the sender's, where it matters who has sent what.
+    ``container`` is the sender's container id if the events must record their sender (no-local).
     """
-    if not container and (batch := _alike(messages)) is not None:
+    if not container and (batch := _batch_of_equal_messages(messages)) is not None:
         return [Batch(batch, range(len(messages)))], []
     rows: list[Row] = []
     unusable: list[Unusable] = []
@@ -94,27 +94,27 @@ def batches_of(
             unusable.append(Unusable(index, error))
         except (RemoteProtocolViolation, UnicodeError) as error:
             unusable.append(Unusable(index, UnreadableMessage(str(error))))
-    at_once = [row for row in rows if row.deliver_ms is None]
-    later = [row for row in rows if row.deliver_ms is not None]
-    found = [batch_of(part, container) for part in (at_once, later) if part]
-    return found, unusable
+    undelayed = [row for row in rows if row.deliver_ms is None]
+    delayed = [row for row in rows if row.deliver_ms is not None]
+    batches = [batch_of(part, container) for part in (undelayed, delayed) if part]
+    return batches, unusable
 
 
 # --- messages that are alike --------------------------------------------------------------
 
 
-def _alike(messages: Sequence[bytes]) -> pa.RecordBatch | None:
-    """The batch, if each message is one data section of the same length behind the same bytes, and
-    these bytes say no more than whether it is durable."""
+def _batch_of_equal_messages(messages: Sequence[bytes]) -> pa.RecordBatch | None:
+    """Return a batch if each message is the same prefix and one data section of the same length,
+    and the prefix states nothing except durability; None otherwise."""
     first = messages[0]
     size = len(first)
     for message in messages:
         if len(message) != size:
             return None
-    known = _plain_prefix(first)
-    if known is None:
+    prefix = _plain_prefix(first)
+    if prefix is None:
         return None
-    begin, durable = known
+    begin, durable = prefix
     count = len(messages)
     table = np.frombuffer(b"".join(messages), np.uint8).reshape(count, size)
     if count > 1 and not (table[1:, :begin] == table[0, :begin]).all():
@@ -141,8 +141,8 @@ _PLAIN_FLEETING: Final = pa.schema([FIELDS["data"], FIELDS["persistent"]])
 
 
 def _plain_prefix(message: bytes) -> tuple[int, bool] | None:
-    """Where the data begins in a message that has nothing else but a header saying whether it is
-    durable; None for any other message."""
+    """Return the offset of the data, and durability, for a message that has no other content; None
+    for any other message."""
     try:
         sections = sections_of(message)
     except RemoteProtocolViolation:
@@ -151,14 +151,14 @@ def _plain_prefix(message: bytes) -> tuple[int, bool] | None:
         return None
     if sections.footer or len(sections.body) != 1 or sections.body[0][0] != DATA:
         return None
-    header = header_in(sections.header)
+    header = decode_header(sections.header)
     if header.priority is not None or header.ttl or header.zero_ttl:
         return None
     data = sections.body[0][1]
     if data[0] not in (0xA0, 0xB0):
         return None
-    begin = len(message) - len(data) + (2 if data[0] == 0xA0 else 5)
-    return (begin, header.durable) if begin <= KNOWN_BYTES_MAX else None
+    data_at = len(message) - len(data) + (2 if data[0] == 0xA0 else 5)
+    return (data_at, header.durable) if data_at <= KNOWN_BYTES_MAX else None
 
 
 # --- one message --------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class Row(NamedTuple):
     deliver_ms: int | None
     tag: str | None
     signature: tuple[tuple[str, type], ...] | None
-    """Names and types of the properties, if Arrow accepts all types as they are."""
+    """Names and types of the properties, if Arrow accepts all types without conversion."""
     properties: dict[str, Any]
     headers: dict[str, Any]
     ttl: int
@@ -179,8 +179,8 @@ class Row(NamedTuple):
 
 def row_of(place: int, message: bytes, now_ms: int) -> Row:
     sections = sections_of(message)
-    header = header_in(sections.header)
-    annotations = annotations_in(sections.message_annotations)
+    header = decode_header(sections.header)
+    annotations = decode_annotations(sections.message_annotations)
     data, kind, sizes = _body(sections)
     rest: dict[str, Any] = {}
     headers: dict[str, Any] = {}
@@ -201,7 +201,7 @@ def row_of(place: int, message: bytes, now_ms: int) -> Row:
     if header.zero_ttl:
         rest["zero_ttl"] = True
     _note_rest(sections, annotations, kind, sizes, rest)
-    if rest and (text := _residue(rest)) is not None:
+    if rest and (text := _residue_text(rest)) is not None:
         headers[message_header.HEADER] = text
     ttl = header.ttl
     if not ttl and expires_ms:
@@ -229,7 +229,7 @@ def _note_rest(
     sizes: tuple[int, ...],
     rest: dict[str, Any],
 ) -> None:
-    """Note in ``rest`` what belongs to no column and to no single property."""
+    """Add to ``rest`` the parts of a message that fit neither a column nor a property."""
     if kind != "data":
         rest["body"] = kind
     if sizes:
@@ -240,27 +240,27 @@ def _note_rest(
         rest["footer"] = sections.footer
 
 
-_residues_known: dict[tuple[Any, ...], str | None] = {}
+_texts_by_residue: dict[tuple[Any, ...], str | None] = {}
 
 
-def _residue(rest: dict[str, Any]) -> str | None:
+def _residue_text(rest: dict[str, Any]) -> str | None:
     key = tuple(
         (name, tuple(value.items()) if isinstance(value, dict) else value)
         for name, value in rest.items()
     )
     try:
-        return _residues_known[key]
+        return _texts_by_residue[key]
     except KeyError:
         text = message_header.encode_extras(AmqpExtras(**rest))
         if text is None or len(text) <= KNOWN_CHARACTERS_MAX:  # the key is about as long
-            if len(_residues_known) >= KNOWN_MAX:
-                _residues_known.clear()
-            _residues_known[key] = text
+            if len(_texts_by_residue) >= KNOWN_MAX:
+                _texts_by_residue.clear()
+            _texts_by_residue[key] = text
         return text
 
 
 def _body(sections: Sections) -> tuple[bytes, str, tuple[int, ...]]:
-    """The data, the kind of body, and the sizes of the sections if there are several."""
+    """Return the data, the kind of body, and the sizes of the sections if the body has several."""
     body = sections.body
     if not body:
         return b"", "none", ()
@@ -268,13 +268,13 @@ def _body(sections: Sections) -> tuple[bytes, str, tuple[int, ...]]:
     if code == DATA:
         if len(body) == 1:
             return _binary(encoded), "data", ()
-        parts = [_binary(each) for _, each in body]
+        parts = [_binary(section_value) for _, section_value in body]
         return b"".join(parts), "data", tuple(map(len, parts))
     if code == SEQUENCE:
-        for _, each in body:
-            fields(each)
-        return b"".join(each for _, each in body), "sequence", ()
-    assert code == VALUE, "there is no other body section"
+        for _, section_value in body:
+            fields(section_value)
+        return b"".join(section_value for _, section_value in body), "sequence", ()
+    assert code == VALUE, "sections_of accepts only data, sequence and value as body sections"
     return _value(encoded)
 
 
@@ -305,21 +305,22 @@ def _value(encoded: bytes) -> tuple[bytes, str, tuple[int, ...]]:
 def _application_properties(
     encoded: bytes, rest: dict[str, Any]
 ) -> tuple[tuple[tuple[str, type], ...] | None, dict[str, Any]]:
-    """Names, types and values of the properties. What cannot be a property is noted in ``rest``."""
-    found = entries(encoded)
-    types = {name: KEPT[type(value)] for name, value in found.items() if type(value) in KEPT}
+    """Return names and types, and the values of the properties. Values that cannot be properties
+    are added to ``rest``."""
+    decoded = entries(encoded)
+    types = {name: KEPT[type(value)] for name, value in decoded.items() if type(value) in KEPT}
     try:
-        signature = tuple((_name(name), _single(value)) for name, value in found.items())
-        values: dict[str, Any] = found
-        plain = all(kind in ARROW for _, kind in signature)
-        if not plain:
-            values = {name: property_of(value) for name, value in found.items()}
+        signature = tuple((_name(name), _scalar_type(value)) for name, value in decoded.items())
+        values: dict[str, Any] = decoded
+        fits_arrow = all(kind in ARROW for _, kind in signature)
+        if not fits_arrow:
+            values = {name: property_of(value) for name, value in decoded.items()}
     except (InvalidEvent, NoProperty):
         rest["application_properties"] = encoded
-        return None, _usable(found)
+        return None, _usable_properties(decoded)
     if types:
         rest["types"] = types
-    return signature if plain else None, values
+    return signature if fits_arrow else None, values
 
 
 def _name(name: Any) -> str:
@@ -327,26 +328,27 @@ def _name(name: Any) -> str:
     return str(name)
 
 
-def _single(value: Any) -> type:
+def _scalar_type(value: Any) -> type:
     if isinstance(value, dict | list):
-        raise NoProperty("no application property is one")
+        raise NoProperty("an application property must be a single value, not a list or map")
     return type(value)
 
 
-def _usable(found: dict[Any, Any]) -> dict[str, Any]:
-    """The values that can be properties of an event."""
+def _usable_properties(decoded: dict[Any, Any]) -> dict[str, Any]:
+    """Return the values that can be properties of an event."""
     usable: dict[str, Any] = {}
-    for name, value in found.items():
+    for name, value in decoded.items():
         try:
             check_property_name(name)
-            usable[str(name)] = _visible(value)
+            usable[str(name)] = _property_or_text(value)
         except (InvalidEvent, NoProperty):
             continue
     return usable
 
 
-def _visible(value: Any) -> Any:
-    """The property, or the text, by which other clients see a value. Raises ``NoProperty``."""
+def _property_or_text(value: Any) -> Any:
+    """Return the property value that clients of other protocols see: converted, or as text. Raises
+    ``NoProperty``."""
     try:
         return property_of(value)
     except NoProperty:
@@ -362,8 +364,8 @@ _TEXTS: Final = ((2, "to"), (6, "content_type"), (7, "content_encoding"), (12, "
 def _message_properties(
     encoded: bytes, headers: dict[str, Any], properties: dict[str, Any], rest: dict[str, Any]
 ) -> int:
-    """Read the properties section into headers and properties; gives the absolute expiry in ms, 0
-    for none."""
+    """Read the properties section into ``headers``, ``properties`` and ``rest``. Return the
+    absolute expiry in ms; 0 if absent."""
     values = fields(encoded)
     values += [None] * (13 - len(values))
     for place, name in ((0, "message_id"), (5, "correlation_id")):
@@ -379,7 +381,7 @@ def _message_properties(
         if values[place] is not None:
             rest[name] = _text(values[place], name)
     _user_and_group(values[1], values[10], values[11], headers, properties, rest)
-    return _times(values[8:10], headers, rest)
+    return _read_times(values[8:10], headers, rest)
 
 
 def _user_and_group(
@@ -415,18 +417,18 @@ def _text(value: Any, name: str) -> str:
     return str(value)
 
 
-def _times(values: list[Any], headers: dict[str, Any], rest: dict[str, Any]) -> int:
-    given: list[int | None] = []
+def _read_times(values: list[Any], headers: dict[str, Any], rest: dict[str, Any]) -> int:
+    times_ms: list[int | None] = []
     for value in values:
         if not isinstance(value, Timestamp | None):
             raise RemoteProtocolViolation("a time in a message must be a timestamp")
-        given.append(None if value is None else int(value))
-    for name, ms in zip(("expiration", "timestamp"), given, strict=True):
+        times_ms.append(None if value is None else int(value))
+    for name, ms in zip(("expiration", "timestamp"), times_ms, strict=True):
         if ms is not None and in_range(ms):
             headers[name] = ms * 1_000
-        elif ms is not None:  # an event cannot have this time, but its messages do
-            rest["times"] = (given[0], given[1])
-    return given[0] or 0
+        elif ms is not None:  # outside the range of events: keep it for the AMQP receivers
+            rest["times"] = (times_ms[0], times_ms[1])
+    return times_ms[0] or 0
 
 
 # --- columns ------------------------------------------------------------------------------
@@ -454,8 +456,8 @@ def batch_of(rows: list[Row], container: str) -> Batch:
     schema = pa.schema(
         [FIELDS.get(name) or pa.field(name, array.type) for name, array in columns.items()]
     )
-    made = pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
-    return Batch(made, [row.place for row in rows])
+    record_batch = pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
+    return Batch(record_batch, [row.place for row in rows])
 
 
 def _headers(rows: list[Row], container: str) -> pa.StructArray | None:
@@ -483,16 +485,18 @@ def _header_column(name: str, rows: list[Row]) -> pa.Array:
 def _properties(rows: list[Row]) -> PropertyColumns:
     signature = rows[0].signature
     if signature is None or any(row.signature != signature for row in rows):
-        made = [{n: _made(v) for n, v in row.properties.items()} for row in rows]
-        return property_columns(made)
+        converted = [{n: _arrow_value(v) for n, v in row.properties.items()} for row in rows]
+        return property_columns(converted)
     if not signature:
         return NO_PROPERTIES
     if len(signature) > PROPERTY_COLUMNS_MAX:
-        return property_columns([{n: _made(v) for n, v in r.properties.items()} for r in rows])
-    found = [row.properties for row in rows]
+        return property_columns(
+            [{n: _arrow_value(v) for n, v in r.properties.items()} for r in rows]
+        )
+    rows_properties = [row.properties for row in rows]
     kinds = [ARROW[kind] for _, kind in signature]
     arrays = [
-        pa.array([each[name] for each in found], kind)
+        pa.array([properties[name] for properties in rows_properties], kind)
         for (name, _), kind in zip(signature, kinds, strict=True)
     ]
     names = [str(name) for name, _ in signature]
@@ -502,6 +506,6 @@ def _properties(rows: list[Row]) -> PropertyColumns:
     return PropertyColumns(struct)
 
 
-def _made(value: Any) -> Any:
-    """A value as Arrow takes it: AMQP's own types become Python's."""
+def _arrow_value(value: Any) -> Any:
+    """Convert a value of an AMQP type to the Python type that Arrow accepts."""
     return property_of(value) if type(value) in ARROW else value

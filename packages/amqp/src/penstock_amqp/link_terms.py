@@ -99,7 +99,7 @@ def desired(link_or_connection: Any) -> frozenset[str]:
     return frozenset(map(str, _listed(_value(data) if isinstance(data, Data) else data)))
 
 
-def wish_of(source: Terminus) -> ReceiverTerms:
+def receiver_terms_of(source: Terminus) -> ReceiverTerms:
     """The terms in a source. Raises ``InvalidArgument`` for filters that cannot be read."""
     selector, no_local = "", False
     for key, given in _filters(source).items():

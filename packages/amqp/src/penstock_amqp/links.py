@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from proton import Condition, Endpoint, Link, Session
 
-from penstock_amqp.addresses import remove
+from penstock_amqp.addresses import delete_temporary
 from penstock_amqp.attaching import Attached, Attaching, AttachingPeer
 from penstock_amqp.conditions import (
     STOLEN,
@@ -229,7 +229,7 @@ class Links(ConnectionPart[LinksPeer]):
     async def _remove_temporary(self, attached: Attached) -> None:
         temporary, attached.temporary = attached.temporary, None
         if temporary is not None:
-            await remove(self._realm, temporary)
+            await delete_temporary(self._realm, temporary)
 
     def _free(self, attached: Attached) -> None:
         """Free a link's memory and its name, so that a client can attach it again."""

@@ -1,7 +1,7 @@
-"""The header ``amqp`` of an event: what its AMQP message said and no column holds.
+"""The header ``amqp`` of an event: the parts of its AMQP message that no column can hold.
 
-It is a JSON object, so that clients of other protocols can read and write it. An event without the
-header is a message with a single data section. :class:`AmqpExtras` names the keys.
+The header is a JSON object, so that clients of other protocols can read and write it. An event
+without it becomes a message with a single data section. :class:`AmqpExtras` names the keys.
 """
 
 from __future__ import annotations
@@ -20,51 +20,52 @@ HEADER: Final = "amqp"
 """The header's name (``penstock_core.columns.schema.layout.HEADERS``)."""
 
 TAG: Final = "x-opt-penstock-tag"
-"""The message annotation that is an event's tag."""
+"""Message annotation with the event's tag."""
 PROPERTIES: Final = "x-opt-penstock-properties"
-"""The message annotation with properties that application properties cannot hold: nested ones."""
+"""Message annotation with the properties that application properties cannot hold, for example
+nested ones."""
 DELIVERY_TIME: Final = "x-opt-delivery-time"
-"""The message annotation with the time to deliver at, in milliseconds since 1970."""
+"""Message annotation with the delivery time in milliseconds since 1970."""
 DELIVERY_DELAY: Final = "x-opt-delivery-delay"
-"""The message annotation with the time to wait, in milliseconds; it counts where there is no
+"""Message annotation with the delay in milliseconds; ignored if the message has a
 `DELIVERY_TIME`."""
 
 GROUP_ID: Final = "JMSXGroupID"
 GROUP_SEQUENCE: Final = "JMSXGroupSeq"
 
 KNOWN_MAX: Final = 1_024
-"""Most different headers that are remembered, in each direction."""
+"""Maximum cached headers, in each direction."""
 KNOWN_CHARACTERS_MAX: Final = 512
-"""Longest text of a header that is remembered. Senders choose the texts, so that only their length
-bounds the memory they take."""
+"""Longest cached text of a header. Senders choose the texts, so only this bounds the memory of the
+cache."""
 
 
 class AmqpExtras(Struct, frozen=True, omit_defaults=True):
     """The content of the header."""
 
     body: str = "data"
-    """``data``, ``text`` (a string value; the event's data is its UTF-8), ``binary`` (a binary
-    value), ``null``, ``value`` (any other value, as AMQP encodes it), ``sequence`` (the lists, as
-    AMQP encodes them) or ``none``."""
+    """Kind of body: ``data``, ``text`` (a string value; the event's data is its UTF-8), ``binary``
+    (a binary value), ``null``, ``value`` (any other value, AMQP-encoded), ``sequence`` (the lists,
+    AMQP-encoded) or ``none``."""
     priority: int | None = None
-    """The priority, if it is above 9."""
+    """Priority, if it is above 9."""
     zero_ttl: bool = False
-    """Whether a time to live of 0 was sent, and not none; both mean the same."""
+    """Whether a time to live of 0 was sent, as opposed to an absent field; both mean the same."""
     sizes: tuple[int, ...] = ()
-    """Sizes in bytes of the data sections, if there are several."""
+    """Sizes in bytes of the data sections, if the body has several."""
     to: str | None = None
     content_type: str | None = None
     content_encoding: str | None = None
     reply_to_group_id: str | None = None
     message_id: str = ""
-    """The type of the message id if it is not a string: ``ulong``, ``uuid`` or ``binary``."""
+    """Type of the message id if it is not a string: ``ulong``, ``uuid`` or ``binary``."""
     correlation_id: str = ""
     user_id: bytes | None = None
-    """The user id if it is not UTF-8."""
+    """User id, if it is not UTF-8."""
     times: tuple[int | None, int | None] | None = None
     """Absolute expiry and creation time in ms, if one is outside the years 1 to 9999."""
     types: dict[str, str] = {}
-    """Types of application properties, by name, that properties do not have or may lose."""
+    """Types of application properties, by name, that event properties cannot represent."""
     annotations: bytes | None = None
     """Other message annotations, as an encoded AMQP map."""
     application_properties: bytes | None = None
@@ -75,8 +76,8 @@ class AmqpExtras(Struct, frozen=True, omit_defaults=True):
 PLAIN: Final = AmqpExtras()
 
 
-class _SaidByMqtt(Struct, frozen=True):
-    """What the header ``mqtt`` of an event says that AMQP can say, too."""
+class _MqttHeader(Struct, frozen=True):
+    """The fields of an event's header ``mqtt`` that AMQP can express."""
 
     content_type: str | None = None
     payload_format: int | None = None
@@ -87,47 +88,47 @@ _Content = TypeVar("_Content")
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AmqpExtras)
-_mqtt_decoder = msgspec.json.Decoder(_SaidByMqtt)
-_known: dict[str, AmqpExtras] = {}
-_known_of_mqtt: dict[str, AmqpExtras] = {}
+_mqtt_decoder = msgspec.json.Decoder(_MqttHeader)
+_extras_by_text: dict[str, AmqpExtras] = {}
+_extras_by_mqtt_text: dict[str, AmqpExtras] = {}
 
 
 def encode_extras(residue: AmqpExtras) -> str | None:
-    """The header's text; None if it would say nothing."""
+    """Encode the header; None if all fields have their defaults."""
     text = _encoder.encode(residue).decode()
     return None if text == "{}" else text
 
 
 def decode_extras(text: str | None) -> AmqpExtras:
-    """The content of a header. One that cannot be read counts as absent, because any client may
-    have written it."""
+    """Decode a header. An unreadable header counts as absent, because any client may have written
+    it."""
     if not text:
         return PLAIN
-    extras = _known.get(text)
+    extras = _extras_by_text.get(text)
     if extras is None:
-        extras = _usable(_decoded(_decoder, text) or PLAIN)
-        _remember(_known, text, extras)
+        extras = _usable(_decode_or_none(_decoder, text) or PLAIN)
+        _remember(_extras_by_text, text, extras)
     return extras
 
 
 def decode_mqtt(text: str) -> AmqpExtras:
-    """What the header ``mqtt`` says, for an event that has no header ``amqp``: a text is a string
-    value, and correlation data that is no text is binary."""
-    extras = _known_of_mqtt.get(text)
+    """Convert the header ``mqtt`` of an event that has no header ``amqp``: a text payload becomes a
+    string value, and correlation data that is not text becomes binary."""
+    extras = _extras_by_mqtt_text.get(text)
     if extras is None:
-        said = _decoded(_mqtt_decoder, text) or _SaidByMqtt()
+        header = _decode_or_none(_mqtt_decoder, text) or _MqttHeader()
         extras = AmqpExtras(
-            body="text" if said.payload_format == 1 else "data",
-            content_type=said.content_type,
-            correlation_id="binary" if said.hex else "",
+            body="text" if header.payload_format == 1 else "data",
+            content_type=header.content_type,
+            correlation_id="binary" if header.hex else "",
         )
         extras = PLAIN if extras == PLAIN else extras
-        _remember(_known_of_mqtt, text, extras)
+        _remember(_extras_by_mqtt_text, text, extras)
     return extras
 
 
-def _decoded(decoder: msgspec.json.Decoder[_Content], text: str) -> _Content | None:
-    """The content of a header's text; None if it cannot be read."""
+def _decode_or_none(decoder: msgspec.json.Decoder[_Content], text: str) -> _Content | None:
+    """Decode a header's text; None if it is invalid or nested too deep."""
     try:
         check_json_nesting(text.encode(), "the header")
         return decoder.decode(text)
@@ -136,8 +137,7 @@ def _decoded(decoder: msgspec.json.Decoder[_Content], text: str) -> _Content | N
 
 
 def _usable(extras: AmqpExtras) -> AmqpExtras:
-    """The extras without sizes and encoded maps that are impossible, which would break each
-    receiver."""
+    """Drop invalid sizes and encoded maps, which would break every receiver of the event."""
     unusable: dict[str, Any] = {
         name: None
         for name in ("annotations", "application_properties", "footer")
@@ -156,9 +156,9 @@ def _is_map(encoded: bytes) -> bool:
     return isinstance(value, dict) and end == len(encoded)
 
 
-def _remember(known: dict[str, AmqpExtras], text: str, extras: AmqpExtras) -> None:
+def _remember(cached: dict[str, AmqpExtras], text: str, extras: AmqpExtras) -> None:
     if len(text) > KNOWN_CHARACTERS_MAX:
         return
-    if len(known) >= KNOWN_MAX:
-        known.clear()
-    known[text] = extras
+    if len(cached) >= KNOWN_MAX:
+        cached.clear()
+    cached[text] = extras

@@ -1,7 +1,7 @@
-"""Annotations that receivers add to messages they give back (AMQP, messaging, 3.4.5).
+"""Annotations that receivers add to messages they return (AMQP, messaging, 3.4.5).
 
-Events do not change. What was added is remembered until the event cannot be delivered by AMQP
-again, or the realm stops.
+Events do not change: the annotations are kept in memory until the event cannot be delivered over
+AMQP again, or the realm stops.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ from penstock_amqp.wire.types import (
 )
 
 BYTES_MAX: Final = 16 << 20
-"""Limit in bytes for all remembered annotations; the oldest are forgotten first."""
+"""Maximum bytes of all kept annotations; the oldest are dropped first."""
 _OVERHEAD: Final = 512
+"""Estimated bytes of Python objects per annotation."""
 _NULL: Final = b"\x40"
 
 Added = Mapping[Any, bytes]
-"""Values as AMQP encodes them, by key."""
+"""AMQP-encoded values by key."""
 
 
 class Modifications:
@@ -57,62 +58,62 @@ class Modifications:
         return len(self._added)
 
     def note(self, reader: Hashable, event_id: int, added: Added) -> None:
-        """Remember annotations for the next delivery of an event to ``reader``."""
+        """Keep annotations for the next delivery of an event to ``reader``."""
         key = (reader, event_id)
-        known = self._added.pop(key, {})
-        self._bytes -= _size(known)
-        merged = {**known, **added}
+        previous = self._added.pop(key, {})
+        self._bytes -= _size(previous)
+        merged = {**previous, **added}
         self._added[key] = merged
         self._bytes += _size(merged)
         while self._bytes > self._bytes_max:
             _, oldest = self._added.popitem(last=False)
             self._bytes -= _size(oldest)
 
-    def of(self, reader: Hashable, event_id: int) -> Added | None:
-        """The annotations added to an event; None: none."""
+    def added_to(self, reader: Hashable, event_id: int) -> Added | None:
+        """Return the annotations added to an event; None without any."""
         return self._added.get((reader, event_id))
 
     def forget(self, reader: Hashable, ids: Iterable[int]) -> None:
-        """Forget the annotations of events that are not delivered again."""
+        """Drop the annotations of events that will not be delivered again."""
         for event_id in ids if self._added else ():
             self._bytes -= _size(self._added.pop((reader, event_id), {}))
 
 
 def _size(added: Added) -> int:
-    """About the bytes that annotations take. Names count, too: clients choose them."""
+    """Estimate the bytes of annotations. Names count, too, because clients choose them."""
     names = sum(len(key) for key in added if isinstance(key, str))
     return names + sum(map(len, added.values())) + _OVERHEAD * len(added)
 
 
 def annotated(message: bytes, added: Added) -> bytes:
-    """A message with additional annotations; an existing one gets the new value."""
-    places = section_offsets(message)
-    at = places.get(MESSAGE_ANNOTATIONS)
-    kept: dict[Any, bytes] = {}
-    if at is not None:
-        begin, end = at - 3, skip(message, at)
-        kept = _entries(message, at, end)
+    """Return a message with annotations added; an existing key gets the new value."""
+    offsets = section_offsets(message)
+    annotations_at = offsets.get(MESSAGE_ANNOTATIONS)
+    existing: dict[Any, bytes] = {}
+    if annotations_at is not None:
+        begin, end = annotations_at - 3, skip(message, annotations_at)
+        existing = _entries(message, annotations_at, end)
     else:
-        begin = end = skip(message, places[HEADER]) if HEADER in places else 0
-    merged = {**kept, **added}
-    pairs = [each for key, value in merged.items() for each in (encode(key), value)]
+        begin = end = skip(message, offsets[HEADER]) if HEADER in offsets else 0
+    merged = {**existing, **added}
+    pairs = [item for key, value in merged.items() for item in (encode(key), value)]
     return message[:begin] + section(MESSAGE_ANNOTATIONS, encode_map(pairs)) + message[end:]
 
 
-def _entries(message: bytes, at: int, end: int) -> dict[Any, bytes]:
-    found: dict[Any, bytes] = {}
-    at += 3 if message[at] == 0xC1 else 9
-    while at < end:
-        key, value_at = read(message, at)
-        at = skip(message, value_at)
-        found[key] = message[value_at:at]
-    return found
+def _entries(message: bytes, offset: int, end: int) -> dict[Any, bytes]:
+    entries: dict[Any, bytes] = {}
+    offset += 3 if message[offset] == 0xC1 else 9
+    while offset < end:
+        key, value_at = read(message, offset)
+        offset = skip(message, value_at)
+        entries[key] = message[value_at:offset]
+    return entries
 
 
 def take_delivery_time(added: dict[Any, bytes]) -> int | None:
-    """Take out when the receiver wants the message again, in milliseconds since 1970; None: it does
-    not say. Other servers know the annotation, too. Raises ``InvalidEvent`` for a value that means
-    no time."""
+    """Remove and return the redelivery time that the receiver asks for, in milliseconds since 1970;
+    None without one. Other servers use the same annotation. Raises ``InvalidEvent`` if the value is
+    not a time."""
     value, _ = read(added.pop(Symbol(DELIVERY_TIME), _NULL))
     return None if value is None else whole_ms(value, DELIVERY_TIME)
 
@@ -121,17 +122,17 @@ def take_delivery_time(added: dict[Any, bytes]) -> int | None:
 
 
 def added_by(annotations: Any) -> dict[Any, bytes]:
-    """Annotations that a receiver has sent, read from Proton's objects. Arrays, and values that
-    cannot be read, are left out."""
-    found: dict[Any, bytes] = {}
+    """Return the annotations that a receiver has sent, read from Proton's objects. Arrays and
+    unreadable values are left out."""
+    added: dict[Any, bytes] = {}
     for key, value in annotations.items() if isinstance(annotations, dict) else ():
         try:
-            own = _own(key)
-            if type(own) in (Symbol, ULong):
-                found[own] = encode(_own(value))
+            own_key = _from_proton(key)
+            if type(own_key) in (Symbol, ULong):
+                added[own_key] = encode(_from_proton(value))
         except (KeyError, OverflowError, RecursionError, TypeError, ValueError):
             continue
-    return found
+    return added
 
 
 _TYPES: Final[dict[type, Callable[[Any], Any]]] = {
@@ -157,13 +158,15 @@ _TYPES: Final[dict[type, Callable[[Any], Any]]] = {
     memoryview: bytes,
     str: str,
     proton.symbol: lambda value: Symbol(str(value)),
-    proton.Described: lambda value: Described(_own(value.descriptor), _own(value.value)),
-    list: lambda value: [_own(each) for each in value],
-    dict: lambda value: {_own(key): _own(each) for key, each in value.items()},
+    proton.Described: lambda value: Described(
+        _from_proton(value.descriptor), _from_proton(value.value)
+    ),
+    list: lambda value: [_from_proton(item) for item in value],
+    dict: lambda value: {_from_proton(key): _from_proton(item) for key, item in value.items()},
 }
 
 
-def _own(value: Any) -> Any:
-    """A Proton value as one of ours. Raises ``KeyError`` for other types than single values, lists
-    and maps."""
+def _from_proton(value: Any) -> Any:
+    """Convert a Proton value to our type. Raises ``KeyError`` for types other than single values,
+    lists and maps."""
     return _TYPES[type(value)](value)

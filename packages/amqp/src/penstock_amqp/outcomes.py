@@ -1,5 +1,4 @@
-"""Outcomes that receivers send, and transactions named in a delivery's state, read from Proton's
-objects."""
+"""Reads outcomes and transaction ids from the delivery states that Proton reports."""
 
 from __future__ import annotations
 
@@ -20,10 +19,10 @@ DECLARED: Final = 0x33
 TRANSACTIONAL: Final = 0x34
 
 UNREADABLE: Final = (ProtonException, ArithmeticError, LookupError, TypeError, ValueError)
-"""Exceptions that Proton raises when values it has accepted cannot be read."""
+"""Exceptions that Proton raises for values that it has accepted but cannot decode."""
 
 Pointer = Any
-"""A C pointer of Proton's."""
+"""A pointer to a C object of Proton."""
 
 
 class Outcome:
@@ -46,26 +45,26 @@ class Outcome:
         self.event_id = event_id
         self.delivery = delivery
         self.state = state
-        """The outcome's code; 0 if the delivery was settled without one."""
+        """Code of the outcome; 0 if the delivery was settled without an outcome."""
         self.failed = False
         self.undeliverable = False
         self.reason = ""
         self.fault = ""
-        """What is wrong with the outcome, which ends the link."""
+        """Error text if the outcome is invalid; it ends the link."""
         self.added: dict[Any, bytes] = {}
-        """Annotations that the message gets from now on."""
+        """Annotations to add to the message's later deliveries."""
         self.delivery_time_ms: int | None = None
-        """When the client wants it again, in milliseconds since 1970."""
+        """Redelivery time that the client asks for, in milliseconds since 1970."""
         self.transaction: bytes | None = None
 
 
 def transaction_of(delivery: Delivery) -> bytes | None:
-    """The transaction that a delivery's state names; None if it names none."""
+    """Return the transaction id in a delivery's state; None without one."""
     return _transaction_in(_transactional(delivery))
 
 
 def _transactional(delivery: Delivery) -> Sequence[Any]:
-    """The fields of a transactional state; empty for any other state."""
+    """Return the fields of a transactional state; empty for any other state."""
     try:
         data = delivery.remote.data
     except UNREADABLE:
@@ -74,30 +73,33 @@ def _transactional(delivery: Delivery) -> Sequence[Any]:
 
 
 def _transaction_in(fields: Sequence[Any]) -> bytes | None:
-    # Only bytes: ``bytes(n)`` of a number would make that many zeros.
+    # A number must not get here: ``bytes(n)`` would allocate that many zeros.
     return bytes(fields[0]) if fields and isinstance(fields[0], bytes | memoryview) else None
 
 
 def describe(outcome: Outcome, delivery: Delivery) -> None:
-    """Fill in what the outcome says besides its code."""
-    found = delivery.remote
+    """Fill in the outcome's details from the delivery's remote state."""
+    disposition = delivery.remote
     if outcome.state == TRANSACTIONAL:
         data = _transactional(delivery)
         outcome.transaction = _transaction_in(data) or b""
         inner = data[1] if len(data) > 1 else None
         outcome.state = 0
         if isinstance(inner, Described):
-            outcome.state = _code(inner.descriptor)
+            outcome.state = _outcome_code(inner.descriptor)
             values = list(inner.value) if isinstance(inner.value, list | tuple) else []
             if outcome.state == MODIFIED:
                 failed, undeliverable, annotations, *_ = [*values, None, None, None]
                 outcome.failed, outcome.undeliverable = bool(failed), bool(undeliverable)
                 _take_annotations(outcome, added_by(annotations))
     elif outcome.state == MODIFIED:
-        outcome.failed, outcome.undeliverable = bool(found.failed), bool(found.undeliverable)
-        _take_annotations(outcome, _annotations(found))
+        outcome.failed, outcome.undeliverable = (
+            bool(disposition.failed),
+            bool(disposition.undeliverable),
+        )
+        _take_annotations(outcome, _annotations(disposition))
     elif outcome.state == REJECTED:
-        outcome.reason = _reason(found)
+        outcome.reason = _reason(disposition)
 
 
 def _take_annotations(outcome: Outcome, added: dict[Any, bytes]) -> None:
@@ -108,22 +110,22 @@ def _take_annotations(outcome: Outcome, added: dict[Any, bytes]) -> None:
         outcome.fault = str(error)
 
 
-def _annotations(found: Any) -> dict[Any, bytes]:
+def _annotations(disposition: Any) -> dict[Any, bytes]:
     try:
-        return added_by(found.annotations)
+        return added_by(disposition.annotations)
     except UNREADABLE:
         return {}
 
 
-def _reason(found: Any) -> str:
+def _reason(disposition: Any) -> str:
     try:
-        condition = found.condition
+        condition = disposition.condition
     except UNREADABLE:
         return ""
     return "" if condition is None else f"{condition.name}: {condition.description or ''}"[:2_000]
 
 
-_OUTCOMES: Final = {
+_OUTCOME_CODES: Final = {
     "amqp:accepted:list": ACCEPTED,
     "amqp:rejected:list": REJECTED,
     "amqp:released:list": RELEASED,
@@ -131,7 +133,7 @@ _OUTCOMES: Final = {
 }
 
 
-def _code(descriptor: Any) -> int:
+def _outcome_code(descriptor: Any) -> int:
     if isinstance(descriptor, str):
-        return _OUTCOMES.get(str(descriptor), 0)
+        return _OUTCOME_CODES.get(str(descriptor), 0)
     return int(descriptor) if isinstance(descriptor, int) else 0

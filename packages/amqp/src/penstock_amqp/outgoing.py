@@ -1,4 +1,4 @@
-"""Turns events into messages: each event is encoded once, however many receivers get it."""
+"""Converts events to messages: each event is encoded once, however many receivers get it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ _log = logger("penstock.amqp")
 
 
 class EncodedMessages:
-    """The messages of some events. Only a message's head depends on how often it was delivered."""
+    """The encoded messages of a batch of events. Only the header section depends on the number of
+    deliveries, so the other sections are encoded once."""
 
     __slots__ = (
         "_heads",
@@ -78,7 +79,7 @@ class EncodedMessages:
     )
 
     def __init__(self, rows: OutgoingBatch, now_us: int = 0) -> None:
-        """``now_us``: the present time, from which the remaining time to live is counted."""
+        """``now_us`` is the current time; the remaining time to live counts from it."""
         batch = rows.batch
         self.ids: list[int] = batch.column(0).to_pylist()
         count = len(self.ids)
@@ -86,20 +87,20 @@ class EncodedMessages:
         self._priorities = _values(batch, "priority", count, absent=None)
         self._ttls = _remaining(batch, count, now_us)
         self.left_out: list[str] = []
-        """Parts of the events that a message cannot say."""
+        """Names of the parts of events that AMQP cannot express."""
         expiries = _expiries(self._ttls, now_us)
         self.rests, self.containers, self._residues = _rests(batch, expiries, self.left_out)
         self._heads: dict[tuple[Any, ...], bytes] = {}
 
     def message(self, row: int, deliveries: int) -> bytes:
-        """The message of a row that was delivered ``deliveries`` times before."""
+        """Return the message of a row that was delivered ``deliveries`` times before."""
         priority, ttl = self._priorities[row], self._ttls[row]
         if ttl is not None and ttl > _UINT_MAX:
-            ttl = None  # its absolute expiry says it
-        if (own := self._residues[row]) is not PLAIN:
-            if own.priority is not None and priority == PRIORITY_MAX:
-                priority = max(PRIORITY_MAX, min(own.priority, 255))
-            if own.zero_ttl and not ttl:
+            ttl = None  # the absolute expiry expresses it instead
+        if (extras := self._residues[row]) is not PLAIN:
+            if extras.priority is not None and priority == PRIORITY_MAX:
+                priority = max(PRIORITY_MAX, min(extras.priority, 255))
+            if extras.zero_ttl and not ttl:
                 ttl = 0
         key = (self.persistents[row], priority, ttl, deliveries)
         head = self._heads.get(key)
@@ -111,8 +112,8 @@ class EncodedMessages:
 
 
 class MessageCache:
-    """Messages that were encoded in this turn of the loop, for all links that send the same
-    events."""
+    """Messages encoded in the current turn of the event loop, shared by all links that send the
+    same events."""
 
     def __init__(self, clock: Clock, traffic: TrafficCounts) -> None:
         self._clock = clock
@@ -121,9 +122,9 @@ class MessageCache:
         self._rare_lines = RareLines()
 
     def messages_of(self, rows: OutgoingBatch) -> EncodedMessages:
-        """The messages of some events; written once for all who receive them in the same turn."""
-        for known, messages in self._written:
-            if known is rows:
+        """Return the messages of a batch, encoded once for all links that send it in one turn."""
+        for cached_rows, messages in self._written:
+            if cached_rows is rows:
                 return messages
         messages = EncodedMessages(rows, self._clock.now_us())
         if messages.left_out:
@@ -132,13 +133,13 @@ class MessageCache:
         return messages
 
     def _leave_out(self, parts: list[str]) -> None:
-        """Count parts of events that messages do not have. The log has a line a minute."""
+        """Count parts of events that AMQP cannot express. The log has at most one line a minute."""
         self._traffic.left_out += len(parts)
         if self._rare_lines.is_due("amqp.left_out"):
             _log.warning("amqp.left_out", parts=parts[:10], count=self._traffic.left_out)
 
     def clear(self) -> None:
-        """Drop the messages at the end of a turn."""
+        """Drop the messages at the end of a turn of the event loop."""
         self._written.clear()
 
 
@@ -148,7 +149,7 @@ def _values(batch: pa.RecordBatch, name: str, count: int, absent: Any) -> list[A
 
 
 def _remaining(batch: pa.RecordBatch, count: int, now_us: int) -> list[int | None]:
-    """The remaining times to live in ms: the receiver counts from the time it gets the message
+    """Return the remaining times to live in ms: the receiver counts from the message's arrival
     (3.2.1)."""
     ttls = _values(batch, "ttl", count, absent=None)
     index = batch.schema.get_field_index("published")
@@ -158,15 +159,15 @@ def _remaining(batch: pa.RecordBatch, count: int, now_us: int) -> list[int | Non
         return [ttl or None for ttl in ttls]
     published = batch.column(index).cast(pa.int64()).to_pylist()
     return [
-        max(1, ttl - max(0, now_us - at) // 1_000) if ttl else None
-        for ttl, at in zip(ttls, published, strict=True)
+        max(1, ttl - max(0, now_us - published_us) // 1_000) if ttl else None
+        for ttl, published_us in zip(ttls, published, strict=True)
     ]
 
 
 def _expiries(ttls: list[int | None], now_us: int) -> list[int | None]:
-    """Absolute expiries in milliseconds since 1970, for times to live that the field of a message,
-    which has 32 bits, cannot say: 49.7 days and more. An event that lives beyond the year 9999 does
-    not expire. Empty: there is none."""
+    """Return absolute expiries in milliseconds since 1970 for times to live that do not fit the
+    32-bit field of a message (more than 49.7 days); an empty list if all fit. An event that lives
+    beyond the year 9999 gets no expiry."""
     if not any(ttl is not None and ttl > _UINT_MAX for ttl in ttls):
         return []
     now_ms = now_us // 1_000
@@ -177,8 +178,9 @@ def _expiries(ttls: list[int | None], now_us: int) -> list[int | None]:
 def _rests(
     batch: pa.RecordBatch, expiries: list[int | None], left_out: list[str]
 ) -> tuple[list[bytes], list[str | None], list[AmqpExtras]]:
-    """For each event the sections after the header, the container it came from, and its header
-    ``amqp``. What a message cannot say is noted in ``left_out``."""
+    """Return three lists with an item per event: the encoded sections after the header, the
+    sender's container, and the decoded header ``amqp``. Parts that AMQP cannot express are added to
+    ``left_out``."""
     count = batch.num_rows
     datas = [data or b"" for data in _values(batch, "data", count, absent=b"")]
     names = batch.schema.names
@@ -189,10 +191,10 @@ def _rests(
     containers = headers.pop("application_id", [None] * count)
     residues = _extras(headers, count)
     if expiries:
-        said = headers.get("expiration") or [None] * count
+        stated = headers.get("expiration") or [None] * count
         headers["expiration"] = [
-            each if end is None or each is not None else EPOCH + end * _MILLISECOND
-            for each, end in zip(said, expiries, strict=True)
+            expiration if end is None or expiration is not None else EPOCH + end * _MILLISECOND
+            for expiration, end in zip(stated, expiries, strict=True)
         ]
     rows = Rows(batch, in_order=True)
     has_properties = "properties" in names or "more" in names
@@ -200,13 +202,13 @@ def _rests(
     rests = []
     for row in range(count):
         properties = dict(rows.properties(row)) if has_properties else {}
-        own = residues[row]
+        extras = residues[row]
         try:
             rests.append(
-                _rest(datas[row], tags[row], properties, headers, row, own, narrow, left_out)
+                _rest(datas[row], tags[row], properties, headers, row, extras, narrow, left_out)
             )
         except (RecursionError, RemoteProtocolViolation, ValueError):
-            # One event must not end the connections of all who receive it.
+            # One event must not end the connections of all its receivers.
             left_out.append("all but the data")
             rests.append(_data_section(datas[row]))
     return rests, containers, residues
@@ -218,46 +220,50 @@ def _rest(
     properties: dict[str, Any],
     headers: dict[str, list[Any]],
     row: int,
-    own: AmqpExtras,
+    extras: AmqpExtras,
     narrow: _Narrow,
     left_out: list[str],
 ) -> bytes:
-    """The sections of one event after the header."""
+    """Encode the sections of one event after the header."""
     group = (
         properties.pop(message_header.GROUP_ID, None),
         properties.pop(message_header.GROUP_SEQUENCE, None),
     )
-    annotations, applied = _application_properties(properties, own, narrow, left_out)
+    annotations, application = _application_properties(properties, extras, narrow, left_out)
     if tag is not None:
         annotations += [_TAG_KEY, encode(tag)]
-    asks = headers.get("reply_to")
-    if asks and own.annotations is None and (kind := _temporary_kind(asks[row])) is not None:
+    reply_addresses = headers.get("reply_to")
+    if (
+        reply_addresses
+        and extras.annotations is None
+        and (kind := _temporary_kind(reply_addresses[row])) is not None
+    ):
         annotations += [_REPLY_TO_KEY, kind]
     parts = [
-        _annotations(annotations, own),
-        _message_properties(headers, row, group, own, applied, left_out),
+        _annotations(annotations, extras),
+        _message_properties(headers, row, group, extras, application, left_out),
     ]
-    if own.application_properties is not None:
-        parts.append(section(APPLICATION_PROPERTIES, own.application_properties))
-    elif applied:
-        parts.append(section(APPLICATION_PROPERTIES, encode_map(applied)))
-    parts.append(_body(data, own))
-    if own.footer is not None:
-        parts.append(section(FOOTER, own.footer))
+    if extras.application_properties is not None:
+        parts.append(section(APPLICATION_PROPERTIES, extras.application_properties))
+    elif application:
+        parts.append(section(APPLICATION_PROPERTIES, encode_map(application)))
+    parts.append(_body(data, extras))
+    if extras.footer is not None:
+        parts.append(section(FOOTER, extras.footer))
     return b"".join(parts)
 
 
 def _extras(headers: dict[str, list[Any]], count: int) -> list[AmqpExtras]:
-    """What each event's header ``amqp`` says; without one, what its header ``mqtt`` does."""
-    own = headers.pop(message_header.HEADER, None)
-    mqtt = headers.pop("mqtt", None)
-    if mqtt is None:
-        return [message_header.decode_extras(text) for text in own or [None] * count]
+    """Decode each event's header ``amqp``; without one, its header ``mqtt``."""
+    amqp_texts = headers.pop(message_header.HEADER, None)
+    mqtt_texts = headers.pop("mqtt", None)
+    if mqtt_texts is None:
+        return [message_header.decode_extras(text) for text in amqp_texts or [None] * count]
     return [
-        message_header.decode_mqtt(other)
-        if other and not text
+        message_header.decode_mqtt(mqtt_text)
+        if mqtt_text and not text
         else message_header.decode_extras(text)
-        for text, other in zip(own or [None] * count, mqtt, strict=True)
+        for text, mqtt_text in zip(amqp_texts or [None] * count, mqtt_texts, strict=True)
     ]
 
 
@@ -266,8 +272,8 @@ _PROPERTIES_KEY: Final = encode(Symbol(message_header.PROPERTIES))
 _REPLY_TO_KEY: Final = encode(Symbol("x-opt-jms-reply-to"))
 _TEMPORARY_QUEUE: Final = encode(Byte(2))
 _TEMPORARY_CHANNEL: Final = encode(Byte(3))
-"""By these JMS clients know what kind of destination wants the reply; without them they would take
-it for one of the kind that the message came from."""
+"""Values of the annotation that tells JMS clients the kind of the reply destination. Without it
+they assume the kind of destination that they received the message from."""
 
 
 def _temporary_kind(address: str | None) -> bytes | None:
@@ -281,11 +287,11 @@ def _headers(batch: pa.RecordBatch, count: int) -> dict[str, list[Any]]:
     if index < 0:
         return {}
     column = batch.column(index)
-    found: dict[str, list[Any]] = {}
+    columns: dict[str, list[Any]] = {}
     for field, child in zip(column.type, column.flatten(), strict=True):
         if child.null_count < count:
-            found[field.name] = child.to_pylist()
-    return found
+            columns[field.name] = child.to_pylist()
+    return columns
 
 
 _Narrow = dict[str, dict[type, Callable[[Any], Any]]]
@@ -294,107 +300,107 @@ _Narrow = dict[str, dict[type, Callable[[Any], Any]]]
 
 def _narrow(batch: pa.RecordBatch) -> _Narrow:
     index = batch.schema.get_field_index("properties")
-    found: _Narrow = {}
+    narrow_types: _Narrow = {}
     for field in batch.schema.field(index).type if index >= 0 else ():
         if field.type in _NARROW:
             logical = (field.metadata or {}).get(LOGICAL_NAME, field.name.encode()).decode()
             python, kind = _NARROW[field.type]
-            found.setdefault(logical, {})[python] = kind
-    return found
+            narrow_types.setdefault(logical, {})[python] = kind
+    return narrow_types
 
 
 def _application_properties(
     properties: dict[str, Any],
-    own: AmqpExtras,
+    extras: AmqpExtras,
     narrow: _Narrow,
     left_out: list[str],
 ) -> tuple[list[bytes], list[bytes]]:
-    """Annotations for what application properties cannot hold, and the application properties; keys
-    and values in turn."""
-    applied: list[bytes] = []
-    others: dict[str, Any] = {}
-    types = own.types
+    """Return two lists of encoded keys and values in turn: annotations for the properties that
+    application properties cannot hold, and the application properties."""
+    application: list[bytes] = []
+    inexact: dict[str, Any] = {}
+    types = extras.types
     for name, value in properties.items():
-        found, is_all = message_value(value, types.get(name, ""))
-        if not is_all:
+        message_property, is_exact = message_value(value, types.get(name, ""))
+        if not is_exact:
             try:
-                others[name] = exact(value)
+                inexact[name] = exact(value)
             except NoProperty:  # nested too deep
                 left_out.append(name)
-            if found is None:
+            if message_property is None:
                 continue
-        if name in narrow and (kind := narrow[name].get(type(found))) is not None:
-            found = kind(found)
-        applied += (encode(name), encode(found))
-    return ([_PROPERTIES_KEY, encode(others)] if others else []), applied
+        if name in narrow and (kind := narrow[name].get(type(message_property))) is not None:
+            message_property = kind(message_property)
+        application += (encode(name), encode(message_property))
+    return ([_PROPERTIES_KEY, encode(inexact)] if inexact else []), application
 
 
-def _annotations(added: list[bytes], own: AmqpExtras) -> bytes:
-    kept: list[bytes] = []
-    if own.annotations is not None:
+def _annotations(added: list[bytes], extras: AmqpExtras) -> bytes:
+    existing: list[bytes] = []
+    if extras.annotations is not None:
         if not added:
-            return section(MESSAGE_ANNOTATIONS, own.annotations)
-        kept = _pairs(own.annotations)
-    return section(MESSAGE_ANNOTATIONS, encode_map(kept + added)) if kept or added else b""
+            return section(MESSAGE_ANNOTATIONS, extras.annotations)
+        existing = _pairs(extras.annotations)
+    return section(MESSAGE_ANNOTATIONS, encode_map(existing + added)) if existing or added else b""
 
 
 def _pairs(encoded: bytes) -> list[bytes]:
-    """Encoded keys and values of a map, in turn."""
-    at = 3 if encoded[0] == 0xC1 else 9
-    found = []
-    while at < len(encoded):
-        end = skip(encoded, at)
-        found.append(encoded[at:end])
-        at = end
-    return found
+    """Split an encoded map into its encoded keys and values, in turn."""
+    offset = 3 if encoded[0] == 0xC1 else 9
+    pairs = []
+    while offset < len(encoded):
+        end = skip(encoded, offset)
+        pairs.append(encoded[offset:end])
+        offset = end
+    return pairs
 
 
 def _message_properties(
     headers: dict[str, list[Any]],
     row: int,
     group: tuple[Any, Any],
-    own: AmqpExtras,
-    applied: list[bytes],
+    extras: AmqpExtras,
+    application: list[bytes],
     left_out: list[str],
 ) -> bytes:
     def header(name: str) -> Any:
         column = headers.get(name)
         return None if column is None else column[row]
 
-    expiry, creation = own.times or (None, None)
+    expiry, creation = extras.times or (None, None)
     expiry = _ms(header("expiration")) if expiry is None else expiry
     creation = _ms(header("timestamp")) if creation is None else creation
     user = header("user")
     group_id, sequence = group
     if group_id is not None and not isinstance(group_id, str):
-        applied += (encode(message_header.GROUP_ID), encode(group_id))
+        application += (encode(message_header.GROUP_ID), encode(group_id))
         group_id = None
     if sequence is not None and not (type(sequence) is int and 0 <= sequence <= _UINT_MAX):
-        applied += (encode(message_header.GROUP_SEQUENCE), encode(message_value(sequence)[0]))
+        application += (encode(message_header.GROUP_SEQUENCE), encode(message_value(sequence)[0]))
         sequence = None
     values = [
-        _id(header("message_id"), own.message_id),
-        own.user_id if user is None else user.encode(),
-        own.to,
+        _id(header("message_id"), extras.message_id),
+        extras.user_id if user is None else user.encode(),
+        extras.to,
         header("type"),
         header("reply_to"),
-        _id(header("correlation_id"), own.correlation_id),
-        None if own.content_type is None else Symbol(own.content_type),
-        None if own.content_encoding is None else Symbol(own.content_encoding),
+        _id(header("correlation_id"), extras.correlation_id),
+        None if extras.content_type is None else Symbol(extras.content_type),
+        None if extras.content_encoding is None else Symbol(extras.content_encoding),
         None if expiry is None else Timestamp(expiry),
         None if creation is None else Timestamp(creation),
         group_id,
         None if sequence is None else UInt(sequence),
-        own.reply_to_group_id,
+        extras.reply_to_group_id,
     ]
     while values and values[-1] is None:
         values.pop()
     if not values:
         return b""
-    return section(PROPERTIES, encode_list([_safely(value, left_out) for value in values]))
+    return section(PROPERTIES, encode_list([_encode_or_null(value, left_out) for value in values]))
 
 
-def _safely(value: Any, left_out: list[str]) -> bytes:
+def _encode_or_null(value: Any, left_out: list[str]) -> bytes:
     try:
         return encode(value)
     except ValueError:  # for example a symbol that is not ASCII
@@ -407,7 +413,7 @@ def _ms(value: datetime | None) -> int | None:
 
 
 def _id(value: str | None, kind: str) -> Any:
-    """An id of the type that it had, if it still is one."""
+    """Convert an id to its original type, if its text is still valid for that type."""
     if value is None or not kind:
         return value
     try:
@@ -428,12 +434,12 @@ def _data_section(data: bytes) -> bytes:
     return b"\x00\x53\x75" + encode_sized(0xA0, data)
 
 
-def _body(data: bytes, own: AmqpExtras) -> bytes:
-    if own is PLAIN or own.body == "data":
-        if own.sizes and sum(own.sizes) == len(data):
-            return _parts(data, own.sizes)
+def _body(data: bytes, extras: AmqpExtras) -> bytes:
+    if extras is PLAIN or extras.body == "data":
+        if extras.sizes and sum(extras.sizes) == len(data):
+            return _parts(data, extras.sizes)
         return _data_section(data)
-    match own.body:
+    match extras.body:
         case "text":
             return (
                 section(VALUE, encode_sized(0xA1, data)) if _is_text(data) else _data_section(data)
@@ -444,7 +450,7 @@ def _body(data: bytes, own: AmqpExtras) -> bytes:
             return section(VALUE, b"\x40")
         case "none" if not data:
             return b""
-        case "value" if data and _ends(data) == len(data):
+        case "value" if data and _end_of_value(data) == len(data):
             return section(VALUE, data)
         case "sequence" if data:
             return _sequences(data)
@@ -453,29 +459,29 @@ def _body(data: bytes, own: AmqpExtras) -> bytes:
 
 
 def _parts(data: bytes, sizes: Sequence[int]) -> bytes:
-    found, at = [], 0
+    sections, offset = [], 0
     for size in sizes:
-        found.append(section(DATA, encode_sized(0xA0, data[at : at + size])))
-        at += size
-    return b"".join(found)
+        sections.append(section(DATA, encode_sized(0xA0, data[offset : offset + size])))
+        offset += size
+    return b"".join(sections)
 
 
 def _sequences(data: bytes) -> bytes:
-    found, at = [], 0
-    while at < len(data):
-        end = _ends(data, at)
-        if end < 0 or data[at] not in (0x45, 0xC0, 0xD0):
+    sections, offset = [], 0
+    while offset < len(data):
+        end = _end_of_value(data, offset)
+        if end < 0 or data[offset] not in (0x45, 0xC0, 0xD0):
             return _data_section(data)
-        found.append(section(SEQUENCE, data[at:end]))
-        at = end
-    return b"".join(found)
+        sections.append(section(SEQUENCE, data[offset:end]))
+        offset = end
+    return b"".join(sections)
 
 
-def _ends(data: bytes, at: int = 0) -> int:
-    """Where the value at an offset ends; -1 if there is none."""
+def _end_of_value(data: bytes, offset: int = 0) -> int:
+    """Return the end of the value at ``offset``; -1 if it is not a valid AMQP value."""
     try:
-        return skip(data, at)
-    except Exception:  # noqa: BLE001  whatever is wrong with it, it is sent as data
+        return skip(data, offset)
+    except Exception:  # noqa: BLE001  any invalid value is sent as data instead
         return -1
 
 

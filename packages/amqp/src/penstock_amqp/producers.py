@@ -6,7 +6,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from penstock_amqp.addresses import SENDS, Kind, LinkDestination, found, parsed, resolved
+from penstock_amqp.addresses import (
+    SEND_OPERATIONS,
+    Kind,
+    LinkDestination,
+    find_destination,
+    parse_address,
+    resolve_destination,
+)
 from penstock_amqp.conditions import (
     DELETED,
     UnreadableMessage,
@@ -294,7 +301,12 @@ class LinkProducer:
     def _found(self, message: bytes) -> LinkDestination | None:
         """The destination of a message; None: it has to be created first. Raises ``InvalidEvent``,
         ``NameDoesNotExist``."""
-        return found(self._realm, self._connection.principal, *parsed(*addressed(message)), SENDS)
+        return find_destination(
+            self._realm,
+            self._connection.principal,
+            *parse_address(*addressed(message)),
+            SEND_OPERATIONS,
+        )
 
     def _wait(self, message: bytes, delivery: Pointer | None) -> None:
         """Let a message wait until its destination is created; later ones wait behind it."""
@@ -317,8 +329,8 @@ class LinkProducer:
         """The destination of a message, created if it is missing. Raises ``PenstockError``."""
         if self._destination is not None:
             return self._destination
-        return await resolved(
-            self._realm, self._connection.principal, *addressed(message), needs=SENDS
+        return await resolve_destination(
+            self._realm, self._connection.principal, *addressed(message), needs=SEND_OPERATIONS
         )
 
     # --- transactions --------------------------------------------------------------------

@@ -1,8 +1,9 @@
-"""Encodes the event of a message that comes alone from a template, because building columns costs
+"""Converts a message that arrives alone to an event from a template, because building columns costs
 as much for one message as for thousands.
 
-A client that sends one message at a time waits for each answer. The event is byte for byte the one
-that :mod:`penstock_amqp.incoming` makes; messages that are not plain go that way.
+A client that sends one message at a time waits for each answer, so the cost is latency. The event
+is byte for byte the one that :mod:`penstock_amqp.incoming` builds; unusual messages go through that
+module.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from penstock_core.vocabulary.errors import InvalidEvent, RemoteProtocolViolatio
 from penstock_server.runtime.store.bodies import Body
 
 DOUBTS_MAX: Final = 32
-"""After so many more messages unlike the last one than like it, no more likenesses are learned."""
+"""Once mismatches outnumber matches by this many messages, no more templates are built."""
 KINDS_MAX: Final = 256
-"""Most kinds of messages that are remembered, told apart by names and types of their fields.
-Senders choose both, so there must be a limit."""
+"""Maximum cached message shapes. A shape is the names and types of a message's fields; senders
+choose them, so the cache needs a bound."""
 
 _ALONE: Final = (Span(0, 1),)
 
 
-class _Kind(NamedTuple):
-    """What messages with the same fields have in common."""
+class _MessageShape(NamedTuple):
+    """The codec and columns shared by all messages with the same fields."""
 
     form: SingleEventCodec
     schema: bytes
@@ -42,40 +43,42 @@ class _Kind(NamedTuple):
     """Names of the headers, in the order of the columns."""
 
 
-_kinds: dict[tuple[object, ...], _Kind | None] = {}
+_shapes: dict[tuple[object, ...], _MessageShape | None] = {}
 
 
 class SingleMessages:
-    """The messages that come alone by one link.
+    """Converts the messages that arrive alone on one link.
 
-    A program's messages often differ only in their id, time and data: then only these are read.
+    A program's messages often differ only in their id, time and data; then only these are decoded.
     """
 
     def __init__(self) -> None:
-        self._like: MessageTemplate | None = None
-        self._doubts = 0
+        self._template: MessageTemplate | None = None
+        self._mismatches = 0
 
     def body(self, message: bytes, now_ms: int, container: str) -> Body | None:
-        """The event of a message; None if it has to be made the usual way, which also reports
-        errors. ``container`` is the one of ``incoming.batches_of``."""
-        like = self._like
-        if like is not None and like.container == container:
-            values = _values_alike(message, like)
+        """Return the event of a message; None if it has to go through ``incoming.batches_of``,
+        which also reports errors. ``container`` has the same meaning there."""
+        template = self._template
+        if template is not None and template.container == container:
+            values = _values_if_alike(message, template)
             if values is not None:
-                if self._doubts:
-                    self._doubts -= 1
-                return _made(like.kind, values, like.row)
-        found = _read(message, now_ms, container)
-        if found is None:
+                if self._mismatches:
+                    self._mismatches -= 1
+                return _encode_event(template.kind, values, template.row)
+        parsed = _read(message, now_ms, container)
+        if parsed is None:
             return None
-        made = _made(*found)
-        if made is not None and self._doubts < DOUBTS_MAX:
-            self._doubts += 1
-            self._like = _likeness(message, container, *found)
-        return made
+        body = _encode_event(*parsed)
+        if body is not None and self._mismatches < DOUBTS_MAX:
+            self._mismatches += 1
+            self._template = _template_of(message, container, *parsed)
+        return body
 
 
-def _read(message: bytes, now_ms: int, container: str) -> tuple[_Kind, list[Any], Row] | None:
+def _read(
+    message: bytes, now_ms: int, container: str
+) -> tuple[_MessageShape, list[Any], Row] | None:
     try:
         row = row_of(0, message, now_ms)
     except (RemoteProtocolViolation, InvalidEvent, UnicodeError):
@@ -97,18 +100,18 @@ def _read(message: bytes, now_ms: int, container: str) -> tuple[_Kind, list[Any]
         *signature,
     )
     try:
-        kind = _kinds[key]
+        kind = _shapes[key]
     except KeyError:
-        kind = _learn(key, row, container)
-    return None if kind is None else (kind, _values(kind, row, container), row)
+        kind = _learn_shape(key, row, container)
+    return None if kind is None else (kind, _column_values(kind, row, container), row)
 
 
-def _made(kind: _Kind, values: list[Any], row: Row) -> Body | None:
-    """Encode the event; ``row`` tells its durability and its time to live."""
-    made = kind.form.made(values)
-    if made is None:
+def _encode_event(kind: _MessageShape, values: list[Any], row: Row) -> Body | None:
+    """Encode an event; its durability and time to live are taken from ``row``."""
+    result = kind.form.made(values)
+    if result is None:
         return None
-    encoded, digest = made
+    encoded, digest = result
     durable, ttl = row.header.durable, row.ttl
     if ttl or not durable:
         digest = Digest(
@@ -128,7 +131,7 @@ class MessageTemplate(NamedTuple):
     """A message without its id, time and data. Offsets of an absent part are equal."""
 
     container: str
-    kind: _Kind
+    kind: _MessageShape
     row: Row
     values: list[Any]
     head: bytes
@@ -145,36 +148,38 @@ class MessageTemplate(NamedTuple):
     is_text: bool
     """Whether the data must be UTF-8."""
     id_place: int
-    """Index of the id among the values; -1: there is none."""
+    """Index of the id in `values`; -1 without an id."""
     time_place: int
     data_place: int
 
 
-def _values_alike(message: bytes, like: MessageTemplate) -> list[Any] | None:
-    """The values of a message like ``like``; None for any other."""
+def _values_if_alike(message: bytes, template: MessageTemplate) -> list[Any] | None:
+    """Return the values of a message that matches the template; None for any other message."""
     if (
-        message[: like.id_at] != like.head
-        or message[like.id_end : like.time_at] != like.middle
-        or message[like.time_end : like.length_at] != like.tail
+        message[: template.id_at] != template.head
+        or message[template.id_end : template.time_at] != template.middle
+        or message[template.time_end : template.length_at] != template.tail
     ):
         return None
-    data = message[like.data_at :]
-    if not data or len(data) != int.from_bytes(message[like.length_at : like.data_at], "big"):
+    data = message[template.data_at :]
+    if not data or len(data) != int.from_bytes(
+        message[template.length_at : template.data_at], "big"
+    ):
         return None
-    values = like.values.copy()
-    values[like.data_place] = data
+    values = template.values.copy()
+    values[template.data_place] = data
     try:
-        if like.id_place >= 0:
-            values[like.id_place] = message[like.id_at : like.id_end].decode()
-        if like.is_text:
+        if template.id_place >= 0:
+            values[template.id_place] = message[template.id_at : template.id_end].decode()
+        if template.is_text:
             data.decode()
     except UnicodeDecodeError:
         return None
-    if like.time_place >= 0:
-        ms = int.from_bytes(message[like.time_at : like.time_end], "big", signed=True)
+    if template.time_place >= 0:
+        ms = int.from_bytes(message[template.time_at : template.time_end], "big", signed=True)
         if not in_range(ms):
             return None
-        values[like.time_place] = ms * 1_000
+        values[template.time_place] = ms * 1_000
     return values
 
 
@@ -185,11 +190,11 @@ _TIMESTAMP: Final = 0x83
 _CREATION_TIME: Final = 9
 
 
-def _likeness(
-    message: bytes, container: str, kind: _Kind, values: list[Any], row: Row
+def _template_of(
+    message: bytes, container: str, kind: _MessageShape, values: list[Any], row: Row
 ) -> MessageTemplate | None:
-    """What messages like this one have in common; None if they differ in more than id, time and
-    data, or have no data."""
+    """Build a template from a message; None if similar messages would differ in more than id, time
+    and data, or the message has no data."""
     if row.ttl != row.header.ttl:  # an absolute expiry differs from message to message
         return None
     sections, places = sections_of(message), section_offsets(message)
@@ -214,7 +219,7 @@ def _likeness(
             return None
         time_at, time_end = fields[_CREATION_TIME] + 1, fields[_CREATION_TIME] + 9
         time_place = before + names.index("timestamp")
-    # Without the data, which would be the larger part of what a link remembers.
+    # The template must not hold the data: it would be most of the memory that a link uses.
     without_data = [*values]
     without_data[int(row.tag is not None)] = b""
     head, row = message[:id_at], row._replace(data=b"")
@@ -242,8 +247,8 @@ def _likeness(
 # --- columns ------------------------------------------------------------------------------
 
 
-def _values(kind: _Kind, row: Row, container: str) -> list[Any]:
-    """The values of the columns, in their order."""
+def _column_values(kind: _MessageShape, row: Row, container: str) -> list[Any]:
+    """Return the values of the columns, in the order of the columns."""
     values: list[Any] = []
     if row.tag is not None:
         values.append(row.tag)
@@ -263,16 +268,16 @@ def _values(kind: _Kind, row: Row, container: str) -> list[Any]:
     return values
 
 
-def _learn(key: tuple[object, ...], row: Row, container: str) -> _Kind | None:
+def _learn_shape(key: tuple[object, ...], row: Row, container: str) -> _MessageShape | None:
     schema = batch_of([row], container).batch.schema
     encoded = schema_bytes(schema)
     if len(encoded) > SCHEMA_BYTES_KEPT_MAX:
         return None
-    if len(_kinds) >= KINDS_MAX:
-        _kinds.clear()
-    found = None
+    if len(_shapes) >= KINDS_MAX:
+        _shapes.clear()
+    kind = None
     if (form := trusted_codec_of(schema)) is not None:
         headers = tuple(name for name in HEADERS if name in row.headers)
-        found = _Kind(form, encoded, "data" in schema.names, headers=headers)
-    _kinds[key] = found
-    return found
+        kind = _MessageShape(form, encoded, "data" in schema.names, headers=headers)
+    _shapes[key] = kind
+    return kind

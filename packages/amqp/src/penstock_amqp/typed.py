@@ -1,4 +1,4 @@
-"""Converts values of application properties to event properties and back (SEM E2)."""
+"""Converts application properties to event properties and back (SEM E2)."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ MS_MAX: Final = 253_402_300_799_999
 _MICROSECOND: Final = timedelta(microseconds=1)
 _LONG_MAX: Final = (1 << 63) - 1
 LEVELS_MAX: Final = NESTING_MAX - 2
-"""Most levels of a property in a message: the annotations and the map of all such properties are
-around it."""
+"""Maximum nesting of a property in a message: the annotations and the map of nested properties add
+two levels."""
 _FLOAT32: Final = struct.Struct(">f")
 
 MICROSECONDS: Final = Symbol("penstock:timestamp-us")
 NAIVE: Final = Symbol("penstock:local-us")
-"""Descriptor of timestamps that AMQP's own, in UTC and milliseconds, cannot express: local
-times."""
+"""Descriptors of timestamps that AMQP's type (UTC, milliseconds) cannot express: microseconds and
+local times."""
 
 ARROW: Final[dict[type, pa.DataType]] = {
     bool: pa.bool_(),
@@ -64,13 +64,14 @@ ARROW: Final[dict[type, pa.DataType]] = {
     Symbol: pa.string(),
     Char: pa.string(),
 }
-"""Types whose values Arrow takes unchanged, with the type of the column."""
+"""Types whose values Arrow accepts unchanged, with the type of the column."""
 
 KEPT: Final = {
     kind: NAMES[kind]
     for kind in (Int, Short, Byte, Float32, UByte, UShort, UInt, ULong, Symbol, Char, UUID)
 }
-"""Types that properties do not have, or that widen when the column has wider values; by name."""
+"""Names of the types that properties do not have, or that are lost when the column holds wider
+values."""
 
 _BY_NAME: Final[dict[str, type]] = {name: kind for kind, name in NAMES.items()}
 
@@ -89,11 +90,12 @@ _NUMPY: Final[dict[type, Any]] = {
 
 
 class NoProperty(ValueError):
-    """A value that cannot be a property."""
+    """Raised for a value that cannot be a property."""
 
 
 def whole_ms(value: Any, name: str) -> int:
-    """Milliseconds in an annotation. Raises ``InvalidEvent`` for a value that is not an integer."""
+    """Return the milliseconds in an annotation. Raises ``InvalidEvent`` if the value is not an
+    integer."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidEvent(
             f"{name} is {str(value)[:40]!r} of type {type(value).__name__}; it must be whole "
@@ -103,12 +105,13 @@ def whole_ms(value: Any, name: str) -> int:
 
 
 def in_range(ms: int) -> bool:
-    """Whether an event can have the timestamp: it is in the years 1 to 9999."""
+    """Return True if an event can have this timestamp, which is in the years 1 to 9999."""
     return _MS_MIN <= ms <= MS_MAX
 
 
 def property_of(value: Any) -> Any:
-    """The property for the value of an application property. Raises :class:`NoProperty`."""
+    """Convert the value of an application property to an event property. Raises
+    :class:`NoProperty`."""
     kind = type(value)
     if kind in (bool, int, float, str, bytes) or value is None:
         return value
@@ -125,27 +128,27 @@ def property_of(value: Any) -> Any:
     if isinstance(value, dict):
         return _dictionary(value)
     if isinstance(value, list):
-        return [property_of(each) for each in value]
+        return [property_of(item) for item in value]
     if isinstance(value, Described) and isinstance(value.value, int):
         return _described(value)
     raise NoProperty(f"{kind.__name__} is not a type that a property can have")
 
 
 def text_of(value: Any) -> str | None:
-    """The text by which clients of other protocols see a value that no property can have exactly: a
-    decimal, a number above int64, or a time outside of the years 1 to 9999, in milliseconds; None
-    for any other value."""
+    """Convert a value that has no exact property to the text that clients of other protocols see: a
+    decimal, a number above int64, or a time outside the years 1 to 9999 (in milliseconds). None for
+    any other value."""
     if isinstance(value, Decimal):
         return _decimal_text(value)
     return str(int(value)) if type(value) in (ULong, Timestamp) else None
 
 
 _DECIMALS: Final = {4: (8, 101, 7), 8: (10, 398, 16), 16: (14, 6_176, 34)}
-"""Bits of the exponent, its bias and the most digits of a decimal, by bytes (IEEE 754-2008)."""
+"""Exponent bits, exponent bias and maximum digits of a decimal, by its bytes (IEEE 754-2008)."""
 
 
 def _decimal_text(value: Decimal) -> str:
-    """A decimal in binary integer encoding, as digits."""
+    """Convert a decimal in binary integer encoding to digits."""
     width, bias, digits = _DECIMALS[len(value)]
     bits, size = int.from_bytes(value, "big"), 8 * len(value)
     sign, rest = bits >> (size - 1), bits & ((1 << (size - 1)) - 1)
@@ -178,14 +181,14 @@ def _described(value: Described) -> datetime:
             return _NAIVE_EPOCH + timedelta(microseconds=value.value)
     except OverflowError as error:
         raise NoProperty(str(error)) from None
-    raise NoProperty(f"a value described as {value.descriptor!r}")
+    raise NoProperty(f"a value described as {value.descriptor!r} cannot be a property")
 
 
 def message_value(value: Any, wanted: str = "") -> tuple[Any, bool]:
-    """The application property for a property, and whether it says all of it. ``wanted`` names the
-    type it should have, if the value fits."""
-    if wanted and (found := _as(value, wanted)) is not None:
-        return found, True
+    """Convert a property to an application property, and report whether the result is exact.
+    ``wanted`` names the AMQP type to use if the value fits it."""
+    if wanted and (typed_value := _converted(value, wanted)) is not None:
+        return typed_value, True
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             return Timestamp((value - _NAIVE_EPOCH) // timedelta(milliseconds=1)), False
@@ -197,10 +200,10 @@ def message_value(value: Any, wanted: str = "") -> tuple[Any, bool]:
 
 
 def exact(value: Any, depth: int = 0) -> Any:
-    """A property as an AMQP value that says all of it. Raises :class:`NoProperty` for a value with
-    more than `LEVELS_MAX` levels."""
+    """Convert a property to an AMQP value without loss. Raises :class:`NoProperty` for more than
+    `LEVELS_MAX` levels."""
     if depth > LEVELS_MAX:
-        raise NoProperty(f"more than {LEVELS_MAX} levels of lists and dictionaries")
+        raise NoProperty(f"lists and dictionaries have more than {LEVELS_MAX} levels")
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             return Described(NAIVE, (value - _NAIVE_EPOCH) // _MICROSECOND)
@@ -208,7 +211,7 @@ def exact(value: Any, depth: int = 0) -> Any:
     if isinstance(value, dict):
         return {key: exact(inner, depth + 1) for key, inner in value.items()}
     if isinstance(value, list):
-        return [exact(each, depth + 1) for each in value]
+        return [exact(item, depth + 1) for item in value]
     return value
 
 
@@ -223,8 +226,9 @@ _RANGES: Final = {
 }
 
 
-def _as(value: Any, name: str) -> Any:
-    """The value as the named type; None if it does not fit, since it may have been changed."""
+def _converted(value: Any, name: str) -> Any:
+    """Convert a value to the named AMQP type; None if it does not fit, because clients may have
+    changed the value since."""
     kind = _BY_NAME.get(name)
     if kind is None:
         return None
@@ -234,7 +238,7 @@ def _as(value: Any, name: str) -> Any:
     if type(value) is float and kind is Float32:
         return Float32(value) if _is_float32(value) else None
     if type(value) is str:
-        return _text_as(value, kind)
+        return _converted_text(value, kind)
     return None
 
 
@@ -245,7 +249,7 @@ def _is_float32(value: float) -> bool:
         return False
 
 
-def _text_as(value: str, kind: type) -> Any:
+def _converted_text(value: str, kind: type) -> Any:
     if kind is Symbol and value.isascii():
         return Symbol(value)
     if kind is Char and len(value) == 1:
