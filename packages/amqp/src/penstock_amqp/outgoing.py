@@ -42,6 +42,7 @@ from penstock_amqp.wire.types import (
 from penstock_core.columns.schema.layout import LOGICAL_NAME, PRIORITY_MAX
 from penstock_core.columns.schema.rows import Rows
 from penstock_core.loggers import logger
+from penstock_core.printable import is_utf8
 from penstock_core.vocabulary.errors import RemoteProtocolViolation
 from penstock_core.vocabulary.ports import Clock
 from penstock_core.vocabulary.temporary import is_temporary
@@ -442,7 +443,7 @@ def _body(data: bytes, extras: AmqpExtras) -> bytes:
     match extras.body:
         case "text":
             return (
-                section(VALUE, encode_sized(0xA1, data)) if _is_text(data) else _data_section(data)
+                section(VALUE, encode_sized(0xA1, data)) if is_utf8(data) else _data_section(data)
             )
         case "binary":
             return section(VALUE, encode_sized(0xA0, data))
@@ -483,13 +484,3 @@ def _end_of_value(data: bytes, offset: int = 0) -> int:
         return skip(data, offset)
     except Exception:  # noqa: BLE001  any invalid value is sent as data instead
         return -1
-
-
-def _is_text(data: bytes) -> bool:
-    if data.isascii():
-        return True
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

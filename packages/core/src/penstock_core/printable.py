@@ -1,4 +1,4 @@
-"""Texts that others have chosen, as a terminal shows them and does not obey them."""
+"""Texts that others have chosen: whether bytes are text, and how a terminal shows it safely."""
 
 from __future__ import annotations
 
@@ -25,3 +25,14 @@ def escaped(text: str, escape: Callable[[str], str]) -> str:
 
 def _escape(sign: str) -> str:
     return sign.encode("unicode_escape").decode()
+
+
+def is_utf8(data: bytes) -> bool:
+    """Whether bytes are text in UTF-8."""
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock_core.api.publishing import PublishEvents
+from penstock_core.printable import is_utf8
 from penstock_core.vocabulary.errors import PenstockError
 from penstock_mqtt.filters import ClientConnection
 from penstock_mqtt.messages import (
@@ -132,7 +133,7 @@ class Incoming(ConnectionPart[PublishingConnection]):
         except PenstockError as error:
             whose.not_stored(packet, error)
             return
-        if packet.properties.payload_format == 1 and not _is_text(packet.payload):
+        if packet.properties.payload_format == 1 and not is_utf8(packet.payload):
             text = "the payload is not UTF-8, as it says"
             whose.not_stored(packet, MqttViolation(Reason.PAYLOAD_FORMAT_INVALID, text))
             return
@@ -236,11 +237,3 @@ class Publication:
         if packet.qos == 2:
             self.session.end_receive(packet.packet_id, is_stored=False)
         self._incoming.not_stored(packet, error)
-
-
-def _is_text(payload: bytes) -> bool:
-    try:
-        payload.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -14,6 +14,7 @@ from penstock.client.publishing.publishing import Publisher
 from penstock_core.api.channels import ChannelOpened
 from penstock_core.api.requesting import OpenReplyTo
 from penstock_core.columns.events.event import Event
+from penstock_core.printable import is_utf8
 from penstock_core.vocabulary.errors import IllegalState, NameDoesNotExist
 
 ADDRESSES_MAX: Final = 1_024
@@ -81,7 +82,7 @@ def _reply_headers(
         correlation, kind = asked.get("message_id"), own.message_id
     if correlation:
         headers.setdefault("correlation_id", correlation)
-    is_text = own.body == "text" and _is_utf8(data)
+    is_text = own.body == "text" and is_utf8(data)
     answer = _AmqpParts("text" if is_text else "", correlation_id=kind)
     if "amqp" not in headers and answer != _PLAIN:
         headers["amqp"] = msgspec.json.encode(answer).decode()
@@ -94,11 +95,3 @@ def _amqp_of(text: str | None) -> _AmqpParts:
         with contextlib.suppress(msgspec.DecodeError, RecursionError):
             return msgspec.json.decode(text, type=_AmqpParts)
     return _PLAIN
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -28,6 +28,7 @@ from penstock_core.columns.schema.ipc import (
 from penstock_core.columns.schema.layout import EVENT_BYTES_MIN
 from penstock_core.columns.schema.shapes import struct_shape
 from penstock_core.columns.schema.values import NATIVE
+from penstock_core.printable import is_utf8
 from penstock_core.vocabulary.digest import Digest
 from penstock_core.vocabulary.errors import InvalidEvent
 
@@ -159,7 +160,7 @@ class SingleEventCodec:
             length = lengths[found]
             if parts[at] != 0 or parts[at + 1] != length:
                 return None
-            if kind == "string" and not _is_utf8(parts[at + 2][:length]):
+            if kind == "string" and not is_utf8(parts[at + 2][:length]):
                 return None
             found += 1
             at += 3
@@ -344,13 +345,3 @@ def _cell(kind: pa.DataType) -> pa.Array:
     zeros = pa.py_buffer(bytes(8))
     buffers = [None, zeros, zeros] if str(kind) in _TEXTS else [None, zeros]
     return pa.Array.from_buffers(kind, 1, buffers, 0)
-
-
-def _is_utf8(text: bytes) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
