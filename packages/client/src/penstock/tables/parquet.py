@@ -27,6 +27,7 @@ import hashlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -44,7 +45,7 @@ from penstock.tables.log import (
     State,
 )
 from penstock_core.columns.schema.ipc import schema_bytes, schema_from
-from penstock_core.vocabulary.argument_errors import explain
+from penstock_core.vocabulary.argument_errors import decode_json
 from penstock_core.vocabulary.errors import Damaged, InvalidArgument, InvalidEvent, NewerFormat
 
 COMMITS: Final = "_penstock/commits"
@@ -138,11 +139,9 @@ class ParquetLog:
         content = self._folder.read(f"{COMMITS}/{name}")
         if content is None:
             raise FileNotFoundError(name)
-        try:
-            found = msgspec.json.decode(content, type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            why = explain(error, whole="the document")
-            raise self._damaged(name, why) from error
+        found = decode_json(
+            content, kind, whole="the document", refuse=partial(self._damaged, name)
+        )
         if found.v > FORMAT_VERSION:
             raise NewerFormat(
                 f"{self.uri}/{COMMITS}/{name} was written by a newer Penstock (format {found.v}, "

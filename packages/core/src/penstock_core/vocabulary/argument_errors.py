@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 _Vocabulary = Mapping[str, str]
 
@@ -49,6 +51,17 @@ _SECRET: Final = re.compile(r"password|token|secret|\bold$", re.IGNORECASE)
 _AT: Final = re.compile(r"(?s)(.*) - at (`key` in )?`\$(.*)`")
 _STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 _UNNAMED: Final = "..."
+
+
+def decode_json(
+    content: bytes, kind: type[T], *, whole: str, refuse: Callable[[str], Exception]
+) -> T:
+    """Decode a document in JSON. Raises what ``refuse`` makes of the reason; ``whole`` names the
+    document in it."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise refuse(explain(error, whole=whole)) from error
 
 
 def explain(

@@ -17,7 +17,7 @@ import pyarrow.fs as fs
 from msgspec import Struct, field
 
 from penstock_core.channel.producers import LASTING_PREFIX
-from penstock_core.vocabulary.argument_errors import explain
+from penstock_core.vocabulary.argument_errors import decode_json
 from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
 
 FORMAT: Final = 1
@@ -106,14 +106,15 @@ def opened(place: PositionStore, replays: dict[str, str]) -> ReplayPosition:
         return ReplayPosition(
             producer=f"{LASTING_PREFIX}replay/{uuid.uuid4().hex}", replays=replays
         )
-    try:
-        kept = msgspec.json.decode(content, type=ReplayPosition)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        why = explain(error, whole="the document")
-        raise IllegalState(
+    kept = decode_json(
+        content,
+        ReplayPosition,
+        whole="the document",
+        refuse=lambda why: IllegalState(
             f"the position of the replay in {FILE} cannot be read: {why}; move the file away "
             f"to start over, which publishes everything again"
-        ) from error
+        ),
+    )
     if kept.format != FORMAT:
         raise IllegalState(
             f"the position of the replay is of format {kept.format}; this version knows {FORMAT}"

@@ -17,7 +17,7 @@ import msgspec
 from penstock.client.copies.sinks import FolderSink, Sink, sync_directory, usable
 from penstock_core.api.backup_files import FORMAT, MANIFEST, BackupManifest, KeptFile, is_data_file
 from penstock_core.columns.files.tar_entries import END, header, padding
-from penstock_core.vocabulary.argument_errors import explain
+from penstock_core.vocabulary.argument_errors import decode_json
 from penstock_core.vocabulary.errors import DamagedBackup, InvalidArgument
 
 TAR = ".tar"
@@ -164,11 +164,12 @@ def read_manifest(folder: Path) -> BackupManifest | None:
 def manifest_from(content: bytes, backup: Path) -> BackupManifest:
     """Decode the manifest of the backup at a path. Raises ``DamagedBackup``, and
     ``InvalidArgument`` for a format of a newer version."""
-    try:
-        manifest = msgspec.json.decode(content, type=BackupManifest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        why = explain(error, whole="the manifest")
-        raise DamagedBackup(f"{backup / MANIFEST} cannot be read: {why}") from error
+    manifest = decode_json(
+        content,
+        BackupManifest,
+        whole="the manifest",
+        refuse=lambda why: DamagedBackup(f"{backup / MANIFEST} cannot be read: {why}"),
+    )
     if manifest.format > FORMAT:
         raise InvalidArgument(
             f"{backup} is a backup of format {manifest.format}, and this version reads up to "

@@ -18,7 +18,7 @@ from msgspec import Struct
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.copies.realm_capture import RealmCapture, realm_capture
 from penstock_core.api.transfers import BackupBegun, CapturedFile
-from penstock_core.vocabulary.argument_errors import explain
+from penstock_core.vocabulary.argument_errors import decode_json
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_core.vocabulary.ports import BlobInfo, Blobs, Buffer
 
@@ -115,14 +115,14 @@ async def _label(target: Blobs, there: Mapping[str, BlobInfo]) -> _Label | None:
                 ", never a realm's own data directory"
             )
         return None
-    content = bytes(await target.get(LABEL))
-    try:
-        return msgspec.json.decode(content, type=_Label)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidArgument(
-            f"{LABEL} cannot be read: {explain(error, whole='the label')}; give an empty folder or "
-            f"bucket prefix"
-        ) from error
+    return decode_json(
+        bytes(await target.get(LABEL)),
+        _Label,
+        whole="the label",
+        refuse=lambda why: InvalidArgument(
+            f"{LABEL} cannot be read: {why}; give an empty folder or bucket prefix"
+        ),
+    )
 
 
 def _checked(begun: BackupBegun, known: _Label | None) -> _Label:

@@ -41,7 +41,7 @@ from penstock_core.ids.ids import IdSet, Span, Spans
 from penstock_core.realm.exported_file import ExportedFile
 from penstock_core.realm.exports import ExportedState
 from penstock_core.vocabulary import stored_ids
-from penstock_core.vocabulary.argument_errors import explain
+from penstock_core.vocabulary.argument_errors import decode_json, explain
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import DamagedExport, InvalidSelector, PenstockError
 
@@ -333,8 +333,9 @@ def _json(manifest: Manifest) -> bytes:
 
 
 def _decoded(content: bytes, kind: type[T], name: str) -> T:
-    try:
-        return msgspec.json.decode(content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        why = explain(error, whole="the document")
-        raise DamagedExport(f"{name} cannot be read: {why}") from error
+    return decode_json(
+        content,
+        kind,
+        whole="the document",
+        refuse=lambda why: DamagedExport(f"{name} cannot be read: {why}"),
+    )

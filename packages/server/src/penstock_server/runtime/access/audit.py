@@ -14,7 +14,7 @@ from xxhash import xxh3_64_intdigest
 from penstock_core.api.access import AuditRecord
 from penstock_core.loggers import logger
 from penstock_core.tasks import start_task
-from penstock_core.vocabulary.argument_errors import explain
+from penstock_core.vocabulary.argument_errors import decode_json
 from penstock_core.vocabulary.errors import Damaged, InvalidArgument, StorageFailed
 from penstock_core.vocabulary.ports import Clock
 
@@ -72,10 +72,12 @@ class LineReader:
             self._are_sealed = True
             if xxh3_64_intdigest(line[: seal.start()]) != int(seal[1], 16):
                 raise Damaged("its checksum does not fit: it was changed")
-        try:
-            return msgspec.json.decode(line, type=AuditRecord)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Damaged(f"it is not a record: {explain(error, whole='the line')}") from None
+        return decode_json(
+            line,
+            AuditRecord,
+            whole="the line",
+            refuse=lambda why: Damaged(f"it is not a record: {why}"),
+        )
 
 
 class LogReader:

@@ -8,12 +8,11 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-import msgspec
 from msgspec import Struct
 
 from penstock_core.access.rights import ANONYMOUS, Principal, checked_name
 from penstock_core.loggers import logger
-from penstock_core.vocabulary.argument_errors import explain
+from penstock_core.vocabulary.argument_errors import decode_json
 from penstock_core.vocabulary.errors import (
     AuthenticationFailed,
     InvalidArgument,
@@ -253,13 +252,14 @@ class _Keys(NamedTuple):
 
 def _keys(document: bytes) -> _Keys:
     """The keys in a document. Raises ``Unavailable`` if it is not a set of keys."""
-    try:
-        said = msgspec.json.decode(document, type=_KeySet).keys
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        why = explain(error, whole="the document")
-        raise Unavailable(f"the keys for tokens are not a JSON Web Key Set: {why}") from error
+    key_set = decode_json(
+        document,
+        _KeySet,
+        whole="the document",
+        refuse=lambda why: Unavailable(f"the keys for tokens are not a JSON Web Key Set: {why}"),
+    )
     found = _Keys({}, {})
-    for each in said:
+    for each in key_set.keys:
         key, reason = _usable(each)
         name = str(each.get("kid") or "")
         if key is not None:
