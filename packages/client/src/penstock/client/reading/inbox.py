@@ -113,12 +113,12 @@ class Loops(Generic[B]):
 
 
 def deadline_of(timeout: float | None) -> float | None:
-    """The loop's time in ``timeout`` seconds; None: never."""
+    """The loop's time at which ``timeout`` ends; None if there is no timeout."""
     return None if timeout is None else asyncio.get_running_loop().time() + timeout
 
 
 async def set_by(event: asyncio.Event, deadline_s: float | None) -> bool:
-    """Wait until an event is set anew; returns False if it is not by the deadline."""
+    """Clear an event and wait until it is set; return False if the deadline comes before."""
     event.clear()
     if deadline_s is None:
         await event.wait()
@@ -132,9 +132,9 @@ async def set_by(event: asyncio.Event, deadline_s: float | None) -> bool:
 
 
 class Buffered:
-    """Counts the bytes that wait at the client, and tells the realm when they do no more.
+    """Counts the bytes of waiting deliveries, and returns credit to the realm as they are taken.
 
-    Deliveries are known by their identity, as long as they wait.
+    Waiting deliveries are identified by their ``id()``.
     """
 
     def __init__(self, attachment: Attachment, bytes_max: int) -> None:
@@ -143,7 +143,7 @@ class Buffered:
         self._bytes_max = bytes_max
         self._sizes: dict[int, int] = {}
         self._taken = 0
-        """Bytes that do not wait any more, and that the realm has not been told of."""
+        """Bytes that do not wait any more, and whose credit was not returned yet."""
 
     @property
     def size(self) -> int:
@@ -156,12 +156,12 @@ class Buffered:
             self._sizes[id(delivery)] = size
 
     def took(self, delivery: object, more: int = 0) -> None:
-        """Count a delivery as taken by the application, once; the realm may send so many events
-        ``more`` than before."""
+        """Count a delivery as taken by the application, once, and grant the realm ``more``
+        events."""
         self._left(self._sizes.pop(id(delivery), 0), more)
 
     def took_all(self) -> None:
-        """Note that nothing waits any more."""
+        """Count all deliveries as taken."""
         size = self.size
         self._sizes.clear()
         self._left(size)
@@ -177,12 +177,12 @@ class Buffered:
         self._left(size - kept)
 
     def carry_over(self) -> int:
-        """Return the bytes that still wait; on a new connection the realm begins with these."""
+        """Return the bytes that still wait, from which the realm counts on a new connection."""
         self._taken = 0
         return self.size
 
     def forget(self) -> None:
-        """Start again at zero, as the realm does."""
+        """Count from zero, as the realm does for a new connection."""
         self._sizes.clear()
         self._taken = 0
 
@@ -292,11 +292,11 @@ class Inbox(Generic[B]):
         return self._batches.popleft()
 
     async def changes(self, deadline_s: float | None) -> bool:
-        """Wait until something arrives or ends; returns False if nothing does by the deadline."""
+        """Wait for a batch, the end or :meth:`wake`; return False if the deadline comes before."""
         return await set_by(self._arrived, deadline_s)
 
     def wake(self) -> None:
-        """Have those who wait look again."""
+        """Wake the tasks that wait for a change, although nothing has arrived."""
         self._arrived.set()
 
     def waiting(self) -> B | None:

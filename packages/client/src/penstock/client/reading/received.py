@@ -128,7 +128,8 @@ class ReceivedBatch(EventBatch):
         return self._with(self._batch.slice(first, count))
 
     def _current(self) -> ReceivedBatch | None:
-        """The events that the realm has not taken back, as it does with those of durables."""
+        """The events that the realm has not taken back: all of them, unless a durable has sent
+        them."""
         return self
 
     def _with(self, rows: pa.RecordBatch) -> ReceivedBatch:
