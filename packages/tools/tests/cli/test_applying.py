@@ -92,7 +92,7 @@ def test_what_the_file_does_not_name_is_told_and_deleted_only_when_that_is_agree
     shop.write_text("[[queue]]\nname = 'work'\n")
 
     told = penstock_command("apply", str(shop))
-    assert "not in the file, and left alone (--prune deletes): channel orders\n" in told.stdout
+    assert "not in the file, unchanged (--prune deletes them): channel orders\n" in told.stdout
     assert told.exit_code == 0
 
     unanswered = penstock_command("apply", str(shop), "--prune")
@@ -130,10 +130,10 @@ def test_what_cannot_be_changed_in_place_is_told_and_nothing_is_changed(
     assert refused.stdout.splitlines() == [
         "! channel orders cannot be changed in place",
         "    type 'persistent' -> 'reliable'",
-        "    created again it would lose 5 events",
-        "    if that may go: penstock channel delete orders, and apply again",
+        "    deleting and creating it again would lose 5 events",
+        "    to accept that loss: penstock channel delete orders, then apply again",
         "+ channel more",
-        "nothing is changed, because of what cannot be changed in place",
+        "nothing is changed, because some differences cannot be resolved in place",
     ]
     assert session.channels.list() == ["orders"]
 
@@ -189,7 +189,7 @@ def test_a_file_that_is_there_is_replaced_only_when_that_is_agreed_to(
     assert shop.read_text() == SHOP
 
     assert penstock_command("export", "--topology", str(shop), "--yes").exit_code == 0
-    assert shop.read_text().startswith("# What realm ")
+    assert shop.read_text().startswith("# The configuration of realm ")
 
 
 def test_export_wants_to_know_what(penstock_command: Run) -> None:

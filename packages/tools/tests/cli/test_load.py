@@ -34,7 +34,7 @@ def test_a_run_is_told_as_a_table_and_as_json(
 
     assert shown.exit_code == 0, shown.output
     assert "40 planned, 40 safe, 40 delivered" in shown.stdout
-    assert "4; 4 came again" in shown.stdout
+    assert "4; 4 redelivered" in shown.stdout
     assert "delivered, 200/s" in shown.stdout
     document = msgspec.json.decode(told.stdout)
     assert (document["ended"], document["delivered"], document["lost"]) == ("complete", 40, 0)
@@ -57,8 +57,8 @@ def test_the_channel_stays_if_it_is_to_be_kept(
     [
         (("--by-key",), "--by-key needs --keys"),
         (("--rollback", "0.5", "--consumers", "0"), "--rollback needs a consumer"),
-        (("--keys", "3", "--by-key", "--rollback", "0.5"), "does not go with --by-key"),
-        (("--duration", "0s"), "--duration has to be longer"),
+        (("--keys", "3", "--by-key", "--rollback", "0.5"), "cannot be combined with --by-key"),
+        (("--duration", "0s"), "--duration is 0; it must be longer"),
         (("--duration", "soon"), "is not a duration"),
     ],
 )
@@ -76,7 +76,7 @@ def test_too_many_events_are_refused_with_what_to_change(penstock_command: Run) 
     refused = penstock_command("load", "--rate", "1000000", "--duration", "1h")
 
     assert refused.exit_code == 1
-    assert "give a lower rate or a shorter duration" in refused.stderr
+    assert "use a lower rate or a shorter duration" in refused.stderr
 
 
 def test_the_live_line_fits_a_terminal() -> None:

@@ -100,13 +100,13 @@ def test_small_latencies_are_exact_and_nothing_has_no_percentile() -> None:
 
 def test_a_run_is_complete_when_every_event_is_acknowledged_once() -> None:
     ledger = LoadLedger(4)
-    assert ledger.came(numbers(0, 1), numbers(10, 11)).all()
-    ledger.published(0, range(10, 13))
-    ledger.settled(numbers(0, 1))
+    assert ledger.record_delivery(numbers(0, 1), numbers(10, 11)).all()
+    ledger.record_published(0, range(10, 13))
+    ledger.record_confirmation(numbers(0, 1))
     assert not ledger.is_complete
 
-    assert ledger.came(numbers(2), numbers(12)).all()
-    ledger.settled(numbers(2))
+    assert ledger.record_delivery(numbers(2), numbers(12)).all()
+    ledger.record_confirmation(numbers(2))
 
     assert ledger.is_complete
     assert (ledger.acknowledged, ledger.delivered, ledger.confirmed) == (3, 3, 3)
@@ -115,46 +115,46 @@ def test_a_run_is_complete_when_every_event_is_acknowledged_once() -> None:
 
 def test_what_comes_again_before_its_acknowledgement_came_rightly() -> None:
     ledger = LoadLedger(1)
-    ledger.published(0, range(5, 6))
-    ledger.came(numbers(0), numbers(5))
+    ledger.record_published(0, range(5, 6))
+    ledger.record_delivery(numbers(0), numbers(5))
 
-    assert not ledger.came(numbers(0), numbers(5)).any()
+    assert not ledger.record_delivery(numbers(0), numbers(5)).any()
     assert (ledger.delivered, ledger.redelivered, ledger.twice) == (1, 1, 0)
-    ledger.settled(numbers(0))
-    ledger.came(numbers(0), numbers(5))
+    ledger.record_confirmation(numbers(0))
+    ledger.record_delivery(numbers(0), numbers(5))
 
     assert (ledger.delivered, ledger.redelivered, ledger.twice) == (1, 1, 1)
 
 
 def test_an_event_under_two_ids_was_kept_twice() -> None:
     together, apart, unlike = LoadLedger(1), LoadLedger(1), LoadLedger(1)
-    together.came(numbers(0, 0), numbers(5, 6))
-    apart.came(numbers(0), numbers(5))
-    apart.came(numbers(0), numbers(6))
-    unlike.came(numbers(0), numbers(5))
-    unlike.published(0, range(6, 7))
+    together.record_delivery(numbers(0, 0), numbers(5, 6))
+    apart.record_delivery(numbers(0), numbers(5))
+    apart.record_delivery(numbers(0), numbers(6))
+    unlike.record_delivery(numbers(0), numbers(5))
+    unlike.record_published(0, range(6, 7))
 
     assert [each.twice for each in (together, apart, unlike)] == [1, 1, 1]
 
 
 def test_what_was_rolled_back_and_never_came_again_is_lost_unless_the_durable_has_it() -> None:
     ledger = LoadLedger(2)
-    ledger.published(0, range(10, 12))
-    ledger.came(numbers(0, 1), numbers(10, 11))
-    ledger.goes_back(numbers(0, 1))
+    ledger.record_published(0, range(10, 12))
+    ledger.record_delivery(numbers(0, 1), numbers(10, 11))
+    ledger.record_rollback(numbers(0, 1))
 
     assert ledger.undelivered().tolist() == [10, 11]
     assert ledger.lost(IdSet([Span(11, 12)])) == 1
-    ledger.came(numbers(0, 1), numbers(10, 11))
+    ledger.record_delivery(numbers(0, 1), numbers(10, 11))
 
     assert ledger.undelivered().tolist() == []
 
 
 def test_what_never_came_is_lost_unless_the_durable_has_it() -> None:
     ledger = LoadLedger(6)
-    ledger.published(0, range(10, 12))
-    ledger.published(3, range(20, 23))
-    ledger.came(numbers(0), numbers(10))
+    ledger.record_published(0, range(10, 12))
+    ledger.record_published(3, range(20, 23))
+    ledger.record_delivery(numbers(0), numbers(10))
 
     assert ledger.undelivered().tolist() == [11, 20, 21, 22]
     assert ledger.lost(IdSet([Span(0, 12), Span(21, 22)])) == 2

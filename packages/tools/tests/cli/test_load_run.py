@@ -99,7 +99,7 @@ async def test_asked_to_end_it_waits_for_what_is_under_way(world: World) -> None
     ending = Ending()
     running = await after_a_second(run_of(world, LoadPlan(rates=(100.0,), step_s=60.0), ending))
 
-    ending.ask()
+    ending.request()
     report = await running
 
     assert report.ended == "interrupted"
@@ -117,8 +117,8 @@ async def test_asked_again_it_waits_for_nothing(world: World) -> None:
         end.pause_reading()
     await pass_time(1.0)
 
-    ending.ask()
-    ending.ask()
+    ending.request()
+    ending.request()
     await pass_time(0.1)
     for end in stalled:
         end.resume_reading()
@@ -200,6 +200,6 @@ async def test_what_keeps_a_run_from_beginning_changes_nothing(world: World) -> 
         with pytest.raises(InvalidArgument, match="type"):
             await run_of(world, plan, type="fast").run()
         too_large = LoadPlan(rates=(1.0,), step_s=1.0, sizes=(session.event_bytes_max,))
-        with pytest.raises(EventTooLarge, match="do not fit"):
+        with pytest.raises(EventTooLarge, match="are too large"):
             await run_of(world, too_large).run()
         assert await session.channels.list() == []

@@ -28,15 +28,21 @@ def test_actions_come_in_the_order_of_their_times() -> None:
 @pytest.mark.parametrize(
     ("script", "named"),
     [
-        ("kill owner", "'kill owner' has no time and action: a script looks like '5:kill owner"),
+        (
+            "kill owner",
+            "'kill owner' has no time and action: an example of a script is '5:kill owner",
+        ),
         ("5:", "'5:' has no time and action"),
-        ("soon:kill owner", "'soon' in 'soon:kill owner' is no number of seconds, 0 or more"),
-        ("-1:kill owner", "'-1' in '-1:kill owner' is no number of seconds"),
-        ("nan:kill owner", "'nan' in 'nan:kill owner' is no number of seconds"),
-        ("5:stop owner", "'stop' in '5:stop owner' is nothing that can be done; there are kill"),
-        ("5:kill", "'' in '5:kill' names no process; there are owner, engine leader"),
-        ("5:kill node 4", "'node 4' in '5:kill node 4' names no process"),
-        ("5:kill engine", "'engine' in '5:kill engine' names no process"),
+        (
+            "soon:kill owner",
+            "'soon' in 'soon:kill owner' is not a time; allowed are seconds from 0 on",
+        ),
+        ("-1:kill owner", "'-1' in '-1:kill owner' is not a time"),
+        ("nan:kill owner", "'nan' in 'nan:kill owner' is not a time"),
+        ("5:stop owner", "'stop' in '5:stop owner' is not an action; allowed are kill"),
+        ("5:kill", "'' in '5:kill' is not a process; allowed are owner, engine leader"),
+        ("5:kill node 4", "'node 4' in '5:kill node 4' is not a process"),
+        ("5:kill engine", "'engine' in '5:kill engine' is not a process"),
     ],
 )
 def test_a_wrong_script_is_refused_with_what_is_right(script: str, named: str) -> None:

@@ -134,7 +134,7 @@ def test_a_wrong_script_starts_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     ran = CliRunner().invoke(app, ["cluster", "demo", "--script", "5:stop owner"])
 
     assert ran.exit_code == 1
-    assert "'stop' in '5:stop owner' is nothing that can be done" in ran.stderr
+    assert "'stop' in '5:stop owner' is not an action" in ran.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -28,7 +28,7 @@ PICTURE = Picture(
         ProcessLine("engine 2", "frozen", "127.0.0.1:6"),
         ProcessLine("engine 3", "up", "127.0.0.1:7"),
     ],
-    a_second=1_310,
+    acknowledgements_per_s=1_310,
     waiting_s=0.04,
     published=15_000,
     delivered=14_998,

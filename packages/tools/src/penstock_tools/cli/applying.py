@@ -1,4 +1,4 @@
-"""``penstock apply`` and ``penstock export``: a realm as a file."""
+"""``penstock apply`` and ``penstock export``: the configuration of a realm as a file."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from penstock_tools.topology import Found, Plan, PlannedStep, Topology
 
 DIFFERS: Final = 3
-"""Exit status of ``apply --check`` when there is something to change."""
+"""Exit status of ``apply --check`` if the realm differs from the file."""
 IMMOVABLE: Final = 1
-"""Exit status when something cannot be changed in place."""
+"""Exit status if a difference cannot be resolved in place."""
 _VERBS: Final = {"+": "create", "~": "change", "-": "delete"}
 _HEADING: Final = """\
-What realm {realm} consists of, without events and secrets.
+The configuration of realm {realm}, without events and secrets.
 Written by: penstock export --topology
 Read by: penstock apply FILE"""
 
@@ -33,10 +33,12 @@ Check = Annotated[
     typer.Option(
         "--check",
         "--dry-run",
-        help="Only show the plan. Exit status: 0 nothing differs, 3 something does.",
+        help="Only show the plan. Exit status: 0 no differences, 3 differences.",
     ),
 ]
-Prune = Annotated[bool, typer.Option("--prune", help="Also delete what FILE does not name.")]
+Prune = Annotated[
+    bool, typer.Option("--prune", help="Also delete objects that FILE does not name.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -52,11 +54,11 @@ def apply(
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Make a realm as a file says: channels, queues, durables, joins, users, groups, rights.
+    """Make a realm match a file: channels, queues, durables, joins, users, groups, rights.
 
-    What differs is shown first, then changed; a second time there is nothing to do. What would
-    lose events, and whatever --prune deletes, is asked for. What cannot be changed in place is
-    told, with what would be lost, and then nothing is changed.
+    Shows the differences, then changes the realm; applying the same file again changes nothing.
+    Asks before changes that lose events, and before deletions by --prune. If a difference cannot be
+    resolved in place, it is shown with the data that would be lost, and nothing is changed.
 
     \b
     Examples:
@@ -88,18 +90,18 @@ def apply(
 def export(
     file: Annotated[
         Path | None,
-        typer.Argument(help="Where to write it. [default: standard output]", metavar="[FILE]"),
+        typer.Argument(help="The file to write. [default: standard output]", metavar="[FILE]"),
     ] = None,
     topology: Annotated[
-        bool, typer.Option("--topology", help="What the realm consists of, as TOML.")
+        bool, typer.Option("--topology", help="Write the configuration of the realm as TOML.")
     ] = False,
     yes: Yes = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Write what a realm consists of as a file that `penstock apply` reads.
+    """Write the configuration of a realm as a file that `penstock apply` reads.
 
-    It has no events and no passwords. Events are exported with `penstock channel export` and
-    `penstock queue export`.
+    The file has no events and no passwords. Use `penstock channel export` and
+    `penstock queue export` to export events.
 
     \b
     Examples:
@@ -108,8 +110,8 @@ def export(
     """
     if not topology:
         raise typer.BadParameter(
-            "say what to export: --topology; events are exported with penstock channel export and "
-            "penstock queue export"
+            "--topology is missing; use penstock channel export or penstock queue export to export "
+            "events"
         )
     from penstock_tools.topology import look, to_toml, topology_of
 
@@ -117,7 +119,7 @@ def export(
         existing = look(realm)
     text = to_toml(topology_of(existing), heading=_HEADING.format(realm=existing.realm))
     if not existing.keeps_access:
-        note("access.mode is off, so there are no users, groups and rights to write")
+        note("access.mode is off, so the file has no users, groups and rights")
     if file is None:
         write(text.rstrip("\n"))
         return
@@ -136,13 +138,13 @@ def export(
 
 
 def write_plan(plan: Plan) -> None:
-    """Print what a plan would do, for people."""
+    """Print a plan as text."""
     for item in plan.immovable:
         write(f"! {item.what} cannot be changed in place")
         for detail in item.details:
             write(f"    {detail}")
-        write(f"    created again it would lose {item.loses}")
-        write(f"    if that may go: {item.remedy}, and apply again")
+        write(f"    deleting and creating it again would lose {item.loses}")
+        write(f"    to accept that loss: {item.remedy}, then apply again")
     for step in plan.steps:
         write(f"{step.sign} {step.what}")
         for detail in step.details:
@@ -151,15 +153,16 @@ def write_plan(plan: Plan) -> None:
             write(f"    loses {step.loses}")
     if plan.unnamed:
         names = ", ".join(plan.unnamed)
-        write(f"not in the file, and left alone (--prune deletes): {names}")
+        write(f"not in the file, unchanged (--prune deletes them): {names}")
     if plan.kept:
-        write(f"not in the file, but kept, so that nobody is locked out: {', '.join(plan.kept)}")
+        names = ", ".join(plan.kept)
+        write(f"not in the file, but kept to protect administrative access: {names}")
     write(_summary(plan))
 
 
 def _summary(plan: Plan) -> str:
     if plan.immovable:
-        return "nothing is changed, because of what cannot be changed in place"
+        return "nothing is changed, because some differences cannot be resolved in place"
     if not plan.steps:
         return "nothing to change"
     signs = [step.sign for step in plan.steps]
@@ -204,8 +207,8 @@ def _step(step: PlannedStep) -> dict[str, Any]:
 
 
 def check_pipelines(wanted: Topology, existing: Found) -> None:
-    """Raise ``InvalidArgument`` for a pipeline whose definition is wrong, or that needs a channel,
-    queue or durable which neither the file nor the realm has."""
+    """Raise ``InvalidArgument`` if the definition of a pipeline is invalid, or if it needs a
+    channel, queue or durable that is neither in the file nor in the realm."""
     stores = {(store.kind, store.name) for store in wanted.stores}
     stores |= {(store.kind, name) for name, store in existing.stores.items()}
     durables = {(store.name, durable.name) for store in wanted.stores for durable in store.durables}
@@ -227,7 +230,7 @@ def check_pipelines(wanted: Topology, existing: Found) -> None:
 
 
 def _needs(path: Path) -> Iterator[tuple[str, str, str]]:
-    """The channels and queues that a pipeline reads and writes by name, each with its durable."""
+    """Yield kind, name and durable of each channel and queue that a pipeline names."""
     with from_package("penstock_spark"):
         from penstock_spark.pipelines import load  # needs no Spark
 

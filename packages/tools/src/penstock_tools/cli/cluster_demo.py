@@ -1,4 +1,4 @@
-"""``penstock cluster demo``: a cluster on this machine, on a screen or as lines."""
+"""``penstock cluster demo``: a cluster on this machine, shown on a screen or as lines."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from penstock_tools.demo.screen import Chooser, Picture
 
 FOUND: Final = 1
-"""Exit status when something is wrong."""
+"""Exit status if events were lost, duplicated or not delivered."""
 _SCREEN_S: Final = 0.25
 _LINE_S: Final = 1.0
 _KEYS_MAX: Final = 64
-"""Keys that are read at a time."""
+"""Most bytes of keyboard input in one read."""
 
 
 def register(commands: typer.Typer) -> None:
@@ -35,23 +35,23 @@ def register(commands: typer.Typer) -> None:
 
 def demo(
     seconds: Annotated[
-        float | None, typer.Option(min=0.0, help="End after so many seconds of traffic.")
+        float | None, typer.Option(min=0.0, help="End after this many seconds of traffic.")
     ] = None,
     script: Annotated[
         str,
-        typer.Option(help="What to do when, such as '5:kill owner,12:cut engine 1'."),
+        typer.Option(help="Timed actions, such as '5:kill owner,12:cut engine 1'."),
     ] = "",
 ) -> None:
     """Try a cluster on this machine: three NATS servers, three nodes, and traffic over them.
 
-    All of them are processes of this machine on free loopback ports, with a temporary directory,
-    and gone when the demonstration ends. On a terminal there is a screen: k kills, f freezes and c
-    cuts off the owner, or the process that was chosen by 1 to 6; t thaws, h heals and s starts it
-    again, and q ends. What is cut off runs, and nothing gets to it or from it: to a node from the
-    engine, to a server of the engine from anybody. Elsewhere a line is printed each second. A
-    script has kill, freeze, cut, thaw, heal or start, each with `owner`, `node 1`, `engine 1`,
-    `engine leader`, or `last` for the one before. Exit status: 1 when an acknowledged event was
-    lost, came twice or was not delivered by the end.
+    All processes use free loopback ports and a temporary directory, and end with the
+    demonstration. On a terminal, keys control them: k kills, f freezes and c cuts off the owner or
+    the process selected by 1 to 6; t thaws, h heals and s restarts it; q ends. A process that is
+    cut off keeps running without a network: a node loses its connections to the engine, an engine
+    server loses all connections. Without a terminal, a line is printed each second. A script has
+    kill, freeze, cut, thaw, heal or start, each with `owner`, `node 1`, `engine 1`,
+    `engine leader`, or `last` for the previous target. Exit status: 1 if an acknowledged event was
+    lost, was delivered twice or was not delivered by the end.
 
     \b
     Examples:
@@ -71,15 +71,15 @@ def demo(
     write(counts(last))
     if last.outstanding:
         note(
-            f"{last.outstanding:,} events were acknowledged and not delivered before the end: the "
-            "cluster did not work then"
+            f"{last.outstanding:,} events were acknowledged but not delivered before the end: the "
+            "cluster was not available then"
         )
     if last.lost or last.twice or last.outstanding:
         raise typer.Exit(FOUND)
 
 
 class LineDisplay:
-    """A line a second, for programs and logs."""
+    """Prints a line each second, for programs and logs."""
 
     every_s = _LINE_S
 
@@ -94,11 +94,11 @@ class LineDisplay:
         sys.stdout.flush()
 
     def listen(self, act: Callable[[Action], None], end: Callable[[], None]) -> None:
-        """Do nothing: a plain stream of lines takes no keys."""
+        """Do nothing: a plain stream of lines reads no keys."""
 
 
 class ScreenDisplay:
-    """The whole terminal, drawn anew several times a second."""
+    """Redraws the whole terminal several times a second."""
 
     every_s = _SCREEN_S
 
@@ -117,7 +117,7 @@ class ScreenDisplay:
         self._live.update(Text(plain(text)), refresh=True)
 
     def listen(self, act: Callable[[Action], None], end: Callable[[], None]) -> None:
-        """Have keys chosen, done, and end the demonstration."""
+        """Call ``act`` and ``end`` when keys are pressed."""
         import asyncio
 
         def pressed() -> None:
@@ -140,7 +140,7 @@ def _lines() -> Iterator[LineDisplay]:
 
 @contextmanager
 def _screen() -> Iterator[ScreenDisplay]:
-    """The terminal is as it was when the block ends."""
+    """Open a full-screen display; the terminal is restored when the block ends."""
     from rich.live import Live
 
     from penstock_tools.demo.screen import Chooser

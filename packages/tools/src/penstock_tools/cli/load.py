@@ -1,4 +1,4 @@
-"""``penstock load``: publishes at a fixed rate, consumes, and tells how long that takes."""
+"""``penstock load``: publishes at a fixed rate, consumes, and reports the latencies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock_tools.cli.load_run import LatencyLine, LoadPicture, LoadReport, LoadSetup
 
 FOUND: Final = 1
-"""Exit status when something was lost, came twice, was refused or did not come."""
+"""Exit status if an event was lost, delivered twice, refused or not delivered."""
 INTERRUPTED: Final = 130
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM)
 _LATENCIES: Final = ("events", "p50", "p90", "p99", "p99.9", "max")
@@ -53,17 +53,18 @@ def load(
         ),
     ] = None,
     keys: Annotated[
-        int, typer.Option(min=0, help="How many values the property `key` has, in turn.")
+        int, typer.Option(min=0, help="Number of values of the property `key`, used in turn.")
     ] = 0,
     by_key: Annotated[
         bool, typer.Option("--by-key", help="Consume the events of each key in their order.")
     ] = False,
-    publishers: Annotated[int, typer.Option(min=1, max=1_000, help="How many publish.")] = 1,
+    publishers: Annotated[int, typer.Option(min=1, max=1_000, help="Number of publishers.")] = 1,
     consumers: Annotated[
-        int, typer.Option(min=0, max=1_000, help="How many share the durable; 0: no durable.")
+        int,
+        typer.Option(min=0, max=1_000, help="Number of consumers of the durable; 0: no durable."),
     ] = 1,
     window: Annotated[
-        int, typer.Option(min=1, help="Most events a consumer holds without acknowledgement.")
+        int, typer.Option(min=1, help="Most unacknowledged events of a consumer.")
     ] = 1_000,
     rollback: Annotated[
         float,
@@ -77,24 +78,22 @@ def load(
     ] = "persistent",
     channel: Annotated[
         str,
-        typer.Option(
-            help="Name of the channel that is made; by default a new one.", metavar="NAME"
-        ),
+        typer.Option(help="Name of the new channel; by default a random one.", metavar="NAME"),
     ] = "",
     keep: Annotated[bool, typer.Option("--keep", help="Leave the channel and its events.")] = False,
     reconnect: Annotated[
-        str, typer.Option(help="How long to look for a realm that is lost.", metavar="TIME")
+        str, typer.Option(help="Time to keep reconnecting after a lost connection.", metavar="TIME")
     ] = "10s",
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Put a realm under load: latencies at a fixed rate, and whether each event comes once.
+    """Put a realm under load: latencies at a fixed rate, and exactly-once checks.
 
-    A channel is made, events are published on it at the given rate, consumers of a durable
-    acknowledge them, and the channel is removed. A latency counts from the moment when the event
-    was due, so an event that had to wait for a slow realm before it was sent has waited, too.
-    Ctrl-C publishes no more and waits for what is under way; pressed again, it waits for nothing.
-    Exit status: 1 when an event was lost, came twice, was refused or did not come.
+    Creates a channel, publishes events on it at the given rate, acknowledges them in consumers of a
+    durable, and deletes the channel. Latencies count from the moment when an event was due, so they
+    include the time that an event waited for a slow realm before it was sent. Ctrl-C stops
+    publishing and waits for the events in flight; pressed again, it ends at once. Exit status: 1
+    if an event was lost, delivered twice, refused or not delivered.
 
     \b
     Examples:
@@ -105,13 +104,15 @@ def load(
     if by_key and not (keys and consumers):
         raise typer.BadParameter("--by-key needs --keys and a consumer")
     if rollback and (by_key or not consumers):
-        raise typer.BadParameter("--rollback needs a consumer, and does not go with --by-key")
+        raise typer.BadParameter(
+            "--rollback needs a consumer, and cannot be combined with --by-key"
+        )
     from penstock_tools.cli.load_plan import LoadPlan
     from penstock_tools.cli.load_run import LoadSetup
 
     step_ms = given.milliseconds(duration)
     if not step_ms:
-        raise typer.BadParameter("--duration has to be longer than nothing")
+        raise typer.BadParameter("--duration is 0; it must be longer, such as 10s")
     plan = LoadPlan(
         rates=tuple(rate or [1_000.0]),
         step_s=step_ms / 1_000,
@@ -142,10 +143,10 @@ def _run(plan: LoadPlan, setup: LoadSetup) -> LoadReport:
     async def run() -> LoadReport:
         ending, loop = Ending(), asyncio.get_running_loop()
         for number in _ENDS:
-            loop.add_signal_handler(number, ending.ask)
+            loop.add_signal_handler(number, ending.request)
         try:
-            running = LoadRun(plan, setup, SystemClock(), ending=ending)
-            return await running.run(_draw if is_seen() else None)
+            load_run = LoadRun(plan, setup, SystemClock(), ending=ending)
+            return await load_run.run(_draw if is_seen() else None)
         finally:
             for number in _ENDS:
                 loop.remove_signal_handler(number)
@@ -164,8 +165,8 @@ def _end(report: LoadReport, setup: LoadSetup, format: str) -> None:
         note(f"error: {report.problem}")
     if report.is_kept and not setup.keep:
         note(
-            f"the channel could not be removed: penstock channel delete {report.channel} --yes "
-            "removes it"
+            "the channel could not be deleted; delete it with: penstock channel delete "
+            f"{report.channel} --yes"
         )
     if report.ended == "interrupted" and not (report.lost or report.twice):
         raise typer.Exit(INTERRUPTED)
@@ -173,11 +174,11 @@ def _end(report: LoadReport, setup: LoadSetup, format: str) -> None:
         raise typer.Exit(FOUND)
 
 
-# --- what is shown ------------------------------------------------------------------------
+# --- output -------------------------------------------------------------------------------
 
 
 def line(picture: LoadPicture) -> str:
-    """How a run stands, on one line."""
+    """Return the progress of a run as one line."""
     parts = (
         f"{picture.at_s:.0f} s: {picture.rate:,.6g}/s due",
         f"{picture.acknowledged_per_s:,.0f}/s safe",
@@ -218,24 +219,24 @@ def _print(report: LoadReport, setup: LoadSetup) -> None:
         ("events", events),
     ]
     if report.rolled_back or report.redelivered:
-        facts.append(("rolled back", f"{report.rolled_back:,}; {report.redelivered:,} came again"))
+        facts.append(("rolled back", f"{report.rolled_back:,}; {report.redelivered:,} redelivered"))
     for name, number in (("refused", report.refused), ("unanswered", report.unanswered)):
         if number:
             facts.append((name, f"{number:,}"))
     if report.outstanding:
-        facts.append(("outstanding", f"{report.outstanding:,} safe and not delivered by the end"))
+        facts.append(("outstanding", f"{report.outstanding:,} safe but not delivered by the end"))
     facts += [("lost", f"{report.lost:,}"), ("twice", f"{report.twice:,}")]
     write_facts(facts)
     rows: list[list[object]] = []
     for step in report.steps:
-        for name, told_of in (("safe", step.publish), ("delivered", step.delivery)):
-            if told_of.events:
-                rows.append([f"{name}, {step.rate:,.6g}/s", *_cells(told_of)])
+        for name, latencies in (("safe", step.publish), ("delivered", step.delivery)):
+            if latencies.events:
+                rows.append([f"{name}, {step.rate:,.6g}/s", *_cells(latencies)])
     if rows:
         write("")
         write_table(("latency in ms", *_LATENCIES), rows, "")
 
 
-def _cells(told: LatencyLine) -> list[object]:
-    times = (told.p50_ms, told.p90_ms, told.p99_ms, told.p999_ms, told.max_ms)
-    return [told.events, *(float(f"{time:.3g}") for time in times)]
+def _cells(line: LatencyLine) -> list[object]:
+    times = (line.p50_ms, line.p90_ms, line.p99_ms, line.p999_ms, line.max_ms)
+    return [line.events, *(float(f"{time:.3g}") for time in times)]

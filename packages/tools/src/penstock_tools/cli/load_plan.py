@@ -1,7 +1,7 @@
-"""The arithmetic of ``penstock load``: when each event is due, which events are rolled back, the
-percentiles of latencies, and whether an event was lost or came twice.
+"""The arithmetic of ``penstock load``: due times, rollbacks, percentiles of latencies, and counts
+of events that were lost or delivered twice.
 
-Nothing here waits, reads a clock or talks to a realm. Times are microseconds since the start.
+This module does not wait, read a clock or talk to a realm. Times are microseconds since the start.
 """
 
 from __future__ import annotations
@@ -20,62 +20,62 @@ Int64s = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 EVENTS_MAX: Final = 20_000_000
-"""Most events of one run: each takes 17 bytes here until the end."""
+"""Most events of one run; each needs 17 bytes of memory until the end."""
 BATCH_EVENTS_MAX: Final = 10_000
 BATCH_BYTES_MAX: Final = 4 << 20
-"""Most data of the events that are published together, unless a single one is larger."""
+"""Most bytes of data in one publish, unless a single event is larger."""
 _SECOND_US: Final = 1_000_000
 
 
 class LoadPlan(Struct, frozen=True, kw_only=True, dict=True):
-    """What is to be published. Events are numbered from 0 on, in the order in which they are due,
-    and everything about an event follows from its number."""
+    """The events of a run. They are numbered from 0 in the order of their due times, and every
+    attribute of an event follows from its number."""
 
     rates: tuple[float, ...]
     """Events per second of each step, one step after the other."""
     step_s: float
-    """How long each step takes."""
+    """Seconds of each step."""
     sizes: tuple[int, ...] = (100,)
     """Bytes of data; events take them in turn."""
     keys: int = 0
-    """How many values the property ``key`` has, in turn; 0: there is no such property."""
+    """Number of values of the property ``key``, used in turn; 0: events do not have it."""
     rollback: float = 0.0
-    """The share of events that are rolled back when they come for the first time."""
+    """Share of the events that are rolled back at their first delivery."""
 
     def __post_init__(self) -> None:
         if self.count > EVENTS_MAX:
             raise InvalidArgument(
-                f"{self.count:,} events are more than the {EVENTS_MAX:,} of one run; give a lower "
-                "rate or a shorter duration"
+                f"the run has {self.count:,} events; allowed are {EVENTS_MAX:,}; use a lower rate "
+                "or a shorter duration"
             )
         if not self.count:
             raise InvalidArgument(
-                "no event is due in that time; give a higher rate or a longer duration"
+                "no event is due within the duration; use a higher rate or a longer duration"
             )
 
     @cached_property
     def _firsts(self) -> list[int]:
-        """The first number of each step, and the one after the last step."""
+        """Number of the first event of each step; the last item is the number of events."""
         counts = [round(rate * self.step_s) for rate in self.rates]
         return [0, *np.cumsum(counts).tolist()]
 
     @property
     def count(self) -> int:
-        """How many events there are."""
+        """Number of events."""
         return self._firsts[-1]
 
     @property
     def batch_events(self) -> int:
-        """How many events may be published together."""
+        """Most events in one publish."""
         return max(1, min(BATCH_EVENTS_MAX, BATCH_BYTES_MAX // max(1, *self.sizes)))
 
     def steps_of(self, numbers: Int64s) -> Int64s:
-        """The step of each event."""
+        """Return the step of each event."""
         steps: Int64s = np.searchsorted(np.array(self._firsts[1:]), numbers, side="right")
         return steps
 
     def due_us(self, numbers: Int64s) -> Int64s:
-        """When each event is due."""
+        """Return the due time of each event."""
         steps = self.steps_of(numbers)
         within = (
             (numbers - np.array(self._firsts)[steps]) * _SECOND_US / np.array(self.rates)[steps]
@@ -84,7 +84,7 @@ class LoadPlan(Struct, frozen=True, kw_only=True, dict=True):
         return due
 
     def due_by(self, at_us: int) -> int:
-        """How many events are due at that moment, those before included."""
+        """Return the number of events that are due at ``at_us`` or earlier."""
         step = int(at_us // (self.step_s * _SECOND_US))
         if at_us < 0:
             return 0
@@ -95,24 +95,24 @@ class LoadPlan(Struct, frozen=True, kw_only=True, dict=True):
         return min(due, self._firsts[step + 1])
 
     def sizes_of(self, numbers: Int64s) -> Int64s:
-        """The bytes of data of each event."""
+        """Return the bytes of data of each event."""
         sizes: Int64s = np.array(self.sizes, dtype=np.int64)[numbers % len(self.sizes)]
         return sizes
 
     def rolls_back(self, numbers: Int64s) -> Mask:
-        """Which events are rolled back when they come for the first time: spread evenly."""
+        """Return which events are rolled back at their first delivery; they are spread evenly."""
         chosen: Mask = np.floor((numbers + 1) * self.rollback) > np.floor(numbers * self.rollback)
         return chosen
 
 
 _FINE_BITS: Final = 7
-"""A latency is known to one part in 128."""
+"""Latencies are stored with a precision of 1/128."""
 _FINE: Final = 1 << _FINE_BITS
 
 
 class Latencies:
-    """A histogram of latencies: it takes the same room however many there are, and tells
-    percentiles to within one percent."""
+    """A histogram of latencies. Its size does not depend on their number, and its percentiles are
+    exact to one percent."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -120,7 +120,7 @@ class Latencies:
         self._counts = np.zeros((64 - _FINE_BITS) * _FINE + _FINE, dtype=np.int64)
 
     def add(self, latencies_us: Int64s) -> None:
-        """Count some more; what is below 0 counts as 0."""
+        """Add latencies; a negative one counts as 0."""
         if not len(latencies_us):
             return
         values = np.maximum(latencies_us, 0)
@@ -131,7 +131,8 @@ class Latencies:
         np.add.at(self._counts, shifts * _FINE + (values >> shifts), 1)
 
     def percentile(self, percent: float) -> int:
-        """The latency that so many percent of all do not exceed, in microseconds; 0 without any."""
+        """Return the latency in microseconds that ``percent`` of all do not exceed; 0 if the
+        histogram is empty."""
         if not self.count:
             return 0
         rank = max(1, int(np.ceil(self.count * percent / 100)))
@@ -147,50 +148,51 @@ _CONFIRMED: Final = 2
 
 
 class LoadLedger:
-    """What became of each event: an event that was acknowledged to its publisher comes, and after
-    its own acknowledgement it does not come again."""
+    """The progress of each event. It checks that every event acknowledged to its publisher is
+    delivered, and that it is not delivered again after its consumer has acknowledged it."""
 
     def __init__(self, count: int) -> None:
         self.acknowledged = 0
-        """How many were acknowledged to their publisher."""
+        """Events acknowledged to their publisher."""
         self.delivered = 0
-        """How many have come, each counted once."""
+        """Events delivered at least once."""
         self.redelivered = 0
-        """How often one came again that was not acknowledged yet."""
+        """Further deliveries of events that were not acknowledged yet."""
         self.confirmed = 0
-        """How many are acknowledged by their consumer for certain."""
-        self._again = 0
-        """How often one came under a second id, or after its acknowledgement."""
+        """Events whose acknowledgement by the consumer the realm has confirmed."""
+        self._duplicates = 0
+        """Deliveries under a second id, or after the acknowledgement."""
         self._ids = np.full(count, _UNKNOWN, dtype=np.int64)
-        self._came_as = np.full(count, _UNKNOWN, dtype=np.int64)
+        self._delivered_as = np.full(count, _UNKNOWN, dtype=np.int64)
         self._progress = np.zeros(count, dtype=np.uint8)
-        self._is_due_again = np.zeros(count, dtype=np.bool_)
+        self._is_redelivery_due = np.zeros(count, dtype=np.bool_)
 
-    def published(self, first: int, ids: range) -> None:
-        """Events from number ``first`` on were acknowledged to their publisher, with these ids."""
+    def record_published(self, first: int, ids: range) -> None:
+        """Record the acknowledgement of a publish: events from number ``first`` on have these
+        ids."""
         self._ids[first : first + len(ids)] = np.arange(ids.start, ids.stop)
         self.acknowledged += len(ids)
 
-    def came(self, numbers: Int64s, ids: Int64s) -> Mask:
-        """Events came to a consumer; says which of them for the first time."""
+    def record_delivery(self, numbers: Int64s, ids: Int64s) -> Mask:
+        """Record a delivery, and return which of its events are delivered for the first time."""
         is_new = self._progress[numbers] == 0
-        self._came_as[numbers[is_new]] = ids[is_new]
-        is_other = self._came_as[numbers] != ids  # a second id, also within this delivery
+        self._delivered_as[numbers[is_new]] = ids[is_new]
+        is_other = self._delivered_as[numbers] != ids  # a second id, also within this delivery
         is_late = self._progress[numbers] == _CONFIRMED
-        self._again += int((is_other | is_late).sum())
+        self._duplicates += int((is_other | is_late).sum())
         is_first: Mask = is_new & ~is_other
         self.redelivered += int((~is_new & ~is_other & ~is_late).sum())
         self._progress[numbers[is_first]] = _DELIVERED
-        self._is_due_again[numbers] = False
+        self._is_redelivery_due[numbers] = False
         self.delivered += int(is_first.sum())
         return is_first
 
-    def goes_back(self, numbers: Int64s) -> None:
-        """Note events that are about to be rolled back and have to come again."""
-        self._is_due_again[numbers] = True
+    def record_rollback(self, numbers: Int64s) -> None:
+        """Record events that are about to be rolled back and must be delivered again."""
+        self._is_redelivery_due[numbers] = True
 
-    def settled(self, numbers: Int64s) -> None:
-        """The realm has confirmed the acknowledgement of these."""
+    def record_confirmation(self, numbers: Int64s) -> None:
+        """Record that the realm has confirmed the acknowledgement of these events."""
         self.confirmed += int((self._progress[numbers] != _CONFIRMED).sum())
         self._progress[numbers] = _CONFIRMED
 
@@ -204,19 +206,19 @@ class LoadLedger:
 
     @property
     def twice(self) -> int:
-        """How often an event came that should not have come any more, or was kept twice."""
-        is_known = (self._ids != _UNKNOWN) & (self._came_as != _UNKNOWN)
-        return self._again + int((self._ids != self._came_as)[is_known].sum())
+        """Deliveries of events that had been acknowledged, and events stored twice."""
+        is_known = (self._ids != _UNKNOWN) & (self._delivered_as != _UNKNOWN)
+        return self._duplicates + int((self._ids != self._delivered_as)[is_known].sum())
 
     def undelivered(self) -> Int64s:
-        """The ids of events that were acknowledged to their publisher and never came, or never
-        again after they were rolled back."""
-        is_missing = (self._progress == 0) | self._is_due_again
+        """Return the ids of events that were acknowledged to their publisher but never delivered,
+        or not delivered again after a rollback."""
+        is_missing = (self._progress == 0) | self._is_redelivery_due
         ids: Int64s = self._ids[(self._ids != _UNKNOWN) & is_missing]
         return ids
 
     def lost(self, outstanding: IdSet) -> int:
-        """How many never came, and are not ``outstanding`` at the durable either."""
+        """Return the number of undelivered events that are not ``outstanding`` at the durable."""
         ids = np.sort(self.undelivered())
         still_outstanding = 0
         for first, end in outstanding.spans:

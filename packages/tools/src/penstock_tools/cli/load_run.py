@@ -1,4 +1,5 @@
-"""One run of ``penstock load``: its clients publish what is due, consume it, and take the times."""
+"""One run of ``penstock load``: clients publish events at their due times, consume them, and
+measure latencies."""
 
 from __future__ import annotations
 
@@ -27,25 +28,25 @@ from penstock_tools.cli.load_plan import Int64s, Latencies, LoadLedger, LoadPlan
 
 DURABLE: Final = "load"
 UNANSWERED_MAX: Final = 16
-"""Publishes of one publisher under way at a time. What is due meanwhile goes with the next one,
-and its latency counts from when it was due."""
+"""Most unanswered publishes of one publisher. Events that become due in the meantime are part of
+the next publish; their latency counts from their due time."""
 PAUSE_S: Final = 0.001
-"""Events that are due within so long are published together."""
+"""Events that are due within this time are published together."""
 DRAIN_S: Final = 10.0
-"""How long the consumers may get nothing after the last publish, while something is missing."""
+"""Longest time without a delivery after the last publish, while events are missing."""
 CLEANUP_S: Final = 10.0
 SHOW_S: Final = 1.0
 SECOND_US: Final = 1_000_000
 _BYTES: Final = 1 << 20
-"""How many random bytes the data of events is made of."""
+"""Size of the random bytes that the data of events is taken from."""
 
 
 class LoadSetup(Struct, frozen=True, kw_only=True):
-    """Where a run takes place, and with how many clients."""
+    """The realm, the channel and the number of clients of a run."""
 
     url: str
     channel: str
-    """The name of the channel that is made for it."""
+    """Name of the channel that the run creates."""
     type: str = "persistent"
     publishers: int = 1
     consumers: int = 1
@@ -54,11 +55,11 @@ class LoadSetup(Struct, frozen=True, kw_only=True):
     """Whether the durable is serial, with a lane for each key."""
     keep: bool = False
     reconnect_s: float = 10.0
-    """How long a lost realm is looked for."""
+    """Seconds to keep reconnecting after the connection is lost."""
 
 
 class LatencyLine(Struct, frozen=True):
-    """Percentiles of latencies in milliseconds, from when the event was due."""
+    """Percentiles of latencies in milliseconds, counted from the due time of the event."""
 
     events: int
     p50_ms: float
@@ -69,52 +70,52 @@ class LatencyLine(Struct, frozen=True):
 
 
 class StepLine(Struct, frozen=True):
-    """What was measured at one rate."""
+    """The latencies at one rate."""
 
     rate: float
     publish: LatencyLine
-    """Until the publisher was told that the event is safe."""
+    """Until the publisher received the acknowledgement."""
     delivery: LatencyLine
-    """Until the event came to a consumer for the first time."""
+    """Until the first delivery to a consumer."""
 
 
 class LoadReport(Struct, frozen=True, kw_only=True):
-    """What a run has found."""
+    """The result of a run."""
 
     ended: str
     """``complete``, ``interrupted`` or ``failed``."""
     problem: str
-    """What the realm refused, or how it was lost; empty if nothing went wrong."""
+    """The first error of the run; empty if it had none."""
     channel: str
     is_kept: bool
-    """Whether the channel is still there."""
+    """Whether the channel still exists."""
     seconds: float
     planned: int
-    """Events that were to be published."""
+    """Events that the plan contained."""
     acknowledged: int
-    """Events that the realm said are safe."""
+    """Events that the realm acknowledged to their publisher."""
     refused: int
     unanswered: int
-    """Events that were sent, and of which it is unknown what became."""
+    """Events that were sent without an answer, so that it is unknown whether they are stored."""
     delivered: int
     rolled_back: int
     redelivered: int
     outstanding: int
-    """Events that were acknowledged to the publisher and had not come by the end, or not again.
-    Where the realm could not be asked, it is unknown whether it has them."""
+    """Events that were acknowledged to the publisher but not delivered, or not delivered again, by
+    the end. If the realm did not answer then, it is unknown whether it still has them."""
     lost: int
     twice: int
     steps: tuple[StepLine, ...]
 
     @property
     def is_right(self) -> bool:
-        """Whether it came to its end, every event was taken, and each was delivered once."""
+        """Whether the run is complete, every event was stored, and each was delivered once."""
         wrong = self.refused or self.unanswered or self.outstanding or self.lost or self.twice
         return self.ended == "complete" and not wrong
 
 
 class LoadPicture(Struct, frozen=True):
-    """How a run stands, for the live line."""
+    """The progress of a run, for the live line."""
 
     at_s: float
     rate: float
@@ -122,28 +123,28 @@ class LoadPicture(Struct, frozen=True):
     acknowledged_per_s: float
     delivered_per_s: float
     behind: int
-    """Events that are due and not acknowledged to a publisher yet."""
+    """Events that are due but not acknowledged to their publisher yet."""
     publish_p99_ms: float
     delivery_p99_ms: float
     problem: str
 
 
 class Ending:
-    """Asked for once, a run publishes no more and waits for what is under way; again, it waits for
-    nothing."""
+    """Requests to end a run. After the first, the run stops publishing and waits for events in
+    flight; after the second, it ends at once."""
 
     def __init__(self) -> None:
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         self.hurried = asyncio.Event()
 
-    def ask(self) -> None:
-        if self.asked.is_set():
+    def request(self) -> None:
+        if self.requested.is_set():
             self.hurried.set()
-        self.asked.set()
+        self.requested.set()
 
 
 class LoadRun:
-    """Runs once."""
+    """One load run; :meth:`run` may be called once."""
 
     def __init__(self, plan: LoadPlan, setup: LoadSetup, clock: Clock, ending: Ending) -> None:
         self._plan = plan
@@ -157,7 +158,7 @@ class LoadRun:
         self._began_us = self._ended_us = self._delivered_us = 0
         self._sent = self._refused = self._rolled_back = 0
         self._has_moved = asyncio.Event()
-        """Set when something was delivered or settled."""
+        """Set after each delivery and settlement."""
         self._problem = ""
         self._failure: PenstockError | None = None
         self._is_kept = False
@@ -165,22 +166,23 @@ class LoadRun:
         self._shown = (0, 0, 0)
 
     async def run(self, show: Callable[[LoadPicture], None] | None = None) -> LoadReport:
-        """Make the channel, run, and remove the channel. What goes wrong on the way stands in the
-        report; raises what kept the run from beginning."""
+        """Create the channel, publish and consume, and delete the channel. Errors during the run
+        are part of the report; errors before its start are raised."""
         setup = self._setup
         async with AsyncExitStack() as sessions:
             owner = await self._connected(sessions)
             if max(self._plan.sizes) >= owner.event_bytes_max:
                 raise EventTooLarge(
-                    f"{max(self._plan.sizes):,} bytes of data do not fit into an event of this "
-                    f"realm, whose events have at most {owner.event_bytes_max:,} bytes in all"
+                    f"events with {max(self._plan.sizes):,} bytes of data are too large; this "
+                    f"realm allows events of {owner.event_bytes_max:,} bytes in all; "
+                    "use a smaller --size"
                 )
-            attributes: Any = {"type": setup.type}  # the realm refuses what is no type
+            attributes: Any = {"type": setup.type}  # the realm checks the type
             channel = await owner.channels.create(setup.channel, **attributes)
             self._is_kept = True
             try:
                 await self._measure(channel, show)
-                await self._look_for_missing(channel)
+                await self._count_missing(channel)
             finally:
                 await self._clean_up(owner)
         return self.report()
@@ -188,8 +190,8 @@ class LoadRun:
     async def _connected(self, sessions: AsyncExitStack) -> aio.Session:
         opening = aio.connect(self._setup.url, reconnect_timeout=self._setup.reconnect_s)
         session = await sessions.enter_async_context(opening)
-        session.on_error(lambda error: None)  # the calls raise what concerns them
-        session.on_interruption(lambda error: None)  # it goes on by itself
+        session.on_error(lambda error: None)  # calls raise their own errors
+        session.on_interruption(lambda error: None)  # the session reconnects
         return session
 
     async def _measure(
@@ -206,15 +208,15 @@ class LoadRun:
                 ]
                 self._began_us = self._delivered_us = self._clock.steady_us()
                 async with asyncio.TaskGroup() as others:
-                    beside = [
+                    companions = [
                         others.create_task(self._consume(client))
                         for client in clients[setup.publishers :]
                     ]
                     if show is not None:
-                        beside.append(others.create_task(self._show(show)))
+                        companions.append(others.create_task(self._show(show)))
                     publishing = self._publish_and_drain(clients[: setup.publishers])
                     await _unless(self._ending.hurried, publishing)
-                    for task in beside:
+                    for task in companions:
                         task.cancel()
         except* PenstockError as failures:
             self._failure = _first_of(failures)
@@ -231,12 +233,12 @@ class LoadRun:
 
     async def _publish_and_drain(self, publishers: list[aio.Channel]) -> None:
         async with asyncio.TaskGroup() as under_way:
-            await _unless(self._ending.asked, self._pace(publishers, under_way))
+            await _unless(self._ending.requested, self._pace(publishers, under_way))
         if self._setup.consumers:
             await self._drain()
 
     async def _pace(self, publishers: list[aio.Channel], under_way: asyncio.TaskGroup) -> None:
-        """Publish what is due, whether or not what was published before is answered."""
+        """Publish events when they are due, without waiting for answers to earlier publishes."""
         plan, turn = self._plan, 0
         room = asyncio.Semaphore(UNANSWERED_MAX * len(publishers))
         while self._sent < plan.count:
@@ -263,11 +265,11 @@ class LoadRun:
         except Refused as error:
             self._refused += len(numbers)
             self._note(error)
-        except PenstockError as error:  # what became of them is unknown
+        except PenstockError as error:  # it is unknown whether the events are stored
             self._note(error)
         else:
             at_us = self._at_us()
-            self._ledger.published(int(numbers[0]), ids)
+            self._ledger.record_published(int(numbers[0]), ids)
             self._count(self._publish_times, numbers, at_us)
             self._has_moved.set()
         finally:
@@ -292,36 +294,37 @@ class LoadRun:
         async with durable.subscribe(window=self._setup.window) as subscription:
             while (batch := await subscription.next_batch()) is not None:
                 if batch.is_stale:
-                    continue  # it is delivered again
+                    continue  # the realm delivers it again
                 try:
                     await self._settle(subscription, batch)
                 except (ConnectionLost, IllegalState):
                     if not batch.is_stale:
                         raise
-                    # what was not kept of it comes again
+                    # The realm delivers the events again whose acknowledgement was lost
 
     async def _settle(self, subscription: aio.DurableSubscription, batch: DeliveredBatch) -> None:
         at_us = self._at_us()
         column = batch.to_arrow().column("properties").field("number")
         numbers = np.frombuffer(column.buffers()[1], np.int64, len(column), column.offset * 8)
-        is_first = self._ledger.came(numbers, batch.event_ids)
+        is_first = self._ledger.record_delivery(numbers, batch.event_ids)
         self._count(self._delivery_times, numbers[is_first], at_us)
-        goes_back = is_first & self._plan.rolls_back(numbers)
-        if goes_back.any():
-            self._ledger.goes_back(numbers[goes_back])
-            for event, is_back in zip(batch, goes_back.tolist(), strict=True):
+        is_rolled_back = is_first & self._plan.rolls_back(numbers)
+        if is_rolled_back.any():
+            self._ledger.record_rollback(numbers[is_rolled_back])
+            for event, is_back in zip(batch, is_rolled_back.tolist(), strict=True):
                 await (event.rollback() if is_back else event.ack())
             await subscription.flush()
         else:
             await batch.ack()
         if not batch.is_stale:
-            self._ledger.settled(numbers[~goes_back])
-            self._rolled_back += int(goes_back.sum())
+            self._ledger.record_confirmation(numbers[~is_rolled_back])
+            self._rolled_back += int(is_rolled_back.sum())
         self._delivered_us = self._clock.steady_us()
         self._has_moved.set()
 
     async def _drain(self) -> None:
-        """Wait until all that was acknowledged has come, or nothing comes any more."""
+        """Wait until every acknowledged event is delivered, or for ``DRAIN_S`` without a
+        delivery."""
         self._delivered_us = self._clock.steady_us()
         while not self._ledger.is_complete:
             idle_s = (self._clock.steady_us() - self._delivered_us) / SECOND_US
@@ -335,16 +338,16 @@ class LoadRun:
     # --- the end --------------------------------------------------------------------------
 
     @property
-    def _is_gone(self) -> bool:
-        """Whether there is no realm any more to be asked."""
+    def _is_unreachable(self) -> bool:
+        """Whether the realm cannot be reached any more."""
         return isinstance(self._failure, CannotConnect | SessionClosed)
 
-    async def _look_for_missing(self, channel: aio.Channel) -> None:
-        """Tell what is lost from what the durable still has; without consumers, from what the
-        channel has counted."""
+    async def _count_missing(self, channel: aio.Channel) -> None:
+        """Count lost events by comparing with the durable's outstanding events; without consumers,
+        with the channel's counter of published events."""
         missing = self._ledger.undelivered() if self._setup.consumers else ()
         self._outstanding = len(missing)
-        if self._is_gone or (self._setup.consumers and not self._outstanding):
+        if self._is_unreachable or (self._setup.consumers and not self._outstanding):
             return
         with suppress(PenstockError, TimeoutError):
             async with asyncio.timeout(CLEANUP_S):
@@ -359,33 +362,37 @@ class LoadRun:
                     self._surplus = max(0, kept - (self._sent - self._refused))
 
     async def _clean_up(self, owner: aio.Session) -> None:
-        if self._setup.keep or self._is_gone:
+        if self._setup.keep or self._is_unreachable:
             return
         try:
             async with asyncio.timeout(CLEANUP_S):
                 await owner.channels.delete(self._setup.channel)
         except TimeoutError:
-            self._problem = self._problem or f"no answer to the removal for {CLEANUP_S:.0f} s"
+            self._problem = (
+                self._problem
+                or f"the deletion of the channel was not answered for {CLEANUP_S:.0f} s"
+            )
         except PenstockError as error:
             self._note(error)
         else:
             self._is_kept = False
 
-    # --- what there is to see -------------------------------------------------------------
+    # --- measurements ---------------------------------------------------------------------
 
     def _at_us(self) -> int:
         return self._clock.steady_us() - self._began_us
 
     def _count(self, times: list[Latencies], numbers: Int64s, at_us: int) -> None:
-        """Latencies count from when an event was due, not from when it was sent: a realm that
-        stalls has kept those waiting, too, that were due meanwhile."""
+        """Add the latencies of events."""
+        # They count from the due time, not from the send: events that become due while the realm
+        # stalls are sent late, and that wait is part of their latency.
         latencies = at_us - self._plan.due_us(numbers)
         steps = self._plan.steps_of(numbers)
         for step in np.unique(steps).tolist():
             times[step].add(latencies[steps == step])
 
     def _note(self, error: PenstockError) -> None:
-        """The first thing that went wrong is what is told."""
+        """Keep the error for the report, unless there was an earlier one."""
         self._problem = self._problem or f"{error} [{error.code}]"
 
     async def _show(self, show: Callable[[LoadPicture], None]) -> None:
@@ -394,13 +401,13 @@ class LoadRun:
             show(self.picture())
 
     def picture(self) -> LoadPicture:
-        """How it stands at this moment; the rates are those since the last picture."""
+        """Return the current progress; its rates cover the time since the last picture."""
         at_us, ledger = self._at_us(), self._ledger
         before_us, acknowledged, delivered = self._shown
         self._shown = (at_us, ledger.acknowledged, ledger.delivered)
         seconds = max(1, at_us - before_us) / SECOND_US
         step = min(int(at_us / SECOND_US / self._plan.step_s), len(self._plan.rates) - 1)
-        due = self._sent if self._ending.asked.is_set() else self._plan.due_by(at_us)
+        due = self._sent if self._ending.requested.is_set() else self._plan.due_by(at_us)
         return LoadPicture(
             at_s=at_us / SECOND_US,
             rate=self._plan.rates[step],
@@ -413,11 +420,11 @@ class LoadRun:
         )
 
     def report(self) -> LoadReport:
-        """What was found, at the end."""
+        """Return the result of the run after its end."""
         ledger, ended = self._ledger, "complete"
         if self._failure is not None:
             ended = "failed"
-        elif self._ending.asked.is_set():
+        elif self._ending.requested.is_set():
             ended = "interrupted"
         return LoadReport(
             ended=ended,
@@ -445,7 +452,7 @@ class LoadRun:
 
 
 async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work, or as much of it as is done when the event is set."""
+    """Run ``work`` until it is done; cancel it when the event is set."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(work), group.create_task(event.wait())]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -454,7 +461,7 @@ async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None
 
 
 def _first_of(failures: BaseExceptionGroup[PenstockError]) -> PenstockError:
-    """The failure that ended all of it: groups within groups have one each."""
+    """Return the first error of a group; nested groups contain one each."""
     first = failures.exceptions[0]
     return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
 

@@ -1,5 +1,4 @@
-"""The activity of a realm per second: the difference between two samples taken through the
-client."""
+"""Activity rates of a realm, computed from two samples that a client takes."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from penstock_core.vocabulary.ports import Clock
 
 STORES_MAX: Final = 200
-"""Most channels and queues in a sample: each costs a request or two."""
+"""Most channels and queues in a sample; each costs one or two requests."""
 
 
 class Sample(Struct, frozen=True):
@@ -31,7 +30,7 @@ class Sample(Struct, frozen=True):
     stores: Mapping[str, ChannelInfo]
     durables: Mapping[tuple[str, str], DurableInfo]
     left_out: int
-    """Channels and queues that are not in the sample."""
+    """Number of channels and queues that are not in the sample."""
 
 
 class StoreLine(Struct, frozen=True, kw_only=True):
@@ -43,7 +42,7 @@ class StoreLine(Struct, frozen=True, kw_only=True):
     durables: int
     published_per_s: float
     left_per_s: float
-    """Events per second that were consumed, expired, moved, or left in any other way."""
+    """Events per second that were consumed, expired, moved or removed in another way."""
 
 
 class DurableLine(Struct, frozen=True, kw_only=True):
@@ -53,13 +52,13 @@ class DurableLine(Struct, frozen=True, kw_only=True):
     clients: int
     outstanding: int
     in_flight: int
-    """Delivered and not acknowledged."""
+    """Events delivered but not acknowledged."""
     oldest_ms: int | None
     offered_per_s: float
 
 
 class RealmRates(Struct, frozen=True, kw_only=True):
-    """What ``penstock top`` shows."""
+    """The rates and sizes that ``penstock top`` shows."""
 
     realm: str
     version: str
@@ -85,8 +84,8 @@ class Sampler:
         self._opened: dict[str, Channel | Queue] = {}
 
     def take_sample(self) -> Sample:
-        """Take a sample, without what the user may not see and what was deleted meanwhile. Raises
-        ``CannotConnect``."""
+        """Return a sample without stores that the user may not read or that were deleted in the
+        meantime. Raises ``CannotConnect``."""
         session = self._session
         channels, queues = session.channels.list(), session.queues.list()
         named = [*((name, True) for name in channels), *((name, False) for name in queues)]
@@ -123,7 +122,7 @@ class Sampler:
 
 
 def between(before: Sample, now: Sample) -> RealmRates:
-    """The change between two samples, per second; new stores count from zero."""
+    """Return the rates between two samples. The counters of a new store start at zero."""
     seconds = max(now.at_us - before.at_us, 1) / 1_000_000
     stores = tuple(_stores(before, now, seconds))
     realm = now.realm

@@ -40,13 +40,13 @@ KEYS: Final = {"p": "published", "l": "left", "e": "events", "b": "size", "n": "
 """Keyboard keys that choose the order; q ends, space freezes the screen."""
 
 _NAME_MIN: Final = 8
-"""Fewest columns of a name."""
+"""Minimum width of a name in columns."""
 _ROWS_ASIDE: Final = 8
-"""Lines of the terminal that are not rows of a table."""
+"""Terminal lines needed for everything except the rows of the tables."""
 
 
 class View:
-    """What the screen shows, as chosen by keys."""
+    """The state of the screen, which keys change."""
 
     def __init__(self) -> None:
         self.order = "published"
@@ -54,7 +54,8 @@ class View:
         self.is_ended = False
 
     def press(self, key: str) -> None:
-        """Handle a key: q ends, space freezes, the rest are :data:`KEYS`; others are ignored."""
+        """Handle a key: q ends, space freezes, :data:`KEYS` choose the order; others are
+        ignored."""
         if key in ("q", "\x03"):
             self.is_ended = True
         elif key == " ":
@@ -63,7 +64,7 @@ class View:
             self.order = KEYS.get(key, self.order)
 
     def drawn(self, rates: RealmRates, rows: int) -> Group:
-        """The screen, with as many rows as fit, the busiest first."""
+        """Return the screen with as many rows as fit, sorted by the chosen order."""
         from rich.console import Group
         from rich.text import Text
 
@@ -88,15 +89,15 @@ def register(app: typer.Typer) -> None:
 
 def top(
     interval: Annotated[
-        float, typer.Option(min=0.1, max=3_600, help="Seconds between two looks.")
+        float, typer.Option(min=0.1, max=3_600, help="Seconds between samples.")
     ] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Print one picture, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
     """Watch a realm: rates by channel and durable, lag, connections, memory, disk.
 
-    Keys: q ends, space holds the picture, p l e b n sort. JSON is one line a look.
+    Keys: q quits, space pauses the display, p l e b n sort. JSON is one line for each sample.
 
     \b
     Examples:
@@ -127,7 +128,7 @@ def top(
 
 
 After = Callable[[Callable[[float], None]], "RealmRates"]
-"""Waits with the function it is given, and takes the next sample."""
+"""Waits with the function passed to it, and returns the rates up to the next sample."""
 
 
 def _pause(seconds: float) -> None:
@@ -146,7 +147,7 @@ def _write(after: After, *, once: bool) -> None:
 def _print(rates: RealmRates) -> None:
     from rich.console import Console
 
-    # A file gets all rows, also those that a screen has no room for.
+    # A file gets all rows, because its width and length are not limited by a screen.
     console = Console() if sys.stdout.isatty() else Console(width=160, color_system=None)
     console.print(View().drawn(rates, rows=10_000))
 
@@ -175,7 +176,7 @@ def _live(after: After) -> None:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Read single keys; the terminal is restored at the end."""
+    """Yield a function that waits for a key; the terminal is restored at the end."""
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
 
@@ -190,7 +191,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
-# --- the picture --------------------------------------------------------------------------
+# --- tables -------------------------------------------------------------------------------
 
 
 def _head(rates: RealmRates, *, is_held: bool) -> Table:
@@ -257,15 +258,14 @@ def _table(names: Sequence[str]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold reverse", expand=True)
     for index, name in enumerate(names):
         is_text = index == 0 or name == "type"
-        # Only names are shortened on a narrow terminal: a number that is cut would be another
-        # number.
+        # Only names are shortened on a narrow terminal: a truncated number would be wrong.
         table.add_column(name, justify="left" if is_text else "right", no_wrap=index > 0)
     return table
 
 
 def _shortened(name: str, style: str = "") -> Any:
-    """A name on one line, as wide as there is room. It is cut in the middle, because its end tells
-    as much as its beginning."""
+    """Return a name that fits on one line. It is shortened in the middle, because its end is as
+    significant as its start."""
     from rich.cells import cell_len, set_cell_size
     from rich.measure import Measurement
     from rich.text import Text

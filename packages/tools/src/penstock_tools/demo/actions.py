@@ -1,4 +1,4 @@
-"""What is done to the processes of a demonstration: by keys, or by a script with times."""
+"""Actions on the processes of a demonstration, triggered by keys or by a timed script."""
 
 from __future__ import annotations
 
@@ -12,34 +12,35 @@ Kind = Literal["node", "engine"]
 
 VERBS: Final[tuple[Verb, ...]] = get_args(Verb)
 MEMBERS: Final = 3
-"""Nodes, and as many servers of the engine."""
+"""Number of nodes, and number of servers of the engine."""
 _TARGETS: Final = (
-    f"owner, engine leader, last (the one before), or node or engine with a number up to {MEMBERS}"
+    f"owner, engine leader, last (the previous target), and node or engine with a number up to "
+    f"{MEMBERS}"
 )
-_LOOKS_LIKE: Final = "a script looks like '5:kill owner,12:cut engine 1,20:heal last'"
+_EXAMPLE: Final = "an example of a script is '5:kill owner,12:cut engine 1,20:heal last'"
 
 
 class ProcessTarget(NamedTuple):
-    """One process, or whichever one has a part when the time has come."""
+    """One process, or a role (owner, leader) that is resolved when the action is executed."""
 
     kind: Kind
     number: int = 0
-    """From 1 on; 0: the node that is the owner, the engine's server that leads."""
+    """Number from 1 on; 0: the owner among the nodes, or the leader among the engine's servers."""
 
 
 LAST: Final = "last"
-"""What was acted on before."""
+"""Name of the target of the previous action."""
 
 
 class Action(NamedTuple):
-    """One thing to do; ``target`` is None for the process that was acted on before."""
+    """A verb and its target; None is the target of the previous action."""
 
     verb: Verb
     target: ProcessTarget | None
 
 
 class TimedAction(NamedTuple):
-    """An action, so many seconds after the traffic has begun."""
+    """An action and its time in seconds after the start of the traffic."""
 
     at_s: float
     action: Action
@@ -54,7 +55,8 @@ _NAMED: Final[Mapping[str, ProcessTarget]] = {
 
 
 def script_of(text: str) -> list[TimedAction]:
-    """The actions of a script, in the order of their times. Raises ``InvalidArgument``."""
+    """Return the actions of a script, sorted by time. Raises ``InvalidArgument`` if the script is
+    not valid."""
     steps = [step for step in text.split(",") if step.strip()]
     return sorted((_step(step) for step in steps), key=lambda timed: timed.at_s)
 
@@ -63,7 +65,7 @@ def _step(text: str) -> TimedAction:
     time, colon, rest = text.partition(":")
     words = rest.split()
     if not colon or not words:
-        raise InvalidArgument(f"{text.strip()!r} has no time and action: {_LOOKS_LIKE}")
+        raise InvalidArgument(f"{text.strip()!r} has no time and action: {_EXAMPLE}")
     return TimedAction(_seconds(time.strip(), text), _action(words, text))
 
 
@@ -74,23 +76,23 @@ def _seconds(time: str, text: str) -> float:
         at_s = -1.0
     if not 0 <= at_s < float("inf"):
         raise InvalidArgument(
-            f"{time!r} in {text.strip()!r} is no number of seconds, 0 or more: {_LOOKS_LIKE}"
+            f"{time!r} in {text.strip()!r} is not a time; allowed are seconds from 0 on: {_EXAMPLE}"
         )
     return at_s
 
 
 def _action(words: list[str], text: str) -> Action:
-    verb, name = words[0], " ".join(words[1:])
-    known = next((each for each in VERBS if each == verb), None)
-    if known is None:
+    word, name = words[0], " ".join(words[1:])
+    verb = next((candidate for candidate in VERBS if candidate == word), None)
+    if verb is None:
         raise InvalidArgument(
-            f"{verb!r} in {text.strip()!r} is nothing that can be done; there are "
-            f"{', '.join(VERBS)}: {_LOOKS_LIKE}"
+            f"{word!r} in {text.strip()!r} is not an action; allowed are {', '.join(VERBS)}: "
+            f"{_EXAMPLE}"
         )
     if name == LAST:
-        return Action(known, None)
+        return Action(verb, None)
     if name not in _NAMED:
         raise InvalidArgument(
-            f"{name!r} in {text.strip()!r} names no process; there are {_TARGETS}: {_LOOKS_LIKE}"
+            f"{name!r} in {text.strip()!r} is not a process; allowed are {_TARGETS}: {_EXAMPLE}"
         )
-    return Action(known, _NAMED[name])
+    return Action(verb, _NAMED[name])

@@ -1,6 +1,6 @@
-"""What was acknowledged to the demonstration's publisher, and what came to its consumer.
+"""The events that a demonstration's publisher and consumer have seen.
 
-Nothing may be missing and nothing may come twice, whichever processes are killed meanwhile.
+No event may be lost or delivered twice, whichever processes are killed.
 """
 
 from __future__ import annotations
@@ -17,66 +17,66 @@ _CONFIRMED: Final = 2
 
 
 class Ledger:
-    """Events by the numbers that their publisher has given them, one after the other."""
+    """The progress of each event. The publisher numbers events from 0."""
 
     def __init__(self) -> None:
         self.published = 0
-        """How many were acknowledged to the publisher."""
+        """Events acknowledged to the publisher."""
         self.delivered = 0
-        """How many have come to the consumer, each counted once."""
+        """Events delivered to the consumer at least once."""
         self.twice = 0
-        """How many were stored under a second id, or came again after their acknowledgement was
-        confirmed."""
+        """Events stored under a second id, or delivered again after the consumer's acknowledgement
+        was confirmed."""
         self.outstanding = 0
-        """How many were acknowledged to the publisher, and have not come to the consumer yet."""
+        """Events acknowledged to the publisher but not delivered to the consumer yet."""
         self._ids = array("q")
-        """The id that each number was acknowledged with."""
-        self._came_as = array("q")
+        """Event id in the acknowledgement to the publisher, by number."""
+        self._delivered_as = array("q")
         self._progress = bytearray()
         self._newest = -1
         self._settled = 0
-        """Nothing is missing below this number."""
+        """No event below this number is missing."""
 
-    def begun(self) -> int:
-        """A new number, for an event that is published now."""
+    def next_number(self) -> int:
+        """Return the number of the next event to publish."""
         self._ids.append(_UNKNOWN)
-        self._came_as.append(_UNKNOWN)
+        self._delivered_as.append(_UNKNOWN)
         self._progress.append(0)
         return len(self._ids) - 1
 
-    def acknowledged(self, number: int, id: int) -> None:
-        """The publisher was told that the event is kept under ``id``."""
+    def record_acknowledgement(self, number: int, id: int) -> None:
+        """Record that the publisher received the acknowledgement of an event, with its id."""
         self._ids[number] = id
         self.published += 1
         if not self._progress[number]:
             self.outstanding += 1
-        elif self._came_as[number] != id:
+        elif self._delivered_as[number] != id:
             self.twice += 1
 
-    def came(self, number: int, id: int) -> None:
-        """The event came to the consumer. It may come again until the consumer's acknowledgement
-        is confirmed."""
+    def record_delivery(self, number: int, id: int) -> None:
+        """Record a delivery to the consumer. Until the consumer's acknowledgement is confirmed,
+        another delivery of the event is correct."""
         progress, stored_id = self._progress[number], self._ids[number]
         if not progress:
             self._progress[number] = _DELIVERED
-            self._came_as[number] = id
+            self._delivered_as[number] = id
             self.delivered += 1
             self._newest = max(self._newest, number)
             if stored_id != _UNKNOWN:
                 self.outstanding -= 1
                 self.twice += stored_id != id
-        elif progress == _CONFIRMED or self._came_as[number] != id:
+        elif progress == _CONFIRMED or self._delivered_as[number] != id:
             self.twice += 1
 
-    def confirmed(self, numbers: Iterable[int]) -> None:
-        """The consumer was told that its acknowledgement is kept."""
+    def record_confirmation(self, numbers: Iterable[int]) -> None:
+        """Record that the realm confirmed the consumer's acknowledgement of these events."""
         for number in numbers:
             self._progress[number] = _CONFIRMED
 
     @property
     def lost(self) -> int:
-        """How many were acknowledged to the publisher, and left out: later ones came. What is
-        published by one publisher comes in its order."""
+        """Events that were acknowledged to the publisher but skipped by the consumer. Events of one
+        publisher are delivered in order, so an event is lost once a later one is delivered."""
         while self._settled < self._newest and not self._is_missing(self._settled):
             self._settled += 1
         return sum(map(self._is_missing, range(self._settled, self._newest)))
@@ -86,39 +86,39 @@ class Ledger:
 
 
 class Acknowledgements:
-    """When the publisher was told that an event is kept, and how long it waited for that."""
+    """Times of the acknowledgements to the publisher, and the pauses between them."""
 
     def __init__(self) -> None:
         self._latest: deque[int] = deque()
-        """Times of the last second, in microseconds of a steady clock."""
+        """Times within the last second, in microseconds of a steady clock."""
         self._last_us: int | None = None
         self._since_us = 0
         self._longest_us = 0
-        """The longest wait since a moment, as far as it is over."""
+        """The longest finished pause since ``_since_us``."""
 
-    def note(self, now_us: int) -> None:
-        """One has come."""
+    def record(self, now_us: int) -> None:
+        """Record an acknowledgement."""
         self._longest_us = self.longest_us(now_us)
         self._last_us = now_us
         self._latest.append(now_us)
         self._forget(now_us)
 
-    def begin_anew(self, now_us: int) -> None:
-        """Something is done to the cluster: the longest wait counts from here."""
+    def restart(self, now_us: int) -> None:
+        """Measure the longest pause from now on; called at each action on the cluster."""
         self._since_us = now_us
         self._longest_us = 0
 
-    def a_second(self, now_us: int) -> int:
-        """How many came in the last second."""
+    def count_last_second(self, now_us: int) -> int:
+        """Return the number of acknowledgements in the last second."""
         self._forget(now_us)
         return len(self._latest)
 
     def waiting_us(self, now_us: int) -> int:
-        """How long none has come; 0 before the first one."""
+        """Return the time since the last acknowledgement; 0 before the first one."""
         return 0 if self._last_us is None else now_us - self._last_us
 
     def longest_us(self, now_us: int) -> int:
-        """The longest time without any since :meth:`begin_anew`, this moment included."""
+        """Return the longest pause since :meth:`restart`, including the current one."""
         if self._last_us is None:
             return 0
         return max(self._longest_us, now_us - max(self._last_us, self._since_us))

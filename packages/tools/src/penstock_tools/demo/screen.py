@@ -1,6 +1,6 @@
-"""What a demonstration shows: a screen with keys on a terminal, a line a second elsewhere.
+"""The output of a demonstration: a screen with keys on a terminal, otherwise a line each second.
 
-Both are drawn from one :class:`Picture`, which has all there is to see at a moment.
+Both are drawn from a :class:`Picture`, the complete state at one moment.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _KEYS: Final[dict[str, Verb]] = {
     "s": "start",
 }
 _MENDS: Final = ("thaw", "heal", "start")
-"""What is done to whatever was acted on before, unless a number has chosen something else: who was
-the owner, or has led, is no longer."""
+"""Verbs that act on the target of the previous action unless a number is selected. A node that was
+killed as the owner is not the owner any more, so the role cannot select it."""
 _DEEDS_SHOWN: Final = 6
 _COLOURS: Final = {
     "owner": "green",
@@ -42,7 +42,7 @@ _COLOURS: Final = {
 
 
 class ProcessLine(Struct, frozen=True):
-    """One process, and how it is."""
+    """The state of one process."""
 
     name: str
     condition: str
@@ -50,7 +50,7 @@ class ProcessLine(Struct, frozen=True):
 
 
 class Deed(Struct, frozen=True):
-    """What was done, and the longest time without an acknowledgement since, until the next one."""
+    """An executed action, and the longest pause of acknowledgements until the next action."""
 
     at_s: float
     what: str
@@ -58,47 +58,47 @@ class Deed(Struct, frozen=True):
 
 
 class Picture(Struct, frozen=True, kw_only=True):
-    """All there is to see at a moment."""
+    """The complete state of a demonstration at one moment."""
 
     at_s: float
-    """Since the first acknowledgement."""
+    """Seconds since the first acknowledgement."""
     url: str
-    """For programs."""
+    """The URL for clients."""
     console: str
-    """For browsers; empty while there is no owner."""
+    """The URL for browsers; empty if no node is the owner."""
     settings: str
-    """A file for commands that look at the cluster."""
+    """A settings file for commands that inspect the cluster."""
     owner: str
-    """Empty while there is none."""
+    """Empty if no node is the owner."""
     epoch: int
     nodes: Sequence[ProcessLine]
     servers: Sequence[ProcessLine]
     """The servers of the engine."""
-    a_second: int
+    acknowledgements_per_s: int
     waiting_s: float
-    """How long nothing was acknowledged, at this moment."""
+    """Time since the last acknowledgement."""
     published: int
     delivered: int
     outstanding: int
-    """Acknowledged to the publisher, and not delivered yet."""
+    """Events acknowledged to the publisher but not delivered yet."""
     lost: int
     twice: int
     deeds: Sequence[Deed] = ()
     trouble: str = ""
-    """What a client was told last that keeps it from going on."""
+    """The last error of a client that currently cannot proceed."""
 
 
 class Chooser:
-    """Which process the keys act on; what was done to the owner, or to the server that leads, is
-    mended where it was done."""
+    """The target of the keys. Keys that undo an action on the owner or the leader act on the
+    process that the action hit, even if it has lost that role."""
 
     def __init__(self) -> None:
         self.target = ProcessTarget("node")
         self.is_ended = False
 
     def press(self, key: str) -> Action | None:
-        """What a key asks for. Digits choose a node or a server, o the owner, l the server that
-        leads, and q ends."""
+        """Return the action of a key, or None. Digits select a node or a server, o the owner and l
+        the engine's leader; q ends."""
         if key in ("q", "\x03"):
             self.is_ended = True
         elif key == "o":
@@ -122,18 +122,18 @@ class Chooser:
 
 
 def line(picture: Picture) -> str:
-    """One line for programs and logs."""
+    """Return the state as one line for programs and logs."""
     nodes = ", ".join(f"{process.name} {process.condition}" for process in picture.nodes)
     servers = ", ".join(f"{process.name} {process.condition}" for process in picture.servers)
     return plain(
         f"{picture.at_s:6.1f} s  owner {picture.owner or 'none'}, epoch {picture.epoch}; {nodes}; "
-        f"{servers}; {picture.a_second} acknowledgements/s, {picture.waiting_s:.1f} s without; "
-        f"{counts(picture)}"
+        f"{servers}; {picture.acknowledgements_per_s} acknowledgements/s, "
+        f"{picture.waiting_s:.1f} s without; {counts(picture)}"
     )
 
 
 def counts(picture: Picture) -> str:
-    """What there is to be proud of."""
+    """Return the counts of events as text."""
     return (
         f"published {picture.published:,}, delivered {picture.delivered:,}, "
         f"lost {picture.lost:,}, twice {picture.twice:,}"
@@ -147,7 +147,7 @@ def deed_line(deed: Deed) -> str:
 
 
 def drawn(picture: Picture, chosen: str) -> Group:
-    """The screen."""
+    """Return the screen."""
     from rich.console import Group
     from rich.text import Text
 
@@ -171,7 +171,7 @@ def _head(picture: Picture) -> Table:
     head.add_row(
         Text(f"owner {picture.owner or 'none'}", style="bold"),
         f"epoch {picture.epoch}",
-        f"{picture.a_second:,} acknowledgements/s",
+        f"{picture.acknowledgements_per_s:,} acknowledgements/s",
         f"{picture.waiting_s:.1f} s without",
     )
     head.add_row(

@@ -28,7 +28,7 @@ class WantedDurable(Struct, frozen=True, kw_only=True):
     start: StartLike = "earliest"
     """First position of a new durable; ignored if the durable exists already."""
     persistent: bool | None = None
-    """None: persistent exactly if the channel's events survive a restart."""
+    """Whether the durable survives a restart; None: if the channel's events do."""
     attributes: DurableAttributes = DURABLE_DEFAULTS
     place: Place = ()
     pattern: str = ""
