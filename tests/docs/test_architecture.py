@@ -105,7 +105,7 @@ def test_every_room_is_on_the_map() -> None:
     assert rooms - told == set()
 
 
-def files_of_tests_beside_the_way_in_are_there() -> None:
+def test_files_beside_the_way_in_are_there() -> None:
     for name in ("dead_events.py", "join_copies.py", "schedules.py", "transactions.py"):
         assert f"`{name}`" in TEXT
         assert exists(f"penstock_server/runtime/writer/{name}")

@@ -233,6 +233,8 @@ class MovingPace:
 
 def warn_if_not_kept(directory: Directory, opened: ChannelOpened) -> None:
     """Warn where the dead event store of a channel keeps only what somebody waits for."""
+    if opened.channel not in directory.channels:  # deleted before its creation was answered
+        return
     target = directory.dead_event_store_of(opened.channel)
     store = None if target is None else directory.channels[target].state
     if store is not None and (store.type.relays or store.engine.needs_interest):
