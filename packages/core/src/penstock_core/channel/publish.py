@@ -36,7 +36,7 @@ compares. What only some publishes pass comes after "Only some".
 8. Apply. The ids join the channel and the ledger of each durable
    (``penstock_core.channel.channel.ChannelMachine.apply``), the columns its tail
    (``penstock_server.runtime.store.channel_store.ChannelStore.add``). Only some: joins publish the
-   events that match on other channels (``penstock_server.runtime.writer.join_copies.copy``).
+   events that match on other channels (``penstock_server.runtime.writer.join_copies.copies``).
 9. Store. The facts and columns of everything in the group become one block
    (``penstock_server.runtime.store.records.encode_block``), which is written at once
    (``penstock_server.storage.embedded.journal.FileJournal.append``).

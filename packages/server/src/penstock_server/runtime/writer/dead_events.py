@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, groupby, pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from penstock_core.api.channels import ChannelOpened
-from penstock_core.channel.channel import ChannelMachine
 from penstock_core.channel.dead import MOVED_EVENTS_MAX, Missed, missed
+from penstock_core.channel.state import ChannelState
 from penstock_core.columns.events.batch import ids_of
 from penstock_core.columns.events.delivery_time import due_times_us
 from penstock_core.columns.events.origin import due_body, with_origin
@@ -27,12 +27,12 @@ from penstock_core.messages.retention import Removed
 from penstock_core.messages.settlements import Buried
 from penstock_core.realm.directory import Directory
 from penstock_core.vocabulary.causes import Cause
-from penstock_server.runtime.store.bodies import UNLIMITED, Body, body_from, digest_of
+from penstock_server.runtime.store.bodies import Body, body_from
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 from penstock_server.runtime.store.sealed_file import Damage, Publishers
-
-if TYPE_CHECKING:
-    from penstock_server.runtime.writer.open_group import OpenGroup
+from penstock_server.runtime.store.state import RealmState
+from penstock_server.runtime.writer.following_publish import FollowingPublish
+from penstock_server.runtime.writer.selector_cache import LookedAhead
 
 MOVING_SHARE: Final = 0.4
 """Share of time, at most, for groups in which dead events move. In the rest publishers are served
@@ -46,34 +46,39 @@ _EVENTS_MIN: Final = 250
 
 
 def move(
-    group: OpenGroup,
-    number: int,
-    channel: ChannelMachine,
+    realm: RealmState,
+    channel_id: int,
     fact: Removed | Buried,
+    *,
+    looked_ahead: LookedAhead,
+    now_us: int,
     reason: str | None = None,
-) -> None:
-    """Publish dead events to their dead event store, then apply ``fact``. ``reason`` is given by a
-    client that has rejected them. Events that cannot be read do not move: they are quarantined (SEM
-    S1)."""
+) -> Iterator[FollowingPublish | Removed | Buried]:
+    """Yield the publishes to the dead event store, then the facts of the store that the dead events
+    leave, each to be done before the next one is asked for. ``reason`` is given by a client that
+    has rejected them. Events that cannot be read do not move: they are quarantined (SEM S1)."""
     dead = fact.dead if isinstance(fact, Removed) else fact.spans
-    target = group.state.directory.dead_event_store_of(number)
+    target = realm.directory.dead_event_store_of(channel_id)
     unreadable = IdSet()
     if target is not None:
-        damage = Damage()
-        rows = group.state.stores[number].read(dead, damage)
-        unreadable = damage.ids.overlap(channel.state.stored)
-        group.state.stores[number].quarantined += damage.reasons
-        for publisher, bodies in _bodies(
-            group, number, channel, fact=fact, rows=rows, reason=reason
-        ):
-            digest = digest_of(bodies, UNLIMITED)
-            group.publish(target, bodies, digest, forced=True, in_journal=True, publisher=publisher)
-        group.looked_ahead.moved(number, dead)
-    for left in _left(fact, unreadable, keep_dead=target is not None):
-        group.apply(number, channel, left)
+        state, store, damage = realm.channels[channel_id].state, realm.stores[channel_id], Damage()
+        rows = store.read(dead, damage)
+        unreadable = damage.ids.overlap(state.stored)
+        store.quarantined += damage.reasons
+        known = partial(looked_ahead.known_of, channel_id)
+        if state.definition.kind == "schedule":
+            publishes = runs(_by_time(rows), due_body, known)
+        else:
+            parts = (by_publisher(part.batch, part.publishers) for part in rows)
+            dressed = _with_origin(state, fact, now_us, reason=reason)
+            publishes = runs(chain.from_iterable(parts), dressed, known)
+        for publisher, bodies in publishes:
+            yield FollowingPublish(target, bodies, publisher)
+        looked_ahead.moved(channel_id, dead)
+    yield from _remaining(fact, unreadable, keep_dead=target is not None)
 
 
-def _left(
+def _remaining(
     fact: Removed | Buried, unreadable: IdSet, *, keep_dead: bool
 ) -> Iterator[Removed | Buried]:
     """The part of ``fact`` that still has to be applied to the store where the events were."""
@@ -94,34 +99,23 @@ def _without(spans: Spans, ids: IdSet) -> Spans:
     return left.spans
 
 
-def _bodies(
-    group: OpenGroup,
-    number: int,
-    channel: ChannelMachine,
-    fact: Removed | Buried,
-    rows: Sequence[OutgoingBatch],
-    reason: str | None,
-) -> Iterator[tuple[str, list[Body]]]:
-    """The events to publish, in order, by who published them."""
-    state, known = channel.state, partial(group.looked_ahead.known_of, number)
-    if state.definition.kind == "schedule":
-        return runs(_by_time(rows), due_body, known)
+def _with_origin(
+    state: ChannelState, fact: Removed | Buried, now_us: int, *, reason: str | None
+) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """Return what adds to dead events where they come from, and why they died."""
     if isinstance(fact, Buried):
         dead = fact.spans
         durables = Missed((((fact.durable,), dead),), missed(state, dead).redeliveries)
-        cause = fact.cause
     else:
-        durables, cause = missed(state, fact.dead), fact.cause
-    dressed = partial(
+        durables = missed(state, fact.dead)
+    return partial(
         with_origin,
         store=state.name,
-        cause=with_reason(cause.value, reason or ""),
-        at_us=group.now_us,
+        cause=with_reason(fact.cause.value, reason or ""),
+        at_us=now_us,
         durables=durables.durables,
         redeliveries=durables.redeliveries,
     )
-    parts = (by_publisher(part.batch, part.publishers) for part in rows)
-    return runs(chain.from_iterable(parts), dressed, known)
 
 
 def _by_time(rows: Sequence[OutgoingBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:

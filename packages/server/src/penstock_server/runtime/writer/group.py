@@ -34,7 +34,7 @@ from penstock_core.vocabulary.errors import NameDoesNotExist
 from penstock_core.vocabulary.formats import FORMAT
 from penstock_core.vocabulary.ports import Buffer
 from penstock_server.runtime.store import merging
-from penstock_server.runtime.store.bodies import Body, as_keyed, prepared
+from penstock_server.runtime.store.bodies import UNLIMITED, Body, as_keyed, digest_of, prepared
 from penstock_server.runtime.store.channel_store import ChannelStore
 from penstock_server.runtime.store.newer_facts import refuse_newer
 from penstock_server.runtime.store.records import BodyRef, FactRecord
@@ -42,7 +42,7 @@ from penstock_server.runtime.store.state import RealmState
 from penstock_server.runtime.store.tail_batch import TailBatch
 from penstock_server.runtime.writer import dead_events, join_copies, looking_ahead, persisting
 from penstock_server.runtime.writer.asked import completed, work_where_dead
-from penstock_server.runtime.writer.open_group import Way
+from penstock_server.runtime.writer.following_publish import FollowingPublish, ReachedStores
 from penstock_server.runtime.writer.placement import (
     MemoryLimits,
     Placing,
@@ -294,12 +294,13 @@ class Group:
         forced: bool = False,
         in_journal: bool = False,
         publisher: str = "",
-        way: Way | None = None,
+        reached: ReachedStores | None = None,
     ) -> Span:
         """Store events on a channel and do what follows from it. Raises ``Refused``.
 
         ``in_journal``: no room was made for them in the pages of a paged channel, for they come
-        by themselves (a dead event, a join's copy); they lie in the journal.
+        by themselves (a dead event, a join's copy); they lie in the journal. ``reached`` is where
+        these events have been in this step.
         """
         is_quiet = number in self._quiet
         channel = self.channel(number)
@@ -345,13 +346,31 @@ class Group:
         if decided.follows or has_joins:
             self._note_keys(store, keyed, first)
             channel.attend(command, self.now_us)
-            joins = self.state.directory.joins.of(number)
-            join_copies.copy(
-                self, number, joins, span=span, bodies=seen, publisher=publisher, way=way
-            )
+            for copies in join_copies.copies(
+                self.state,
+                number,
+                span,
+                bodies=seen,
+                publisher=publisher,
+                reached=reached,
+                now_us=self.now_us,
+            ):
+                self._follow(copies)
         elif is_quiet:
             self._quiet.add(number)
         return span
+
+    def _follow(self, publish: FollowingPublish) -> None:
+        """Publish what follows from a decision: no limit refuses it."""
+        self.publish(
+            publish.channel_id,
+            publish.bodies,
+            digest_of(publish.bodies, UNLIMITED),
+            forced=True,
+            in_journal=True,
+            publisher=publish.publisher,
+            reached=publish.reached,
+        )
 
     def _admitted(
         self,
@@ -489,10 +508,25 @@ class Group:
         """Make a fact true, here and in the block; dead events move on first (SEM T7)."""
         self._changes += 1
         if isinstance(fact, Buried) or (isinstance(fact, Removed) and fact.dead):
-            dead_events.move(self, number, channel, fact=fact, reason=reason)
+            for step in dead_events.move(
+                self.state,
+                number,
+                fact,
+                looked_ahead=self.looked_ahead,
+                now_us=self.now_us,
+                reason=reason,
+            ):
+                if isinstance(step, FollowingPublish):
+                    self._follow(step)
+                else:
+                    self.apply(number, channel, step)
         elif isinstance(fact, PersistedLate):
             self._waits.add(number)
-            persisting.secure(self, number, channel, fact=fact)
+            for late, ref, body in persisting.late_writes(self.state, number, fact):
+                if ref is not None:
+                    self.record(number, late, (ref,))
+                    self.bodies.append(body)
+                self.state.apply(number, late)
         else:
             self.apply(number, channel, fact)
 

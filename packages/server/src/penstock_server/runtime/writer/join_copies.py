@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -21,12 +20,15 @@ from penstock_core.ids.ids import Span
 from penstock_core.messages.joins import Join
 from penstock_core.realm.joins import HOPS_MAX
 from penstock_core.vocabulary.errors import CapacityReached
-from penstock_server.runtime.store.bodies import UNLIMITED, Body, body_from, digest_of
+from penstock_server.runtime.store.bodies import Body, body_from
 from penstock_server.runtime.store.message_fields import messages_of
-from penstock_server.runtime.writer.open_group import Bools, OpenGroup, Rows, Way
-
-if TYPE_CHECKING:
-    from penstock_server.runtime.store.state import RealmState
+from penstock_server.runtime.store.state import RealmState
+from penstock_server.runtime.writer.following_publish import (
+    Bools,
+    FollowingPublish,
+    ReachedStores,
+    Rows,
+)
 
 
 class CopyCandidates:
@@ -98,80 +100,85 @@ class CopyCandidates:
         return np.asarray(self.too_far | been, dtype=np.bool_)
 
 
-def copy(
-    group: OpenGroup,
-    number: int,
-    joins: Sequence[Join],
+def copies(
+    realm: RealmState,
+    channel_id: int,
     span: Span,
     bodies: Sequence[Body],
+    *,
     publisher: str,
-    way: Way | None,
-) -> None:
-    """Publish the copies of a publish on channel ``number``."""
+    reached: ReachedStores | None,
+    now_us: int,
+) -> Iterator[FollowingPublish]:
+    """Yield what the joins of a channel copy of a publish. Each of these publishes is to be done,
+    with all that follows from it, before the next one is asked for: what has reached a store by
+    then is not copied there again."""
+    joins = realm.directory.joins.of(channel_id)
     if not joins:
         return
-    name = group.state.channels[number].state.name
-    if way is None:
-        way = Way(np.arange(span.size), {name: np.ones(span.size, dtype=np.bool_)})
-    messages = messages_of(group.state.channels[number])
-    offered = _offered(span, bodies, way, now_us=group.now_us, messages=messages)
+    channel = realm.channels[channel_id]
+    name = channel.state.name
+    if reached is None:
+        reached = ReachedStores(np.arange(span.size), {name: np.ones(span.size, dtype=np.bool_)})
+    candidates = _candidates(span, bodies, reached, now_us=now_us, messages=messages_of(channel))
     for join in joins:
-        copies: list[Body] = []
+        copied: list[Body] = []
         roots: list[Rows] = []
-        for each in offered:
-            wanted = _wanted(group, join, each, way=way)
+        for candidate in candidates:
+            wanted = _wanted(realm, join, candidate, reached=reached)
             if wanted.any():
-                ids = np.arange(each.span.first, each.span.end, dtype=np.int64)[wanted]
+                ids = np.arange(candidate.span.first, candidate.span.end, dtype=np.int64)[wanted]
                 rows = pa.array(wanted)
-                known = None if each.outcomes is None else each.outcomes.chosen(rows)
-                batch = for_join(each.batch.filter(rows), ids, group.now_us, store=name)
-                copies.append(body_from(batch, known))
-                roots.append(each.roots[wanted])
-        if not copies:
+                outcomes = candidate.outcomes
+                known = None if outcomes is None else outcomes.chosen(rows)
+                batch = for_join(candidate.batch.filter(rows), ids, now_us, store=name)
+                copied.append(body_from(batch, known))
+                roots.append(candidate.roots[wanted])
+        if not copied:
             continue
-        ours = np.concatenate(roots)
-        way.comes_to(group.state.channels[join.destination].state.name, ours)
-        group.state.joined(join).copied += len(ours)
-        group.publish(
-            join.destination,
-            copies,
-            digest_of(copies, UNLIMITED),
-            forced=True,
-            in_journal=True,
-            publisher=publisher,
-            way=way.on(ours),
+        copied_roots = np.concatenate(roots)
+        reached.add(realm.channels[join.destination].state.name, copied_roots)
+        realm.joined(join).copied += len(copied_roots)
+        yield FollowingPublish(
+            join.destination, copied, publisher, reached=reached.of_copies(copied_roots)
         )
         if join.leads_out:
-            group.state.copied_out()
+            realm.copied_out()
 
 
-def _offered(
-    span: Span, bodies: Sequence[Body], way: Way, now_us: int, messages: MessageAccess | None
+def _candidates(
+    span: Span,
+    bodies: Sequence[Body],
+    reached: ReachedStores,
+    now_us: int,
+    messages: MessageAccess | None,
 ) -> list[CopyCandidates]:
-    found = []
+    candidates = []
     first = span.first
     for body in bodies:
         part = Span(first, first + body.batch.num_rows)
-        roots = way.roots[part.first - span.first : part.end - span.first]
-        found.append(CopyCandidates(body, part, roots, now_us=now_us, messages=messages))
+        roots = reached.roots[part.first - span.first : part.end - span.first]
+        candidates.append(CopyCandidates(body, part, roots, now_us=now_us, messages=messages))
         first = part.end
-    return found
+    return candidates
 
 
-def _wanted(group: OpenGroup, join: Join, offered: CopyCandidates, way: Way) -> Bools:
+def _wanted(
+    realm: RealmState, join: Join, candidate: CopyCandidates, reached: ReachedStores
+) -> Bools:
     """The rows that the join copies."""
-    wanted = offered.matched(join.selector)
+    wanted = candidate.matched(join.selector)
     if not wanted.any():
         return wanted
-    name = group.state.channels[join.destination].state.name
-    stopped = offered.stopped(name)
+    name = realm.channels[join.destination].state.name
+    stopped = candidate.stopped(name)
     if join.leads_out:
-        stopped = offered.passing if stopped is None else stopped | offered.passing
+        stopped = candidate.passing if stopped is None else stopped | candidate.passing
     if stopped is not None and (dropped := int(np.count_nonzero(wanted & stopped))):
-        group.state.joined(join).dropped += dropped
+        realm.joined(join).dropped += dropped
         wanted = wanted & ~stopped
     if not join.archive:
-        wanted = wanted & ~way.has_been(name, offered.roots)
+        wanted = wanted & ~reached.has(name, candidate.roots)
     return wanted
 
 

@@ -9,7 +9,7 @@ the selectors, and the work is decided again. The results are kept meanwhile, by
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -21,21 +21,40 @@ from penstock_core.columns.events.batch import ids_of, stamp
 from penstock_core.columns.selectors import row_bytes_of
 from penstock_core.ids.ids import IdSet, Span
 from penstock_core.messages.publishing import Publish
-from penstock_core.messages.retention import Removed
+from penstock_core.messages.retention import Removed, Sweep
 from penstock_core.messages.settlements import Buried
 from penstock_core.messages.unions import StoredFact
 from penstock_server.runtime.delivery.selection import BESIDE_ABOVE, scan_cost
 from penstock_server.runtime.store.bodies import Asked, Body
 from penstock_server.runtime.store.sealed_file import Damage
+from penstock_server.runtime.store.state import RealmState
 from penstock_server.runtime.writer.asked import asked_of, asked_of_body
-from penstock_server.runtime.writer.selector_cache import NeedsLook
-
-if TYPE_CHECKING:
-    from penstock_server.runtime.writer.open_group import OpenGroup
+from penstock_server.runtime.writer.selector_cache import LookedAhead, NeedsLook
 
 TURN_COST_MAX: Final = BESIDE_ABOVE
 """Bytes to examine, times the selectors' work, in one turn of the writer, of all such events
 together."""
+
+
+class OpenGroup(Protocol):
+    """A group that is still being decided:
+    :class:`~penstock_server.runtime.writer.group.Group`."""
+
+    state: RealmState
+    now_us: int
+    looked_ahead: LookedAhead
+    looks: list[NeedsLook]
+    """What selectors are to be evaluated on after this group."""
+    sweeping: Sweep
+
+    @property
+    def is_half_done(self) -> bool:
+        """Whether the work at hand has changed something already: then all of it has to be done."""
+        ...
+
+    def may_look(self, cost: int) -> bool:
+        """Whether selectors may be evaluated in this turn, at this cost; if so, the cost counts."""
+        ...
 
 
 def look_cost(asked: Mapping[Asked, int], rows: int, size: int) -> int:

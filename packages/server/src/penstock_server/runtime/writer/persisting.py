@@ -3,36 +3,34 @@ its durable is owed them (SEM J7)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from penstock_core.channel.channel import ChannelMachine
 from penstock_core.ids.ids import IdSet
 from penstock_core.messages.retention import PersistedLate
+from penstock_core.vocabulary.ports import Buffer
 from penstock_server.runtime.store.records import BodyRef
 from penstock_server.runtime.store.state import RealmState
 
-if TYPE_CHECKING:
-    from penstock_server.runtime.writer.open_group import OpenGroup
+LateWrite = tuple[PersistedLate, BodyRef | None, Buffer]
+"""A fact to apply, and to record with the body of its events; None: nothing is recorded."""
 
 
-def secure(group: OpenGroup, number: int, channel: ChannelMachine, fact: PersistedLate) -> None:
-    """Write the events that belong on disk, one fact a published batch, and make ``fact`` true."""
-    left = IdSet(fact.spans)
-    owed = channel.state.unwritten.overlap(left)
-    for piece in list(group.state.stores[number].tail):
-        own = piece.of(owed)
-        if not own:
+def late_writes(realm: RealmState, channel_id: int, fact: PersistedLate) -> Iterator[LateWrite]:
+    """Yield the writes of the events that belong on disk, one for each published batch, and then
+    the fact of those that the channel's type keeps in memory only."""
+    state = realm.channels[channel_id].state
+    remaining = IdSet(fact.spans)
+    owed = state.unwritten.overlap(remaining)
+    for piece in list(realm.stores[channel_id].tail):
+        ids = piece.of(owed)
+        if not ids:
             continue
-        left.discard_all(own)
-        body = piece.body_of(own)
-        exact = PersistedLate(own.spans, piece.at_us, channel.state.ages.own_of(own))
-        group.record(
-            number, exact, (BodyRef(piece.number, len(body), len(own), publisher=piece.publisher),)
-        )
-        group.bodies.append(body)
-        group.state.apply(number, exact)
-    if left:  # the channel's type keeps these in memory only
-        group.state.apply(number, PersistedLate(left.spans, fact.at_us))
+        remaining.discard_all(ids)
+        body = piece.body_of(ids)
+        ref = BodyRef(piece.number, len(body), len(ids), publisher=piece.publisher)
+        yield PersistedLate(ids.spans, piece.at_us, state.ages.own_of(ids)), ref, body
+    if remaining:
+        yield PersistedLate(remaining.spans, fact.at_us), None, b""
 
 
 def bytes_to_secure(state: RealmState, number: int) -> int:
