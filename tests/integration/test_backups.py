@@ -145,6 +145,14 @@ def test_a_backup_of_another_realm_is_not_written_over(tmp_path: Path, backup: P
     restore(backup, tmp_path / "restored")
 
 
+def test_a_backup_that_failed_does_not_hold_up_the_next(tmp_path: Path, backup: Path) -> None:
+    with penstock.Realm(tmp_path / "other") as realm, realm.connect() as session:
+        with pytest.raises(InvalidArgument, match="another realm"):
+            session.back_up(backup)
+
+        assert session.back_up(tmp_path / "own").files
+
+
 def test_a_folder_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear").write_text("")

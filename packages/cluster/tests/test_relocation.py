@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ import penstock
 from packages.server.tests.runtime.living import Owning, body, publish
 from packages.server.tests.transfers.moving import events, halfway
 from penstock.client.copies.backup import restore
+from penstock.client.copies.backup_sinks import BackupFolder
 from penstock.client.sync.sync import Session
 from penstock_cluster.bootstrap import relocating
-from penstock_cluster.bootstrap.cluster_backup import ClusterBackup, back_up_cluster
+from penstock_cluster.bootstrap.cluster_backup import BackupBlobs, ClusterBackup, back_up_cluster
 from penstock_cluster.bootstrap.relocating import RealmMoved, source_realm
 from penstock_cluster.owning.arriving import refuse_half_a_realm
 from penstock_cluster.owning.register_records import ClaimRecord
@@ -29,12 +30,13 @@ from penstock_core.vocabulary.errors import (
     IllegalState,
     InvalidArgument,
     NewerFormat,
+    StorageFailed,
 )
 from penstock_core.vocabulary.ports import inline
 from penstock_server.bootstrap import rules
 from penstock_server.runtime.realm import RunningRealm
 from penstock_server.runtime.writer.clock import SystemClock
-from penstock_server.storage.memory import MemoryPages
+from penstock_server.storage.memory import MemoryBlobs, MemoryPages
 from penstock_testing.comparing import Contents, contents_of, differences
 from penstock_testing.engine import EngineBlobs, EngineServers, MemoryEngine, MemoryInspector
 from tests.loops import on_a_loop
@@ -454,3 +456,13 @@ async def test_a_folder_keeps_backups_of_one_realm_and_a_cluster_is_no_single_fi
         await backed_up(servers, tmp_path / "backup")
     with pytest.raises(InvalidArgument, match="a cluster is backed up into a folder"):
         await backed_up(servers, tmp_path / "backup.tar")
+
+
+@on_a_loop
+async def test_a_backup_of_a_cluster_says_that_the_disk_refused_a_file(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_bytes(b"in the place of a folder")
+
+    with closing(BackupFolder(tmp_path)) as sink:
+        blobs = BackupBlobs(MemoryBlobs(), sink, earlier=())
+        with pytest.raises(StorageFailed, match=r"kept/segments/orders/1\.arrow.* cannot be used"):
+            await blobs.put("segments/orders/1.arrow", [b"events"])

@@ -32,7 +32,7 @@ from penstock_core.api.backup_files import (
 )
 from penstock_core.columns.schema.moments import moment_of
 from penstock_core.version import __version__
-from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_core.vocabulary.errors import InvalidArgument, StorageFailed
 from penstock_core.vocabulary.ports import (
     BlobInfo,
     Blobs,
@@ -155,7 +155,10 @@ class BackupBlobs(FixedBlobs):
             return
         content = b"".join(chunks)
         path = path_in_backup(name, STAMP, at_us=0)
-        checksum = await asyncio.to_thread(self._sink.put, path, content)
+        try:
+            checksum = await asyncio.to_thread(self._sink.put, path, content)
+        except InvalidArgument as error:  # the disk refuses, as it refuses the files beneath
+            raise StorageFailed(str(error)) from error
         self.kept[name] = KeptFile(
             name=name, path=path, size=len(content), checksum=checksum, stamp=STAMP
         )
