@@ -50,7 +50,7 @@ HOT: Final = {
     """,
     "AMQP: for each frame or message": """
         penstock_amqp.addresses LinkDestination
-        penstock_amqp.checked_frames _Likeness _alike_in
+        penstock_amqp.checked_frames _KnownFrame _count_matches
         penstock_amqp.engine self._take_part
         penstock_amqp.gate self._of_session self._transfers
         penstock_amqp.incoming Row _message_properties _note_rest

@@ -8,7 +8,7 @@ from cproton_ffi import lib as pn
 from proton import Delivery
 
 from packages.amqp.tests.pairs import Pair, encoded
-from penstock_amqp.kept import kept
+from penstock_amqp.kept import retain
 from penstock_amqp.link_ends import IncomingLink
 
 
@@ -164,7 +164,7 @@ def test_a_session_waits_for_the_answers_to_a_link_that_was_detached_before_it_e
     sender.close()
     pair.pump()
     (link,), (delivery,) = pair.incoming, pair.waiting
-    session = kept(link.link.session)
+    session = retain(link.link.session)
     pair.engine.drop(link)
     link.link.close()
     pair.engine.free(link)

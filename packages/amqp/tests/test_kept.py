@@ -40,7 +40,7 @@ from packages.amqp.tests.test_standard_ends import (
 from penstock.client.sync.sync import Session
 from penstock_amqp import kept as keeping
 from penstock_amqp.flows import key_of
-from penstock_amqp.kept import give_back_with, kept
+from penstock_amqp.kept import release_with, retain
 from penstock_amqp.wire.types import UInt
 from tests.loops import on_a_loop
 
@@ -161,7 +161,7 @@ async def test_they_are_given_back_on_the_loop_whoever_frees_their_owner() -> No
     threads: list[int] = []
     owner = Owner()
     owner.itself = owner
-    give_back_with(owner, b"", lambda _: threads.append(threading.get_ident()))
+    release_with(owner, b"", lambda _: threads.append(threading.get_ident()))
     del owner
 
     await asyncio.to_thread(gc.collect)
@@ -177,7 +177,7 @@ class Owner:
 async def owner_of(resource: bytes, release: Callable[[object], None]) -> Owner:
     """One that outlives the loop it was made on."""
     owner = Owner()
-    give_back_with(owner, resource, release)
+    release_with(owner, resource, release)
     return owner
 
 
@@ -185,7 +185,7 @@ async def owner_of(resource: bytes, release: Callable[[object], None]) -> Owner:
 async def leave_to_the_loop(resource: bytes, release: Callable[[object], None]) -> None:
     """Its owner ends with the loop."""
     owner = Owner()
-    give_back_with(owner, resource, release)
+    release_with(owner, resource, release)
     loop: Any = asyncio.get_running_loop()
     loop.has = owner
 
@@ -196,7 +196,7 @@ def test_without_a_loop_they_are_given_back_at_once() -> None:
     owner = owner_of(b"a loop that is closed", released.append)
     del owner
     owner = Owner()
-    give_back_with(owner, b"none", released.append)
+    release_with(owner, b"none", released.append)
     del owner
 
     assert released == [b"a loop that is closed", b"none"]
@@ -213,15 +213,15 @@ def test_what_a_loop_that_has_ended_still_has_is_given_back_with_it() -> None:
 
 def test_what_is_kept_is_used_as_the_object_itself() -> None:
     connection = proton.Connection()
-    held = kept(connection)
+    held = retain(connection)
     held.container = "mine"
     held.hostname = "there"
 
-    assert kept(held) is held
+    assert retain(held) is held
     assert (connection.container, held.container) == ("mine", "mine")
     assert held == connection
-    assert held == kept(connection)
-    assert held != kept(proton.Connection())
+    assert held == retain(connection)
+    assert held != retain(proton.Connection())
     assert hash(held) == hash(connection)
     del connection
     assert held.hostname == "there"
@@ -250,7 +250,7 @@ def test_a_link_is_given_back_before_its_session(monkeypatch: pytest.MonkeyPatch
     pair = Pair()
     pair.sender()
     link = pair.incoming.pop()
-    session = kept(link.link.session)
+    session = retain(link.link.session)
     pair.session.close()
     pair.pump()
     pair.engine.drop(link)

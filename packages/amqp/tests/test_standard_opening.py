@@ -338,4 +338,4 @@ def test_who_has_no_right_is_not_told_of_subscriptions(guarded: penstock.Realm) 
             told.say(said(DETACH, UInt(0), True))
             assert answer.values[5] is None
             assert condition == "amqp:not-found"
-            assert text.endswith(f"there is no subscription {name}")
+            assert text.endswith(f"subscription {name} does not exist")

@@ -138,7 +138,7 @@ def _hidden(
     kinds: tuple[Kind, ...] = (kind,) if kind else ("queue", "channel")
     rights = " or ".join(repr(needs[kind_].partition(".")[2]) for kind_ in kinds)
     return AccessDenied(
-        f"{principal.name} lacks the right {rights} on {name}, or the right 'channels' to create "
+        f"{principal.name} lacks {rights} on {name}, or the right 'channels' to create "
         "it if it does not exist; a user with the right 'manage_acl' can grant these rights"
     )
 

@@ -1,4 +1,4 @@
-"""Opens links: finds out what a peer wants of a link, and attaches it to the realm."""
+"""Opens links: reads the terms of an attach, checks rights, and attaches the link to the realm."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock_amqp.addresses import (
     wanted_kind,
 )
 from penstock_amqp.consumers import Consumer, ConsumerPeer, Manner
-from penstock_amqp.kept import kept
+from penstock_amqp.kept import retain
 from penstock_amqp.kept_messages import ConnectionKept, LinkRoom
 from penstock_amqp.link_ends import IncomingLink, OutgoingLink
 from penstock_amqp.link_registry import NamedLink
@@ -33,8 +33,8 @@ from penstock_amqp.link_terms import (
     echo_terms,
     is_lookup,
     receiver_terms_of,
+    set_node_properties,
     takes_outcome,
-    tell_node_properties,
 )
 from penstock_amqp.places import place_of
 from penstock_amqp.producers import LinkProducer, ProducerPeer
@@ -62,7 +62,7 @@ from penstock_server.runtime.subscriptions.realm_view import StoreView
 
 
 class AttachingPeer(ConsumerPeer, ProducerPeer, Protocol):
-    """A connection, as the part uses it that opens its links."""
+    """The part of a connection that `Attaching` uses."""
 
     pace: RequestPace
 
@@ -71,64 +71,64 @@ class AttachingPeer(ConsumerPeer, ProducerPeer, Protocol):
 
     @property
     def caller(self) -> Caller:
-        """The signed-in user, as the realm's operations know it."""
+        """The signed-in user as caller of the realm's operations."""
         ...
 
     @property
     def kept_bytes(self) -> ConnectionKept:
-        """The bytes of messages that its receivers have not settled."""
+        """The account of the bytes of messages that receivers have not settled."""
         ...
 
-    def says_source(self, link: Link) -> bool:
-        """Whether the peer has named a source, possibly without an address."""
+    def names_source(self, link: Link) -> bool:
+        """Return True if the peer has sent a source, possibly without an address."""
         ...
 
 
 class Attached:
-    """A link of a connection, with what it does in the realm."""
+    """A link of a connection, and the objects in the realm that depend on it."""
 
     def __init__(self, link: Link, steal: Callable[[Attached], None]) -> None:
-        """``steal`` ends a link whose place a newer one takes."""
-        self.link = kept(link)
+        """``steal`` ends a link that is replaced by a newer one."""
+        self.link = retain(link)
         self._steal = steal
         self.takes_events = bool(link.is_sender and not is_lookup(link))
-        """Whether events go out by it: its peer subscribes to something, or reads a queue."""
+        """Whether the peer receives events on it, from a subscription or a queue."""
         self.is_closed = False
-        """The peer has closed it, maybe before it was opened on this side."""
+        """The peer has closed it, possibly before it was opened on this side."""
         self.is_lost = False
         """Its connection is lost."""
         self.is_ended = False
         """The realm has ended it, so the peer's own detach needs no answer."""
         self.is_stolen = False
-        """A newer link of the same name has taken its place."""
-        self.is_known = False
+        """A newer link of the same name has replaced it."""
+        self.is_detached_by_peer = False
         """The peer has detached a link that the realm had ended."""
         self.opened = asyncio.Event()
-        """Set once opening it has succeeded or failed."""
-        self.over = asyncio.Event()
-        """Set once everything that depended on it has ended."""
+        """Set once the attempt to open it has succeeded or failed."""
+        self.released = asyncio.Event()
+        """Set once everything that depended on it in the realm has ended."""
         self.older: NamedLink | None = None
-        """The link of the same name whose place it takes."""
+        """The link of the same name that it replaces."""
         self.producer: LinkProducer | None = None
         self.consumer: Consumer | None = None
         self.incoming: IncomingLink | None = None
         self.outgoing: OutgoingLink | None = None
         self.temporary: LinkDestination | None = None
         self.durable: tuple[ChannelId, str] | None = None
-        """The durable it is a client of: channel and name."""
+        """The durable that the link reads: channel and name."""
         self.ends_durable = False
         """Whether closing the link, not just detaching it, deletes the durable."""
         self.is_volatile = False
         """Whether the durable is deleted when its last client leaves."""
 
     def steal(self) -> None:
-        """End the link, because a newer one takes its place (2.6.1)."""
+        """End the link, because a newer one replaces it (2.6.1)."""
         self._steal(self)
 
     async def wait_until_over(self) -> None:
         """Wait until everything that depended on the link has ended."""
         await self.opened.wait()
-        await self.over.wait()
+        await self.released.wait()
 
 
 class Attaching(ConnectionPart[AttachingPeer]):
@@ -140,17 +140,20 @@ class Attaching(ConnectionPart[AttachingPeer]):
         self._realm = connection.service.realm
 
     async def open(self, attached: Attached, *, links: int, receivers_before: int) -> None:
-        """Find out what the link is for, and open it. Raises ``PenstockError`` when it is refused.
+        """Open a link according to its terms. Raises ``PenstockError`` if it is refused.
 
-        ``links``: number of links of the connection, this one included. ``receivers_before``:
-        number of links by which events go out that were attached before it.
+        ``links`` is the number of links of the connection, including this one. ``receivers_before``
+        is the number of links that receive events and were attached before it.
         """
         link = attached.link
         link.snd_settle_mode = link.remote_snd_settle_mode
         link.rcv_settle_mode = link.remote_rcv_settle_mode
-        most = self._service.limits.links_max
-        if links > most:
-            raise LimitReached(f"{most} links are open on this connection, which is the limit")
+        links_max = self._service.limits.links_max
+        if links > links_max:
+            raise LimitReached(
+                f"this connection has {links - 1} links, the maximum is {links_max}; close a link "
+                "or open another connection"
+            )
         if link.remote_target.type != Terminus.COORDINATOR:
             echo_terms(link.remote_target, link.target)
         if link.is_receiver or not is_lookup(link):
@@ -160,20 +163,20 @@ class Attaching(ConnectionPart[AttachingPeer]):
         else:
             await self._open_outgoing(attached, receivers_before)
 
-    # --- messages come -------------------------------------------------------------------
+    # --- links that receive messages -----------------------------------------------------
 
     async def _open_incoming(self, attached: Attached) -> None:
         link, connection = attached.link, self._connection
         target = link.remote_target
         check_dynamic(target, "target")
-        if link.source.type == Terminus.UNSPECIFIED and connection.says_source(link):
-            # Proton takes a source without an address for no source at all.
+        if link.source.type == Terminus.UNSPECIFIED and connection.names_source(link):
+            # Proton treats a source without an address as absent; the peer expects it back.
             link.source.type = Terminus.SOURCE
         limit = self._realm.limits.event_bytes_max
-        # The realm settles with the answer, whatever a sender would like (2.8.3).
+        # The realm settles together with the answer, whatever mode the sender asks for (2.8.3).
         link.rcv_settle_mode = Link.RCV_FIRST
-        most = self._service.limits.credit
-        credit = min(most, connection.pace.per_s or most)
+        credit_max = self._service.limits.credit
+        credit = min(credit_max, connection.pace.per_s or credit_max)
         incoming = IncomingLink(link, credit=credit, message_bytes_max=limit)
         incoming.takes_rejections = takes_outcome(link.remote_source, "rejected")
         incoming.takes_releases = takes_outcome(link.remote_source, "released")
@@ -205,13 +208,15 @@ class Attaching(ConnectionPart[AttachingPeer]):
         if target.dynamic and destination is not None:
             link.target.address = destination.name
             link.target.dynamic = True
-            tell_node_properties(link.target)
+            set_node_properties(link.target)
         link.max_message_size = limit
         link.open()
         connection.engine.add_incoming(incoming)
 
-    async def _temporary(self, said: frozenset[str]) -> LinkDestination:
-        kind: Kind = "channel" if "temporary-topic" in said or "topic" in said else "queue"
+    async def _temporary(self, requested: frozenset[str]) -> LinkDestination:
+        kind: Kind = (
+            "channel" if "temporary-topic" in requested or "topic" in requested else "queue"
+        )
         caller, name = self._connection.caller, temporary_name(kind)
         opened = await self._realm.reply_queues.make_temporary(
             self._realm.access,
@@ -223,7 +228,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
         )
         return LinkDestination(opened.channel, name, kind, is_jms=opened.definition.engine == "jms")
 
-    # --- events go out -------------------------------------------------------------------
+    # --- links that send events ----------------------------------------------------------
 
     async def _open_outgoing(self, attached: Attached, receivers_before: int) -> None:
         link, connection = attached.link, self._connection
@@ -232,7 +237,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
             return
         source = link.remote_source
         check_dynamic(source, "source")
-        # Later links do not count against this one: all may have been attached at once.
+        # Only earlier links count: several links attached at once would otherwise all be refused.
         self._service.listener.limits.each.check_subscriptions(receivers_before)
         terms = receiver_terms_of(source)
         selector = await self._selector_of(terms)
@@ -258,17 +263,17 @@ class Attaching(ConnectionPart[AttachingPeer]):
         link.source.address = destination.name if source.dynamic else source.address
         link.source.dynamic = source.dynamic
         if source.dynamic:
-            tell_node_properties(link.source)
+            set_node_properties(link.source)
         if attached.durable is not None and not attached.is_volatile:
-            # The durable lasts, whatever the peer asked for: the side that has it says how long
-            # (3.5.3, 3.5.6).
+            # The owner of the durable states its lifetime, whatever the peer asked for (3.5.3,
+            # 3.5.6).
             link.source.expiry_policy = Terminus.EXPIRE_NEVER
         link.open()
         connection.engine.add_outgoing(outgoing)
         consumer.flow()
 
     async def _selector_of(self, terms: ReceiverTerms) -> Selector | None:
-        """Raises ``InvalidSelector``."""
+        """Parse the selector of the terms. Raises ``InvalidSelector``."""
         choosing = self._realm.dispatch.choosing
         return await choosing.parse(terms.selector) if terms.selector else None
 
@@ -289,9 +294,9 @@ class Attaching(ConnectionPart[AttachingPeer]):
         self, destination: LinkDestination, selector: Selector | None, terms: ReceiverTerms
     ) -> Consumer:
         connection, number = self._connection, destination.number
-        asked = WatchEvents if terms.copies else Attach
+        request_type = WatchEvents if terms.copies else Attach
         manner = Manner(seat=not terms.copies, browse=terms.copies)
-        consumer = self._made(destination, manner, selector, asked=asked)
+        consumer = self._make_consumer(destination, manner, selector, request_type=request_type)
         if terms.copies:
             watch = WatchEvents(number, FromEarliest(), 0)
             opened = await open_subscription(connection.caller, watch, consumer)
@@ -310,41 +315,42 @@ class Attaching(ConnectionPart[AttachingPeer]):
         terms: ReceiverTerms,
     ) -> Consumer:
         manner = Manner(seat=False)
-        consumer = self._made(
-            destination, manner, selector, asked=Subscribe, no_local=terms.no_local
+        consumer = self._make_consumer(
+            destination, manner, selector, request_type=Subscribe, no_local=terms.no_local
         )
         place = self._place_of(link_name) if destination.is_jms else ""
-        # On the JMS engine a subscriber starts now, or at the place that was kept for it.
+        # With the JMS engine, FromEarliest means now, or the position kept for a subscriber whose
+        # connection was lost.
         start = FromEarliest() if destination.is_jms else FromLatest()
-        asked = Subscribe(destination.number, 0, start, credit=0, confirms=bool(place))
+        subscribe = Subscribe(destination.number, 0, start, credit=0, confirms=bool(place))
         room = self._room_of(consumer)
         caller = self._connection.caller
-        opened = await open_subscription(caller, asked, consumer, place=place, room=room)
+        opened = await open_subscription(caller, subscribe, consumer, place=place, room=room)
         consumer.subscription = opened.number
         consumer.confirms = opened.confirms
         if place:
             self._service.places.take(destination.number, place, consumer)
         return consumer
 
-    def _made(
+    def _make_consumer(
         self,
         destination: LinkDestination,
         manner: Manner,
         selector: Selector | None,
-        asked: type[Request[Any]],
+        request_type: type[Request[Any]],
         *,
         no_local: bool = False,
     ) -> Consumer:
-        """Make the consumer of a link. Raises ``AccessDenied``."""
+        """Create the consumer of a link. Raises ``AccessDenied``."""
         connection = self._connection
-        connection.check_on(asked, destination)
+        connection.check_on(request_type, destination)
         number = destination.number
         consumer = Consumer(connection, number, manner, selector=selector, no_local=no_local)
-        consumer.needs = (asked, destination)
+        consumer.needs = (request_type, destination)
         return consumer
 
     def _room_of(self, consumer: Consumer) -> LinkRoom:
-        """Bound the bytes of what the link of a consumer may have to send again."""
+        """Limit the bytes that a consumer's link keeps to send them again."""
         room = LinkRoom(self._connection.kept_bytes, consumer.has_room)
         consumer.kept.within(room)
         return room
@@ -364,17 +370,19 @@ class Attaching(ConnectionPart[AttachingPeer]):
     ) -> Consumer:
         connection, number = self._connection, destination.number
         name = self._name_of(attached.link.name, terms)
-        connection.check_on(Attach, destination)  # before anything is created
+        connection.check_on(Attach, destination)  # before the durable is created
         if not terms.durable:
             attached.is_volatile = True
-        await self._settle_on(destination, name, terms)
+        await self._ensure_durable(destination, name, terms)
         durable = self._store(number).durable(name)
         if durable is None:
             raise NameDoesNotExist(f"{destination.name} has no durable {name}")
         kind = durable.type
         selector = None if kind.stores_selector else selector
         manner = Manner(seat=True, cumulative=kind.cumulative)
-        consumer = self._made(destination, manner, selector, asked=Attach, no_local=terms.no_local)
+        consumer = self._make_consumer(
+            destination, manner, selector, request_type=Attach, no_local=terms.no_local
+        )
         attach = Attach(number, 0, name, pull=True)
         place = self._place_of(attached.link.name)
         room = self._room_of(consumer) if kind.cumulative else None
@@ -389,18 +397,18 @@ class Attaching(ConnectionPart[AttachingPeer]):
         return consumer
 
     def _name_of(self, link_name: str, terms: ReceiverTerms) -> str:
-        """The durable's name: the link's name up to ``|``, since several links may belong to one
-        subscription."""
+        """Return the durable's name, which is the link's name up to ``|``: several links may belong
+        to one subscription."""
         base = link_name.partition("|")[0]
         client = "" if terms.shared and terms.is_global else self._connection.container
         return durable_name_of(client, base, volatile=not terms.durable)
 
-    async def _settle_on(
+    async def _ensure_durable(
         self, destination: LinkDestination, name: str, terms: ReceiverTerms
     ) -> None:
-        """Make sure the durable exists as it is asked for. If it was made with another selector, or
-        on another topic, it is replaced: for JMS a changed subscription is a new one."""
-        await self._leave_elsewhere(destination, name)
+        """Ensure that the durable exists with these terms. A durable with another selector or on
+        another topic is replaced, because in JMS a changed subscription is a new one."""
+        await self._delete_elsewhere(destination, name)
         number = destination.number
         durable = self._store(number).durable(name)
         if durable is not None:
@@ -409,27 +417,27 @@ class Attaching(ConnectionPart[AttachingPeer]):
                 return
             if durable.is_attached:
                 raise DurableInUse(
-                    f"subscription {name} is in use with another selector; close that consumer "
-                    f"first"
+                    f"subscription {name} is in use with another selector; close its consumer first"
                 )
             await self._delete(number, destination.name, name)
         kind = terms.kind or ("shared" if terms.shared else "exclusive")
-        stores = self._realm.view.stores_selector(kind)
+        stores_selector = self._realm.view.stores_selector(kind)
         connection = self._connection
-        selector = terms.selector if stores else ""
-        made = CreateDurable(number, name, kind, start=FromLatest(), selector=selector)
+        selector = terms.selector if stores_selector else ""
+        create = CreateDurable(number, name, kind, start=FromLatest(), selector=selector)
         with contextlib.suppress(NameAlreadyBound):
             if terms.durable:
-                await self._ask(made, destination.name, name)
+                await self._execute(create, destination.name, name)
                 return
-            # Whoever may read a topic may have a subscription that ends with its last reader.
+            # The right to subscribe to a topic includes a subscription that ends with its last
+            # reader, so the right to create durables is not required.
             connection.check_on(Subscribe, destination)
-            await answer_to(connection.caller, replace(made, persistent=False))
+            await answer_to(connection.caller, replace(create, persistent=False))
 
-    async def _ask(
+    async def _execute(
         self, request: CreateDurable | DeleteDurable, channel: str, name: str
     ) -> DurableInfo | None:
-        """Execute an operation on a durable of a channel, with the rights of the peer."""
+        """Execute an operation on a durable of a channel with the rights of the peer."""
         target = f"{channel} {name}"
         return await execute_on(
             self._connection.caller,
@@ -440,21 +448,23 @@ class Attaching(ConnectionPart[AttachingPeer]):
             target=target,
         )
 
-    async def _leave_elsewhere(self, destination: LinkDestination, name: str) -> None:
+    async def _delete_elsewhere(self, destination: LinkDestination, name: str) -> None:
         if ":" not in name:
-            return  # a durable of this name that another client made
+            return  # without a client id, a durable of this name on another topic is unrelated
         for store, durable in self._realm.view.with_durable(name):
             if store.number == destination.number:
                 continue
             if durable.is_attached:
-                raise DurableInUse(f"subscription {name} is in use on {store.name}")
+                raise DurableInUse(
+                    f"subscription {name} is in use on {store.name}; close its consumer first"
+                )
             await self._delete(store.number, store.name, name)
 
     async def _delete(self, number: ChannelId, channel: str, name: str) -> None:
-        await self._ask(DeleteDurable(number, name), channel, name)
+        await self._execute(DeleteDurable(number, name), channel, name)
 
     def _look_up(self, attached: Attached) -> None:
-        """Open a link that names a subscription and no address: its only use is to end the
+        """Open a link that names a subscription but no address; its only purpose is to end the
         subscription."""
         link = attached.link
         base, _, rest = link.name.partition("|")
@@ -463,7 +473,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
         needed = operation_on(Attach, "channel")
         for store, _ in self._realm.view.with_durable(name):
             if not self._connection.caller.allows(needed, store.name):
-                continue  # to a client without the right it does not exist
+                continue  # must look like a missing one to a client without the right
             attached.durable = (store.number, name)
             attached.ends_durable = True
             link.source.address = store.name
@@ -477,11 +487,11 @@ class Attaching(ConnectionPart[AttachingPeer]):
             if attached.outgoing.is_draining:
                 self._connection.engine.drained(attached.outgoing)
             return
-        raise NameDoesNotExist(f"there is no subscription {base}")
+        raise NameDoesNotExist(f"subscription {base} does not exist")
 
     async def end_durable(self, attached: Attached, *, closed: bool) -> None:
-        """End what the link did to its durable. Closing the link deletes the durable, detaching it
-        does not; a shared one is deleted with its last client."""
+        """Delete the link's durable if required: closing the link deletes it, detaching does not; a
+        volatile one is deleted with its last client."""
         if attached.durable is None:
             return
         number, name = attached.durable

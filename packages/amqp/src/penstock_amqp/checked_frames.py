@@ -1,5 +1,5 @@
-"""Frames that the gate has checked: others that differ from one of them in two numbers or texts at
-most are as good, and are compared with it, many at once."""
+"""Recognizes frames that need no full check, because they equal a checked frame except for two
+numbers or tags. Many frames are compared at once, with numpy."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from penstock_amqp.wire.performatives import TRANSFER, Performative
 from penstock_amqp.wire.sections import field_offsets
 
 LIKENESSES_MAX: Final = 256
-"""Most checked frames that are remembered; the peer decides how many kinds there are."""
+"""Maximum checked frames kept; the number of different frames is the peer's choice."""
 LIKE_BYTES_MAX: Final = 512
-"""Largest performative in bytes that is remembered: an outcome may carry the rest of a frame."""
+"""Largest performative kept, in bytes: the outcome in it can be as long as a frame."""
 _LIKE_BYTES_MIN: Final = 16
-_FEW: Final = 16
-_MANY: Final = 4_096
-"""Most frames compared at once. It begins with few, because most may differ."""
+_FIRST_ROWS: Final = 16
+_MOST_ROWS: Final = 4_096
+"""Frames compared in the first step, and maximum of a later step. The first is small because the
+frames after it may differ."""
 _HALF: Final = 1 << 31
 _HEADER_BYTES: Final = 8
 _NULL: Final = 0x40
 
 
 class DeliveryIds(Struct):
-    """The ids of the deliveries that the peer sends in one session: each is one more than the
-    last."""
+    """The ids of the deliveries that the peer sends in one session; they are consecutive."""
 
     next_id: int | None = None
-    """Id of the next delivery; None before the first one."""
+    """Id of the next delivery; None before the first delivery."""
 
     def used(self, count: int) -> None:
-        assert self.next_id is not None, "there was a delivery"
+        assert self.next_id is not None, "called after a delivery with an id"
         self.next_id = (self.next_id + count) % (2 * _HALF)
 
 
-class _Likeness(NamedTuple):
-    """A checked frame. Offsets count from the beginning of a frame."""
+class _KnownFrame(NamedTuple):
+    """A checked frame, split around its variable bytes. Offsets count from the frame's start."""
 
     head: bytes
     """The frame's first bytes, after its size."""
@@ -49,112 +49,122 @@ class _Likeness(NamedTuple):
     tail: bytes
     end: int
     ids: DeliveryIds | None
-    """The ids that the first number of a transfer is one of; None for a disposition, whose second
-    number ends a range that the first one begins."""
+    """The session's delivery ids if the frame is a transfer, whose first number is one of them.
+    None for a disposition, whose two numbers are the ends of a range."""
 
 
 class CheckedFrames:
-    """The frames that were checked on one connection."""
+    """The checked frames of one connection."""
 
     def __init__(self) -> None:
-        self._likenesses: dict[bytes, _Likeness] = {}
+        self._likenesses: dict[bytes, _KnownFrame] = {}
 
     def __len__(self) -> int:
         return len(self._likenesses)
 
     def clear(self) -> None:
-        """Forget all: sessions or links have changed."""
+        """Drop all frames, because sessions or links have changed."""
         self._likenesses.clear()
 
-    def alike(self, data: bytes, at: int, size: int, end: int) -> int:
-        """How many frames from an offset on are as good as one that was checked."""
-        like = self._likenesses.get(data[at + 4 : at + 16])
-        if like is None or not _is_like(data, at, like):
+    def count_equal(self, data: bytes, offset: int, size: int, end: int) -> int:
+        """Return the number of consecutive frames from ``offset`` on that match a checked frame."""
+        known_frame = self._likenesses.get(data[offset + 4 : offset + 16])
+        if known_frame is None or not _matches(data, offset, known_frame):
             return 0
-        begin, ahead = data[at : at + 16], at + 3 * size
+        first_bytes, third_offset = data[offset : offset + 16], offset + 3 * size
         count = 0
         if (
-            end - ahead < size
-            or data[ahead : ahead + 16] != begin
-            or data[at + size : at + size + 16] != begin
+            end - third_offset < size
+            or data[third_offset : third_offset + 16] != first_bytes
+            or data[offset + size : offset + size + 16] != first_bytes
         ):
-            count = 1  # more are compared at once only if there are probably more
+            count = 1  # few similar frames follow, so numpy would cost more than it saves
         else:
-            first, step = np.frombuffer(data, np.uint8, like.end, at), _FEW
-            while step := min(step, (end - at) // size - count):
-                rows = np.frombuffer(data, np.uint8, step * size, at + count * size)
-                alike = _alike_in(rows.reshape(step, size)[:, : like.end], first, like, count)
-                count += alike
-                if alike < step:
+            first, step = np.frombuffer(data, np.uint8, known_frame.end, offset), _FIRST_ROWS
+            while step := min(step, (end - offset) // size - count):
+                rows = np.frombuffer(data, np.uint8, step * size, offset + count * size)
+                equal_count = _count_matches(
+                    rows.reshape(step, size)[:, : known_frame.end], first, known_frame, count
+                )
+                count += equal_count
+                if equal_count < step:
                     break
-                step = min(4 * step, _MANY)
-        if like.ids is not None:
-            like.ids.used(count)
+                step = min(4 * step, _MOST_ROWS)
+        if known_frame.ids is not None:
+            known_frame.ids.used(count)
         return count
 
-    def learn(self, found: Performative, frame: bytes, ids: DeliveryIds | None) -> None:
-        """Remember a transfer or disposition that has passed, and is all of its delivery."""
-        if len(frame) < _LIKE_BYTES_MIN or found.end > LIKE_BYTES_MAX:
+    def learn(self, performative: Performative, frame: bytes, ids: DeliveryIds | None) -> None:
+        """Keep a valid disposition, or a valid transfer that is a whole delivery."""
+        if len(frame) < _LIKE_BYTES_MIN or performative.end > LIKE_BYTES_MAX:
             return
-        places = [_HEADER_BYTES + place for place in field_offsets(frame[8:], found.begin)]
-        is_transfer = found.code == TRANSFER
-        if len(places) < (3 if is_transfer else 2):
+        offsets = [
+            _HEADER_BYTES + field_offset
+            for field_offset in field_offsets(frame[8:], performative.begin)
+        ]
+        is_transfer = performative.code == TRANSFER
+        if len(offsets) < (3 if is_transfer else 2):
             return
-        if is_transfer and _NULL in (frame[places[1]], frame[places[2]]):
-            return  # the rest of a delivery
-        first = _free(frame, places[1])
+        if is_transfer and _NULL in (frame[offsets[1]], frame[offsets[2]]):
+            return  # a later transfer of a delivery
+        first = _variable_bytes(frame, offsets[1])
         second = (first[1], first[1])
-        if len(places) > 2:
-            second = _free(frame, places[2])
-        like = _Likeness(
+        if len(offsets) > 2:
+            second = _variable_bytes(frame, offsets[2])
+        known_frame = _KnownFrame(
             frame[4 : first[0]],
             *first,
             frame[first[1] : second[0]],
             *second,
-            frame[second[1] : 8 + found.end],
-            8 + found.end,
+            frame[second[1] : 8 + performative.end],
+            8 + performative.end,
             ids,
         )
         if len(self._likenesses) >= LIKENESSES_MAX:
             self._likenesses.clear()
-        self._likenesses[frame[4:16]] = like
+        self._likenesses[frame[4:16]] = known_frame
 
 
-def _is_like(data: bytes, at: int, like: _Likeness) -> bool:
+def _matches(data: bytes, offset: int, known_frame: _KnownFrame) -> bool:
     if (
-        data[at + 4 : at + like.first_at] != like.head
-        or data[at + like.first_end : at + like.second_at] != like.middle
-        or data[at + like.second_end : at + like.end] != like.tail
+        data[offset + 4 : offset + known_frame.first_at] != known_frame.head
+        or data[offset + known_frame.first_end : offset + known_frame.second_at]
+        != known_frame.middle
+        or data[offset + known_frame.second_end : offset + known_frame.end] != known_frame.tail
     ):
         return False
-    first = int.from_bytes(data[at + like.first_at : at + like.first_end], "big")
-    if like.ids is not None:
-        return first == like.ids.next_id
-    if like.second_at == like.second_end:
+    first = int.from_bytes(
+        data[offset + known_frame.first_at : offset + known_frame.first_end], "big"
+    )
+    if known_frame.ids is not None:
+        return first == known_frame.ids.next_id
+    if known_frame.second_at == known_frame.second_end:
         return True
-    second = int.from_bytes(data[at + like.second_at : at + like.second_end], "big")
+    second = int.from_bytes(
+        data[offset + known_frame.second_at : offset + known_frame.second_end], "big"
+    )
     return (second - first) % (2 * _HALF) < _HALF
 
 
-def _alike_in(rows: Any, good: Any, like: _Likeness, before: int) -> int:
-    """How many rows equal the good one, up to the first that does not; ``before`` such rows have
-    come before these."""
-    same = rows == good
-    same[:, like.first_at : like.first_end] = True
-    same[:, like.second_at : like.second_end] = True
-    are = same.all(axis=1)
-    first = _numbers(rows[:, like.first_at : like.first_end])
-    if like.ids is not None:
+def _count_matches(rows: Any, model: Any, known_frame: _KnownFrame, count_before: int) -> int:
+    """Return the number of leading rows that match ``model``. ``count_before`` rows have matched
+    before them, which matters for the delivery ids."""
+    is_equal = rows == model
+    is_equal[:, known_frame.first_at : known_frame.first_end] = True
+    is_equal[:, known_frame.second_at : known_frame.second_end] = True
+    matches = is_equal.all(axis=1)
+    first = _numbers(rows[:, known_frame.first_at : known_frame.first_end])
+    if known_frame.ids is not None:
         expected = np.arange(len(rows), dtype=np.uint32)
-        expected += np.uint32(((like.ids.next_id or 0) + before) % (2 * _HALF))
-        are &= first == expected
-    elif like.second_at < like.second_end:
-        are &= _numbers(rows[:, like.second_at : like.second_end]) - first < _HALF
-    return len(are) if are.all() else int(are.argmin())
+        expected += np.uint32(((known_frame.ids.next_id or 0) + count_before) % (2 * _HALF))
+        matches &= first == expected
+    elif known_frame.second_at < known_frame.second_end:
+        matches &= _numbers(rows[:, known_frame.second_at : known_frame.second_end]) - first < _HALF
+    return len(matches) if matches.all() else int(matches.argmin())
 
 
 def _numbers(rows: Any) -> Any:
-    """The numbers that are written in rows of 0, 1 or 4 bytes."""
+    """Decode a big-endian number from each row of 0, 1 or 4 bytes."""
     match rows.shape[1]:
         case 0:
             return np.zeros(len(rows), np.uint32)
@@ -164,13 +174,13 @@ def _numbers(rows: Any) -> Any:
             return np.ascontiguousarray(rows).view(">u4")[:, 0].astype(np.uint32)
 
 
-def _free(frame: bytes, at: int) -> tuple[int, int]:
-    """Where the variable bytes of a number or tag begin and end."""
-    code = frame[at]
+def _variable_bytes(frame: bytes, offset: int) -> tuple[int, int]:
+    """Return begin and end of the variable bytes of a number or tag."""
+    code = frame[offset]
     if code == 0x70:
-        return at + 1, at + 5
+        return offset + 1, offset + 5
     if code == 0x52:
-        return at + 1, at + 2
+        return offset + 1, offset + 2
     if code == 0xA0:
-        return at + 2, at + 2 + frame[at + 1]
-    return at + 1, at + 1
+        return offset + 2, offset + 2 + frame[offset + 1]
+    return offset + 1, offset + 1

@@ -1,4 +1,5 @@
-"""One AMQP connection: bytes in and out, its links, and its end; and what makes connections."""
+"""One AMQP connection (bytes in and out, links, end of the connection), and the hub that creates
+connections."""
 
 from __future__ import annotations
 
@@ -24,12 +25,17 @@ from penstock_amqp.conditions import (
 from penstock_amqp.engine import FRAME_BYTES_MAX, AmqpEngine
 from penstock_amqp.fault_barrier import FaultBarrier
 from penstock_amqp.gate import Gate
-from penstock_amqp.kept import kept
+from penstock_amqp.kept import retain
 from penstock_amqp.kept_messages import ConnectionKept
 from penstock_amqp.limits import AmqpLimits
 from penstock_amqp.link_ends import IncomingLink, OutgoingLink
 from penstock_amqp.links import Links
-from penstock_amqp.open_frame import not_opened, opened, sole_policy, sole_properties
+from penstock_amqp.open_frame import (
+    open_connection,
+    refuse_connection,
+    sole_policy,
+    sole_properties,
+)
 from penstock_amqp.read_batching import ReadBatch
 from penstock_amqp.signing_in import SaslSignIn, without_sasl
 from penstock_amqp.sole_connections import SoleConnection
@@ -55,15 +61,16 @@ from penstock_server.runtime.operations.callers import Caller
 from penstock_server.runtime.operations.door import check_on
 
 TURN_BYTES: Final = 32 << 10
-"""Bytes that are taken in before others have their turn. Where no other connection was heard
-lately, all that has come is taken in at once, because that costs less."""
+"""Bytes processed before other connections get their turn. If no other connection has received
+bytes lately, all received bytes are processed at once, because that costs less."""
 LATELY_S: Final = 0.05
-"""Seconds after which a connection that is quiet counts no more as one that wants its turn."""
+"""A connection that has received bytes within this time, in seconds, gets its turn."""
 UNSENT_MAX: Final = 8 << 20
-"""Most bytes of messages that wait for the peer's window; above, the connection gets no more."""
+"""Maximum bytes of messages that wait for the peer's session window; above it, the connection gets
+no more events."""
 TICK_S_MIN: Final = 0.01
 TICK_S_MAX: Final = 5.0
-"""Most seconds between two checks for timeouts."""
+"""Maximum seconds between two checks for timeouts."""
 
 P = ParamSpec("P")
 
@@ -77,11 +84,11 @@ class AmqpConnection(HostedConnection):
         super().__init__(service.listener)
         self.service = service
         self.container = ""
-        """The peer's container id: for a JMS client, its client id."""
+        """The peer's container id; for JMS clients, the client id."""
         self.writable = True
         self._incomplete = service.listener.incomplete.open(Principal(ANONYMOUS, ""))
         self.in_flight_bytes = 0
-        """Bytes of messages that are not stored yet."""
+        """Bytes of messages that are not yet stored."""
         limits = service.limits
         idle_timeout_s = service.listener.limits.idle_timeout_s
         self.engine = AmqpEngine(self, idle_timeout_s, limits.parts_bytes_max)
@@ -94,17 +101,18 @@ class AmqpConnection(HostedConnection):
         self._frames: sasl.SaslFrames | None = sasl.SaslFrames()
         self._sign_in: SaslSignIn | None = None
         self._is_signed_in = False
-        self._not_admitted: PenstockError | None = None  # set when the user is known, but refused
+        self._not_admitted: PenstockError | None = None
+        """Reason for a refusal that can be sent only after the open frame."""
         self._sole: SoleConnection | None = None
-        """Its entry, when it wants to be the only connection of its container."""
+        """Its entry, if it claims to be the only connection of its container."""
         self._is_backed_up = False
         self._in_progress = 0
         self._flush_is_due = False
         self._ticking: asyncio.TimerHandle | None = None
-        """The next look at the time."""
+        """Timer of the next check for timeouts."""
         self._reading = ReadThrottle(self._may_read, self._reads_again, self._take_turn)
-        self._gathering = ReadBatch(self._take_in, self._reading.came)
-        self._takes_more = True
+        self._read_batch = ReadBatch(self._process, self._reading.came)
+        self._can_write = True
         self._asker = Asker()
 
     # --- asyncio -------------------------------------------------------------------------
@@ -113,23 +121,23 @@ class AmqpConnection(HostedConnection):
         super().connection_made(transport)
         self.certificate = transport.get_extra_info("peercert")
         self.is_secure = transport.get_extra_info("sslcontext") is not None
-        self._not_admitted = self.listener.suspended  # told once there is an open frame
+        self._not_admitted = self.listener.suspended
         if not self.listener.opened(self, is_told_later=True):
             self.abort()
 
     def data_received(self, data: bytes) -> None:
         self.heard_s = self._loop.time()
         self.service.traffic.received_bytes += len(data)
-        self._gathering.add(data)
+        self._read_batch.add(data)
 
     def _take_turn(self) -> bool:
-        """Take in some of what has come; gives whether there is more of it."""
+        """Process some of the received bytes. Return True if more bytes wait."""
         if self.listener.others_heard(self, self._loop.time() - LATELY_S):
-            return self._gathering.take_some(TURN_BYTES)
-        self._gathering.flush()
+            return self._read_batch.take_some(TURN_BYTES)
+        self._read_batch.flush()
         return False
 
-    def _take_in(self, data: bytes) -> None:
+    def _process(self, data: bytes) -> None:
         with self.containing:
             try:
                 if self._frames is None:
@@ -138,16 +146,16 @@ class AmqpConnection(HostedConnection):
                     self._frames.feed(data)
                     self._before_amqp(self._frames)
             except RemoteProtocolViolation as error:
-                self._violated(error)
+                self._protocol_error(error)
         self.flush()
         self._reading.check()
 
     def eof_received(self) -> bool:
-        self._gathering.flush()
+        self._read_batch.flush()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._gathering.end()
+        self._read_batch.end()
         self._transport = None
         self._incomplete.close()
         if self._ticking is not None:
@@ -161,12 +169,12 @@ class AmqpConnection(HostedConnection):
         self._leave(lost=not self.engine.is_closed_by_peer)
 
     def pause_writing(self) -> None:
-        self._takes_more = False
+        self._can_write = False
         self._check_writable()
         self._reading.check()
 
     def resume_writing(self) -> None:
-        self._takes_more = True
+        self._can_write = True
         self._check_writable()
         self.flush_soon()
 
@@ -190,9 +198,9 @@ class AmqpConnection(HostedConnection):
                 if principal is None:
                     self._write(sasl.SASL_PROTOCOL)
                     raise RemoteProtocolViolation(
-                        "authentication required: this realm does not accept anonymous connections"
+                        "this realm does not accept anonymous connections; sign in with SASL"
                     )
-                self._known(principal)
+                self._identify(principal)
             self._frames = None
             self._gate.feed(header + frames.rest())
         elif header == sasl.SASL_PROTOCOL and not self._is_signed_in:
@@ -200,30 +208,32 @@ class AmqpConnection(HostedConnection):
             self._write(header + sasl.mechanisms(self._sign_in.mechanisms))
         else:
             self._write(sasl.PROTOCOL if self._is_signed_in else sasl.SASL_PROTOCOL)
-            raise RemoteProtocolViolation(f"not an AMQP 1.0 protocol header: {header!r}")
+            raise RemoteProtocolViolation(
+                f"{header!r} is not an AMQP 1.0 protocol header that is allowed at this point"
+            )
 
     def send_sasl(self, frame: bytes) -> None:
         """Send a SASL frame."""
         self._write(frame)
 
-    def signed_in(self, principal: Principal, said: bytes | None) -> None:
+    def signed_in(self, principal: Principal, additional_data: bytes | None) -> None:
         """Continue after a successful sign-in."""
         if self._transport is None:
             return
-        self._known(principal)
-        self._write(sasl.outcome(sasl.OK, said))
+        self._identify(principal)
+        self._write(sasl.outcome(sasl.OK, additional_data))
         self._sign_in = None
         frames, self._frames = self._frames, sasl.SaslFrames()
-        assert frames is not None, "it was signing in"
-        if rest := frames.rest():  # bytes that followed the sign-in
-            self._take_in(rest)
+        assert frames is not None, "the sign-in used these frames"
+        if rest := frames.rest():  # bytes sent before the client knew the outcome
+            self._process(rest)
 
     def not_signed_in(self) -> None:
         """Continue after a failed sign-in."""
         self._write(sasl.outcome(sasl.AUTH))
         self._close_transport()
 
-    def _known(self, principal: Principal) -> None:
+    def _identify(self, principal: Principal) -> None:
         self.principal = principal
         self._incomplete = self.listener.incomplete.open(principal)
         self.publisher = principal.name
@@ -232,49 +242,49 @@ class AmqpConnection(HostedConnection):
             return
         try:
             self.listener.greeted(self, f"amqp-{self.number}")
-        except PenstockError as error:  # only after an open frame can the reason be sent
+        except PenstockError as error:  # the reason can be sent only after an open frame
             self._not_admitted = error
             return
         self.session = f"amqp-{self.number}"
 
-    # --- what the gate tells --------------------------------------------------------------
+    # --- reports of the gate --------------------------------------------------------------
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Give checked frames to the engine."""
+        """Pass checked frames to the engine."""
         self.engine.feed(data)
 
     def has_states(self) -> None:
-        """Have the engine look at the states of transfers, which may name a transaction."""
+        """Make the engine read the states of transfers, which may name a transaction."""
         self.engine.has_states = True
 
     def fail(self, condition: str, text: str) -> None:
-        """End the connection, because the peer has broken the protocol."""
+        """End the connection, because the peer has violated the protocol."""
         _log.warning("amqp.refused", connection=self.number, host=self.host, reason=text)
         self._end_with(condition, text)
 
     def fail_session(self, session: Session, condition: str, text: str) -> None:
-        """End a session, because the peer has broken the protocol in it."""
+        """End a session, because the peer has violated the protocol in it."""
         _log.warning("amqp.refused", connection=self.number, host=self.host, reason=text)
         self.links.fail_session(session, condition, text)
 
     def fail_link(
         self, session: Session, name: str, condition: str, text: str, *, is_sender: bool
     ) -> None:
-        """End a link that the peer asks for something that does not exist."""
+        """End a link, because the peer asks for an unsupported feature or sent an invalid frame."""
         self.links.fail(session, name, condition, description=text, is_sender=is_sender)
 
-    def says_source(self, link: Link) -> bool:
-        """Whether the peer has named a source, possibly without an address."""
-        return self._gate.says_source(link.session, link.name)
+    def names_source(self, link: Link) -> bool:
+        """Return True if the peer has sent a source, possibly without an address."""
+        return self._gate.names_source(link.session, link.name)
 
     def take_away(self, session: Session, name: str, *, is_sender: bool) -> None:
         """End a link whose name the peer has attached again in the same session."""
         self.links.take_away(session, name, is_sender=is_sender)
 
-    # --- what the engine tells -----------------------------------------------------------
+    # --- reports of the engine -----------------------------------------------------------
 
     def received(self, link: IncomingLink) -> None:
-        """Handle the messages that have come by a link."""
+        """Process the messages received on a link."""
         self.pace.came(len(link.messages))
         if not self.is_open:
             link.messages.clear()
@@ -283,62 +293,62 @@ class AmqpConnection(HostedConnection):
         if self.transactions.coordinates(link):
             self.transactions.take(link)
             return
-        if (attached := self.links.of(link)) is not None and attached.producer is not None:
+        if (attached := self.links.attached_of(link)) is not None and attached.producer is not None:
             attached.producer.take()
 
     def settled(self, link: OutgoingLink) -> None:
-        """Handle outcomes, or new credit, of a link."""
-        if (attached := self.links.of(link)) is None:
+        """Process outcomes and new credit of a link."""
+        if (attached := self.links.attached_of(link)) is None:
             return
         if attached.consumer is not None:
             attached.consumer.settled()
-        elif link.is_draining:  # this link only ends a subscription, and delivers nothing
+        elif link.is_draining:  # a look-up link, which never delivers events
             self.engine.drained(link)
 
     def too_large(self, link: IncomingLink) -> None:
         """End the link of a message that exceeds the size limit."""
         limit = self.realm.limits.event_bytes_max
         self.end_link(
-            link, TOO_LARGE, f"a message may have at most {limit} bytes (max_event_bytes)"
+            link, TOO_LARGE, f"a message has more than {limit} bytes, the limit (max_event_bytes)"
         )
 
     def too_early(self, link: Link) -> None:
-        """Refuse a message that came by a link that is not open yet."""
+        """Refuse a message on a link that is not open yet."""
         self.links.too_early(link)
 
     def too_many(self, link: IncomingLink) -> None:
-        """End a link that has sent more messages than it had credit for."""
-        text = "the link sent more messages than it has credit for; the last ones were not accepted"
+        """End a link whose sender has exceeded its credit."""
+        text = "the link sent more messages than it has credit for; the last ones were not stored"
         self.end_link(link, TOO_MANY, text)
 
     def may_hold(self, size: int) -> bool:
-        """Count unfinished messages beside those of the user's other connections."""
+        """Count ``size`` bytes of unfinished messages. Return True if they fit the user's limit."""
         return self._transport is None or self._incomplete.fits(size)
 
     def too_many_parts(self, link: IncomingLink) -> None:
-        """End a link whose unfinished messages take more memory than is allowed."""
+        """End a link whose unfinished messages exceed the memory limit."""
         self.end_link(
             link,
             TOO_MUCH,
-            f"too many bytes of unfinished messages are waiting; a connection may have "
-            f"{self.service.limits.parts_bytes_max}, and all connections of a user half of what "
-            f"others leave",
+            f"unfinished messages take too many bytes; allowed are "
+            f"{self.service.limits.parts_bytes_max} for a connection, and half of the realm's free "
+            f"bytes for all connections of a user",
         )
 
     def happened(self, event: Event) -> None:
-        """Handle an event of the engine that is not about messages."""
+        """Process an event of the engine that does not concern messages."""
         kind = event.type
         if kind == Event.CONNECTION_REMOTE_OPEN:
             self._open()
         elif kind == Event.SESSION_REMOTE_OPEN:
             event.session.open()
-            self._gate.began(kept(event.session))
+            self._gate.began(retain(event.session))
         elif kind == Event.LINK_REMOTE_OPEN:
             self.links.attach(event.link)
         elif kind in (Event.LINK_REMOTE_CLOSE, Event.LINK_REMOTE_DETACH):
             self.links.detach(event.link, closed=kind == Event.LINK_REMOTE_CLOSE)
         elif kind == Event.SESSION_REMOTE_CLOSE:
-            self.spawn(self.links.end_session, kept(event.session))
+            self.spawn(self.links.end_session, retain(event.session))
         elif kind == Event.CONNECTION_REMOTE_CLOSE:
             self.spawn(self._end_connection)
         elif kind == Event.TRANSPORT_ERROR:
@@ -358,24 +368,26 @@ class AmqpConnection(HostedConnection):
         except PenstockError as error:
             _log.warning("amqp.refused", connection=self.number, host=self.host, reason=str(error))
             self.realm.connections.refused(error)
-            not_opened(connection, self.listener.version, error)
+            refuse_connection(connection, self.listener.version, error)
             return
-        opened(connection, self.listener.version, sole_properties(policy))
+        open_connection(connection, self.listener.version, sole_properties(policy))
         self.is_open = True
         self._loop.call_soon(self._tick)
 
     def _enter(self, policy: int) -> None:
-        """Become the only connection of the container. Raises ``NameAlreadyBound``."""
-        entry = SoleConnection(self.principal.user, policy, self.replaced, left=self.links.left)
+        """Register as the only connection of the container. Raises ``NameAlreadyBound``."""
+        entry = SoleConnection(
+            self.principal.user, policy, self.replaced, released=self.links.released
+        )
         older = self.service.sole_connections.enter(self.container, entry)
-        self.links.former_left = None if older is None else older.left
+        self.links.former_released = None if older is None else older.released
         self._sole = entry
 
     async def _end_connection(self) -> None:
-        """End everything the connection held in the realm, and only then tell the peer that it is
-        closed."""
+        """Close the connection after everything that it held in the realm has been given back, so
+        that a client that reconnects finds it free."""
         self._leave(lost=False)
-        await self.links.left.wait()
+        await self.links.released.wait()
         self.engine.end("", "")
         self.flush_soon()
 
@@ -383,8 +395,9 @@ class AmqpConnection(HostedConnection):
         if self._transport is None:
             return
         now_s = self._loop.time()
-        # otherwise it is the peer that does not read
-        if self._reading.is_paused and self._takes_more:
+        # The realm does not read, so the peer's silence is not its fault. If the peer does not read
+        # our output (`_can_write` is False), its idle timeout continues.
+        if self._reading.is_paused and self._can_write:
             self.engine.excuse(now_s)
         again_s = self.engine.tick(now_s)
         self.flush()
@@ -398,7 +411,7 @@ class AmqpConnection(HostedConnection):
         self.links.end(link, condition, description)
 
     def answered(self, link: IncomingLink | OutgoingLink) -> None:
-        """Note that deliveries of a link were settled, which may give its sender credit again."""
+        """Account for settled deliveries of a link, and give its sender new credit if possible."""
         self.engine.answered(link)
         if isinstance(link, IncomingLink) and not link.is_over and not self.is_congested:
             self.engine.refill(link)
@@ -406,23 +419,22 @@ class AmqpConnection(HostedConnection):
 
     @cached_property
     def kept_bytes(self) -> ConnectionKept:
-        """The bytes of messages that its receivers have not settled."""
+        """The account of the bytes of messages that receivers have not settled."""
         return ConnectionKept(self.service.kept_by(self.principal.user))
 
     # --- rights --------------------------------------------------------------------------
 
     @property
     def caller(self) -> Caller:
-        """The signed-in user, as the realm's operations know it."""
+        """The signed-in user as caller of the realm's operations."""
         return Caller(self.realm, self.principal, self.session)
 
-    def check_on(self, asked: type[Request[Any]], destination: LinkDestination) -> None:
-        """Raise ``AccessDenied`` unless the signed-in user may ask this of a destination."""
-        check_on(self.caller, destination.kind, destination.name, asked=asked)
+    def check_on(self, request_type: type[Request[Any]], destination: LinkDestination) -> None:
+        """Raise ``AccessDenied`` unless the user has the right to this request on a destination."""
+        check_on(self.caller, destination.kind, destination.name, asked=request_type)
 
     def check_rights(self) -> None:
-        """Rights were taken away: end the links that this connection may no longer have, or all of
-        it (SEM A3)."""
+        """End the links that the user has lost the right to, or the whole connection (SEM A3)."""
         if not self._is_signed_in or self.realm.access.is_open:
             return
         try:
@@ -435,7 +447,7 @@ class AmqpConnection(HostedConnection):
     # --- out -----------------------------------------------------------------------------
 
     def flush_soon(self) -> None:
-        """Send pending output at the end of this turn of the loop, or with the answers of a
+        """Send pending output at the end of this turn of the event loop, or with the answers of a
         group."""
         if not self._flush_is_due:
             self._flush_is_due = True
@@ -461,29 +473,28 @@ class AmqpConnection(HostedConnection):
             self._transport.write(data)
 
     def _check_writable(self) -> None:
-        writable = self._takes_more and not self._is_backed_up and self._transport is not None
+        writable = self._can_write and not self._is_backed_up and self._transport is not None
         if writable != self.writable:
             self.writable = writable
             self.realm.subscriptions.stall(self.session, stalled=not writable)
 
     @property
     def is_congested(self) -> bool:
-        """Whether senders get no more credit for now, because the realm is congested, this
-        connection has too many bytes in flight, or it has sent more than its rate allows."""
-        most = self.listener.limits.each.in_flight_bytes_max
-        is_full = most > 0 and self.in_flight_bytes > most
+        """Whether senders get no credit for now: the realm is congested, this connection has too
+        many bytes in flight, or it has exceeded its rate."""
+        in_flight_max = self.listener.limits.each.in_flight_bytes_max
+        is_full = in_flight_max > 0 and self.in_flight_bytes > in_flight_max
         return is_full or self.pace.is_ahead or self.listener.is_congested
 
     @property
     def owes_answers(self) -> bool:
-        """Whether messages are not stored yet that will be confirmed, or something else is in
-        progress."""
+        """Whether messages wait to be stored and confirmed, or a task is in progress."""
         return self._in_progress > 0 or self.in_flight_bytes > 0
 
     def _may_read(self) -> bool:
         if self.is_congested and (self.pace.is_ahead or self.links.take_messages):
-            return False  # who sends no messages does not wait for those who do
-        return self._takes_more and not self.listener.is_draining
+            return False  # connections that only receive are read even if the realm is congested
+        return self._can_write and not self.listener.is_draining
 
     def _reads_again(self, now_s: float) -> None:
         self.heard_s = now_s
@@ -496,7 +507,7 @@ class AmqpConnection(HostedConnection):
     def spawn(
         self, work: Callable[P, Coroutine[Any, Any, None]], /, *args: P.args, **kwargs: P.kwargs
     ) -> None:
-        """Run something that has to wait for the realm."""
+        """Run a coroutine that waits for the realm as a task of this connection."""
         self._in_progress += 1
         self.listener.spawn(self._done, work, *args, **kwargs)
 
@@ -510,13 +521,13 @@ class AmqpConnection(HostedConnection):
             except PenstockError as error:
                 self.end(error)
             except UnicodeDecodeError as error:
-                self._violated(decoding_error(error))
+                self._protocol_error(decoding_error(error))
             finally:
                 self._in_progress -= 1
 
     # --- ends ----------------------------------------------------------------------------
 
-    def _violated(self, error: PenstockError) -> None:
+    def _protocol_error(self, error: PenstockError) -> None:
         _log.warning("amqp.refused", connection=self.number, host=self.host, reason=str(error))
         if self._frames is None:
             self.end(error)
@@ -524,7 +535,7 @@ class AmqpConnection(HostedConnection):
             self._close_transport()
 
     def end(self, reason: PenstockError | None) -> None:
-        """Close the connection with a reason. A peer that does not answer in time is dropped."""
+        """Close the connection with a reason."""
         condition = "" if reason is None else condition_of(reason)
         if reason is not None:
             self.realm.connections.refused(reason)
@@ -533,7 +544,7 @@ class AmqpConnection(HostedConnection):
         self._end_with(condition, "" if reason is None else description_of(reason))
 
     def replaced(self) -> None:
-        """Close the connection, because its container has connected again."""
+        """Close the connection, because its container has opened a new one."""
         text = f"client {self.container[:40]!r} has connected again, which closes this connection"
         info = {symbol("sole-connection-enforcement"): True}
         self._end_with(LOCKED, text, info, lost=True)
@@ -551,8 +562,8 @@ class AmqpConnection(HostedConnection):
         close(self._transport)
 
     def _leave(self, *, lost: bool) -> None:
-        """Give back everything that it held, at once (SEM D13). Subscribers of a connection that is
-        ``lost`` may come back (SEM J5)."""
+        """Give back at once everything that the connection held (SEM D13). If it is ``lost``, its
+        subscribers may resume (SEM J5)."""
         self.is_open = False
         if self._sole is not None:
             self.service.sole_connections.leave(self.container, self._sole)
@@ -561,7 +572,7 @@ class AmqpConnection(HostedConnection):
         self.links.leave(lost=lost)
 
     def check(self, now_s: float) -> None:
-        """End a connection that does not sign in in time, or whose rights have ended; called
+        """End a connection that has not been opened in time or whose rights have expired. Called
         regularly."""
         if self._transport is None:
             return
@@ -569,10 +580,10 @@ class AmqpConnection(HostedConnection):
             self.check_rights()
         if not self.is_open and now_s - self._opened_s > self.listener.limits.hello_timeout_s:
             limit = self.listener.limits.hello_timeout_s
-            self.end(ConnectionLost(f"no connection was opened within {limit:g} s"))
+            self.end(ConnectionLost(f"the client did not open the connection within {limit:g} s"))
 
     def describe(self) -> ConnectionState:
-        """A description of the connection for administrators."""
+        """Return a description of the connection for administrators."""
         return self._description(
             f"AMQP 1.0 {self.container}",
             subscriptions=self.links.consumers,
@@ -582,18 +593,18 @@ class AmqpConnection(HostedConnection):
 
 
 class AmqpHub(FrontEndService):
-    """Makes AMQP connections, and accepts them at ports."""
+    """Creates AMQP connections, and accepts them on ports."""
 
     def __init__(self, listener: NativeListener, limits: AmqpLimits | None = None) -> None:
         self._service = AmqpService(listener, limits or AmqpLimits())
 
     def connection(self) -> AmqpConnection:
-        """Make the protocol of a new connection."""
+        """Create the asyncio protocol of a new connection."""
         return AmqpConnection(self._service)
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept AMQP connections, here, on the native port and inside the HTTP port's WebSockets;
-        gives the port."""
+        """Accept AMQP connections on this port, on the native port and in WebSockets of the HTTP
+        port. Return the port number."""
         realm, listener = self._service.realm, self._service.listener
         await realm.reply_queues.remove_ended(realm.access)
         listener.offer("amqp", self.connection, first_bytes=FIRST_BYTES)

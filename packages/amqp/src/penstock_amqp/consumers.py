@@ -1,4 +1,4 @@
-"""Links by which events go out: queue readers, subscribers, clients of durables, browsers."""
+"""Links that send events to clients: queue readers, subscribers, clients of durables, browsers."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ _log = logger("penstock.amqp")
 
 
 class Manner(Struct, frozen=True):
-    """How a consumer holds its events."""
+    """Properties of a consumer that decide how its events are held and settled."""
 
     seat: bool
-    """Whether it has a seat at a queue or durable: the realm then knows what it holds."""
+    """Whether it has a seat at a queue or durable, so the realm tracks its events in flight."""
     cumulative: bool = False
-    """Whether acknowledging an event acknowledges all earlier ones, too."""
+    """Whether the acknowledgement of an event includes all earlier events."""
     browse: bool = False
 
     @property
     def keeps(self) -> bool:
-        """Whether this link itself has to deliver returned events again, because the realm would
-        not, or only at the next attach."""
+        """Whether the link keeps unsettled events and delivers returned ones again itself, because
+        the realm would not, or only at the next attach."""
         return not self.browse and (self.cumulative or not self.seat)
 
 
 class ConsumerTransactions(Protocol):
-    """The transactions of a connection, as its consumers use them."""
+    """The part of a transaction coordinator that consumers use."""
 
     def add_outcome(self, name: bytes, consumer: Consumer, outcome: Outcome) -> None:
         """Add the outcome of a delivery to a transaction."""
@@ -60,23 +60,23 @@ class ConsumerTransactions(Protocol):
 
 
 class ConsumerPeer(AmqpPeer, Protocol):
-    """A connection, as its consumers use it."""
+    """The part of a connection that consumers use."""
 
     session: str
     writable: bool
-    """Whether messages may be sent."""
+    """Whether the connection can take more messages now."""
 
     @property
     def transactions(self) -> ConsumerTransactions: ...
 
     def flush_soon(self) -> None:
-        """Send pending output at the end of this turn of the loop, or with the answers of a
+        """Send pending output at the end of this turn of the event loop, or with the answers of a
         group."""
         ...
 
 
 class Consumer:
-    """A link by which events go out: an outlet of the realm."""
+    """A link that sends events to a client; an outlet of the realm."""
 
     def __init__(
         self,
@@ -97,30 +97,30 @@ class Consumer:
         self.selector = selector
         self.subscription = 0
         self.reader: Hashable = self
-        """Whom annotations that receivers add to returned messages belong to: this consumer, or all
-        clients of its durable or queue."""
+        """Owner of the annotations that receivers add to returned messages: this consumer, or the
+        durable or queue, whose clients share them."""
         self.link: OutgoingLink | None = None
         self.needs: tuple[type[Request[Any]], LinkDestination] | None = None
-        """The request that it was opened by and needs the right to as long as it goes on, and its
+        """The request that opened it, to which the user must keep the right, and its
         destination."""
         self.confirms = False
-        """Whether it reports what has arrived, so that it can resume after a lost connection (SEM
-        J5)."""
+        """Whether it reports settled ids to the realm, so that it can resume after a lost
+        connection (SEM J5)."""
         self._confirming: deque[list[int]] = deque()
-        """Ids that it has reported and whose reports are not answered yet."""
+        """Ids in reports that the realm has not answered yet."""
         self.is_over = False
         self._no_local = no_local
-        self._held: deque[tuple[int, bytes]] = deque()
-        """Events that wait for credit: their ids and messages."""
+        self._waiting: deque[tuple[int, bytes]] = deque()
+        """Ids and messages of the events that wait for credit."""
         self.kept = KeptMessages()
-        """Delivered and not settled."""
+        """Messages delivered and not settled."""
         self._granted = 0
-        """Credit that the realm was given and has not used; only for plain subscriptions."""
+        """Credit granted to the realm and not used yet; only for consumers without a seat."""
         self._through = -1
-        """Everything up to this id is acknowledged; only for cumulative consumers."""
+        """Highest id of the acknowledged prefix; only for cumulative consumers."""
         self._newest = -1
         self._is_full = False
-        """Whether the client has to settle before it gets more, however much credit it gives."""
+        """Whether the limit of unsettled deliveries, not the client's credit, bounds the room."""
         self._is_asked = False
 
     # --- the realm's side ----------------------------------------------------------------
@@ -130,24 +130,26 @@ class Consumer:
         return self._connection.writable
 
     def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
-        """Deliver events. Never raises, because its caller serves other consumers, too."""
+        """Deliver events. Never raises, because the caller serves other consumers, too."""
         with self._connection.containing:
             self._deliver(rows, redeliveries)
 
     def recall(self, spans: Spans) -> None:
-        """Take events back. Those that wait for credit are dropped, and those in the client's hands
-        are no longer its own: outcomes for them come too late. All are delivered again."""
+        """Take events back; they will be delivered again. Events that wait for credit are dropped,
+        and later outcomes of events in flight have no effect."""
         with self._connection.containing:
-            back = IdSet(spans)
-            self._held = deque(each for each in self._held if each[0] not in back)
-            if self.manner.cumulative:  # a seek: what was acknowledged may come again
-                self.kept.forget_all(back)
+            recalled = IdSet(spans)
+            self._waiting = deque(
+                held_event for held_event in self._waiting if held_event[0] not in recalled
+            )
+            if self.manner.cumulative:  # a seek may go back to acknowledged events
+                self.kept.forget_all(recalled)
                 self._through = self._newest = -1
             self._realm.subscriptions.recall_seen(self.subscription)
             self.flow()
 
     def finished(self) -> None:
-        """Return the rest of a draining link's credit: no more events are to come for now."""
+        """Return the rest of a draining link's credit, because no more events are available."""
         with self._connection.containing:
             link = self.link
             if link is not None and link.is_draining:
@@ -171,55 +173,55 @@ class Consumer:
         if self.is_over or link is None or link.is_over:
             return
         counts = _counts(redeliveries, ids) if redeliveries else {}
-        own = self._connection.container if self._no_local else None
+        own_container = self._connection.container if self._no_local else None
         credit, send = link.credit, self._connection.engine.send
-        keeps, most = self.manner.keeps and not link.settled, link.message_bytes_max
-        passed: list[int] = []
+        keeps, size_max = self.manner.keeps and not link.settled, link.message_bytes_max
+        skipped: list[int] = []
         sent: list[int] = []
         kept, kept_bytes = self.kept.by_id, 0
         for row, event_id in enumerate(ids):
-            if own and messages.containers[row] == own:
-                passed.append(event_id)
+            if own_container and messages.containers[row] == own_container:
+                skipped.append(event_id)
                 continue
             count = counts.get(event_id, 0)
             message = self._message(event_id, messages.message(row, count))
-            if len(message) > most:
+            if len(message) > size_max:
                 self._too_large(ids[row:], len(message))
                 break
             if keeps:
                 size = len(message)
                 kept[event_id] = (messages, row, count, size)
                 kept_bytes += size
-            if credit > 0 and not self._held:
+            if credit > 0 and not self._waiting:
                 send(link, event_id, message)
                 sent.append(event_id)
                 credit -= 1
             else:
-                self._held.append((event_id, message))
+                self._waiting.append((event_id, message))
         self.kept.grown(kept_bytes)
         self._newest = max(self._newest, ids[-1])
-        if passed:
-            self._pass_over(passed)
+        if skipped:
+            self._pass_over(skipped)
         if link.settled and sent:
             self.acknowledge(sent)
         self._connection.flush_soon()
 
     def _too_large(self, ids: list[int], size: int) -> None:
-        """End the link before an event that is larger than the client accepts. Events that were not
-        sent do not count as delivered (2.7.3)."""
+        """End the link, because the next event is larger than the client accepts. Unsent events do
+        not count as delivered (2.7.3)."""
         link = self.link
-        assert link is not None, "it was to be sent by it"
+        assert link is not None, "events are delivered only on a link"
         if self.manner.seat and not self.manner.keeps:
             self.give_back(ids, counted=False)
         self._connection.end_link(
             link,
             TOO_LARGE,
-            f"event {ids[0]} makes a message of {size} bytes, more than the "
-            f"{link.message_bytes_max} this link accepts (its max-message-size)",
+            f"event {ids[0]} needs a message of {size} bytes; this link accepts at most "
+            f"{link.message_bytes_max} (its max-message-size)",
         )
 
     def _message(self, event_id: int, message: bytes) -> bytes:
-        """The message, with the annotations that receivers have added."""
+        """Return the message with the annotations that receivers have added."""
         modifications = self._service.modifications
         if not modifications:
             return message
@@ -227,7 +229,7 @@ class Consumer:
         return message if added is None else annotated(message, added)
 
     def _pass_over(self, ids: list[int]) -> None:
-        """Pass over events that the client published itself and does not want (no-local)."""
+        """Acknowledge events that the client has published itself and does not want (no-local)."""
         self.acknowledge(ids)
         self.flow()
 
@@ -235,16 +237,16 @@ class Consumer:
 
     @property
     def room(self) -> int:
-        """Number of further events that the realm may hand out."""
+        """Number of further events that the realm may deliver."""
         link = self.link
         if link is None or self.is_over:
             return 0
-        credit, most = link.credit, self._service.limits.unsettled_max - link.unsettled
-        self._is_full = most < credit
-        return max(0, min(credit, most) - len(self._held))
+        credit, unsettled_free = link.credit, self._service.limits.unsettled_max - link.unsettled
+        self._is_full = unsettled_free < credit
+        return max(0, min(credit, unsettled_free) - len(self._waiting))
 
     def flow(self) -> None:
-        """Handle new credit, or credit that the client takes back."""
+        """Process new credit, or credit that the client has withdrawn."""
         link = self.link
         if link is None or self.is_over:
             return
@@ -255,16 +257,16 @@ class Consumer:
                 self._realm.subscriptions.grant(self.number, self)
             return
         wanted = self.room - self._granted
-        if wanted:  # negative: the client has taken credit back
+        if wanted:  # negative if the client has withdrawn credit
             self._granted += wanted
             self._realm.subscriptions.credit(
                 self.subscription, max(0, wanted), withdrawn=max(0, -wanted)
             )
-        if link.is_draining:  # answered once the client has everything there is now
+        if link.is_draining:  # the realm calls `finished` after the last available event
             self._realm.subscriptions.demand(self.subscription, 0)
 
     def has_room(self) -> None:
-        """Go on: less is kept again for the link, its connection or its user."""
+        """Resume delivery after the link, its connection or its user has room again."""
         if self.is_over:
             return
         with self._connection.containing:
@@ -272,14 +274,15 @@ class Consumer:
             self.flow()
 
     def asked(self) -> int | None:
-        """The seat to be handed events, now that the realm comes to it; None: it has no link."""
+        """Return the seat that the realm may now deliver to; None without a link."""
         self._is_asked = False
         return None if self.link is None else self.subscription
 
     def room_now(self) -> tuple[int, bool]:
-        """Number of events that the seat may be handed, and whether the client drains its link."""
+        """Return the number of events that the seat has room for, and whether the client drains its
+        link."""
         room, is_draining, link = 0, False, self.link
-        assert link is not None, "it has a seat with a link"
+        assert link is not None, "`asked` returns a seat only with a link"
         with self._connection.containing:
             room, is_draining = self.room, link.is_draining
             self._return_surplus()
@@ -287,11 +290,11 @@ class Consumer:
 
     def _send_held(self) -> None:
         link = self.link
-        assert link is not None, "it has credit"
+        assert link is not None, "only a link has credit"
         credit = link.credit
         sent: list[int] = []
-        while self._held and credit > 0:
-            event_id, message = self._held.popleft()
+        while self._waiting and credit > 0:
+            event_id, message = self._waiting.popleft()
             self._connection.engine.send(link, event_id, message)
             sent.append(event_id)
             credit -= 1
@@ -299,21 +302,21 @@ class Consumer:
             self.acknowledge(sent)
 
     def _return_surplus(self) -> None:
-        """Give back events that waited for credit which the client has taken back, so that others
-        get them."""
+        """Give back waiting events whose credit the client has withdrawn, so that other clients get
+        them."""
         link = self.link
-        assert link is not None, "it had credit"
-        surplus = len(self._held) - max(0, link.credit)
+        assert link is not None, "only a link has credit"
+        surplus = len(self._waiting) - max(0, link.credit)
         if surplus > 0 and not self.manner.keeps and self.manner.seat:
-            back = [self._held.pop()[0] for _ in range(surplus)]
-            self.give_back(back, counted=False)
+            surplus_ids = [self._waiting.pop()[0] for _ in range(surplus)]
+            self.give_back(surplus_ids, counted=False)
 
     # --- settling ------------------------------------------------------------------------
 
     def settled(self) -> None:
-        """Handle the outcomes that the client has sent; new credit may have come, too."""
+        """Process the client's outcomes, and new credit that arrived with them."""
         link = self.link
-        assert link is not None, "something has come by it"
+        assert link is not None, "outcomes arrive on a link"
         accepted, link.accepted = link.accepted, []
         outcomes, link.outcomes = link.outcomes, []
         if accepted:
@@ -330,11 +333,11 @@ class Consumer:
             self.flow()
 
     def _settle(self, outcome: Outcome) -> None:
-        """Apply an outcome other than a plain ``accepted``, and answer it once it is stored."""
+        """Apply an outcome other than a settled ``accepted``, and answer it once it is stored."""
         self.become(outcome, self.answer(outcome))
 
     def consumes(self, outcome: Outcome) -> bool:
-        """Whether the outcome consumes the event, and does nothing else."""
+        """Return True if the outcome only consumes the event."""
         is_rejected = outcome.state == REJECTED
         return outcome.state == ACCEPTED or (is_rejected and not self._moves_dead)
 
@@ -348,9 +351,9 @@ class Consumer:
             self.returned(outcome, reply)
 
     def answer(self, outcome: Outcome) -> Reply:
-        """A reply that settles the delivery on this side, once its outcome is stored."""
+        """Return a reply that settles the delivery on this side after its outcome is stored."""
         connection, link, delivery = self._connection, self.link, outcome.delivery
-        assert link is not None, "the outcome came by it"
+        assert link is not None, "outcomes arrive on a link"
         link.unanswered += 1
 
         def reply(_: Any, error: BaseException | None) -> None:
@@ -366,22 +369,32 @@ class Consumer:
         return reply
 
     def acknowledge(self, ids: Sequence[int], reply: Reply | None = None) -> None:
-        """Acknowledge events: they are consumed."""
-        done = self.acknowledged(ids)
-        self.consumed(ids, done)
-        if done is None:
+        """Acknowledge events, which consumes them."""
+        acknowledgement = self.acknowledged(ids)
+        self.consumed(ids, acknowledgement)
+        if acknowledgement is None:
             (reply or _ignored)(None, None)
             return
         if reply is None:
-            reply = _ignored if done.previous or len(ids) == 1 else self._acknowledge_rest(ids)
+            reply = (
+                _ignored
+                if acknowledgement.previous or len(ids) == 1
+                else self._acknowledge_rest(ids)
+            )
         self._realm.subscriptions.settle(
-            self.subscription, done.spans, reply, roll_back=False, previous=done.previous
+            self.subscription,
+            acknowledgement.spans,
+            reply,
+            roll_back=False,
+            previous=acknowledgement.previous,
         )
 
     def _acknowledge_rest(self, ids: Sequence[int]) -> Reply:
-        """A reply for acknowledgements that were refused together: it repeats them one by one. One
-        of the events may have been given back meanwhile, which is no reason to refuse the others
-        (SEM D15)."""
+        """Return a reply that repeats a refused acknowledgement in halves, down to single events.
+
+        The realm refuses all events of an acknowledgement if one of them has been given back
+        meanwhile; the others must still be acknowledged (SEM D15).
+        """
 
         def reply(_: Any, error: BaseException | None) -> None:
             if not isinstance(error, IllegalState) or self.is_over:
@@ -395,36 +408,38 @@ class Consumer:
         return reply
 
     def acknowledged(self, ids: Sequence[int]) -> Acknowledged | None:
-        """The acknowledgement to send to the realm when these events are consumed; None: there is
-        none to send. :meth:`consumed` completes it."""
+        """Return the acknowledgement to send to the realm for consumed events; None if the realm
+        needs none. The caller then calls :meth:`consumed`."""
         if not self.manner.seat:
             return None
         if not self.manner.cumulative:
             spans = IdSet.of(sorted(ids)).spans
             return Acknowledged(self.number, self.subscription, spans)
-        own = frozenset(ids)
-        first_open = min((each for each in self.kept if each not in own), default=self._newest + 1)
+        acknowledged_ids = frozenset(ids)
+        first_open = min(
+            (event_id for event_id in self.kept if event_id not in acknowledged_ids),
+            default=self._newest + 1,
+        )
         through = first_open - 1
         if through <= self._through:
             return None
         span = Span(through, through + 1)
         return Acknowledged(self.number, self.subscription, (span,), previous=True)
 
-    def consumed(self, ids: Sequence[int], done: Acknowledged | None) -> None:
-        """Note that these events are consumed; ``done`` is the acknowledgement that the realm was
-        sent."""
+    def consumed(self, ids: Sequence[int], acknowledgement: Acknowledged | None) -> None:
+        """Record consumed events, after ``acknowledgement`` has been sent to the realm."""
         self.kept.forget(ids)
         self._service.modifications.forget(self.reader, ids)
         if self.confirms and not self.is_over:
             self._confirm(ids)
-        if done is not None and done.previous:
-            self._through = max(self._through, done.spans[0][0])
+        if acknowledgement is not None and acknowledgement.previous:
+            self._through = max(self._through, acknowledgement.spans[0][0])
 
     def _confirm(self, ids: Sequence[int]) -> None:
-        own = sorted(ids)
-        self._confirming.append(own)
+        sorted_ids = sorted(ids)
+        self._confirming.append(sorted_ids)
         self._realm.subscriptions.arrived(
-            self.subscription, IdSet.of(own).spans, lambda *_: self._confirmed()
+            self.subscription, IdSet.of(sorted_ids).spans, lambda *_: self._confirmed()
         )
 
     def _confirmed(self) -> None:
@@ -445,8 +460,8 @@ class Consumer:
         )
 
     def _delay_of(self, outcome: Outcome) -> int | None:
-        """How long an event is to wait that is given back (SEM D18); a time that has passed is at
-        once, one beyond all bounds as long as can be."""
+        """Return the delay of a returned event in ms (SEM D18): 0 for a past time, at most
+        `DELAY_MS_MAX`; None if the client asks for none."""
         if outcome.delivery_time_ms is None:
             return None
         wait_ms = outcome.delivery_time_ms - self._realm.clock.now_us() // 1_000
@@ -463,8 +478,9 @@ class Consumer:
     ) -> None:
         """Give events back for another delivery.
 
-        ``counted``: the client has tried them. ``elsewhere``: another client gets them.
-        ``delay_ms``: how long they wait before; a link that delivers them again by itself does not.
+        ``counted``: the client has tried them, so the redelivery count rises. ``elsewhere``:
+        another client gets them. ``delay_ms``: how long they wait; ignored if the link itself
+        delivers them again.
         """
         reply = reply or _ignored
         if self.manner.keeps and elsewhere:
@@ -487,8 +503,8 @@ class Consumer:
             )
 
     def _leave(self, ids: Sequence[int], reply: Reply, delay_ms: int | None) -> None:
-        """Skip events that this client refuses. The next client of a durable gets them; a topic's
-        event, which every subscriber has, stays as it is."""
+        """Skip events that this client refuses. The next client of a durable gets them; on a topic
+        they count as consumed by this subscriber."""
         if not self.manner.seat:
             self.consumed(ids, None)
             reply(None, None)
@@ -500,8 +516,8 @@ class Consumer:
         )
 
     def _again(self, ids: Sequence[int], *, counted: bool) -> None:
-        """Deliver again, ahead of waiting events, what the realm would not deliver again."""
-        waiting = dict(self._held)
+        """Deliver kept events again, before waiting events; the realm would not do it."""
+        waiting = dict(self._waiting)
         for event_id in ids:
             kept = self.kept.get(event_id)
             if kept is None:
@@ -510,7 +526,7 @@ class Consumer:
             count += counted
             self.kept.replace(event_id, (messages, row, count, size))
             waiting[event_id] = self._message(event_id, messages.message(row, count))
-        self._held = deque(sorted(waiting.items()))
+        self._waiting = deque(sorted(waiting.items()))
         if self.link is not None and not self.link.is_over:
             self._send_held()
             self._connection.flush_soon()
@@ -539,7 +555,8 @@ class Consumer:
     # --- its end -------------------------------------------------------------------------
 
     def stolen(self) -> None:
-        """End the link, because its client has attached it elsewhere; what it held goes there."""
+        """End the link, because its client has attached it elsewhere; its events go to the new
+        link."""
         self.is_over = True
         if self.link is not None:
             self._connection.end_link(
@@ -547,36 +564,36 @@ class Consumer:
             )
 
     def lose(self) -> None:
-        """Note that the connection is lost: the place of a subscriber is kept for a while (SEM
+        """Leave after a lost connection: the realm keeps the subscriber's position for a time (SEM
         J5)."""
-        arrived = IdSet.of(sorted(each for ids in self._confirming for each in ids))
+        arrived = IdSet.of(sorted(event_id for ids in self._confirming for event_id in ids))
         self.is_over = True
         self._forget()
         self._realm.subscriptions.lose(self.subscription, arrived.spans)
 
     def end(self, reply: Reply | None = None) -> None:
-        """Detach from the realm; what it held goes back (SEM D13)."""
+        """Detach from the realm; events in flight go back (SEM D13)."""
         self.is_over = True
         self._forget()
         self._realm.subscriptions.detach(self.subscription, reply)
 
     def _forget(self) -> None:
-        self._held.clear()
+        self._waiting.clear()
         self._confirming.clear()
         if self.kept:
             self._service.modifications.forget(self, list(self.kept))
         self.kept.close()
-        self._service.places.left(self)
+        self._service.places.remove(self)
 
 
 def _counts(redeliveries: tuple[tuple[int, Spans], ...], ids: list[int]) -> dict[int, int]:
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     low, high = ids[0], ids[-1] + 1
     for count, spans in redeliveries:
         for first, end in spans:
             for event_id in range(max(first, low), min(end, high)):
-                found[event_id] = count
-    return found
+                counts[event_id] = count
+    return counts
 
 
 def _ignored(_: Any, error: BaseException | None) -> None:

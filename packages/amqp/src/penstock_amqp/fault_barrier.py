@@ -1,4 +1,5 @@
-"""Keeps a failing connection from harming the realm, which calls into many connections."""
+"""Contains exceptions of one connection, so that they do not affect the realm, which calls many
+connections."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ _log = logger("penstock.amqp")
 
 
 class FaultBarrier(ConnectionPart[HostedConnection]):
-    """A context manager, ``with connection.containing:``. An exception inside is logged, and ends
-    that connection alone. One object serves all uses, nested ones, too."""
+    """A reusable and reentrant context manager, ``with connection.containing:``. It logs an
+    exception and aborts the connection."""
 
     def __enter__(self) -> None:
         pass

@@ -1,8 +1,8 @@
-"""Handles what Proton ignores in flow frames, and sends the answers that it does not (AMQP 2.7.4).
+"""Implements the parts of flow frames that Proton ignores (AMQP 2.7.4).
 
-Proton ignores ``echo``, answers ``drain`` only if there is credit to give back, and takes a credit
-of 2^31 and more for a negative one. So the flows of a peer are read here before Proton gets them.
-To answer one, Proton is made to write the session's state, to which the link's state is added.
+Proton ignores ``echo``, answers ``drain`` only if it has credit to return, and treats a credit of
+2^31 or more as negative. So this module reads the peer's flow frames before Proton does. To answer
+one, it makes Proton write the session's state and adds the link's state.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock_amqp.wire.types import UInt
 from penstock_core.vocabulary.errors import RemoteProtocolViolation
 
 CREDIT_MAX: Final = (1 << 31) - 1
-"""Largest credit passed on: more has no effect, and Proton's numbers are signed."""
+"""Largest credit passed to Proton, whose numbers are signed; more would have no effect."""
 _UINT: Final = 1 << 32
 _WANTED: Final = frozenset({frames.BEGIN, frames.FLOW, frames.END})
 _HANDLE, _COUNT, _CREDIT, _DRAIN, _ECHO = 4, 5, 6, 8, 9
@@ -35,7 +35,7 @@ class _Flow(NamedTuple):
     channel: int
     of_link: bool
     limit: int
-    """The delivery count up to which there is credit."""
+    """The delivery count at which the credit ends."""
     drain: bool
     echo: bool
 
@@ -49,7 +49,7 @@ class Flows:
         outgoing: dict[int, OutgoingLink],
         frame_bytes_max: int,
     ) -> None:
-        """``incoming`` and ``outgoing`` are the links by :func:`key_of`."""
+        """``incoming`` and ``outgoing`` are the engine's links by :func:`key_of`."""
         self.frames = Frames(_WANTED, frame_bytes_max)
         self._incoming = incoming
         self._outgoing = outgoing
@@ -58,23 +58,24 @@ class Flows:
         self._begins: int | None = None
         self._flow: _Flow | None = None
         self._limits: dict[int, int] = {}
-        """Delivery counts up to which there is credit, by link."""
+        """Delivery count at which the credit ends, by link."""
         self._drains: set[int] = set()
-        """Links that are draining: their peers wait for the answer."""
+        """Links that the peer drains; it waits for the answer."""
         self._drained: dict[int, None] = {}
-        """Links that have nothing more for now."""
+        """Links that have no more events for now."""
         self._owed: dict[int, None] = {}
-        """Links whose state the peer has asked for."""
+        """Links whose state the peer has requested."""
         self._owed_sessions: dict[int, None] = {}
-        """Sessions whose state was asked for, by the peer's channel."""
+        """Sessions whose state the peer has requested, by the peer's channel."""
         self._unnamed: dict[str, deque[int]] = {}
-        """Outgoing links by name, whose handles on this side are not known yet."""
+        """Outgoing links whose handle on this side is not known yet, by name."""
         self._handles: dict[int, int] = {}
 
-    # --- what comes ----------------------------------------------------------------------
+    # --- input ---------------------------------------------------------------------------
 
-    def coming(self, frame: Frame) -> bytes:
-        """Give the frame as Proton is to read it. Everything before it has been reported."""
+    def prepare(self, frame: Frame) -> bytes:
+        """Return the frame in the form that Proton is to process. All events of earlier frames must
+        have been reported."""
         if frame.code == frames.BEGIN:
             self._begins = frame.channel
         elif frame.code == frames.END:
@@ -85,19 +86,19 @@ class Flows:
             return raw
         return frame.raw
 
-    def came(self) -> None:
-        """Note that Proton has processed the frame, and that its effects were reported."""
+    def processed(self) -> None:
+        """Finish the frame after Proton has processed it and its events were reported."""
         flow, self._flow, self._begins = self._flow, None, None
         if flow is not None and flow.echo and not flow.of_link and flow.channel in self._sessions:
             self._owed_sessions[flow.channel] = None
 
     def begun(self, session: Pointer) -> None:
-        """The peer has begun a session."""
+        """Register a session that the peer has begun."""
         if self._begins is not None:
             self._sessions[self._begins] = session
 
-    def heard(self, key: int) -> None:
-        """Note that Proton reports a flow on a link, from either side."""
+    def flow_reported(self, key: int) -> None:
+        """Apply the current flow frame to a link for which Proton reports a flow event."""
         flow = self._flow
         if flow is None:
             return
@@ -112,26 +113,27 @@ class Flows:
     # --- links ---------------------------------------------------------------------------
 
     def opened(self, link: OutgoingLink) -> None:
-        """Note that a link was attached on this side; the frame that says so will tell its
-        handle."""
+        """Register a link that was attached on this side. Its handle is read from the attach frame
+        in the output, because Proton does not expose it."""
         self._unnamed.setdefault(link.link.name, deque()).append(key_of(link.pointer))
 
     def drained(self, link: OutgoingLink) -> None:
-        """Note that there is nothing more to send for now. After the last message the peer is told,
-        and the rest of the credit goes back."""
+        """Register a link without further events for now. After its last message the rest of the
+        credit goes back to the peer."""
         self._drained[key_of(link.pointer)] = None
 
     def forget(self, pointer: Pointer) -> None:
-        """Forget a link that is over, or whose pointer a new one has."""
+        """Forget a link that is over. Also called for a new link, whose pointer may have belonged
+        to an earlier one."""
         key = key_of(pointer)
         self._drains.discard(key)
-        for known in (self._limits, self._drained, self._owed, self._handles):
-            known.pop(key, None)
+        for by_key in (self._limits, self._drained, self._owed, self._handles):
+            by_key.pop(key, None)
 
-    # --- what goes out -------------------------------------------------------------------
+    # --- output --------------------------------------------------------------------------
 
     def output(self, produce: Callable[[], bytes]) -> bytes:
-        """All bytes to send; ``produce`` gives Proton's."""
+        """Return all bytes to send; ``produce`` returns Proton's output."""
         data = produce()
         if self._unnamed:
             self._learn(data)
@@ -157,13 +159,13 @@ class Flows:
         for key in list(self._drained):
             link = self._outgoing.get(key)
             if link is not None and pn.pn_link_queued(link.pointer):
-                continue  # the session window is closed
+                continue  # messages still wait for the session window
             del self._drained[key]
             if link is None:
                 continue
             if pn.pn_link_drained(link.pointer):
                 data += produce()
-            elif key in self._drains:  # Proton has no credit to give back, so it would not answer
+            elif key in self._drains:  # without credit to return, Proton does not answer
                 self._owed[key] = None
             self._drains.discard(key)
         return data
@@ -173,52 +175,58 @@ class Flows:
         owed, self._owed_sessions = self._owed_sessions, {}
         for channel in owed:
             if (session := self._sessions.get(channel)) is not None:
-                data += _said(session, produce)
+                data += _session_state(session, produce)
         for key in list(self._owed):
             outgoing, incoming = self._outgoing.get(key), self._incoming.get(key)
             if incoming is not None:
                 pn.pn_link_flow(incoming.pointer, 0)  # makes Proton write the state of this link
-                data += _said(pn.pn_link_session(incoming.pointer), produce)
+                data += _session_state(pn.pn_link_session(incoming.pointer), produce)
             elif outgoing is not None and key in self._handles:
-                said = _said(pn.pn_link_session(outgoing.pointer), produce)
-                data += self._of_link(key, outgoing, said)
+                session_frames = _session_state(pn.pn_link_session(outgoing.pointer), produce)
+                data += self._of_link(key, outgoing, session_frames)
             else:
                 continue  # not attached on this side yet
             del self._owed[key]
         return data
 
-    def _of_link(self, key: int, link: OutgoingLink, said: bytes) -> bytes:
-        """A flow frame with the state of a link added to that of its session."""
-        found = list(frames.frames_in(said, frames.FLOW))
-        if len(found) != 1:  # the session is over
-            return said
-        session = [*found[0].fields, None, None, None, None][:4]
+    def _of_link(self, key: int, link: OutgoingLink, session_frames: bytes) -> bytes:
+        """Return a flow frame with the state of a link added to that of its session."""
+        flows = list(frames.frames_in(session_frames, frames.FLOW))
+        if len(flows) != 1:  # the session is over
+            return session_frames
+        session_fields = [*flows[0].fields, None, None, None, None][:4]
         credit = pn.pn_link_credit(link.pointer) + pn.pn_link_queued(link.pointer)
         count = (self._limits.get(key, 0) - credit) % _UINT
-        own = (UInt(self._handles[key]), UInt(count), UInt(max(0, credit)), None, link.is_draining)
-        return frames.flow(found[0].channel, [*session, *own])
+        link_fields = (
+            UInt(self._handles[key]),
+            UInt(count),
+            UInt(max(0, credit)),
+            None,
+            link.is_draining,
+        )
+        return frames.flow(flows[0].channel, [*session_fields, *link_fields])
 
 
-def _said(session: Pointer, produce: Callable[[], bytes]) -> bytes:
-    """Make Proton write the state of a session: setting the capacity does, even to its present
-    value."""
+def _session_state(session: Pointer, produce: Callable[[], bytes]) -> bytes:
+    """Make Proton write the state of a session. Setting the capacity has this effect, even to its
+    current value."""
     pn.pn_session_set_incoming_capacity(session, 0)
     return produce()
 
 
 def _read(frame: Frame) -> tuple[_Flow | None, bytes]:
-    """The content of a flow frame, and the frame with only what Proton understands."""
+    """Return the content of a flow frame, and the frame with a credit that Proton can process."""
     try:
         values: list[Any] = [*frame.fields, *[None] * 10]
     except RemoteProtocolViolation:  # Proton reports the error
         return None, frame.raw
     raw, credit = frame.raw, values[_CREDIT]
     if isinstance(credit, UInt) and credit > CREDIT_MAX:
-        at = field_offsets(raw, frame.value_at)[_CREDIT]
-        raw = raw[: at + 1] + CREDIT_MAX.to_bytes(4, "big") + raw[at + 5 :]
+        offset = field_offsets(raw, frame.value_at)[_CREDIT]
+        raw = raw[: offset + 1] + CREDIT_MAX.to_bytes(4, "big") + raw[offset + 5 :]
         credit = UInt(CREDIT_MAX)
     count = values[_COUNT]
-    limit = sum(int(each) for each in (count, credit) if isinstance(each, UInt)) % _UINT
+    limit = sum(int(number) for number in (count, credit) if isinstance(number, UInt)) % _UINT
     handle, drain, echo = values[_HANDLE], values[_DRAIN], values[_ECHO]
     return (
         _Flow(frame.channel, handle is not None, limit, drain=drain is True, echo=echo is True),
@@ -227,5 +235,5 @@ def _read(frame: Frame) -> tuple[_Flow | None, bytes]:
 
 
 def key_of(pointer: Pointer) -> int:
-    """The identity of a link or delivery while it exists."""
+    """Return the identity of a link or delivery; it is unique while the object exists."""
     return int(ffi.cast("uintptr_t", pointer))

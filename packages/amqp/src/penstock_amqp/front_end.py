@@ -1,4 +1,4 @@
-"""AMQP as a front end that the server finds by its entry point."""
+"""The AMQP front end, which the server finds through its entry point."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ class AmqpFrontEnd(FrontEnd):
         return self.at_port(settings, settings.cluster.local_amqp_port)
 
     def service(self, listener: NativeListener, settings: Settings) -> AmqpHub:
-        """Raises ``InvalidArgument`` if Proton is not installed."""
+        """Create the service. Raises ``InvalidArgument`` if Proton is not installed."""
         try:
-            # A realm without AMQP has no Proton.
+            # Imported late: a server without AMQP does not have Proton installed.
             from penstock_amqp.connection import AmqpHub
         except ModuleNotFoundError as error:
             if error.name not in _PROTON:
                 raise
             raise InvalidArgument(
-                "AMQP needs Apache Qpid Proton, which is not installed here: pip install "
-                "'penstock-realm[amqp]' (it is built from source, with a C compiler)"
+                "AMQP needs Apache Qpid Proton, but it is not installed: run pip install "
+                "'penstock-realm[amqp]', which builds it from source with a C compiler"
             ) from error
         return AmqpHub(listener)
 
@@ -69,9 +69,11 @@ class AmqpFrontEnd(FrontEnd):
     def metrics(self, realm: RunningRealm) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily  # as HTTP has
 
-        told = "Parts of events left out of messages because AMQP cannot express them."
+        documentation = "Parts of events left out of messages because AMQP cannot express them."
         left_out = realm.connections.traffic[self.name].left_out
-        yield CounterMetricFamily("penstock_amqp_left_out_parts", told, value=float(left_out))
+        yield CounterMetricFamily(
+            "penstock_amqp_left_out_parts", documentation, value=float(left_out)
+        )
 
     def log_listening(self, url: str) -> None:
         _log.info("amqp.listening", url=url)

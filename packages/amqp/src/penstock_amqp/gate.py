@@ -1,9 +1,9 @@
-"""Checks each frame before Proton's engine gets it, so that an error ends exactly what the standard
-says, and nothing around it.
+"""Checks each frame before Proton's engine gets it, so that an error ends only the link, session or
+connection that the standard says.
 
-Proton itself ends the connection for most errors, with conditions of its own, and takes a field of
-the wrong type for a missing one. The frames of a stream differ only in numbers and tags: the first
-is checked in full, those after it are only compared with it, many at once.
+Proton ends the whole connection for most errors, with non-standard conditions, and treats a field
+of the wrong type as absent. The frames of a message stream differ only in numbers and tags: the
+first is checked in full, and later ones are compared with it, many at once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ACQUISITION: Final = "txn-id"
 _SECOND: Final = 1
 """The receiver's settle mode ``second``."""
 _DEFAULTS: Final = {"delivery-id": 0, "delivery-tag": b"", "message-format": 0}
-"""What a delivery's first transfer means where it leaves a field out."""
+"""Values of the fields that a delivery's first transfer omits."""
 
 
 class Watched(Protocol):
@@ -67,7 +67,7 @@ class Watched(Protocol):
     def fail_link(
         self, session: Session, name: str, condition: str, text: str, *, is_sender: bool
     ) -> None:
-        """End a link; with ``is_sender`` the peer sends by it."""
+        """End a link; ``is_sender`` means that the peer is its sender."""
         ...
 
     def take_away(self, session: Session, name: str, *, is_sender: bool) -> None:
@@ -75,16 +75,16 @@ class Watched(Protocol):
         ...
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Take frames that have passed."""
+        """Process frames that have passed the check."""
         ...
 
     def has_states(self) -> None:
-        """Note that a transfer that is about to be passed on has a state; others may follow."""
+        """Expect states in transfers: the next transfer has one, and others may follow."""
         ...
 
 
 class Offence(Exception):
-    """An error that ends the connection, or the session in which it occurred."""
+    """Raised for an error that ends the connection or, with ``of_session``, the session."""
 
     def __init__(self, condition: str, text: str, *, of_session: bool = False) -> None:
         super().__init__(text)
@@ -97,16 +97,16 @@ class _Link(Struct):
 
     name: str
     is_sender: bool
-    """Whether the peer sends by it."""
+    """Whether the peer is the sender."""
     has_source: bool
-    """Whether the peer gave it a source."""
+    """Whether the peer's attach had a source."""
     is_stolen: bool = False
     is_partial: bool = False
-    """Whether further parts of a message are to come."""
+    """Whether the current delivery has further transfers."""
     delivery: tuple[Any, Any, Any] = (None, None, None)
-    """Id, tag and message format of the delivery whose parts come."""
+    """Id, tag and message format of the current delivery."""
     is_dropped: bool = False
-    """Whether the delivery whose parts come is dropped."""
+    """Whether the current delivery is dropped."""
     settles_second: bool = False
     """Whether the receiver's settle mode ``second`` was negotiated."""
 
@@ -117,161 +117,172 @@ class _Session(Struct):
     """Links by the peer's handle."""
     ids: DeliveryIds = field(default_factory=DeliveryIds)
     has_window: bool = False
-    """Whether the peer was told that it may send: this side's begin has gone out."""
+    """Whether this side's begin, which gives the peer a window, has been sent."""
     is_over: bool = False
-    """This side has ended it with an error: its frames are ignored until the peer ends it, too."""
+    """Whether this side has ended it with an error; its frames are ignored until the peer ends it,
+    too."""
 
 
 class Gate:
-    """The check that all frames of one connection pass."""
+    """Checks all frames of one connection."""
 
     def __init__(self, watched: Watched, frame_bytes_max: int, links_max: int) -> None:
-        """``links_max`` limits links. As many more may still wait for the peer to detach them."""
-        self._watched: Watched = proxy(watched)  # it has the gate: no cycle
+        """``links_max`` limits open links. As many links again may wait for the peer's detach."""
+        self._watched: Watched = proxy(watched)  # weak: `watched` owns the gate
         self._frame_bytes_max = frame_bytes_max
         self._links_max = 2 * links_max
         self._rest = b""
         self._has_header = False
         self._is_open = False
         self._is_shut = False
-        """Nothing is checked any more: the connection ends."""
+        """Whether checking has stopped, because the connection ends."""
         self._sessions: dict[int, _Session] = {}
         """Sessions by the peer's channel number."""
         self._checked = CheckedFrames()
         self._beginning: _Session | None = None
         self._partial = 0
         self._links = 0
-        self._untold: list[_Session] = []
-        """Sessions whose begin this side has not sent yet."""
+        self._unannounced: list[_Session] = []
+        """Sessions whose begin has not been sent to the peer yet."""
 
     def feed(self, data: bytes) -> None:
-        """Check bytes of the peer, from the protocol header on, and pass them on."""
+        """Check received bytes, starting with the protocol header, and pass them on."""
         if self._rest:
             data, self._rest = self._rest + data, b""
-        at = 0
+        offset = 0
         if not self._has_header:
             if len(data) < _HEADER_BYTES:
                 self._rest = data
                 return
-            self._has_header, at = True, _HEADER_BYTES
-        self._look(data, at)
+            self._has_header, offset = True, _HEADER_BYTES
+        self._check_frames(data, offset)
 
     def began(self, session: Session) -> None:
-        """Note that Proton has created a session for the frame before."""
+        """Register the session that Proton has created for the last begin frame."""
         if self._beginning is not None:
             self._beginning.session = session
             self._beginning = None
 
     def wrote(self) -> None:
-        """Note that everything there was to send has been sent."""
-        for session in self._untold:
+        """Open the windows of new sessions, because all output has been sent."""
+        for session in self._unannounced:
             session.has_window = True
-        self._untold.clear()
+        self._unannounced.clear()
 
-    def says_source(self, session: Session, name: str) -> bool:
-        """Whether the peer gave a source when it attached a link by which it sends."""
-        for known in self._sessions.values():
-            if known.session == session:
-                links = known.links.values()
+    def names_source(self, session: Session, name: str) -> bool:
+        """Return True if the peer's attach of a sending link had a source."""
+        for state in self._sessions.values():
+            if state.session == session:
+                links = state.links.values()
                 return any(
-                    each.name == name and each.is_sender and each.has_source for each in links
+                    link.name == name and link.is_sender and link.has_source for link in links
                 )
         return False
 
     # --- frames --------------------------------------------------------------------------
 
-    def _look(self, data: bytes, at: int) -> None:
-        begin, end = 0, len(data)  # checked bytes not yet passed on start at ``begin``
-        while end - at >= _HEADER_BYTES and not self._is_shut:
-            size = int.from_bytes(data[at : at + 4], "big")
+    def _check_frames(self, data: bytes, offset: int) -> None:
+        begin, end = 0, len(data)  # checked bytes that are not yet passed on start at ``begin``
+        while end - offset >= _HEADER_BYTES and not self._is_shut:
+            size = int.from_bytes(data[offset : offset + 4], "big")
             if not _HEADER_BYTES <= size <= self._frame_bytes_max:
                 self._is_shut = True
-                self._watched.feed(memoryview(data)[begin:])  # Proton reports what is wrong with it
+                self._watched.feed(memoryview(data)[begin:])  # Proton reports the framing error
                 return
-            if end - at < size:
+            if end - offset < size:
                 break
-            known = 0 if self._partial else self._checked.alike(data, at, size, end)
-            if known:
-                at += known * size
+            count = 0 if self._partial else self._checked.count_equal(data, offset, size, end)
+            if count:
+                offset += count * size
                 continue
-            act = self._act_on(data, at, size)
+            act = self._action_for(data, offset, size)
             if act is not None:
-                if begin < at:
-                    self._watched.feed(memoryview(data)[begin:at])
+                if begin < offset:
+                    self._watched.feed(memoryview(data)[begin:offset])
                 act()
-                begin = at + size
-            at += size
+                begin = offset + size
+            offset += size
         if self._is_shut:
             return
-        if begin < at:
-            self._watched.feed(memoryview(data)[begin:at] if begin or at < end else data)
-        self._rest = data[at:]
+        if begin < offset:
+            self._watched.feed(memoryview(data)[begin:offset] if begin or offset < end else data)
+        self._rest = data[offset:]
 
-    def _act_on(self, data: bytes, at: int, size: int) -> Callable[[], None] | None:
-        """What to do with a frame instead of passing it on together with those before it; None:
-        pass it on."""
-        kind, channel = data[at + 5], int.from_bytes(data[at + 6 : at + 8], "big")
-        body = at + 4 * data[at + 4]
-        if kind != 0 or not at + _HEADER_BYTES <= body <= at + size:
+    def _action_for(self, data: bytes, offset: int, size: int) -> Callable[[], None] | None:
+        """Check a frame. Return the action that replaces passing it on; None to pass it on together
+        with the frames before it."""
+        kind, channel = data[offset + 5], int.from_bytes(data[offset + 6 : offset + 8], "big")
+        body = offset + 4 * data[offset + 4]
+        if kind != 0 or not offset + _HEADER_BYTES <= body <= offset + size:
             self._is_shut = True
-            return partial(self._watched.feed, data[at : at + size])  # Proton reports what is wrong
-        if body == at + size:
+            # Proton reports the framing error.
+            return partial(self._watched.feed, data[offset : offset + size])
+        if body == offset + size:
             return None  # an empty frame only keeps the connection alive
         try:
-            found = performative_of(data[body : at + size], 0)
+            performative = performative_of(data[body : offset + size], 0)
         except RemoteProtocolViolation as error:
             return partial(self._fail, Offence(FRAMING, str(error)), channel)
-        frame, values = data[at : at + size], with_numeric_descriptors(found)
-        is_plain = found.begin == 3 and body == at + _HEADER_BYTES and values is found.values
-        if not is_plain:  # Proton knows the short form alone
-            payload = data[body + found.end : at + size]
-            frame = _frame(found.code, values, payload, channel=channel.to_bytes(2, "big"))
+        frame, values = data[offset : offset + size], with_numeric_descriptors(performative)
+        is_plain = (
+            performative.begin == 3
+            and body == offset + _HEADER_BYTES
+            and values is performative.values
+        )
+        if not is_plain:  # Proton accepts only the short form
+            payload = data[body + performative.end : offset + size]
+            frame = _frame(performative.code, values, payload, channel=channel.to_bytes(2, "big"))
         try:
-            act = self._meant(found, channel, frame)
+            act = self._check_decoded(performative, channel, frame)
         except Unfit as error:
-            of_session = found.code not in (OPEN, BEGIN, END, CLOSE) and channel in self._sessions
+            of_session = (
+                performative.code not in (OPEN, BEGIN, END, CLOSE) and channel in self._sessions
+            )
             offence = Offence(error.condition, str(error), of_session=of_session)
             return partial(self._fail, offence, channel)
         except Offence as offence:
             return partial(self._fail, offence, channel)
         if act is None and not is_plain:
             return partial(self._watched.feed, frame)
-        if act is None and not self._partial and found.code in (TRANSFER, DISPOSITION):
-            ids = self._sessions[channel].ids if found.code == TRANSFER else None
-            self._checked.learn(found, frame, ids)
+        if act is None and not self._partial and performative.code in (TRANSFER, DISPOSITION):
+            ids = self._sessions[channel].ids if performative.code == TRANSFER else None
+            self._checked.learn(performative, frame, ids)
         return act
 
     def _fail(self, offence: Offence, channel: int) -> None:
-        known = self._sessions.get(channel) if offence.of_session else None
-        if known is None or known.session is None:
+        state = self._sessions.get(channel) if offence.of_session else None
+        if state is None or state.session is None:
             self._is_shut = True
             self._watched.fail(offence.condition, str(offence))
-        elif not known.is_over:
-            known.is_over = True
+        elif not state.is_over:
+            state.is_over = True
             self._checked.clear()
-            self._watched.fail_session(known.session, offence.condition, str(offence))
+            self._watched.fail_session(state.session, offence.condition, str(offence))
 
-    def _meant(self, found: Performative, channel: int, frame: bytes) -> Callable[[], None] | None:
-        """Check a frame that is decoded. Raises :class:`Offence`, :class:`Unfit`."""
-        code, known = found.code, self._sessions.get(channel)
-        if known is not None and known.is_over and code not in (END, CLOSE):
-            return _nothing
-        values = check_performative(found)
+    def _check_decoded(
+        self, performative: Performative, channel: int, frame: bytes
+    ) -> Callable[[], None] | None:
+        """Check a decoded frame. Return the action for it, as in `_action_for`. Raises
+        :class:`Offence`, :class:`Unfit`."""
+        code, state = performative.code, self._sessions.get(channel)
+        if state is not None and state.is_over and code not in (END, CLOSE):
+            return _ignore_frame
+        values = check_performative(performative)
         if code == OPEN:
-            self._opens(channel)
+            self._check_open(channel)
         elif not self._is_open:
             raise Offence(NOT_ALLOWED, "the first frame must be an open")
         elif code == BEGIN:
-            if known is not None:
+            if state is not None:
                 raise Offence(NOT_ALLOWED, f"channel {channel} already has a session")
             return partial(self._begin, channel, frame)
         elif code != CLOSE:
-            if known is None:
-                raise Offence(NOT_ALLOWED, f"there is no channel {channel}")
-            return self._of_session(code, channel, known, values, frame)
+            if state is None:
+                raise Offence(NOT_ALLOWED, f"channel {channel} has no session; begin one first")
+            return self._of_session(code, channel, state, values, frame)
         return None
 
-    def _opens(self, channel: int) -> None:
+    def _check_open(self, channel: int) -> None:
         if channel:
             raise Offence(FRAMING, f"an open on channel {channel}; it must be 0 (AMQP 1.0, 2.4.1)")
         if self._is_open:
@@ -282,204 +293,213 @@ class Gate:
 
     def _begin(self, channel: int, frame: bytes) -> None:
         session = self._sessions[channel] = self._beginning = _Session()
-        self._untold.append(session)
+        self._unannounced.append(session)
         self._checked.clear()
         self._watched.feed(frame)
-        if self._beginning is not None:  # Proton has refused the session before
+        if (
+            self._beginning is not None
+        ):  # Proton has not created a session: it has refused the begin
             self._beginning = None
             self._sessions.pop(channel, None)
-            self._untold.remove(session)
+            self._unannounced.remove(session)
 
     def _of_session(
-        self, code: int, channel: int, known: _Session, values: list[Any], frame: bytes
+        self, code: int, channel: int, state: _Session, values: list[Any], frame: bytes
     ) -> Callable[[], None] | None:
         if code == ATTACH:
-            return self._attaches(known, values, frame)
+            return self._check_attach(state, values, frame)
         if code == END:
             del self._sessions[channel]
             self._checked.clear()
-            self._links -= len(known.links)
-            self._partial -= sum(link.is_partial for link in known.links.values())
+            self._links -= len(state.links)
+            self._partial -= sum(link.is_partial for link in state.links.values())
         elif code == DISPOSITION:
             first, last = int(values[1]), values[2]
             if last is not None and (int(last) - first) % (2 * _HALF) >= _HALF:
                 text = f"disposition: last ({int(last)}) is before first ({first})"
                 raise Offence(INVALID, text, of_session=True)
         elif code == DETACH:
-            return self._detaches(known, int(values[0]))
+            return self._check_detach(state, int(values[0]))
         elif code == TRANSFER:
-            return self._transfers(known, self._attached(known, int(values[0])), values, frame)
+            return self._transfers(state, self._link_of(state, int(values[0])), values, frame)
         elif values[4] is not None:
-            link = self._attached(known, int(values[4]))
+            link = self._link_of(state, int(values[4]))
             if values[10] and Symbol(_ACQUISITION) in values[10]:
-                return partial(self._acquires, known, link)
+                return partial(self._refuse_acquisition, state, link)
         return None
 
     # --- links ---------------------------------------------------------------------------
 
-    def _attached(self, known: _Session, handle: int) -> _Link:
-        """The link of a handle. Raises :class:`Offence` if there is none."""
-        link = known.links.get(handle)
+    def _link_of(self, state: _Session, handle: int) -> _Link:
+        """Return the link with a handle. Raises :class:`Offence` for an unknown handle."""
+        link = state.links.get(handle)
         if link is None:
-            text = f"no link is attached with handle {handle}"
+            text = f"handle {handle} is not attached to a link"
             raise Offence(UNATTACHED, text, of_session=True)
         if link.is_stolen:
             text = f"the link {link.name[:40]!r} was stolen by another attach and has ended"
             raise Offence(ERRANT, text, of_session=True)
         return link
 
-    def _attaches(
-        self, known: _Session, values: list[Any], frame: bytes
+    def _check_attach(
+        self, state: _Session, values: list[Any], frame: bytes
     ) -> Callable[[], None] | None:
         name, handle, is_sender = values[0], int(values[1]), not values[2]
-        if handle in known.links:
-            text = f"handle {handle} is already used by the link {known.links[handle].name[:40]!r}"
+        if handle in state.links:
+            text = f"handle {handle} is already used by the link {state.links[handle].name[:40]!r}"
             raise Offence(IN_USE, text, of_session=True)
         if self._links >= self._links_max:
-            raise Offence(TOO_MUCH, f"{self._links} links are attached, which is the limit")
-        older = _same(known, name, is_sender=is_sender)
-        known.links[handle] = _Link(
+            raise Offence(
+                TOO_MUCH, f"{self._links} links are attached, the maximum; detach a link first"
+            )
+        older = _handle_of_link_named(state, name, is_sender=is_sender)
+        state.links[handle] = _Link(
             name, is_sender, values[5] is not None, settles_second=values[4] == _SECOND
         )
         self._links += 1
-        passing = None if older is None else partial(self._steals, known, older, frame)
-        if unknown := unknown_terminus(values):
-            text = f"a {unknown} is not supported; the standard has source, target, coordinator"
-            passing = passing or partial(self._watched.feed, frame)
+        pass_on = None if older is None else partial(self._steal, state, older, frame)
+        if terminus := unknown_terminus(values):
+            text = f"a {terminus} is not supported; use source, target or coordinator"
+            pass_on = pass_on or partial(self._watched.feed, frame)
             return self._failing(
-                known, known.links[handle], NOT_IMPLEMENTED, text=text, passing=passing
+                state, state.links[handle], NOT_IMPLEMENTED, text=text, pass_on=pass_on
             )
-        return passing
+        return pass_on
 
-    def _steals(self, known: _Session, handle: int, frame: bytes) -> None:
-        """End a link whose name is attached again, as if the peer had detached it; the peer's own
-        detach may still come."""
-        link = known.links[handle]
+    def _steal(self, state: _Session, handle: int, frame: bytes) -> None:
+        """End a link whose name is attached again, as if the peer had detached it. The peer's own
+        detach may still arrive."""
+        link = state.links[handle]
         link.is_stolen = True
         self._partial -= link.is_partial
         link.is_partial = False
         self._checked.clear()
-        assert known.session is not None, "it has links"
-        self._watched.take_away(known.session, link.name, is_sender=link.is_sender)
-        gone = _frame(DETACH, [UInt(handle), True], b"", channel=frame[6:8])
-        self._watched.feed(gone + frame)
+        assert state.session is not None, "a session with links exists in Proton"
+        self._watched.take_away(state.session, link.name, is_sender=link.is_sender)
+        detach = _frame(DETACH, [UInt(handle), True], b"", channel=frame[6:8])
+        self._watched.feed(detach + frame)
 
-    def _detaches(self, known: _Session, handle: int) -> Callable[[], None] | None:
-        link = known.links.get(handle)
+    def _check_detach(self, state: _Session, handle: int) -> Callable[[], None] | None:
+        link = state.links.get(handle)
         if link is None:
-            self._attached(known, handle)  # raises if there is none
+            self._link_of(state, handle)  # raises for an unknown handle
             return None
-        del known.links[handle]
+        del state.links[handle]
         self._links -= 1
         self._partial -= link.is_partial
         self._checked.clear()
-        return _nothing if link.is_stolen else None
+        return _ignore_frame if link.is_stolen else None
 
     def _transfers(
-        self, known: _Session, link: _Link, values: list[Any], frame: bytes
+        self, state: _Session, link: _Link, values: list[Any], frame: bytes
     ) -> Callable[[], None] | None:
         """Check a transfer frame. Raises :class:`Offence` (2.5.6, 2.7.5)."""
-        if not known.has_window:
-            text = "a transfer came before the session's begin was answered, and so no window"
+        if not state.has_window:
+            text = "a transfer was sent before the session had a window; wait for the begin"
             raise Offence(WINDOW, text, of_session=True)
         if values[7] is not None:
             self._watched.has_states()
-        begins, given = not link.is_partial, (values[1], values[2], values[3])
-        wrong = self._begins_delivery(known, link, given) if begins else _continues(link, given)
+        begins, identity = not link.is_partial, (values[1], values[2], values[3])
+        error = (
+            self._check_first_transfer(state, link, identity)
+            if begins
+            else _check_continuation(link, identity)
+        )
         is_partial = bool(values[5]) and not values[9]
         self._partial += is_partial - link.is_partial
         link.is_partial = is_partial
         if values[6] == _SECOND and not link.settles_second:
-            wrong = INVALID, "rcv-settle-mode of transfer is second; this link's is first (2.7.5)"
-        # No delivery is kept that could be resumed, and such a transfer is ignored (2.7.5).
-        is_dropped = wrong is not None or bool(values[8])
+            error = INVALID, "rcv-settle-mode of transfer is second; this link's is first (2.7.5)"
+        # The realm keeps no deliveries to resume, so such a transfer is ignored (2.7.5).
+        is_dropped = error is not None or bool(values[8])
         link.is_dropped = is_dropped or (link.is_dropped and not begins)
         if not link.is_dropped:
             return None
-        passing = partial(self._watched.feed, _dropped(values, frame))
-        return passing if wrong is None else self._failing(known, link, *wrong, passing=passing)
+        pass_on = partial(self._watched.feed, _without_payload(values, frame))
+        return pass_on if error is None else self._failing(state, link, *error, pass_on=pass_on)
 
-    def _begins_delivery(
-        self, known: _Session, link: _Link, given: tuple[Any, Any, Any]
+    def _check_first_transfer(
+        self, state: _Session, link: _Link, identity: tuple[Any, Any, Any]
     ) -> tuple[str, str] | None:
-        """Check the first transfer of a delivery; gives the error that ends the link. Raises
-        :class:`Offence`."""
-        for value, what in zip(given, ("delivery-id", "delivery-tag"), strict=False):
+        """Check the first transfer of a delivery. Return condition and text of an error that ends
+        the link; None if valid. Raises :class:`Offence`."""
+        for value, name in zip(identity, ("delivery-id", "delivery-tag"), strict=False):
             if value is None:
                 text = (
-                    f"{what} of transfer is missing; the first transfer of a delivery must have it"
+                    f"{name} of transfer is missing; the first transfer of a delivery must have it"
                 )
                 raise Offence(INVALID, text, of_session=True)
-        number, ids = int(given[0]), known.ids
-        if ids.next_id is not None and number != ids.next_id:
-            text = f"delivery-id of transfer is {number}; the next one must be {ids.next_id}"
+        delivery_id, ids = int(identity[0]), state.ids
+        if ids.next_id is not None and delivery_id != ids.next_id:
+            text = f"delivery-id of transfer is {delivery_id}; the next one must be {ids.next_id}"
             raise Offence(INVALID, text, of_session=True)
-        ids.next_id = (number + 1) % (2 * _HALF)
-        link.delivery = given
-        if given[2]:
-            text = f"message-format of transfer is {int(given[2])}; only 0 is supported"
+        ids.next_id = (delivery_id + 1) % (2 * _HALF)
+        link.delivery = identity
+        if identity[2]:
+            text = f"message-format of transfer is {int(identity[2])}; only 0 is supported"
             return NOT_IMPLEMENTED, text
         return None
 
     def _failing(
         self,
-        known: _Session,
+        state: _Session,
         link: _Link,
         condition: str,
         text: str,
-        passing: Callable[[], None],
+        pass_on: Callable[[], None],
     ) -> Callable[[], None]:
-        """An act that passes a frame on and then ends its link."""
+        """Return an action that passes a frame on and then ends its link."""
 
         def fail() -> None:
-            passing()
-            assert known.session is not None, "it has links"
+            pass_on()
+            assert state.session is not None, "a session with links exists in Proton"
             self._watched.fail_link(
-                known.session, link.name, condition, text=text, is_sender=link.is_sender
+                state.session, link.name, condition, text=text, is_sender=link.is_sender
             )
 
         return fail
 
-    def _acquires(self, known: _Session, link: _Link) -> None:
-        """Refuse acquiring messages within a transaction, which this realm does not do (4.4.3)."""
-        text = "messages cannot be acquired in a transaction here; settle them in one instead"
-        self._failing(known, link, NOT_IMPLEMENTED, text=text, passing=_nothing)()
+    def _refuse_acquisition(self, state: _Session, link: _Link) -> None:
+        """Refuse the acquisition of messages in a transaction: it is not supported (4.4.3)."""
+        text = "messages cannot be acquired in a transaction; settle them in one instead"
+        self._failing(state, link, NOT_IMPLEMENTED, text=text, pass_on=_ignore_frame)()
 
 
-def _same(known: _Session, name: str, *, is_sender: bool) -> int | None:
-    """The handle of another link of this name and direction."""
-    for handle, link in known.links.items():
+def _handle_of_link_named(state: _Session, name: str, *, is_sender: bool) -> int | None:
+    """Return the handle of an attached link with this name and direction; None without one."""
+    for handle, link in state.links.items():
         if link.name == name and link.is_sender == is_sender and not link.is_stolen:
             return handle
     return None
 
 
-def _continues(link: _Link, given: tuple[Any, Any, Any]) -> tuple[str, str] | None:
-    """Check a further transfer of a delivery; gives the error that ends the link. What it says
-    again must be what the first one said (2.7.5). Raises :class:`Offence`."""
+def _check_continuation(link: _Link, identity: tuple[Any, Any, Any]) -> tuple[str, str] | None:
+    """Check a later transfer of a delivery: fields that it repeats must equal those of the first
+    one (2.7.5). Return condition and text of an error that ends the link; None if valid. Raises
+    :class:`Offence`."""
     names = ("delivery-id", "delivery-tag", "message-format")
-    for what, value, first in zip(names, given, link.delivery, strict=True):
-        if value is not None and value != (first or _DEFAULTS[what]):
-            text = f"{what} of transfer is not that of the delivery's first transfer"
-            if what == "delivery-id":
+    for name, value, first in zip(names, identity, link.delivery, strict=True):
+        if value is not None and value != (first or _DEFAULTS[name]):
+            text = f"{name} of transfer differs from that of the delivery's first transfer"
+            if name == "delivery-id":
                 raise Offence(INVALID, text, of_session=True)
             return INVALID, text
     return None
 
 
-def _dropped(values: list[Any], frame: bytes) -> bytes:
-    """A transfer without its payload, and aborted if it is the last one of its delivery: Proton has
-    to count it."""
-    own, is_last = [*values], not values[5]
-    own[6], own[7], own[8], own[9] = None, None, False, is_last or bool(values[9])
-    return _frame(TRANSFER, own, b"", channel=frame[6:8])
+def _without_payload(values: list[Any], frame: bytes) -> bytes:
+    """Encode a transfer without its payload, and aborted if it is the delivery's last one. Proton
+    has to count the delivery, so the transfer cannot just be skipped."""
+    fields, is_last = [*values], not values[5]
+    fields[6], fields[7], fields[8], fields[9] = None, None, False, is_last or bool(values[9])
+    return _frame(TRANSFER, fields, b"", channel=frame[6:8])
 
 
 def _frame(code: int, values: list[Any], payload: bytes, channel: bytes) -> bytes:
-    """A frame with the shortest header and names that it can have."""
+    """Encode a frame with the shortest header and descriptor."""
     body = bytes((0x00, 0x53, code)) + encode_list([encode(value) for value in values]) + payload
     return (len(body) + _HEADER_BYTES).to_bytes(4, "big") + b"\x02\x00" + channel + body
 
 
-def _nothing() -> None:
-    """Ignore a frame."""
+def _ignore_frame() -> None:
+    """Do nothing, which ignores a frame."""

@@ -1,14 +1,13 @@
-"""Objects of Proton's that outlive a call: they are given back on the thread of the loop.
+"""References to Proton objects that outlive a call; they are released on the event loop's thread.
 
-A wrapper of Proton's gives its object back as it is freed, in whatever thread that happens: part of
-a cycle, it is freed by whoever runs the cyclic garbage collector, and that may be a worker thread,
-while the loop is inside of the same engine. Proton counts its references without a lock. So nothing
-here has a wrapper for longer than a call; what lasts is a :func:`kept` object.
+A Proton wrapper releases its C object when the wrapper is freed. A wrapper in a reference cycle is
+freed by the garbage collector, possibly on a worker thread while the event loop is inside the same
+engine, and Proton's reference counts have no lock. So this package holds a wrapper only for the
+duration of a call; longer references use :func:`retain`.
 
-A link is given back before its session. Proton frees a session that both sides have ended as soon
-as nobody has it, with all its links: also with the one whose last reference is being given back
-at the moment, of which it was the last. It then looks at the reference count of that link, which is
-freed, and frees it a second time if it still finds a zero there.
+A link is released before its session. Proton frees an ended session when its last reference goes,
+with all its links, including a link whose last reference is just being released. It would then read
+the reference count of the freed link and, if it still finds zero there, free the link twice.
 """
 
 from __future__ import annotations
@@ -28,28 +27,29 @@ from penstock_amqp.outcomes import Pointer
 W = TypeVar("W", Connection, Transport, Session, Link)
 
 
-def kept(found: W) -> W:
-    """An object of Proton's to keep: it is used as ``found`` is, and equals it."""
-    return cast("W", found if isinstance(found, _Kept) else _Kept(found))
+def retain(wrapper: W) -> W:
+    """Return a long-lived stand-in for a Proton object. It has the same attributes as ``wrapper``
+    and equals it."""
+    return cast("W", wrapper if isinstance(wrapper, _Retained) else _Retained(wrapper))
 
 
-class _Kept:
-    """Stands for an object of Proton's, and makes a wrapper for each use of it."""
+class _Retained:
+    """A stand-in for a Proton object that creates a wrapper for each use."""
 
     __slots__ = ("__weakref__", "_impl", "_wrap")
 
     _impl: Pointer
     _wrap: Callable[[Pointer], Any]
 
-    def __init__(self, found: Connection | Transport | Session | Link) -> None:
-        object.__setattr__(self, "_impl", found._impl)
-        object.__setattr__(self, "_wrap", type(found).wrap)
+    def __init__(self, wrapper: Connection | Transport | Session | Link) -> None:
+        object.__setattr__(self, "_impl", wrapper._impl)
+        object.__setattr__(self, "_wrap", type(wrapper).wrap)
         pn.pn_incref(self._impl)
-        if isinstance(found, Link):
+        if isinstance(wrapper, Link):
             pn.pn_incref(pn.pn_link_session(self._impl))
-            give_back_with(self, self._impl, _give_back_link)
+            release_with(self, self._impl, _give_back_link)
         else:
-            give_back_with(self, self._impl, pn.pn_decref)
+            release_with(self, self._impl, pn.pn_decref)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._wrap(self._impl), name)
@@ -65,18 +65,18 @@ class _Kept:
 
 
 def _give_back_link(link: Pointer) -> None:
-    """Its session is there until the link is given back."""
+    """Release the link first: its session must exist until then."""
     session = pn.pn_link_session(link)
     pn.pn_decref(link)
     pn.pn_decref(session)
 
 
-def give_back_with(owner: object, pointer: Pointer, release: Callable[[Pointer], Any]) -> None:
-    """Have ``pointer`` released once ``owner`` is gone: between two turns of the loop, so that no
-    call into its engine is under way, whichever thread frees the owner."""
+def release_with(owner: object, pointer: Pointer, release: Callable[[Pointer], Any]) -> None:
+    """Release ``pointer`` after ``owner`` is freed: between two turns of the event loop, so that no
+    call into the engine is active, whichever thread frees the owner."""
     try:
-        loop = weakref.ref(asyncio.get_running_loop())  # it may be what has the owner
-    except RuntimeError:  # an engine without a loop belongs to its thread
+        loop = weakref.ref(asyncio.get_running_loop())  # weak: the loop may own the owner
+    except RuntimeError:  # an engine without an event loop is used by one thread only
         loop = None
     weakref.finalize(owner, _release, loop, pointer=pointer, release=release).atexit = False
 
@@ -88,7 +88,7 @@ def _release(
 ) -> None:
     running = None if loop is None else loop()
     if running is not None:
-        with contextlib.suppress(RuntimeError):  # it is closed: nobody is inside of an engine
+        with contextlib.suppress(RuntimeError):  # a closed loop is not inside an engine
             running.call_soon_threadsafe(release, pointer)
             return
     release(pointer)

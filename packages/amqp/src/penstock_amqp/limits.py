@@ -15,15 +15,14 @@ TRANSACTION_BYTES_MAX: Final = 256 << 20
 
 class AmqpLimits(Struct, frozen=True):
     credit: int = 2_000
-    """Messages that a link accepts before its sender has to wait for more credit."""
+    """Maximum credit of a link: messages that its sender may send before it waits for more."""
     links_max: int = LINKS_MAX
-    """Most links of one connection at a time."""
+    """Maximum open links of one connection."""
     unsettled_max: int = UNSETTLED_MAX
-    """Most unsettled deliveries of a link; its receiver gets no more until it settles some."""
+    """Maximum unsettled deliveries of a link; its receiver gets no more until it settles some."""
     parts_bytes_max: int = PARTS_BYTES_MAX
-    """Most bytes of unfinished messages of one connection; a single message may have that many,
-    too."""
+    """Maximum bytes of unfinished messages of one connection; a single message may be larger."""
     transactions_max: int = TRANSACTIONS_MAX
-    """Most open transactions of one connection."""
+    """Maximum open transactions of one connection."""
     transaction_bytes_max: int = TRANSACTION_BYTES_MAX
-    """Most bytes of messages in the open transactions of one connection."""
+    """Maximum bytes of messages in the open transactions of one connection."""

@@ -1,30 +1,30 @@
-"""The two kinds of links as the engine sees them: with messages that have come, and deliveries."""
+"""The engine's state of incoming and outgoing links: messages, deliveries and credit."""
 
 from __future__ import annotations
 
 from cproton_ffi import lib as pn
 from proton import Link
 
-from penstock_amqp.kept import kept
+from penstock_amqp.kept import retain
 from penstock_amqp.outcomes import Outcome, Pointer
 
 
 class IncomingLink:
-    """A link by which messages come."""
+    """A link that receives messages."""
 
     def __init__(self, link: Link, *, credit: int, message_bytes_max: int) -> None:
-        self.link = kept(link)
+        self.link = retain(link)
         self.pointer: Pointer = link._impl
         self.credit_max = credit
         self.message_bytes_max = message_bytes_max
         self.messages: list[bytes] = []
-        """Complete messages of this read, with their deliveries in the list beside; None for a
-        delivery that its sender has settled."""
+        """Complete messages of the current read."""
         self.deliveries: list[Pointer | None] = []
+        """The delivery of each message in `messages`; None if its sender has settled it."""
         self.transactions: dict[int, bytes | None] = {}
-        """The transaction of messages that belong to one, by index in ``messages``."""
+        """Transaction ids of messages that belong to a transaction, by index in `messages`."""
         self.parts = bytearray()
-        """Parts of a message that is not complete."""
+        """The received part of an incomplete message."""
         self.takes_rejections = True
         """Whether the sender accepts the outcome ``rejected``."""
         self.takes_releases = True
@@ -37,17 +37,17 @@ class IncomingLink:
 
 
 class OutgoingLink:
-    """A link by which messages go out."""
+    """A link that sends messages."""
 
     def __init__(self, link: Link, *, settled: bool) -> None:
-        self.link = kept(link)
+        self.link = retain(link)
         self.pointer: Pointer = link._impl
         self.settled = settled
-        """Whether events are sent settled."""
+        """Whether messages are sent settled."""
         self.message_bytes_max: int = link.remote_max_message_size or 1 << 63
         """Largest message in bytes that the receiver accepts."""
         self.accepted: list[int] = []
-        """Ids whose deliveries were accepted and settled in this read."""
+        """Event ids of the deliveries accepted and settled in the current read."""
         self.outcomes: list[Outcome] = []
         self.has_flow = False
         self.is_over = False
@@ -56,23 +56,24 @@ class OutgoingLink:
         self.unanswered = 0
         """Deliveries whose outcome the realm has not confirmed yet."""
         self.deciding: set[int] = set()
-        """Deliveries with an outcome that is being applied. A second outcome changes nothing, and
-        each pointer is settled once."""
+        """Deliveries whose outcome is being applied. A second outcome is ignored, and each pointer
+        is settled once."""
 
     @property
     def credit(self) -> int:
-        """How many more messages the peer accepts; negative: so many wait for credit."""
+        """Number of further messages that the peer accepts; negative if messages wait for
+        credit."""
         credit: int = 0 if self.is_over else pn.pn_link_credit(self.pointer)
         return credit
 
     @property
     def unsettled(self) -> int:
-        """How many deliveries are sent, or about to be sent, and not settled."""
+        """Number of deliveries that are sent or queued, and not settled."""
         count: int = 0 if self.is_over else pn.pn_link_unsettled(self.pointer)
         return count
 
     @property
     def is_draining(self) -> bool:
-        """Whether the peer wants the events that are there now, and then its credit back."""
+        """Whether the peer wants the available events, and then its credit back."""
         draining: bool = not self.is_over and pn.pn_link_get_drain(self.pointer)
         return draining

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Protocol
 
 LinkName = tuple[str, str | int, str, bool]
-"""Identity of a link: user, container, link name, and whether events go out by it. A container
-without a name has its own links in each connection, and no user has another's."""
+"""Identity of a link: user, container, link name, and whether it sends to the client. A container
+without a name is identified by its connection. The user prevents access to other users' links."""
 
 
 class NamedLink(Protocol):
     """A link that has to end when a newer one has the same name."""
 
     def steal(self) -> None:
-        """End the link, because a newer one takes its place (2.6.1)."""
+        """End the link, because a newer one replaces it (2.6.1)."""
         ...
 
     async def wait_until_over(self) -> None:
@@ -26,7 +26,7 @@ class DestinationProducer(Protocol):
 
     @property
     def number(self) -> int | None:
-        """Id of the destination; None: each message names its own."""
+        """Id of the destination; None if each message names its own."""
         ...
 
     def deleted(self) -> None:
@@ -43,7 +43,7 @@ class LinkRegistry:
         """Links that send to one destination, by its id."""
 
     def add(self, name: LinkName, link: NamedLink) -> NamedLink | None:
-        """Register a link. An older link of this name is stolen by it, and returned (2.6.1)."""
+        """Register a link. An older link with this name is stolen and returned (2.6.1)."""
         older = self._named.get(name)
         self._named[name] = link
         if older is not None:
@@ -62,13 +62,13 @@ class LinkRegistry:
 
     def remove_producer(self, producer: DestinationProducer) -> None:
         """Forget a link that sends to one destination."""
-        if producer.number is not None and (own := self._producers.get(producer.number)):
-            own.pop(producer, None)
-            if not own:
+        if producer.number is not None and (producers := self._producers.get(producer.number)):
+            producers.pop(producer, None)
+            if not producers:
                 del self._producers[producer.number]
 
     def end_producers(self, number: int) -> None:
-        """End the links that send to a channel or queue that was deleted; its receivers are ended
+        """End the links that send to a deleted channel or queue; links that receive from it end
         with their subscriptions."""
         for producer in self._producers.pop(number, {}):
             producer.deleted()

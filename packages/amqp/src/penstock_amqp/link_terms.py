@@ -1,4 +1,4 @@
-"""The terms of a link's ends: capabilities, filters, durability."""
+"""Reads and writes the terms of a link's source and target: capabilities, filters, durability."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _POLICIES: Final = (
     "amqp:delete-on-no-links-or-messages:list",
 )
 _GENERAL_MAX: Final = 64 << 10
-"""Most characters of a selector."""
+"""Maximum characters of a selector."""
 
 
 class ReceiverTerms(Struct, frozen=True):
@@ -39,32 +39,32 @@ class ReceiverTerms(Struct, frozen=True):
     durable: bool = False
     copies: bool = False
     kind: str = ""
-    """Type of the durable, if a filter names one."""
+    """Type of the durable, if a capability names one."""
 
 
 _KINDS: Final = {"serial": "serial", "priority": "priority", "shared-queued": "shared_queued"}
 
 
 def capabilities(terminus: Terminus) -> frozenset[str]:
-    """The capabilities of a terminus as plain strings."""
-    return frozenset(map(str, _listed(_value(terminus.capabilities))))
+    """Return the capabilities of a terminus as strings."""
+    return frozenset(map(str, _as_list(_value(terminus.capabilities))))
 
 
 def takes_outcome(source: Terminus, outcome: str) -> bool:
-    """Whether the sender accepts an outcome, such as ``rejected``; it does if it names no outcomes
-    (3.5.3)."""
-    named = _listed(_value(source.outcomes))
+    """Return True if the sender accepts an outcome, such as ``rejected``. A sender that names no
+    outcomes accepts all (3.5.3)."""
+    named = _as_list(_value(source.outcomes))
     return not named or f"amqp:{outcome}:list" in map(str, named)
 
 
 def check_dynamic(terminus: Terminus, which: str) -> None:
-    """Raise ``InvalidArgument`` for a dynamic terminus that has an address, for properties of a
-    node without a dynamic one, and for a lifetime policy that is none (3.5.3, 3.5.9)."""
+    """Raise ``InvalidArgument`` for a dynamic terminus with an address, for node properties without
+    a dynamic terminus, and for an unknown lifetime policy (3.5.3, 3.5.9)."""
     properties = _value(terminus.properties)
     if properties and not terminus.dynamic:
         raise InvalidArgument(
-            f"a {which} that is not dynamic has dynamic-node-properties; they are for a dynamic "
-            f"one, whose node is created; leave them out"
+            f"dynamic-node-properties of a {which} that is not dynamic; they are allowed only with "
+            f"dynamic set; leave them out"
         )
     policy = properties.get(_LIFETIME) if isinstance(properties, dict) else None
     if policy is not None and not (
@@ -77,92 +77,94 @@ def check_dynamic(terminus: Terminus, which: str) -> None:
         )
     if terminus.dynamic and terminus.address:
         raise InvalidArgument(
-            f"a dynamic {which} with the address {terminus.address[:40]!r}: the realm chooses the "
-            f"address of a dynamic one; leave one of the two out"
+            f"a dynamic {which} has the address {terminus.address[:40]!r}, but the realm chooses "
+            f"the address of a dynamic {which}; leave out dynamic or the address"
         )
 
 
-def tell_node_properties(ours: Terminus) -> None:
-    """Say what a dynamic node really is, whatever was asked for: it is deleted with the link that
-    has created it (3.5.3, 3.5.10)."""
+def set_node_properties(ours: Terminus) -> None:
+    """State the actual lifetime policy of a dynamic node, whatever the peer asked for: the node is
+    deleted with the link that created it (3.5.3, 3.5.10)."""
     policy = ProtonDescribed(ulong(_DELETE_ON_CLOSE), [])
     ours.properties.clear()
     ours.properties.put_object({_LIFETIME: policy})
 
 
 def desired(link_or_connection: Any) -> frozenset[str]:
-    """Capabilities that the other side desires; none if they cannot be read."""
+    """Return the peer's desired capabilities; empty if they cannot be decoded."""
     try:
         data = link_or_connection.remote_desired_capabilities
     except UNREADABLE:
         return frozenset()
-    return frozenset(map(str, _listed(_value(data) if isinstance(data, Data) else data)))
+    return frozenset(map(str, _as_list(_value(data) if isinstance(data, Data) else data)))
 
 
 def receiver_terms_of(source: Terminus) -> ReceiverTerms:
-    """The terms in a source. Raises ``InvalidArgument`` for filters that cannot be read."""
+    """Return the terms in a source. Raises ``InvalidArgument`` for invalid filters."""
     selector, no_local = "", False
-    for key, given in _filters(source).items():
-        named = _name_of(key, given)
-        value = given.value if isinstance(given, ProtonDescribed) else given
-        if _is_one_of(named, _SELECTOR):
+    for key, filter_value in _filters(source).items():
+        filter_type = _filter_type(key, filter_value)
+        value = filter_value.value if isinstance(filter_value, ProtonDescribed) else filter_value
+        if _is_one_of(filter_type, _SELECTOR):
             if not isinstance(value, str) or len(value) > _GENERAL_MAX:
-                raise InvalidArgument("the selector of a link must be text of at most 64 KiB")
+                raise InvalidArgument(
+                    f"the selector of a link must be a string of at most {_GENERAL_MAX} characters"
+                )
             selector = str(value)
-        elif _is_one_of(named, _NO_LOCAL):
+        elif _is_one_of(filter_type, _NO_LOCAL):
             no_local = True
-    said = capabilities(source)
+    stated = capabilities(source)
     durable = (
         source.durability != Terminus.NONDURABLE or source.expiry_policy == Terminus.EXPIRE_NEVER
     )
-    kind = next((kind for word, kind in _KINDS.items() if word in said), "")
+    kind = next((kind for word, kind in _KINDS.items() if word in stated), "")
     return ReceiverTerms(
         selector.strip(),
         no_local,
-        shared="shared" in said,
-        is_global="global" in said,
+        shared="shared" in stated,
+        is_global="global" in stated,
         durable=durable,
         copies=source.distribution_mode == Terminus.DIST_MODE_COPY,
         kind=kind,
     )
 
 
-def _name_of(key: Any, given: Any) -> Any:
-    """The name or code that tells what kind of filter it is."""
-    return given.descriptor if isinstance(given, ProtonDescribed) else str(key)
+def _filter_type(key: Any, filter_value: Any) -> Any:
+    """Return the name or code that identifies the type of a filter."""
+    return filter_value.descriptor if isinstance(filter_value, ProtonDescribed) else str(key)
 
 
-def _is_one_of(named: Any, known: tuple[Any, ...]) -> bool:
-    if isinstance(named, str):
-        return str(named) in known
-    return isinstance(named, int) and int(named) in known
+def _is_one_of(name: Any, names: tuple[Any, ...]) -> bool:
+    if isinstance(name, str):
+        return str(name) in names
+    return isinstance(name, int) and int(name) in names
 
 
 def _filters(source: Terminus) -> dict[Any, Any]:
-    found = _value(source.filter)
-    return found if isinstance(found, dict) else {}
+    filters = _value(source.filter)
+    return filters if isinstance(filters, dict) else {}
 
 
 def _value(data: Data | None) -> Any:
-    """The value of AMQP data. Raises ``InvalidArgument`` for data that Proton accepts and cannot
-    read."""
+    """Decode AMQP data. Raises ``InvalidArgument`` for data that Proton accepts but cannot
+    decode."""
     if data is None:
         return None
     data.rewind()
     try:
-        found = data.get_object() if data.next() else None
+        value = data.get_object() if data.next() else None
     except UNREADABLE as error:
         raise InvalidArgument(f"a source or target cannot be read: {error}") from None
     data.rewind()
-    return found
+    return value
 
 
 def echo_terms(theirs: Terminus, ours: Terminus) -> None:
-    """Repeat the terms of the peer's end on this side, as far as they are understood. Raises
-    ``InvalidArgument``.
+    """Copy the terms of the peer's terminus to this side's, as far as the realm supports them.
+    Raises ``InvalidArgument``.
 
-    The values are rebuilt, not copied: Proton accepts values that it cannot write, such as an array
-    without a type, and writing one of these crashes the process.
+    The values are rebuilt, not copied as data: Proton accepts values that it cannot encode, such as
+    an array without a type, and encoding one of these crashes the process.
     """
     ours.type = theirs.type
     ours.address = theirs.address
@@ -171,42 +173,46 @@ def echo_terms(theirs: Terminus, ours: Terminus) -> None:
     ours.timeout = theirs.timeout
     ours.dynamic = theirs.dynamic
     ours.distribution_mode = theirs.distribution_mode
-    for said, again in (
+    for stated, repeated in (
         (theirs.capabilities, ours.capabilities),
         (theirs.outcomes, ours.outcomes),
     ):
-        names = [str(each) for each in _listed(_value(said))]
+        names = [str(name) for name in _as_list(_value(stated))]
         if not all(map(str.isascii, names)):
-            raise InvalidArgument(f"{names} of a source or target must be symbols")
+            raise InvalidArgument(
+                f"capabilities or outcomes {names} of a source or target must be ASCII symbols"
+            )
         if names:
-            again.put_object(Array(UNDESCRIBED, Data.SYMBOL, *map(symbol, names)))
+            repeated.put_object(Array(UNDESCRIBED, Data.SYMBOL, *map(symbol, names)))
     filters = {
-        symbol(str(key)): _plain(given)
-        for key, given in _filters(theirs).items()
-        if _is_one_of(_name_of(key, given), _SELECTOR + _NO_LOCAL)
+        symbol(str(key)): _standard_filter(filter_value)
+        for key, filter_value in _filters(theirs).items()
+        if _is_one_of(_filter_type(key, filter_value), _SELECTOR + _NO_LOCAL)
     }
     if filters:
         ours.filter.put_object(filters)
 
 
-def _plain(given: Any) -> Any:
-    """A filter as the standard writes it: its kind, with a text or an empty list."""
-    if not isinstance(given, ProtonDescribed):
-        return str(given)
-    named = given.descriptor
-    kind = symbol(str(named)) if isinstance(named, str) else ulong(int(named))
-    return ProtonDescribed(kind, str(given.value) if isinstance(given.value, str) else [])
+def _standard_filter(filter_value: Any) -> Any:
+    """Return a filter in its standard form: a descriptor with a string or an empty list."""
+    if not isinstance(filter_value, ProtonDescribed):
+        return str(filter_value)
+    descriptor = filter_value.descriptor
+    kind = symbol(str(descriptor)) if isinstance(descriptor, str) else ulong(int(descriptor))
+    return ProtonDescribed(
+        kind, str(filter_value.value) if isinstance(filter_value.value, str) else []
+    )
 
 
-def _listed(found: Any) -> list[Any]:
-    if found is None:
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
         return []
-    if isinstance(found, Array):
-        return list(found.elements)
-    return list(found) if isinstance(found, list | tuple) else [found]
+    if isinstance(value, Array):
+        return list(value.elements)
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def is_lookup(link: Link) -> bool:
-    """Whether a receiver names an existing subscription by the link's name alone."""
+    """Return True if a receiver names an existing subscription only by the link's name."""
     source = link.remote_source
     return source.type == Terminus.UNSPECIFIED or (source.address is None and not source.dynamic)

@@ -1,4 +1,5 @@
-"""The links of one connection: how they are attached and detached."""
+"""The links of one connection: attach, detach, and the end of links with their session or
+connection."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _log = logger("penstock.amqp")
 
 
 class LinksPeer(AttachingPeer, Protocol):
-    """A connection, as its links use it."""
+    """The part of a connection that its links use."""
 
     number: int
     is_open: bool
@@ -44,15 +45,15 @@ class Links(ConnectionPart[LinksPeer]):
         self._engine = connection.engine
         self._attaching = Attaching(connection)
         self._links: dict[int, Attached] = {}
-        self.former_left: asyncio.Event | None = None
-        """Set once the connection that was closed for this one has given back what it held; links
-        are opened only then. None: no connection was closed, or it has."""
-        self.left = asyncio.Event()
-        """Set once the connection is over and everything its links held has been given back."""
-        self._over: dict[int, Attached] = {}
-        """Links that the realm has ended and the peer has not yet detached."""
+        self.former_released: asyncio.Event | None = None
+        """Event of the connection that was closed for this one: set once it has given everything
+        back, and only then are links opened here. None if no wait is needed."""
+        self.released = asyncio.Event()
+        """Set once the connection is over and its links have given everything back."""
+        self._awaiting_detach: dict[int, Attached] = {}
+        """Links that the realm has ended, until the peer detaches them."""
         self._failed: dict[int, asyncio.Event] = {}
-        """Sessions that the realm has ended; each event is set once everything in the session has
+        """Events of the sessions that the realm has ended, set once the session's links have
         ended."""
 
     def __len__(self) -> int:
@@ -60,35 +61,35 @@ class Links(ConnectionPart[LinksPeer]):
 
     @property
     def consumers(self) -> int:
-        """How many links have a consumer."""
-        return sum(each.consumer is not None for each in self._links.values())
+        """Number of links with a consumer."""
+        return sum(attached.consumer is not None for attached in self._links.values())
 
     @property
     def take_messages(self) -> bool:
-        """Whether the peer may send messages by one of them."""
-        return any(each.link.is_receiver for each in self._links.values())
+        """Whether the peer may send messages on one of the links."""
+        return any(attached.link.is_receiver for attached in self._links.values())
 
     def _receivers_before(self, attached: Attached) -> int:
-        """How many links by which events go out were attached before this one."""
-        found = 0
-        for each in self._links.values():
-            if each is attached:
+        """Return the number of links that send events and were attached before this one."""
+        count = 0
+        for candidate in self._links.values():
+            if candidate is attached:
                 break
-            found += each.takes_events
-        return found
+            count += candidate.takes_events
+        return count
 
-    def of(self, link: IncomingLink | OutgoingLink) -> Attached | None:
-        """The attached link of an end; None if it is over."""
+    def attached_of(self, link: IncomingLink | OutgoingLink) -> Attached | None:
+        """Return the attached link of an engine's link; None if it is over."""
         return self._links.get(_key(link.link))
 
     def refill(self) -> None:
-        """Give senders credit again, after they had to wait."""
+        """Give new credit to senders that had to wait."""
         for attached in self._links.values():
             if attached.incoming is not None:
                 self._engine.refill(attached.incoming)
 
     def check_rights(self) -> None:
-        """End the links that this connection no longer has the right to."""
+        """End the links that the user no longer has the right to."""
         for attached in list(self._links.values()):
             try:
                 if attached.producer is not None:
@@ -101,7 +102,7 @@ class Links(ConnectionPart[LinksPeer]):
                     self._realm.connections.refused(error)
                     self.end(link, condition_of_attached(error), description_of(error))
 
-    # --- coming and going ----------------------------------------------------------------
+    # --- attach and detach ---------------------------------------------------------------
 
     def attach(self, link: Link) -> None:
         if not self._connection.is_open:
@@ -109,9 +110,9 @@ class Links(ConnectionPart[LinksPeer]):
         self._connection.pace.came(1)
         attached = self._links[_key(link)] = Attached(link, self.steal)
         attached.older = self._service.links.add(self._name_of(attached), attached)
-        self._connection.spawn(self._attached, attached)
+        self._connection.spawn(self._open_link, attached)
 
-    async def _attached(self, attached: Attached) -> None:
+    async def _open_link(self, attached: Attached) -> None:
         try:
             await self._after_older(attached)
             if not attached.is_closed:
@@ -126,7 +127,7 @@ class Links(ConnectionPart[LinksPeer]):
                 self._realm.connections.refused(error)
                 refuse(attached.link, condition_of(error), description_of(error))
             self._pop(attached)
-            attached.over.set()
+            attached.released.set()
         finally:
             attached.opened.set()
         if attached.is_closed or not self._connection.is_open:
@@ -134,44 +135,44 @@ class Links(ConnectionPart[LinksPeer]):
         self._connection.flush_soon()
 
     async def _after_older(self, attached: Attached) -> None:
-        """Wait until the link or connection whose place is taken has given back what it held."""
-        if self.former_left is not None:
-            await self.former_left.wait()
-            self.former_left = None
+        """Wait until the replaced link or connection has given everything back."""
+        if self.former_released is not None:
+            await self.former_released.wait()
+            self.former_released = None
         older, attached.older = attached.older, None
         if older is not None:
             await older.wait_until_over()
 
     def _pop(self, attached: Attached) -> bool:
-        """Remove a link; gives whether it was still among this connection's."""
+        """Remove a link. Return False if it had been removed before."""
         self._service.links.remove(self._name_of(attached), attached)
         return self._links.pop(_key(attached.link), None) is not None
 
     def _name_of(self, attached: Attached) -> LinkName:
         connection, link = self._connection, attached.link
-        own = connection.container or connection.number
-        return connection.principal.user, own, link.name, link.is_sender
+        container = connection.container or connection.number
+        return connection.principal.user, container, link.name, link.is_sender
 
     def detach(self, link: Link, *, closed: bool) -> None:
         attached = self._links.get(_key(link))
         if attached is not None and attached.is_ended:
-            attached.is_known = True
+            attached.is_detached_by_peer = True
         elif attached is not None:
             attached.is_closed = True
-            self._connection.spawn(self._detached, attached, closed=closed)
-        elif (over := self._over.pop(_key(link), None)) is not None:
-            self._free(over)
+            self._connection.spawn(self._detach_link, attached, closed=closed)
+        elif (ended := self._awaiting_detach.pop(_key(link), None)) is not None:
+            self._free(ended)
         elif link.state & Endpoint.LOCAL_ACTIVE:
             link.close()
         elif link.state & Endpoint.LOCAL_CLOSED:
             link.free()
 
-    async def _detached(self, attached: Attached, *, closed: bool) -> None:
-        """End everything that the link held, and only then tell the peer."""
+    async def _detach_link(self, attached: Attached, *, closed: bool) -> None:
+        """Detach a link after everything that it held in the realm has been given back."""
         link = attached.link
-        error = await self._ended(attached, closed=closed)
-        if not self._pop(attached) and self._over.pop(_key(link), None) is None:
-            return  # its session or connection is over, too
+        error = await self._end_held(attached, closed=closed)
+        if not self._pop(attached) and self._awaiting_detach.pop(_key(link), None) is None:
+            return  # its session or connection has ended meanwhile
         if error is not None:
             self._realm.connections.refused(error)
             link.condition = Condition(condition_of(error), description_of(error))
@@ -185,14 +186,14 @@ class Links(ConnectionPart[LinksPeer]):
         self._free(attached)
         self._connection.flush_soon()
 
-    async def _ended(self, attached: Attached, *, closed: bool) -> PenstockError | None:
-        """End what the link held in the realm; gives the error if that failed."""
+    async def _end_held(self, attached: Attached, *, closed: bool) -> PenstockError | None:
+        """Give back everything that the link held in the realm. Return the error if that fails."""
         try:
-            return await self._all_ended(attached, closed=closed)
+            return await self._end_all_held(attached, closed=closed)
         finally:
-            attached.over.set()
+            attached.released.set()
 
-    async def _all_ended(self, attached: Attached, *, closed: bool) -> PenstockError | None:
+    async def _end_all_held(self, attached: Attached, *, closed: bool) -> PenstockError | None:
         for end in (attached.incoming, attached.outgoing):
             if end is not None:
                 self._engine.drop(end)
@@ -201,21 +202,21 @@ class Links(ConnectionPart[LinksPeer]):
         if attached.incoming is not None and self._connection.transactions.coordinates(
             attached.incoming
         ):
-            self._connection.transactions.left(attached.incoming)
+            self._connection.transactions.coordinator_ended(attached.incoming)
         try:
             if attached.consumer is not None:
-                await self._consumer_ended(attached)
+                await self._end_consumer(attached)
             await self._attaching.end_durable(attached, closed=closed)
             await self._remove_temporary(attached)
         except PenstockError as error:
             return error
         return None
 
-    async def _consumer_ended(self, attached: Attached) -> None:
+    async def _end_consumer(self, attached: Attached) -> None:
         consumer = attached.consumer
-        assert consumer is not None, "it has one"
+        assert consumer is not None, "the caller has checked it"
         if attached.is_stolen and not consumer.manner.seat:
-            consumer.lose()  # the place is kept for whoever has taken the name (SEM J5)
+            consumer.lose()  # the position is kept for the new link of this name (SEM J5)
             return
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -232,7 +233,7 @@ class Links(ConnectionPart[LinksPeer]):
             await delete_temporary(self._realm, temporary)
 
     def _free(self, attached: Attached) -> None:
-        """Free a link's memory and its name, so that a client can attach it again."""
+        """Free a link's memory and name, so that the client can attach it again."""
         end = attached.incoming or attached.outgoing
         if end is not None:
             self._engine.free(end)
@@ -254,16 +255,16 @@ class Links(ConnectionPart[LinksPeer]):
         else:
             attached.link.condition = Condition(condition, description)
             attached.link.close()
-        self._connection.spawn(self._dropped, attached)
+        self._connection.spawn(self._end_dropped, attached)
         self._connection.flush_soon()
 
-    async def _dropped(self, attached: Attached) -> None:
-        await self._ended(attached, closed=False)
+    async def _end_dropped(self, attached: Attached) -> None:
+        await self._end_held(attached, closed=False)
         if self._pop(attached) and self._connection.is_open:
-            if attached.is_known:
+            if attached.is_detached_by_peer:
                 self._free(attached)
             else:
-                self._over[_key(attached.link)] = attached
+                self._awaiting_detach[_key(attached.link)] = attached
 
     def steal(self, attached: Attached) -> None:
         """End a link whose name the same container has attached again (2.6.1)."""
@@ -278,7 +279,7 @@ class Links(ConnectionPart[LinksPeer]):
     def fail(
         self, session: Session, name: str, condition: str, description: str, *, is_sender: bool
     ) -> None:
-        """End a link because of an error in what the peer sent by it."""
+        """End a link because of an error in a frame of the peer."""
         if (attached := self._find(session, name, is_sender=is_sender)) is not None:
             self._end(attached, condition, description)
 
@@ -290,19 +291,20 @@ class Links(ConnectionPart[LinksPeer]):
         return None
 
     def too_early(self, link: Link) -> None:
-        """End a link by which a message came before it was open, and so without credit (2.8.16)."""
+        """End a link whose sender sent a message before the link was open, so without credit
+        (2.8.16)."""
         if (attached := self._links.get(_key(link))) is not None:
             self._end(attached, TOO_MANY, "a message was sent without credit")
 
     # --- sessions ------------------------------------------------------------------------
 
     def fail_session(self, session: Session, condition: str, description: str) -> None:
-        """End a session from this side, with the reason; the peer still has to end it, too."""
+        """End a session from this side with a reason; the peer still has to end it, too."""
         done = self._failed[hash(session)] = asyncio.Event()
         session.condition = Condition(condition, description)
-        self._connection.spawn(self._session_failed, session, done)
+        self._connection.spawn(self._end_failed_session, session, done)
 
-    async def _session_failed(self, session: Session, done: asyncio.Event) -> None:
+    async def _end_failed_session(self, session: Session, done: asyncio.Event) -> None:
         try:
             await self._end_links_of(session)
             if self._connection.is_open:
@@ -315,9 +317,9 @@ class Links(ConnectionPart[LinksPeer]):
         for attached in list(self._links.values()):
             if session == attached.link.session:
                 attached.is_closed = True
-                await self._ended(attached, closed=False)
+                await self._end_held(attached, closed=False)
                 if self._pop(attached):
-                    self._over[_key(attached.link)] = attached
+                    self._awaiting_detach[_key(attached.link)] = attached
 
     async def end_session(self, session: Session) -> None:
         """End a session that the peer has ended."""
@@ -325,9 +327,9 @@ class Links(ConnectionPart[LinksPeer]):
             await failed.wait()
         await self._end_links_of(session)
         ends = []
-        for key, attached in list(self._over.items()):
+        for key, attached in list(self._awaiting_detach.items()):
             if session == attached.link.session:
-                del self._over[key]
+                del self._awaiting_detach[key]
                 end = attached.incoming or attached.outgoing
                 if end is not None:
                     ends.append(end)
@@ -337,10 +339,10 @@ class Links(ConnectionPart[LinksPeer]):
             self._connection.flush_soon()
 
     def leave(self, *, lost: bool) -> None:
-        """End all links with their connection: what they held goes back at once (SEM D13).
-        Subscribers of a connection that is ``lost`` may come back (SEM J5)."""
+        """End all links with their connection; their events go back at once (SEM D13). If the
+        connection is ``lost``, its subscribers may resume (SEM J5)."""
         links, self._links = list(self._links.values()), {}
-        self._over.clear()
+        self._awaiting_detach.clear()
         for attached in links:
             attached.is_lost = lost and not attached.is_closed
             attached.is_closed = True
@@ -354,23 +356,23 @@ class Links(ConnectionPart[LinksPeer]):
             if attached.is_lost and consumer is not None and not consumer.manner.seat:
                 consumer.lose()
         if links:
-            self._connection.spawn(self._left, links)
+            self._connection.spawn(self._release_links, links)
         else:
-            self.left.set()
+            self.released.set()
 
-    async def _left(self, links: list[Attached]) -> None:
+    async def _release_links(self, links: list[Attached]) -> None:
         try:
             for attached in links:
                 if attached.consumer is not None:
-                    await self._consumer_ended(attached)
+                    await self._end_consumer(attached)
             for attached in links:
-                await self._end_what_lived_by(attached)
+                await self._end_dependents(attached)
         finally:
             for attached in links:
-                attached.over.set()
-            self.left.set()
+                attached.released.set()
+            self.released.set()
 
-    async def _end_what_lived_by(self, attached: Attached) -> None:
+    async def _end_dependents(self, attached: Attached) -> None:
         try:
             if attached.is_lost and attached.is_volatile and attached.durable is not None:
                 self._service.durables.keep(*attached.durable)

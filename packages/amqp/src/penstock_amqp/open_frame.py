@@ -1,4 +1,4 @@
-"""How the realm answers the opening of a connection, and how it refuses one."""
+"""Builds the realm's answer to the opening of a connection: acceptance or refusal."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _POLICY: Final = symbol("sole-connection-enforcement-policy")
 _DETECTION: Final = symbol("sole-connection-detection-policy")
 REFUSE: Final = 0
 CLOSE: Final = 1
-"""What happens when two connections of a container each want to be the only one: the later one is
-refused, or the older one is closed."""
+"""Policies for two connections of a container that both claim to be the only one: refuse the later
+one, or close the older one."""
 _WEAK: Final = 1
-"""Connections that did not ask to be the only one are left alone."""
+"""Detection policy: connections without such a claim are ignored."""
 
 
 def sole_policy(connection: Connection) -> int | None:
-    """The policy towards others, if the peer wants to be the only connection of its container.
+    """Return the policy if the peer claims to be the only connection of its container; else None.
 
     Raises ``InvalidArgument`` for an unknown policy.
     """
@@ -44,12 +44,12 @@ def sole_policy(connection: Connection) -> int | None:
 
 
 def sole_properties(policy: int | None) -> dict[Any, Any]:
-    """Connection properties that confirm the policy."""
+    """Return the connection properties that confirm the policy."""
     return {} if policy is None else {_POLICY: uint(policy), _DETECTION: uint(_WEAK)}
 
 
-def opened(connection: Connection, version: str, more: Mapping[Any, Any]) -> None:
-    """Open this side; ``more`` are properties besides the usual ones."""
+def open_connection(connection: Connection, version: str, more: Mapping[Any, Any]) -> None:
+    """Open this side of the connection; ``more`` contains additional properties."""
     connection.offered_capabilities = Array(NO_DESCRIPTOR, Data.SYMBOL, *map(symbol, _OFFERED))
     connection.properties = {
         symbol("product"): "Penstock",
@@ -59,9 +59,9 @@ def opened(connection: Connection, version: str, more: Mapping[Any, Any]) -> Non
     connection.open()
 
 
-def not_opened(connection: Connection, version: str, error: PenstockError) -> None:
-    """Refuse a connection as the standard prescribes: open it, and close it with the error."""
-    opened(connection, version, {symbol("amqp:connection-establishment-failed"): True})
+def refuse_connection(connection: Connection, version: str, error: PenstockError) -> None:
+    """Refuse a connection as the standard requires: open it, then close it with the error."""
+    open_connection(connection, version, {symbol("amqp:connection-establishment-failed"): True})
     if isinstance(error, NameAlreadyBound):
         field = {symbol("invalid-field"): symbol("container-id")}
         connection.condition = Condition(INVALID, str(error), field)

@@ -1,6 +1,6 @@
-"""An AMQP connection, as its parts (links, transactions, sign-in) use it. They are made by
-:class:`~penstock_amqp.connection.AmqpConnection`, so they do not import it; a part that
-uses more of it has a protocol of its own beside it."""
+"""Protocols for the parts of an AMQP connection (links, transactions, sign-in) to refer to the
+connection. :class:`~penstock_amqp.connection.AmqpConnection` creates the parts, so they cannot
+import it; a part that uses more of it defines an additional protocol in its module."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Spawner(Protocol):
     def spawn(
         self, work: Callable[P, Coroutine[Any, Any, None]], /, *args: P.args, **kwargs: P.kwargs
     ) -> None:
-        """Run something that has to wait for the realm."""
+        """Run a coroutine that waits for the realm as a task of this connection."""
         ...
 
 
 class AmqpPeer(Spawner, Protocol):
-    """A connection, as all parts use it that have links."""
+    """The part of a connection that all users of links need."""
 
     service: AmqpService
     engine: AmqpEngine
     containing: FaultBarrier
-    """Keeps an exception inside it from harming the realm."""
+    """Contains exceptions, so that they do not affect the realm."""
     container: str
     """The peer's container id; empty if it has no name."""
     publisher: str
@@ -42,5 +42,5 @@ class AmqpPeer(Spawner, Protocol):
         ...
 
     def answered(self, link: IncomingLink | OutgoingLink) -> None:
-        """Note that deliveries of a link were settled, which may give its sender credit again."""
+        """Account for settled deliveries of a link, and give its sender new credit if possible."""
         ...

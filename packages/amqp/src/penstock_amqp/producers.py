@@ -1,4 +1,4 @@
-"""Links by which messages come: to one channel or queue, or to the address in each message."""
+"""Links that receive messages for one channel or queue, or for the address in each message."""
 
 from __future__ import annotations
 
@@ -48,44 +48,44 @@ _JMS_KINDS: Final[dict[int, Kind]] = {0: "queue", 1: "channel", 2: "queue", 3: "
 
 
 class ProducerTransactions(Protocol):
-    """The transactions of a connection, as its producers use them."""
+    """The part of a transaction coordinator that producers use."""
 
     def is_declared(self, name: bytes) -> bool:
-        """Whether a transaction of this name is open."""
+        """Return True if a transaction with this id is open."""
         ...
 
-    def add_message(self, name: bytes, by: LinkProducer, message: bytes) -> None:
+    def add_message(self, name: bytes, producer: LinkProducer, message: bytes) -> None:
         """Add a message to an open transaction. Raises ``LimitReached``."""
         ...
 
     def fail(self, name: bytes, error: PenstockError) -> None:
-        """Let an open transaction fail when it is discharged, because a message of it was
+        """Make an open transaction fail at its discharge, because one of its messages was
         refused."""
         ...
 
 
 class ProducerPeer(AmqpPeer, Protocol):
-    """A connection, as its producers use it."""
+    """The part of a connection that producers use."""
 
     principal: Principal
     in_flight_bytes: int
-    """Bytes of messages that are not stored yet."""
+    """Bytes of messages that are not yet stored."""
 
     @property
     def is_congested(self) -> bool:
-        """Whether senders get no more credit for now."""
+        """Whether senders get no credit for now."""
         ...
 
     @property
     def transactions(self) -> ProducerTransactions: ...
 
-    def check_on(self, asked: type[Request[Any]], destination: LinkDestination) -> None:
-        """Raise ``AccessDenied`` unless the signed-in user may ask this of a destination."""
+    def check_on(self, request_type: type[Request[Any]], destination: LinkDestination) -> None:
+        """Raise ``AccessDenied`` unless the user has the right to this request on a destination."""
         ...
 
 
 class LinkProducer:
-    """A link by which messages come."""
+    """A link that receives messages and publishes them."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class LinkProducer:
         incoming: IncomingLink,
         destination: LinkDestination | None,
     ) -> None:
-        """Without a destination each message names its own: an anonymous relay."""
+        """Without a destination the link is an anonymous relay: each message names its own."""
         self._connection = connection
         self._listener = connection.service.listener
         self._realm = connection.service.realm
@@ -101,18 +101,18 @@ class LinkProducer:
         self._version = -1
         self._allowed: set[int] = set()
         self._waiting: deque[tuple[bytes, Pointer | None]] = deque()
-        """Messages of an anonymous relay that wait until a destination is created."""
-        self._lone = SingleMessages()
+        """Messages of an anonymous relay that wait for the creation of a destination."""
+        self._single_messages = SingleMessages()
         self.incoming = incoming
 
     @property
     def name(self) -> str:
-        """Name of the destination; empty: each message names its own."""
+        """Name of the destination; empty if each message names its own."""
         return self._destination.name if self._destination else ""
 
     @property
     def number(self) -> int | None:
-        """Id of the destination; None: each message names its own."""
+        """Id of the destination; None if each message names its own."""
         return self._destination.number if self._destination else None
 
     def deleted(self) -> None:
@@ -121,8 +121,7 @@ class LinkProducer:
             self._connection.end_link(self.incoming, DELETED, f"{self.name} was deleted")
 
     def check(self) -> None:
-        """Raise ``AccessDenied`` or ``NameDoesNotExist`` if it may not, or cannot, send any
-        more."""
+        """Raise ``AccessDenied`` or ``NameDoesNotExist`` if the link can no longer publish."""
         if self._destination is not None:
             self._require(self._destination)
 
@@ -137,10 +136,10 @@ class LinkProducer:
             self._connection.check_on(PublishEvents, destination)
             self._allowed.add(destination.number)
 
-    # --- what comes ----------------------------------------------------------------------
+    # --- publishing ----------------------------------------------------------------------
 
     def take(self) -> None:
-        """Publish the messages of one read."""
+        """Publish the messages of one read, and give the sender new credit."""
         link = self.incoming
         messages, link.messages = link.messages, []
         deliveries, link.deliveries = link.deliveries, []
@@ -160,15 +159,15 @@ class LinkProducer:
         messages: Sequence[bytes],
         deliveries: Sequence[Pointer | None],
     ) -> None:
-        """Store messages, and answer each once it is stored."""
+        """Store messages, and answer each after it is stored."""
         try:
             self._require(destination)
             bodies = self.bodies(destination, messages, deliveries)
         except PenstockError as error:
             self._refuse(deliveries, error)
             return
-        for body, own in bodies:
-            self._submit(destination, body, messages, deliveries, own)
+        for body, indexes in bodies:
+            self._submit(destination, body, messages, deliveries, indexes)
 
     def bodies(
         self,
@@ -176,19 +175,21 @@ class LinkProducer:
         messages: Sequence[bytes],
         deliveries: Sequence[Pointer | None],
     ) -> list[tuple[Body, Sequence[int]]]:
-        """Turn messages into events, with the messages' places; those that cannot become events are
-        refused."""
+        """Convert messages to events. Each body has the indexes of its messages; messages that
+        cannot become events are refused."""
         container = self._connection.container if destination.is_jms else ""
         now_ms = self._realm.clock.now_us() // 1_000
-        if len(messages) == 1 and (body := self._lone.body(messages[0], now_ms, container)):
+        if len(messages) == 1 and (
+            body := self._single_messages.body(messages[0], now_ms, container)
+        ):
             return [(body, (0,))]
         batches, unusable = batches_of(messages, now_ms, container)
-        for each in unusable:
-            self._refuse([deliveries[each.index]], each.error)
-        return [(body_from(batch), own) for batch, own in batches]
+        for failure in unusable:
+            self._refuse([deliveries[failure.index]], failure.error)
+        return [(body_from(batch), indexes) for batch, indexes in batches]
 
-    def made(self, destination: LinkDestination, messages: Sequence[bytes]) -> list[Body]:
-        """Turn messages into events, all or none. Raises ``InvalidEvent``, ``AccessDenied``."""
+    def convert(self, destination: LinkDestination, messages: Sequence[bytes]) -> list[Body]:
+        """Convert messages to events, all or none. Raises ``InvalidEvent``, ``AccessDenied``."""
         self._require(destination)
         container = self._connection.container if destination.is_jms else ""
         batches, unusable = batches_of(messages, self._realm.clock.now_us() // 1_000, container)
@@ -202,7 +203,7 @@ class LinkProducer:
         body: Body,
         messages: Sequence[bytes],
         deliveries: Sequence[Pointer | None],
-        own: Sequence[int],
+        indexes: Sequence[int],
     ) -> None:
         connection, listener, size = self._connection, self._listener, body.weight
 
@@ -210,7 +211,7 @@ class LinkProducer:
             listener.pending_bytes -= size
             connection.in_flight_bytes -= size
             with connection.containing:
-                self._answer(destination, error, messages, deliveries, own)
+                self._answer(destination, error, messages, deliveries, indexes)
 
         listener.pending_bytes += size
         connection.in_flight_bytes += size
@@ -227,18 +228,18 @@ class LinkProducer:
         error: BaseException | None,
         messages: Sequence[bytes],
         deliveries: Sequence[Pointer | None],
-        own: Sequence[int],
+        indexes: Sequence[int],
     ) -> None:
-        mine = [deliveries[place] for place in own]
+        answered = [deliveries[index] for index in indexes]
         if error is None:
-            self._accept(mine)
+            self._accept(answered)
         elif not isinstance(error, PenstockError):
             raise error
-        elif len(own) > 1:  # one publish each, so that those for which there is room are stored
-            for place in own:
-                self.publish(destination, [messages[place]], [deliveries[place]])
+        elif len(indexes) > 1:  # publish one by one: some messages may fit the capacity
+            for index in indexes:
+                self.publish(destination, [messages[index]], [deliveries[index]])
         else:
-            self._refuse(mine, error)
+            self._refuse(answered, error)
 
     def _accept(self, deliveries: Sequence[Pointer | None]) -> None:
         connection, link = self._connection, self.incoming
@@ -252,8 +253,7 @@ class LinkProducer:
         connection.answered(link)
 
     def _refuse(self, deliveries: Sequence[Pointer | None], error: PenstockError) -> None:
-        """Reject each message with the reason; a sender that does not accept rejections loses its
-        link."""
+        """Reject messages with a reason. The link ends if its sender does not accept rejections."""
         connection, link = self._connection, self.incoming
         condition = (condition_of_attached if self._destination else condition_of)(error)
         description = description_of(error)
@@ -262,7 +262,7 @@ class LinkProducer:
             if delivery is not None:
                 if link.takes_rejections:
                     connection.engine.reject(delivery, condition, description)
-                elif link.takes_releases:  # if not, the end of the link is all there is to say
+                elif link.takes_releases:  # otherwise only the end of the link reports the error
                     connection.engine.settle(delivery, RELEASED)
                 link.unanswered -= 1
         if not link.takes_rejections or any(delivery is None for delivery in deliveries):
@@ -272,35 +272,35 @@ class LinkProducer:
     # --- anonymous relay -----------------------------------------------------------------
 
     def _relay(self, messages: Sequence[bytes], deliveries: Sequence[Pointer | None]) -> None:
-        """Publish messages with their own addresses. Consecutive ones to one address are one
-        publish."""
+        """Publish messages to the addresses in them. Consecutive messages with the same address are
+        published together."""
         run: list[int] = []
-        to: LinkDestination | None = None
+        current: LinkDestination | None = None
 
         def publish() -> None:
-            if run and to is not None:
-                self.publish(to, [messages[i] for i in run], [deliveries[i] for i in run])
+            if run and current is not None:
+                self.publish(current, [messages[i] for i in run], [deliveries[i] for i in run])
                 run.clear()
 
-        for place, message in enumerate(messages):
+        for index, message in enumerate(messages):
             try:
-                known = None if self._waiting else self._found(message)
+                destination = None if self._waiting else self._existing_destination(message)
             except PenstockError as error:
-                self._refuse([deliveries[place]], error)
+                self._refuse([deliveries[index]], error)
                 continue
-            if known is None:
+            if destination is None:
                 publish()
-                self._wait(message, deliveries[place])
+                self._wait(message, deliveries[index])
                 continue
-            if known != to:
+            if destination != current:
                 publish()
-                to = known
-            run.append(place)
+                current = destination
+            run.append(index)
         publish()
 
-    def _found(self, message: bytes) -> LinkDestination | None:
-        """The destination of a message; None: it has to be created first. Raises ``InvalidEvent``,
-        ``NameDoesNotExist``."""
+    def _existing_destination(self, message: bytes) -> LinkDestination | None:
+        """Return the destination of a message; None if it does not exist yet. Raises
+        ``InvalidEvent``, ``NameDoesNotExist``."""
         return find_destination(
             self._realm,
             self._connection.principal,
@@ -309,7 +309,8 @@ class LinkProducer:
         )
 
     def _wait(self, message: bytes, delivery: Pointer | None) -> None:
-        """Let a message wait until its destination is created; later ones wait behind it."""
+        """Queue a message until its destination is created. Later messages queue behind it, so the
+        order is kept."""
         self._waiting.append((message, delivery))
         if len(self._waiting) == 1:
             self._connection.spawn(self._make)
@@ -326,7 +327,8 @@ class LinkProducer:
             self._waiting.popleft()
 
     async def destination_of(self, message: bytes) -> LinkDestination:
-        """The destination of a message, created if it is missing. Raises ``PenstockError``."""
+        """Return the destination of a message, which is created if missing. Raises
+        ``PenstockError``."""
         if self._destination is not None:
             return self._destination
         return await resolve_destination(
@@ -341,10 +343,10 @@ class LinkProducer:
         deliveries: Sequence[Pointer | None],
         transactions: dict[int, bytes | None],
     ) -> None:
-        for place, message in enumerate(messages):
-            delivery = deliveries[place]
-            if place in transactions:
-                self._put(message, delivery, transactions[place])
+        for index, message in enumerate(messages):
+            delivery = deliveries[index]
+            if index in transactions:
+                self._put(message, delivery, transactions[index])
             elif self._destination is not None:
                 self.publish(self._destination, [message], [delivery])
             else:
@@ -354,11 +356,14 @@ class LinkProducer:
         connection, transactions = self._connection, self._connection.transactions
         if name is None or not transactions.is_declared(name):
             self._refuse(
-                [delivery], NoSuchTransaction("this transaction is not open on this connection")
+                [delivery],
+                NoSuchTransaction(
+                    "the transaction of the message is not open on this connection; declare it here"
+                ),
             )
             return
         try:
-            if (to := self._destination or self._found(message)) is not None:
+            if (to := self._destination or self._existing_destination(message)) is not None:
                 self._require(to)
             transactions.add_message(name, self, message)
         except PenstockError as error:
@@ -371,7 +376,7 @@ class LinkProducer:
 
 
 def addressed(message: bytes) -> tuple[str, Kind | None]:
-    """The address in a message, and the kind of destination. Raises ``InvalidEvent``."""
+    """Return the address in a message and the kind of destination. Raises ``InvalidEvent``."""
     try:
         sections = sections_of(message)
         values = fields(sections.properties)

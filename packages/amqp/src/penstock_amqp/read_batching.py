@@ -1,5 +1,5 @@
-"""Collects the reads of a peer that sends much, because each batch costs more than its messages,
-and gives them on a piece at a time."""
+"""Collects the reads of a peer that sends much into larger batches, because the cost per batch
+exceeds the cost of its messages."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Final
 MANY_BYTES: Final = 4 << 10
 """A read of this size comes from a peer that sends many messages at once."""
 GATHER_S: Final = 0.001
+"""Time in seconds to wait for more bytes after a large read."""
 GATHERED_BYTES_MAX: Final = 128 << 10
-"""Most bytes that are collected, and above it how long more is waited for."""
+"""Maximum collected bytes; from this size on, the batch is processed without waiting."""
 
 
 def _ignore(_: bytes) -> None:
-    """Take bytes of a connection that is over."""
+    """Drop bytes of a connection that is over."""
 
 
 def _nothing() -> None:
@@ -24,27 +25,27 @@ def _nothing() -> None:
 
 
 class ReadBatch:
-    """Bytes that have come and are not processed yet."""
+    """Received bytes that are not yet processed."""
 
-    __slots__ = ("_bytes", "_loop", "_pieces", "_ready", "_take", "_timer")
+    __slots__ = ("_bytes", "_chunks", "_loop", "_ready", "_take", "_timer")
 
     def __init__(self, take: Callable[[bytes], None], ready: Callable[[], None]) -> None:
-        """``take`` gets the bytes, in order. ``ready`` is called when what was collected may be
-        taken: by :meth:`take_some`, in one turn or in several."""
+        """``take`` processes bytes, in order. ``ready`` is called when the batch may be processed;
+        the callee then calls :meth:`take_some`, in one turn or in several."""
         self._take = take
         self._ready = ready
-        self._pieces: deque[bytes] = deque()
+        self._chunks: deque[bytes] = deque()
         self._bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
     def add(self, data: bytes) -> None:
-        """Take bytes that have come: a few are passed on at once, many a moment later."""
+        """Add received bytes. A small read is processed at once, a large one a moment later."""
         is_much = len(data) >= MANY_BYTES
-        if not is_much and not self._pieces:
+        if not is_much and not self._chunks:
             self._take(data)
             return
-        self._pieces.append(data)
+        self._chunks.append(data)
         self._bytes += len(data)
         if not is_much or self._bytes >= GATHERED_BYTES_MAX:
             self._ready()
@@ -52,30 +53,30 @@ class ReadBatch:
             self._timer = self._loop.call_later(GATHER_S, self._ready)
 
     def flush(self) -> None:
-        """Pass on everything collected, without waiting for more."""
+        """Process all collected bytes without waiting for more."""
         self.take_some(self._bytes)
 
     def end(self) -> None:
-        """Pass on everything collected, and let go of the connection, which is lost."""
+        """Process all collected bytes of a lost connection, and drop the references to it."""
         self.flush()
         self._take, self._ready = _ignore, _nothing
 
     def take_some(self, size: int) -> bool:
-        """Pass on the first ``size`` bytes of what was collected; gives whether there is more."""
+        """Process the first ``size`` collected bytes. Return True if more bytes wait."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._pieces:
+        if not self._chunks:
             return False
-        some: list[bytes] = []
-        left = size
-        while self._pieces and left > 0:
-            piece = self._pieces.popleft()
-            if len(piece) > left:
-                self._pieces.appendleft(piece[left:])
-                piece = piece[:left]
-            some.append(piece)
-            left -= len(piece)
-        self._bytes -= size - left
-        self._take(b"".join(some) if len(some) > 1 else some[0])
-        return bool(self._pieces)
+        chunks: list[bytes] = []
+        remaining = size
+        while self._chunks and remaining > 0:
+            chunk = self._chunks.popleft()
+            if len(chunk) > remaining:
+                self._chunks.appendleft(chunk[remaining:])
+                chunk = chunk[:remaining]
+            chunks.append(chunk)
+            remaining -= len(chunk)
+        self._bytes -= size - remaining
+        self._take(b"".join(chunks) if len(chunks) > 1 else chunks[0])
+        return bool(self._chunks)

@@ -1,4 +1,4 @@
-"""Signing in over AMQP: SASL against the realm's own accounts."""
+"""SASL sign-in over AMQP with the realm's accounts."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class SaslPeer(Spawner, Protocol):
     is_secure: bool
     """Whether the connection uses TLS."""
     certificate: Mapping[str, Any] | None
-    """Content of the client's verified certificate; None: it has none."""
+    """Content of the client's verified certificate; None without one."""
 
     def send_sasl(self, frame: bytes) -> None:
         """Send a SASL frame."""
         ...
 
-    def signed_in(self, principal: Principal, said: bytes | None) -> None:
-        """Continue after a successful sign-in; ``said`` goes with the outcome."""
+    def signed_in(self, principal: Principal, additional_data: bytes | None) -> None:
+        """Continue after a successful sign-in; ``additional_data`` is sent with the outcome."""
         ...
 
     def not_signed_in(self) -> None:
@@ -55,15 +55,15 @@ class SaslSignIn:
         self._access = access
         self._exchange: scram.ScramServer | None = None
         self.is_busy = False
-        """A mechanism is being checked. Bytes that come meanwhile are AMQP already: the client may
-        send them at once (2.4.2)."""
+        """Whether credentials are being checked. Bytes received meanwhile are AMQP frames, which
+        the client may send without waiting for the outcome (2.4.2)."""
 
     @property
     def mechanisms(self) -> list[str]:
-        """The mechanisms on offer, the best first.
+        """The offered mechanisms, the most secure first.
 
-        A password or token is accepted only where nobody can listen, which is over TLS or inside
-        this machine, unless the settings allow it elsewhere.
+        Passwords and tokens are accepted only over TLS or from this machine, where they cannot be
+        intercepted, unless the settings allow them elsewhere.
         """
         connection, access = self._connection, self._access
         is_private = access.is_private(connection.host, secure=connection.is_secure)
@@ -79,42 +79,43 @@ class SaslSignIn:
         return offered
 
     def take(self, frame: sasl.Init | sasl.Response) -> None:
-        """Process a SASL frame. Raises ``RemoteProtocolViolation`` for one that is not allowed
-        now."""
+        """Process a SASL frame. Raises ``RemoteProtocolViolation`` if it is not allowed in this
+        state."""
         if isinstance(frame, sasl.Init):
             if self._exchange is not None:
                 raise RemoteProtocolViolation(
-                    "client started a second sign-in before the first had ended"
+                    "the client started a second sign-in before the end of the first"
                 )
             self._begin(frame)
         elif self._exchange is not None:
             self.is_busy = True
-            self._connection.spawn(self._proven, self._exchange, frame.response)
+            self._connection.spawn(self._check_proof, self._exchange, frame.response)
         else:
-            raise RemoteProtocolViolation("client answered a challenge that was not sent")
+            raise RemoteProtocolViolation("the client answered a challenge that was not sent")
 
     def _begin(self, init: sasl.Init) -> None:
         if init.mechanism not in self.mechanisms:
             self._fail(
                 AuthenticationFailed(
-                    f"the sign-in mechanism {init.mechanism[:40]!r} is not offered here"
+                    f"the sign-in mechanism {init.mechanism[:40]!r} is not offered; allowed are "
+                    f"{', '.join(self.mechanisms)}"
                 )
             )
             return
         if init.mechanism == scram.MECHANISM:
             try:
-                self._exchange, known = self._access.scram(init.response, self._connection.host)
+                self._exchange, verifier = self._access.scram(init.response, self._connection.host)
             except PenstockError as error:
                 self._fail(error)
                 return
-            self._connection.send_sasl(sasl.challenge(self._exchange.challenge(known)))
+            self._connection.send_sasl(sasl.challenge(self._exchange.challenge(verifier)))
             return
         self.is_busy = True
-        self._connection.spawn(self._shown, init)
+        self._connection.spawn(self._check_credentials, init)
 
-    async def _shown(self, init: sasl.Init) -> None:
+    async def _check_credentials(self, init: sasl.Init) -> None:
         try:
-            self._welcome(await self._principal(init))
+            self._accept(await self._principal(init))
         except PenstockError as error:
             self._fail(error)
 
@@ -129,28 +130,30 @@ class SaslSignIn:
             )
         if init.mechanism == BEARER:
             wanted, token = bearer_of(init.response)
-            known = await access.token(token, connection.host, secure=connection.is_secure)
-            check_own(wanted, known.called.encode())
-            return known
+            token_principal = await access.token(
+                token, connection.host, secure=connection.is_secure
+            )
+            check_own(wanted, token_principal.called.encode())
+            return token_principal
         if init.mechanism == EXTERNAL:
-            named = access.certificate(connection.certificate, connection.host)
-            if named is None:
-                raise AuthenticationFailed("the certificate names no user")
-            check_own(init.response, named.called.encode())
-            return named
+            certificate_principal = access.certificate(connection.certificate, connection.host)
+            if certificate_principal is None:
+                raise AuthenticationFailed("the client's certificate does not name a user")
+            check_own(init.response, certificate_principal.called.encode())
+            return certificate_principal
         return access.anonymous(connection.host)
 
-    async def _proven(self, exchange: scram.ScramServer, proof: bytes) -> None:
+    async def _check_proof(self, exchange: scram.ScramServer, proof: bytes) -> None:
         connection = self._connection
         try:
-            self._welcome(*await self._access.scram_proven(exchange, proof, connection.host))
+            self._accept(*await self._access.scram_proven(exchange, proof, connection.host))
         except PenstockError as error:
             self._fail(error)
 
-    def _welcome(self, principal: Principal, said: bytes | None = None) -> None:
+    def _accept(self, principal: Principal, additional_data: bytes | None = None) -> None:
         if not self._access.is_open:
             self._access.require(principal, "session.open")
-        self._connection.signed_in(principal, said)
+        self._connection.signed_in(principal, additional_data)
         self._access.signed_in(principal, "amqp")
 
     def _fail(self, error: PenstockError) -> None:
@@ -161,7 +164,7 @@ class SaslSignIn:
 def without_sasl(
     access: AccessControl, certificate: Mapping[str, Any] | None, host: str
 ) -> Principal | None:
-    """The user of a client that does not sign in; None: it has to."""
+    """Return the principal of a client that connects without SASL; None if SASL is required."""
     try:
         principal = access.certificate(certificate, host) or access.anonymous(host)
         access.require(principal, "session.open")
@@ -174,8 +177,10 @@ def without_sasl(
 def _plain(response: bytes) -> tuple[str, str]:
     try:
         wanted, user, password = response.split(b"\0")
-        found = user.decode(), password.decode()
+        credentials = user.decode(), password.decode()
     except ValueError:
-        raise AuthenticationFailed("the PLAIN response must hold a user and a password") from None
+        raise AuthenticationFailed(
+            "the PLAIN response must contain a user and a password in UTF-8"
+        ) from None
     check_own(wanted, user)
-    return found
+    return credentials

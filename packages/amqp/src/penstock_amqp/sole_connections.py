@@ -1,4 +1,4 @@
-"""Connections that want to be the only one of their container."""
+"""Connections that claim to be the only one of their container."""
 
 from __future__ import annotations
 
@@ -12,30 +12,36 @@ from penstock_core.vocabulary.errors import NameAlreadyBound
 
 
 class SoleConnection(Struct, frozen=True, eq=False):
-    """A connection that wants to be the only one of its container."""
+    """A connection that claims to be the only one of its container."""
 
     user: str
     policy: int
-    """Whether a later one is refused, or this one is closed for it."""
+    """`REFUSE` a later connection, or `CLOSE` this one for it."""
     close: Callable[[], None]
-    """Closes it, because its container has connected again."""
-    left: asyncio.Event
-    """Set once it is over and everything that it held has been given back."""
+    """Function that closes the connection, because its container has opened a new one."""
+    released: asyncio.Event
+    """Set once the connection is over and has given everything back."""
 
 
 class SoleConnections:
-    """The connections of a realm that want to be the only one, by container."""
+    """The connections of a realm that claim to be the only one, by container."""
 
     def __init__(self) -> None:
         self._by_container: dict[str, SoleConnection] = {}
 
     def enter(self, container: str, connection: SoleConnection) -> SoleConnection | None:
-        """Register a connection. Gives the older one that was closed for it, if that agreed to it
-        and belongs to the same user. Raises ``NameAlreadyBound`` if it did not."""
+        """Register a connection. Return the older connection that was closed for it, or None.
+
+        Raises ``NameAlreadyBound`` if the older connection's policy is not `CLOSE`, or it belongs
+        to another user.
+        """
         older = self._by_container.get(container)
         if older is not None:
             if older.policy != CLOSE or older.user != connection.user:
-                raise NameAlreadyBound(f"client {container} is already connected")
+                raise NameAlreadyBound(
+                    f"client {container} is already connected; close its connection or use another "
+                    "container id"
+                )
             older.close()
         self._by_container[container] = connection
         return older

@@ -1,7 +1,7 @@
-"""AMQP at a node that stands by: the connection is redirected as the standard says (2.8.16).
+"""AMQP on a standby node of a cluster: connections are redirected to the owner (2.8.16).
 
-Without Proton: a node that stands by knows no users, so whoever comes is let in without a password
-and is told where to go.
+This module does not use Proton. A standby node has no accounts, so it admits every client without a
+password and then redirects it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _FRAME_HEAD: Final = 8
 
 
 class StandbyAmqpConnection(StandbyProtocol, asyncio.Protocol):
-    """Opens the connection, and closes it with the address of the owner."""
+    """Opens a connection and closes it with the address of the owner."""
 
     def __init__(self, arrivals: Arrivals, container: str) -> None:
-        """``container`` is the name by which the node shows itself."""
+        """``container`` is the container id that the node sends."""
         super().__init__(arrivals)
         self._container = container
         self._frames = sasl.SaslFrames()
         self._is_signing_in = False
         self._data: bytes | None = None
-        """What has come behind the protocol header; None: it has not come yet."""
+        """Bytes after the protocol header; None before the header is complete."""
 
     def data_received(self, data: bytes) -> None:
         if self._has_answered or self._transport is None:
@@ -71,17 +71,19 @@ class StandbyAmqpConnection(StandbyProtocol, asyncio.Protocol):
                 self._data = self._frames.rest()
             else:
                 transport.write(sasl.PROTOCOL)
-                raise RemoteProtocolViolation(f"not an AMQP 1.0 protocol header: {header!r}")
+                raise RemoteProtocolViolation(f"{header!r} is not an AMQP 1.0 protocol header")
 
     def _sign_in(self, transport: asyncio.Transport, frame: sasl.Init | sasl.Response) -> None:
         if not isinstance(frame, sasl.Init) or frame.mechanism != _ANONYMOUS:
             transport.write(sasl.outcome(sasl.AUTH))
-            raise RemoteProtocolViolation("a node that stands by checks no passwords")
+            raise RemoteProtocolViolation(
+                "a standby node cannot check credentials; sign in with ANONYMOUS"
+            )
         transport.write(sasl.outcome(sasl.OK))
         self._is_signing_in = False
 
     def _farewell(self) -> bytes:
-        """Where the owner is, or why nobody is named."""
+        """Return a close frame with the address of the owner, or the reason without one."""
         owner, reason = self._arrivals.owner(), self._arrivals.refusal("amqp")
         place = None if owner is None else owner.place("amqp")
         if place is None:
@@ -96,7 +98,8 @@ class StandbyAmqpConnection(StandbyProtocol, asyncio.Protocol):
 
 
 def wants_relay(data: bytes) -> bool | None:
-    """Whether a connection that begins so is relayed to the owner."""
+    """Return True if a connection with these first bytes is relayed to the owner; None if more
+    bytes are needed."""
     return data.startswith(FIRST_BYTES) if len(data) >= len(FIRST_BYTES) else None
 
 

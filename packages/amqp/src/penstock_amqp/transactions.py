@@ -1,5 +1,4 @@
-"""The transactions of one connection: what is published and settled in each until it is
-discharged."""
+"""The transactions of one connection: messages and outcomes are collected until the discharge."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ _DECLARE: Final = (0x31, "amqp:declare:list")
 _DISCHARGE: Final = (0x32, "amqp:discharge:list")
 
 _PUT_BYTES: Final = 256
-"""What a message in a transaction takes besides its bytes, at most."""
+"""Maximum overhead in bytes of a message in a transaction."""
 
 _log = logger("penstock.amqp")
 
@@ -44,14 +43,14 @@ _log = logger("penstock.amqp")
 class DeclaredTransaction(Struct):
     """An open transaction."""
 
-    by: IncomingLink
-    """The coordinator link that declared it; it ends with that link."""
+    coordinator: IncomingLink
+    """The link that declared the transaction; the transaction ends with it."""
     puts: list[tuple[LinkProducer, bytes]] = field(default_factory=list)
-    """Messages published in it, in order."""
+    """Messages to publish, in order."""
     settled: list[tuple[Consumer, Outcome]] = field(default_factory=list)
     size: int = 0
     broken: PenstockError | None = None
-    """Why it cannot be committed any more."""
+    """Error that prevents the commit."""
 
 
 class TransactionCoordinator(ConnectionPart[AmqpPeer]):
@@ -65,48 +64,48 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
         self._size = 0
         self._coordinators: dict[IncomingLink, None] = {}
 
-    # --- what belongs to one -------------------------------------------------------------
+    # --- contents of a transaction -------------------------------------------------------
 
     def is_declared(self, name: bytes) -> bool:
-        """Whether a transaction of this name is open."""
+        """Return True if a transaction with this id is open."""
         return name in self._open
 
-    def add_message(self, name: bytes, by: LinkProducer, message: bytes) -> None:
+    def add_message(self, name: bytes, producer: LinkProducer, message: bytes) -> None:
         """Add a message to an open transaction. Raises ``LimitReached``."""
-        transaction, most = self._open[name], self._limits.transaction_bytes_max
+        transaction, bytes_max = self._open[name], self._limits.transaction_bytes_max
         size = len(message) + _PUT_BYTES
-        if self._size + size > most:
+        if self._size + size > bytes_max:
             raise LimitReached(
-                f"the open transactions of this connection hold {self._size} bytes; the limit is "
-                f"{most}: commit more often"
+                f"the open transactions of this connection have {self._size} bytes, and a message "
+                f"of {size} more exceeds the limit of {bytes_max}; commit more often"
             )
-        transaction.puts.append((by, message))
+        transaction.puts.append((producer, message))
         transaction.size += size
         self._size += size
 
     def fail(self, name: bytes, error: PenstockError) -> None:
-        """Let an open transaction fail when it is discharged, because a message of it was refused.
-        The first error is the one that is reported."""
+        """Make an open transaction fail at its discharge, because one of its messages was refused.
+        The first error is reported."""
         transaction = self._open[name]
         transaction.broken = transaction.broken or error
 
     def add_outcome(self, name: bytes, consumer: Consumer, outcome: Outcome) -> None:
         """Add the outcome of a delivery to a transaction."""
         transaction = self._open.get(name)
-        if transaction is None:  # it has ended: the event goes back
+        if transaction is None:  # it has ended; the end of the link gives the event back
             if consumer.link is not None:
                 text = "a delivery was settled in a transaction that is not open here"
                 self._connection.end_link(consumer.link, UNKNOWN_TRANSACTION, text)
             return
         transaction.settled.append((consumer, outcome))
         link = consumer.link
-        assert link is not None, "the outcome came by it"
+        assert link is not None, "outcomes arrive on a link"
         self._connection.engine.forget(link, outcome.delivery)
 
     # --- the coordinator -----------------------------------------------------------------
 
     def coordinate(self, link: IncomingLink) -> None:
-        """Let a link declare and discharge transactions."""
+        """Allow a link to declare and discharge transactions."""
         self._coordinators[link] = None
 
     def coordinates(self, link: IncomingLink) -> bool:
@@ -124,7 +123,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
                 )
                 return
             try:
-                self._ask(link, message, delivery)
+                self._handle_request(link, message, delivery)
             except (RemoteProtocolViolation, UnicodeError) as error:
                 self._answer(link, delivery, DECODE, description=str(error))
             except Unfit as error:
@@ -134,23 +133,23 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
                 self._answer(link, delivery, condition_of(error), description=description_of(error))
         self._connection.engine.refill(link)
 
-    def _ask(self, link: IncomingLink, message: bytes, delivery: Pointer) -> None:
+    def _handle_request(self, link: IncomingLink, message: bytes, delivery: Pointer) -> None:
         body = sections_of(message).body
-        asked = read(body[0][1])[0] if body and body[0][0] == VALUE else None
-        if not isinstance(asked, Described) or not isinstance(asked.value, list):
+        request = read(body[0][1])[0] if body and body[0][0] == VALUE else None
+        if not isinstance(request, Described) or not isinstance(request.value, list):
             raise RemoteProtocolViolation("a coordinator accepts only declare and discharge")
-        if asked.descriptor in _DECLARE:
-            check_fields(DECLARE, asked.value)
-            self._declare(link, delivery, asked.value)
-        elif asked.descriptor in _DISCHARGE:
-            check_fields(DISCHARGE, asked.value)
-            fails = len(asked.value) > 1 and asked.value[1] is True
-            self._discharge(link, delivery, asked.value[0], fails=fails)
+        if request.descriptor in _DECLARE:
+            check_fields(DECLARE, request.value)
+            self._declare(link, delivery, request.value)
+        elif request.descriptor in _DISCHARGE:
+            check_fields(DISCHARGE, request.value)
+            fails = len(request.value) > 1 and request.value[1] is True
+            self._discharge(link, delivery, request.value[0], fails=fails)
         else:
             raise RemoteProtocolViolation("a coordinator accepts only declare and discharge")
 
     def _declare(self, link: IncomingLink, delivery: Pointer, values: list[Any]) -> None:
-        most = self._limits.transactions_max
+        transactions_max = self._limits.transactions_max
         if values and values[0] is not None:
             self._answer(
                 link,
@@ -159,10 +158,10 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
                 description="global transactions are not supported",
             )
             return
-        if len(self._open) >= most:
+        if len(self._open) >= transactions_max:
             raise LimitReached(
-                f"{most} transactions are open on this connection, which is the limit; discharge "
-                f"one"
+                f"this connection has {transactions_max} open transactions, the maximum; discharge "
+                "one first"
             )
         name = secrets.token_bytes(16)
         self._open[name] = DeclaredTransaction(link)
@@ -173,7 +172,10 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
         transaction = self._open.pop(name, None) if isinstance(name, bytes) else None
         if transaction is None:
             self._answer(
-                link, delivery, UNKNOWN_TRANSACTION, description="there is no such transaction"
+                link,
+                delivery,
+                UNKNOWN_TRANSACTION,
+                description="the transaction is not open on this connection",
             )
             return
         self._size -= transaction.size
@@ -194,11 +196,15 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
     ) -> None:
         realm = self._realm
         try:
-            publishes = await self._publishes(transaction)
+            publishes = await self._build_publishes(transaction)
             accepted = self._accepted(transaction)
             await realm.transactions.publish_and_acknowledge(
                 publishes,
-                [done for _, _, done in accepted if done is not None],
+                [
+                    acknowledgement
+                    for _, _, acknowledgement in accepted
+                    if acknowledgement is not None
+                ],
                 self._connection.publisher,
             )
         except PenstockError as error:
@@ -206,48 +212,50 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
             realm.connections.refused(error)
             self._answer(link, delivery, ROLLED_BACK, description=description_of(error))
         else:
-            for consumer, ids, done in accepted:
-                consumer.consumed(ids, done)
+            for consumer, ids, acknowledgement in accepted:
+                consumer.consumed(ids, acknowledgement)
             self._settle_others(transaction)
             self._done(link, delivery)
 
-    async def _publishes(
+    async def _build_publishes(
         self, transaction: DeclaredTransaction
     ) -> list[tuple[int, Sequence[Body]]]:
-        """The events to publish, by destination. Raises ``InvalidEvent``, ``EventTooLarge``,
-        ``AccessDenied``."""
-        by_number: dict[int, tuple[LinkProducer, LinkDestination, list[bytes]]] = {}
+        """Return the events to publish, grouped by channel. Raises ``InvalidEvent``,
+        ``EventTooLarge``, ``AccessDenied``."""
+        by_channel_id: dict[int, tuple[LinkProducer, LinkDestination, list[bytes]]] = {}
         for producer, message in transaction.puts:
-            to = await producer.destination_of(message)
-            by_number.setdefault(to.number, (producer, to, []))[2].append(message)
-        found: list[tuple[int, Sequence[Body]]] = []
-        for producer, to, messages in by_number.values():
-            bodies = producer.made(to, messages)
+            destination = await producer.destination_of(message)
+            by_channel_id.setdefault(destination.number, (producer, destination, []))[2].append(
+                message
+            )
+        publishes: list[tuple[int, Sequence[Body]]] = []
+        for producer, destination, messages in by_channel_id.values():
+            bodies = producer.convert(destination, messages)
             self._realm.digest(bodies)
-            found.append((to.number, bodies))
-        return found
+            publishes.append((destination.number, bodies))
+        return publishes
 
     def _accepted(
         self, transaction: DeclaredTransaction
     ) -> list[tuple[Consumer, list[int], Acknowledged | None]]:
-        """The events accepted by each consumer, with the acknowledgement to send to the realm."""
+        """Return the events accepted by each consumer, with the acknowledgement for the realm."""
         accepted: dict[Consumer, list[int]] = {}
         for consumer, outcome in transaction.settled:
             if consumer.consumes(outcome):
                 accepted.setdefault(consumer, []).append(outcome.event_id)
-        return [(each, ids, each.acknowledged(ids)) for each, ids in accepted.items()]
+        return [(consumer, ids, consumer.acknowledged(ids)) for consumer, ids in accepted.items()]
 
     def _settle_others(self, transaction: DeclaredTransaction) -> None:
-        """Apply the other outcomes: events that the client gives back or rejects."""
+        """Apply the other outcomes: returned and rejected events."""
         for consumer, outcome in transaction.settled:
             if not consumer.consumes(outcome) and not consumer.is_over:
                 consumer.become(outcome)
 
     def _roll_back(self, transaction: DeclaredTransaction) -> None:
-        taken: dict[Consumer, list[int]] = {}
+        ids_by_consumer: dict[Consumer, list[int]] = {}
         for consumer, outcome in transaction.settled:
-            taken.setdefault(consumer, []).append(outcome.event_id)
-        for consumer, ids in taken.items():
+            ids_by_consumer.setdefault(consumer, []).append(outcome.event_id)
+        for consumer, ids in ids_by_consumer.items():
             if not consumer.is_over:
                 consumer.give_back(ids, counted=True)
 
@@ -261,7 +269,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
     ) -> None:
         if link.takes_rejections:
             self._connection.engine.reject(delivery, condition, description)
-        else:  # what the standard wants where rejections are not accepted (4.3)
+        else:  # required by the standard for senders that do not accept rejections (4.3)
             if link.takes_releases:
                 self._connection.engine.settle(delivery, RELEASED)
             self._connection.end_link(link, condition, description)
@@ -270,18 +278,20 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
 
     # --- ends ----------------------------------------------------------------------------
 
-    def left(self, link: IncomingLink) -> None:
-        """Roll back the transactions that a coordinator link has declared, because the link is
-        over."""
+    def coordinator_ended(self, link: IncomingLink) -> None:
+        """Roll back the transactions that a coordinator link has declared, because the link has
+        ended."""
         self._coordinators.pop(link, None)
-        left = [name for name, transaction in self._open.items() if transaction.by is link]
-        for transaction in [self._open.pop(name) for name in left]:
+        names = [
+            name for name, transaction in self._open.items() if transaction.coordinator is link
+        ]
+        for transaction in [self._open.pop(name) for name in names]:
             self._size -= transaction.size
             self._roll_back(transaction)
 
     def end(self) -> None:
         """Roll back all open transactions."""
-        left, self._open = self._open, {}
+        transactions, self._open = self._open, {}
         self._size = 0
-        for transaction in left.values():
+        for transaction in transactions.values():
             self._roll_back(transaction)

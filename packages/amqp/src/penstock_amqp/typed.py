@@ -105,7 +105,7 @@ def whole_ms(value: Any, name: str) -> int:
 
 
 def in_range(ms: int) -> bool:
-    """Return True if an event can have this timestamp, which is in the years 1 to 9999."""
+    """Return True if an event can have this timestamp: the range is the years 1 to 9999."""
     return _MS_MIN <= ms <= MS_MAX
 
 
