@@ -412,7 +412,7 @@ def test_a_second_query_is_refused(url: str, orders: Channel, lake: Durable) -> 
     publish(orders, 0, 5)
     query = Query(url)
     query.batch(2)
-    with pytest.raises(DurableInUse, match="give this one its own durable"):
+    with pytest.raises(DurableInUse, match="give this one another durable"):
         Query(url).begin()
     with pytest.raises(DurableInUse, match="held as a whole"):
         lake.fetch(1)

@@ -18,7 +18,7 @@ import penstock
 from packages.client.tests.patience import eventually
 from penstock.client.sync.sync import Channel, Durable, Session
 from penstock_spark.options import source_options
-from penstock_spark.reading.poison import Verdict, bury_poison, last_begun
+from penstock_spark.reading.poison import Verdict, bury_poison, unfinished_batch
 
 pytestmark = pytest.mark.slow
 
@@ -222,5 +222,5 @@ def test_a_relative_checkpoint_lies_where_spark_was_started(
 
     monkeypatch.chdir(tmp_path)
 
-    _, end = last_begun(spark, checkpoint, options)
+    _, end = unfinished_batch(spark, checkpoint, options)
     assert end["orders"].event_id == 5

@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StructType
 import penstock
 from penstock.client.sync.sync import Session
 from penstock_core.vocabulary.errors import NameDoesNotExist
-from penstock_spark.connections import check_there, disconnect
+from penstock_spark.connections import check_exists, disconnect
 from penstock_spark.options import Where
 from penstock_spark.source import PenstockSource
 
@@ -23,16 +23,16 @@ from penstock_spark.source import PenstockSource
 def test_a_channel_that_was_there_is_not_asked_for_again(url: str, client: Session) -> None:
     where = Where(url, "orders")
     with pytest.raises(NameDoesNotExist, match="no channel 'orders'; create it first"):
-        check_there(where)
+        check_exists(where)
     client.channels.create("orders")
 
-    check_there(where)
+    check_exists(where)
     client.channels.delete("orders")
 
-    check_there(where)
+    check_exists(where)
     disconnect()
     with pytest.raises(NameDoesNotExist, match="no channel 'orders'"):
-        check_there(where)
+        check_exists(where)
 
 
 @pytest.mark.slow

@@ -23,10 +23,10 @@ from penstock_core.vocabulary.errors import (
 )
 from penstock_spark.columns.rows import as_table, check_writable
 from penstock_spark.connections import disconnect
-from penstock_spark.errors.errors import in_sparks_type, in_sparks_types, tells_spark
+from penstock_spark.errors.errors import as_spark_error, convert_errors, converts_errors
 from penstock_spark.options import SinkOptions, Where, sink_options, source_options
 from penstock_spark.pipelines.sources import Source
-from penstock_spark.session.starts import places
+from penstock_spark.session.starts import parse_positions
 from penstock_spark.source import PenstockSource
 
 URL = "penstock://localhost:1"
@@ -35,7 +35,7 @@ URL = "penstock://localhost:1"
 def test_a_process_of_spark_hides_the_traceback_of_an_expected_error_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    @tells_spark
+    @converts_errors
     class Odd:
         def read(self, error: Exception) -> None:
             raise error
@@ -77,9 +77,9 @@ def test_each_error_keeps_its_class_its_text_and_its_cause() -> None:
             reading.schema()
         disconnect()
     assert isinstance(caught.value, NameDoesNotExist)
-    assert in_sparks_type(caught.value) is caught.value
+    assert as_spark_error(caught.value) is caught.value
 
-    with pytest.raises(Unavailable, match="later") as told, in_sparks_types():
+    with pytest.raises(Unavailable, match="later") as told, convert_errors():
         raise Unavailable("later") from ValueError("why")
     assert isinstance(told.value, PySparkException)
     assert repr(told.value.__cause__) == "ValueError('why')"
@@ -98,8 +98,8 @@ def test_a_time_without_a_zone_is_refused_wherever_it_is_said() -> None:
         Source(name="a", channel="a", starting="2013-01-31T09:30:00").format_options()
     zoned = "2013-01-31T09+01:00"
     options = source_options({"url": URL, "channel": "a", "startingTimestamp": zoned})
-    assert str(options.starting.of("a")) == "2013-01-31 09:00:00+01:00"
-    assert places("starting", {}, options.choice).otherwise is None
+    assert str(options.starting.position_of("a")) == "2013-01-31 09:00:00+01:00"
+    assert parse_positions("starting", {}, options.choice).otherwise is None
 
 
 def test_how_long_to_wait_for_a_realm_is_an_option_of_reads_and_writes() -> None:
@@ -125,7 +125,7 @@ def kafkas(value: BinaryType | StringType | DoubleType) -> StructType:
 @pytest.mark.parametrize("kind", [BinaryType(), StringType()])
 def test_rows_for_kafka_have_to_say_what_value_is(kind: BinaryType | StringType) -> None:
     where = Where(URL, "out")
-    with pytest.raises(InvalidArgument, match=r'say \.option\("value", "data"\) to publish value'):
+    with pytest.raises(InvalidArgument, match=r'set \.option\("value", "data"\) to publish value'):
         check_writable(kafkas(kind), SinkOptions(where), overwrite=False)
 
     for said, name in (("data", "data"), ("property", "value")):

@@ -67,7 +67,7 @@ from penstock_core.ids.ids import Span
 from penstock_spark.columns.projection import Projection, arrow_schema, spark_schema
 batch = stamp(body_of([Event(properties={"n": 1}), Event(properties={"n": 2})]), Span(0, 2), 5)
 wanted = arrow_schema(spark_schema([batch.schema]))
-rows = Projection(batch.schema, wanted).of(batch)
+rows = Projection(batch.schema, wanted).project(batch)
 assert "data" not in batch.schema.names, "it has to be made"
 rows.column("data").validate(full=True)
 assert not rows.column("data").null_count, "an event without data has empty data"

@@ -10,7 +10,7 @@ from penstock_core.ids.ids import Span
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_server.runtime.subscriptions.locations import locate
 from penstock_spark.reading.plan import FileRows
-from penstock_spark.reading.sealed import is_here
+from penstock_spark.reading.sealed import is_readable_here
 from penstock_testing.loop import simulated
 
 
@@ -26,7 +26,7 @@ async def test_a_file_that_was_located_is_still_the_one_after_it_has_grown(tmp_p
         await publish(realm, ChannelId(1), body([b"x"] * 10))
         await sealed(realm, "orders")
 
-        assert is_here(rows)
+        assert is_readable_here(rows)
         assert part.spans == (Span(0, 10),)
         (part,) = (await locate(realm.shard, realm.dispatch, ChannelId(1), span=Span(0, 99))).sealed
         assert part.spans == (Span(0, 20),)

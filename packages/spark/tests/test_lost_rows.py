@@ -176,7 +176,7 @@ def _restarting_after_each(
     realm: Restarting, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> Callable[[], int]:
     """The realm restarts after rows were put aside, so often; tells how often they were."""
-    put_again, calls = writing._put_again, [0]
+    put_again, calls = writing._stage_again, [0]
 
     def then_restart(*given: Any, **named: Any) -> list[writing.Staged]:
         found = put_again(*given, **named)
@@ -185,7 +185,7 @@ def _restarting_after_each(
             realm.restart()
         return found
 
-    monkeypatch.setattr(writing, "_put_again", then_restart)
+    monkeypatch.setattr(writing, "_stage_again", then_restart)
     return lambda: calls[0]
 
 

@@ -9,7 +9,7 @@ import penstock
 from packages.spark.tests.reading import rows_of
 from penstock.client.sync.sync import Session
 from penstock_core.vocabulary.errors import InvalidArgument
-from penstock_spark.columns.nesting import chosen, narrowed
+from penstock_spark.columns.nesting import choose_columns, narrow
 from penstock_spark.source import PenstockSource
 
 LINE = pa.struct([("sku", pa.string()), ("tags", pa.list_(pa.string()))])
@@ -22,7 +22,7 @@ KINDS = {
 
 
 def test_paths_choose_fields_in_the_order_they_are_named() -> None:
-    found = chosen(KINDS, ("lines.sku", "properties.tag", "address.zip.code", "event_id"))
+    found = choose_columns(KINDS, ("lines.sku", "properties.tag", "address.zip.code", "event_id"))
 
     assert found == {
         "lines": pa.list_(pa.struct([("sku", pa.string())])),
@@ -30,8 +30,8 @@ def test_paths_choose_fields_in_the_order_they_are_named() -> None:
         "address": pa.struct([("zip", pa.struct([("code", pa.int64())]))]),
         "event_id": pa.int64(),
     }
-    assert chosen(KINDS, ("address.city", "address")) == {"address": KINDS["address"]}
-    assert list(chosen(KINDS, ("address.zip", "address.city"))["address"]) == [
+    assert choose_columns(KINDS, ("address.city", "address")) == {"address": KINDS["address"]}
+    assert list(choose_columns(KINDS, ("address.zip", "address.city"))["address"]) == [
         pa.field("zip", pa.struct([("code", pa.int64())])),
         pa.field("city", pa.string()),
     ]
@@ -48,7 +48,7 @@ def test_paths_choose_fields_in_the_order_they_are_named() -> None:
 )
 def test_a_path_that_leads_nowhere_is_refused(column: str, says: str) -> None:
     with pytest.raises(InvalidArgument) as refusal:
-        chosen(KINDS, (column,))
+        choose_columns(KINDS, (column,))
 
     assert str(refusal.value) == says
 
@@ -57,7 +57,7 @@ def test_narrowing_keeps_nulls_and_slices() -> None:
     rows = [None, [None, {"sku": "a", "tags": ["x"]}], [], [{"sku": None, "tags": None}]]
     array = pa.array([[], *rows], pa.list_(LINE)).slice(1)
 
-    found = narrowed(array, pa.list_(pa.struct([("new", pa.int64()), ("sku", pa.string())])))
+    found = narrow(array, pa.list_(pa.struct([("new", pa.int64()), ("sku", pa.string())])))
 
     found.validate(full=True)
     assert found.to_pylist() == [

@@ -44,8 +44,8 @@ def rows_of(batches: list[pa.RecordBatch], *columns: str) -> list[dict[str, Any]
         schema = schema.grown(batch.schema)
     wanted = arrow_schema(spark_schema([schema.arrow], columns=columns, extras=EXTRAS))
     projection = Projection(schema.arrow, wanted, extras=EXTRAS)
-    found = [projection.of(batch) for batch in batches]
-    sealed = [projection.of(schema.conform(batch)) for batch in batches]
+    found = [projection.project(batch) for batch in batches]
+    sealed = [projection.project(schema.conform(batch)) for batch in batches]
     for batch, same in zip(found, sealed, strict=True):
         batch.validate(full=True)
         assert batch.schema.equals(wanted)

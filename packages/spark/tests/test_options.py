@@ -9,7 +9,7 @@ import pytest
 from penstock_core.vocabulary.choice import Choice, choice_of
 from penstock_core.vocabulary.errors import InvalidArgument, InvalidName, InvalidSelector
 from penstock_spark.options import READ_LIMIT_EVENTS, Where, sink_options, source_options
-from penstock_spark.pipelines.sources import listed
+from penstock_spark.pipelines.sources import joined_names
 from penstock_spark.session.starts import StartPositions
 
 HERE = {"url": "penstock://localhost:9000", "channel": "orders"}
@@ -73,7 +73,9 @@ def test_no_realm_anywhere_is_an_error_that_says_how_to_name_one(
     [("latest", "latest"), ("Earliest", "earliest"), ("17", 17), ('{"orders": 1200}', 1200)],
 )
 def test_a_start_is_a_word_an_id_or_json(text: str, starting: str | int) -> None:
-    assert source_options(HERE | {"startingoffsets": text}).starting.of("orders") == starting
+    assert (
+        source_options(HERE | {"startingoffsets": text}).starting.position_of("orders") == starting
+    )
 
 
 def test_each_channel_may_have_a_start_of_its_own() -> None:
@@ -82,12 +84,12 @@ def test_each_channel_may_have_a_start_of_its_own() -> None:
     offsets = source_options(several | {"startingoffsets": '{"orders": 7, "/day/1": "latest"}'})
     times = source_options(several | {"startingtimestamp": '{"orders": "2013-01-31T12:00:00Z"}'})
 
-    assert [offsets.starting.of(name) for name in ("orders", "day/1", "day/2")] == [
+    assert [offsets.starting.position_of(name) for name in ("orders", "day/1", "day/2")] == [
         7,
         "latest",
         None,
     ]
-    assert [times.starting.of(name) for name in ("orders", "day/1")] == [noon, None]
+    assert [times.starting.position_of(name) for name in ("orders", "day/1")] == [noon, None]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +98,9 @@ def test_each_channel_may_have_a_start_of_its_own() -> None:
 def test_a_start_may_be_a_time(text: str) -> None:
     options = source_options(HERE | {"startingtimestamp": text})
 
-    assert options.starting.of("orders") == datetime(2013, 1, 31, hour=9, minute=30, tzinfo=UTC)
+    assert options.starting.position_of("orders") == datetime(
+        2013, 1, 31, hour=9, minute=30, tzinfo=UTC
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,10 +118,10 @@ def test_a_start_may_be_a_time(text: str) -> None:
         ("startingtimestamp", "soon", "milliseconds since 1970"),
         ("endingtimestamp", '{"orders": []}', "endingTimestamp is"),
         ("endingtimestamp", '{"trades": 1}', "endingTimestamp names trades; this reads orders"),
-        ("endingoffsets", '{"orders": "earliest"}', "there is nothing before it"),
+        ("endingoffsets", '{"orders": "earliest"}', "which reads nothing"),
         ("startingoffsets", '{"orders": true}', '"earliest", "latest", an event id, or JSON'),
         ("queue", "orders", "the option channel or the option queue, not both"),
-        ("endingoffsets", "earliest", "there is nothing before it"),
+        ("endingoffsets", "earliest", "which reads nothing"),
         ("maxeventspertrigger", "0", "1 or more"),
         ("minpartitions", "many", "1 or more"),
         ("includeheaders", "yes", "false or true"),
@@ -175,7 +179,7 @@ def test_a_durable_is_for_channels() -> None:
 
 @pytest.mark.spec("C2")
 def test_a_list_of_a_pipeline_is_one_option() -> None:
-    assert choice_of(listed(["a,b", "c*"])) == Choice(("a,b",), ("c*",))
+    assert choice_of(joined_names(["a,b", "c*"])) == Choice(("a,b",), ("c*",))
 
 
 def test_a_table_of_sparks_catalog_is_refused_with_what_to_use() -> None:

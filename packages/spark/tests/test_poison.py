@@ -21,10 +21,10 @@ from penstock_spark.reading.poison import (
     NotPoison,
     blameless,
     bury_poison,
-    isolated,
-    last_begun,
+    isolate,
     ranges_of,
     reason_of,
+    unfinished_batch,
 )
 
 NO_SPARK = cast("SparkSession", None)
@@ -44,7 +44,7 @@ class Trial:
         return f"ValueError: event {failing[0]}" if failing else ""
 
     def found(self, limit: int = 10) -> dict[int, str]:
-        return {n: error for (_, n), error in isolated(self.keys, self, limit).items()}
+        return {n: error for (_, n), error in isolate(self.keys, self, limit).items()}
 
 
 @pytest.mark.parametrize("bad", [0, 1, 499, 500, 742, 999])
@@ -82,7 +82,7 @@ def test_what_does_not_fail_again_is_no_poison() -> None:
 
 def test_what_fails_without_events_is_no_poison() -> None:
     with pytest.raises(NotPoison, match="also fails without any event: no such table"):
-        isolated([("orders", 1)], lambda keys: "no such table", 10)
+        isolate([("orders", 1)], lambda keys: "no such table", 10)
 
 
 def test_what_fails_only_beside_others_is_no_poison() -> None:
@@ -92,7 +92,7 @@ def test_what_fails_only_beside_others_is_no_poison() -> None:
         return "twice" if {2, 5} <= {n for _, n in part} else ""
 
     with pytest.raises(NotPoison, match=r"event \d of orders fails only together with others"):
-        isolated(keys, pair, 10)
+        isolate(keys, pair, 10)
 
 
 def test_a_part_is_read_by_ranges_and_nothing_of_other_channels() -> None:
@@ -167,25 +167,25 @@ def log(checkpoint: Path, name: str, number: int, *lines: str) -> None:
 
 def test_the_micro_batch_that_was_begun_and_not_finished(tmp_path: Path) -> None:
     log(tmp_path, "offsets", 0, offset(5))
-    assert last_begun(NO_SPARK, tmp_path, options()) == ({}, {"orders": Position("r/1", 5)})
+    assert unfinished_batch(NO_SPARK, tmp_path, options()) == ({}, {"orders": Position("r/1", 5)})
 
     log(tmp_path, "commits", 0)
     log(tmp_path, "offsets", 1, '{"path": "other"}', "-", offset(7, "else"), offset(9))
     for place in (str(tmp_path), tmp_path.as_uri()):
-        start, end = last_begun(NO_SPARK, place, options())
+        start, end = unfinished_batch(NO_SPARK, place, options())
         assert (start["orders"].event_id, end["orders"].event_id) == (5, 9)
 
 
 def test_a_checkpoint_without_one(tmp_path: Path) -> None:
     with pytest.raises(NotPoison, match="no micro-batch that was begun"):
-        last_begun(NO_SPARK, tmp_path / "none", options())
+        unfinished_batch(NO_SPARK, tmp_path / "none", options())
     log(tmp_path, "offsets", 0, offset(5))
     log(tmp_path, "commits", 0)
     with pytest.raises(NotPoison, match="no micro-batch that was begun"):
-        last_begun(NO_SPARK, tmp_path, options())
+        unfinished_batch(NO_SPARK, tmp_path, options())
     log(tmp_path, "offsets", 1, offset(9, "else"))
     with pytest.raises(NotPoison, match="no position of orders"):
-        last_begun(NO_SPARK, tmp_path, options())
+        unfinished_batch(NO_SPARK, tmp_path, options())
 
 
 def test_without_a_durable_nothing_can_be_buried(tmp_path: Path) -> None:

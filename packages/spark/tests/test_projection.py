@@ -28,8 +28,8 @@ from penstock_spark.columns.projection import (
     Extras,
     Projection,
     arrow_schema,
-    left_out,
     spark_schema,
+    unread_properties,
 )
 
 NOON = datetime(2013, 1, 1, hour=12, tzinfo=UTC)
@@ -55,7 +55,7 @@ def read(
         given = _ddl(ddl)
         schema = given
     wanted = arrow_schema(schema)
-    found = Projection(channel, wanted, extras=extras).of(batch)
+    found = Projection(channel, wanted, extras=extras).project(batch)
     assert found.schema.equals(wanted)
     found.validate(full=True)
     return found
@@ -199,7 +199,7 @@ def values(
     batches: list[pa.RecordBatch], channel: pa.Schema, wanted: pa.Schema, *, by_type: bool = False
 ) -> list[dict[str, Any]]:
     projection = Projection(channel, wanted, by_type=by_type)
-    rows = [projection.of(batch).to_pylist()[0] for batch in batches]
+    rows = [projection.project(batch).to_pylist()[0] for batch in batches]
     return [{name: row[name] for name in wanted.names[4:]} for row in rows]
 
 
@@ -243,7 +243,7 @@ def test_an_integer_without_an_exact_double_is_an_error_that_says_what_to_do(by_
     wanted = arrow_schema(spark_schema([channel]))
 
     with pytest.raises(InvalidArgument, match=r"column p has doubles .* start the query again"):
-        Projection(channel, wanted, by_type=by_type).of(batches[0])
+        Projection(channel, wanted, by_type=by_type).project(batches[0])
 
 
 @pytest.mark.spec("E10")
@@ -282,7 +282,7 @@ def test_names_that_differ_in_case_only_are_columns_that_spark_tells_apart(by_ty
     assert {"amount", "properties.Amount", "properties.Tag"} <= set(schema.names)
 
     wanted = arrow_schema(schema)
-    row = Projection(batch.schema, wanted, by_type=by_type).of(batch).to_pylist()[0]
+    row = Projection(batch.schema, wanted, by_type=by_type).project(batch).to_pylist()[0]
 
     assert (row["amount"], row["properties.Amount"], row["properties.Tag"]) == (1, "x", "t")
     assert (row["properties.Published"], row["properties.EVENT_ID"]) == (2, 3)
@@ -362,7 +362,9 @@ def test_a_query_leaves_out_what_a_new_one_would_read(
     extras = Extras(headers="headers" in columns)
     wanted = arrow_schema(spark_schema([first.schema], columns=known, extras=extras))
 
-    names = left_out(channel_of(first, stored(then)), wanted, columns=columns, by_type=by_type)
+    names = unread_properties(
+        channel_of(first, stored(then)), wanted, columns=columns, by_type=by_type
+    )
 
     assert names == told
-    assert not left_out(first.schema, wanted, columns=columns, by_type=by_type)
+    assert not unread_properties(first.schema, wanted, columns=columns, by_type=by_type)

@@ -351,7 +351,7 @@ def test_a_channel_created_again_is_refused(url: str, client: Session, orders: C
     client.channels.delete("orders")
     client.channels.create("orders").publish_many(events(0, 20))
 
-    with pytest.raises(IllegalState, match="not the one this checkpoint was made with"):
+    with pytest.raises(IllegalState, match="not the channel of this checkpoint"):
         reader.latestOffset(start, ReadMaxRows(10))
 
 

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock_spark.session.jvm import Jvm
-from penstock_spark.session.session import session, settings, ways
+from penstock_spark.session.session import java_options_for, session, settings
 from tests.java import FOR_DRIVERS
 
 CELSIUS_PROGRAM = """
@@ -137,10 +137,10 @@ def test_a_jvm_is_told_only_of_ways_to_start_processes_it_is_known_to_have(
     monkeypatch.setattr(sys, "platform", "linux")
 
     spawning = "-Djdk.lang.Process.launchMechanism=VFORK"
-    assert spawning in ways(jvm(17), is_short=False)
-    assert spawning not in ways(jvm(26), is_short=False)
+    assert spawning in java_options_for(jvm(17), is_short=False)
+    assert spawning not in java_options_for(jvm(26), is_short=False)
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert spawning not in ways(jvm(17), is_short=False)
+    assert spawning not in java_options_for(jvm(17), is_short=False)
 
 
 @pytest.mark.usefixtures("java")

@@ -251,7 +251,7 @@ def test_a_channel_created_again_ends_the_query(
     client.channels.delete("orders")
     publish(client.channels.create("orders", type="persistent"), 0, 20)
 
-    with pytest.raises(StreamingQueryException, match="not the one this checkpoint was made with"):
+    with pytest.raises(StreamingQueryException, match="not the channel of this checkpoint"):
         copied(spark, url, tmp_path / "checkpoint")
     assert out.info().events == 10
 

@@ -48,7 +48,7 @@ def test_a_read_has_the_column_of_every_name(sealed: tuple[ChannelSchema, pa.Rec
     extras = Extras(nulls=True)
     wanted = arrow_schema(spark_schema([channel.arrow], extras=extras))
 
-    found = Projection(channel.arrow, wanted, extras=extras).of(batch)
+    found = Projection(channel.arrow, wanted, extras=extras).project(batch)
 
     assert found.column("p042").to_pylist() == [None] * 1_000 + [42] + [None] * 500
     assert found.column("sku").to_pylist() == [row["sku"] for row in ROWS]
@@ -60,7 +60,7 @@ def test_a_read_of_some_columns_has_them(sealed: tuple[ChannelSchema, pa.RecordB
     channel, batch = sealed
     wanted = arrow_schema(spark_schema([channel.arrow], columns=("p001", "event_id")))
 
-    found = Projection(channel.arrow, wanted).of(batch)
+    found = Projection(channel.arrow, wanted).project(batch)
 
     assert found.schema.names == ["p001", "event_id"]
     assert found.column("p001").drop_null().to_pylist() == [1]

@@ -19,25 +19,25 @@ def register(spark: SparkSession, url: str | None = None) -> None:
     """Register the format ``penstock`` in a Spark session.
 
     ``url`` is the realm for reads and writes without the option ``url``; by default it is the
-    present value of the environment variable ``PENSTOCK_URL``. Where this package is installed,
+    present value of the environment variable ``PENSTOCK_URL``. If this package is installed,
     Spark finds the format without this call, which sets the default URL, and helps in notebooks.
 
     Raises ``Unavailable`` if PySpark is missing, ``InvalidArgument`` for an invalid URL.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise Unavailable('PySpark is not installed: pip install "penstock-realm[spark]"')
-    from penstock_spark.errors.errors import in_sparks_types
+    from penstock_spark.errors.errors import convert_errors
     from penstock_spark.options import URL_VARIABLE
     from penstock_spark.source import source_with
 
-    with in_sparks_types(), _settled_environment(spark), _this_python(spark):
+    with convert_errors(), _settled_environment(spark), _this_python(spark):
         spark.dataSource.register(source_with(url or os.environ.get(URL_VARIABLE, "")))
 
 
 @contextlib.contextmanager
 def _this_python(spark: SparkSession) -> Iterator[None]:
-    """On a local master, run the format with this Python, which has this package, whatever
-    ``PYSPARK_PYTHON`` said when Spark started."""
+    """Make a local master run the format with this Python, in which the package is installed,
+    instead of the Python that ``PYSPARK_PYTHON`` named when Spark started."""
     from pyspark.sql.utils import is_remote
 
     from penstock_spark.session.pythons import python_for_spark
@@ -55,17 +55,17 @@ def _this_python(spark: SparkSession) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _settled_environment(spark: SparkSession) -> Iterator[None]:
-    """Data sources registered inside have every variable that Spark adds when a query starts.
+    """Register data sources with every variable that Spark adds when a query starts.
 
-    The queries of a session share the source's map of variables. A query that starts puts its own
-    into it, without a lock, while another one ships the same map to its tasks or copies it: a map
-    that grows then is garbled (``OptionalDataException``, a failing ``start``). Values of keys that
-    are there already are replaced in place, which harms nobody.
+    The queries of a session share the source's map of variables. A starting query adds its own
+    variables to it, without a lock, while another query serializes or copies the same map. A map
+    that grows at this moment is corrupted (``OptionalDataException``, a failing ``start``).
+    Replacing the value of an existing key is safe.
     """
     from pyspark.sql.utils import is_remote
 
     if is_remote():
-        # With Spark Connect the map is on the server, a new one for each request.
+        # With Spark Connect the map is on the server, which makes a new one for each request.
         yield
         return
     environment = spark.sparkContext.environment

@@ -1,7 +1,7 @@
-"""One session with each realm in each process of Spark's: planners, tasks, stream drivers.
+"""One session with each realm in each process of Spark: planners, tasks, stream drivers.
 
-Spark makes these processes, reuses them for one task after the other, and ends them without a
-word, so a session is opened when first needed and kept for the next task.
+Spark starts these processes, reuses them for later tasks, and kills them without notice. So a
+session is opened when it is first needed, and kept for the next task.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ T = TypeVar("T")
 _sessions: dict[tuple[int, RealmAt], Session] = {}
 """Sessions by process and realm, since a forked child cannot use its parent's."""
 
-_there: set[tuple[int, Where]] = set()
-"""What was found to exist once, by process."""
+_existing: set[tuple[int, Where]] = set()
+"""Channels and queues that existed when this process first checked, by process id."""
 
 
 class ChannelLink:
-    """A channel or queue that is there now, and what tells it from another one of the same
-    name."""
+    """An existing channel or queue, and the epoch that distinguishes it from another one of the
+    same name."""
 
     def __init__(self, destination: Channel | Queue) -> None:
         self._destination = destination
         self.store: Destination = destination
-        """The channel or queue, to be read."""
+        """The channel or queue, for reads."""
         self.name = destination.name
         self.epoch = destination.epoch
 
@@ -60,37 +60,39 @@ class ChannelLink:
 
     @property
     def first_stored(self) -> int:
-        """The lowest id an event is stored under; the next one to be given when there is none."""
+        """The lowest stored event id; the next id to be assigned if no event is stored."""
         return self.extent().first
 
     def extent(self) -> Span:
-        """From the lowest id an event is stored under to the next one to be given."""
+        """Return the span from the lowest stored event id to the next id to be assigned."""
         info = self.store.info()
         end = info.last_event_id + 1
         return Span(end if info.first_event_id is None else info.first_event_id, end)
 
     def age_ms(self, event_id: int, now: datetime) -> int:
-        """The age in ms of the first stored event that has this id or a later one; 0 if there is
-        none."""
+        """Return the age in ms of the first stored event with this id or a later one; 0 without
+        such an event."""
         published = self.store.published_at(event_id)
         return 0 if published is None else max(0, (now - published) // timedelta(milliseconds=1))
 
 
 def ask(where: Where, question: Callable[[ChannelLink], T], *, patient: bool = False) -> T:
-    """Ask ``question`` of the channel; it may be called twice, so it must be safe to repeat.
+    """Call ``question`` with the channel; it may be called twice, so it must be safe to repeat.
 
     Raises ``CannotConnect``, and ``NameDoesNotExist`` naming the channel.
     """
     return ask_realm(where.realm, lambda session: question(link(session, where)), patient=patient)
 
 
-def check_there(where: Where, *, patient: bool = False) -> None:
-    """Raises ``NameDoesNotExist`` naming the channel, and ``CannotConnect``. What was there once is
-    not asked for again: for each micro-batch Spark makes a writer twice, and tasks find out."""
+def check_exists(where: Where, *, patient: bool = False) -> None:
+    """Raise ``NameDoesNotExist`` naming the channel if it does not exist, or ``CannotConnect``.
+
+    A channel that existed once is not checked again: Spark makes two writers for each micro-batch,
+    and tasks notice if the channel was deleted."""
     key = (os.getpid(), where)
-    if key not in _there:
+    if key not in _existing:
         ask(where, lambda link: link.epoch, patient=patient)
-        _there.add(key)
+        _existing.add(key)
 
 
 def ask_realm(
@@ -98,30 +100,30 @@ def ask_realm(
     question: Callable[[Session], T],
     *,
     patient: bool = False,
-    known_as: str = "",
+    realm_id: str = "",
 ) -> T:
-    """Ask ``question`` of the realm; it may be called twice, so it must be safe to repeat.
+    """Call ``question`` with a session; it may be called twice, so it must be safe to repeat.
 
-    ``known_as``: the id that the realm had when a task asked it. A session of this process that is
-    with another realm is older than that realm's end, so a new one is opened.
+    ``realm_id`` is the id of the realm that a task was connected to. If this process has a session
+    with a realm of another id, that session is out of date and a new one is opened.
 
-    Tasks, and callers that are ``patient``, wait for a realm that is away as a session does, for as
-    long as ``realm`` says: the query has reached it before. So are all that belong to a stream but
-    its first look at the columns, for Spark may ask each question in a new process, which has no
-    session that could wait. Raises ``CannotConnect``.
+    Tasks, and callers that are ``patient``, wait up to ``realm.reconnect_s`` for an unavailable
+    realm: the query has reached it before. All calls of a stream are patient except the first
+    read of its columns, because Spark may make each call in a new process, which has no session
+    that could wait. Raises ``CannotConnect``.
     """
     settle_down()
     realm = RealmAt(realm) if isinstance(realm, str) else realm
     key = (os.getpid(), realm)
-    known = _sessions.get(key)
-    if known is not None and known_as not in ("", known.realm_id):
+    session = _sessions.get(key)
+    if session is not None and realm_id not in ("", session.realm_id):
         _sessions.pop(key).close()
-        known = None
-    if known is not None:
+        session = None
+    if session is not None:
         try:
-            return question(known)
+            return question(session)
         except (SessionClosed, CannotConnect):
-            _sessions.pop(key, None)  # it gave up long ago; a new one may succeed
+            _sessions.pop(key, None)  # its reconnect timeout has passed; a new session may succeed
     patient = patient or TaskContext.get() is not None
     session = _sessions[key] = _connected(realm, realm.reconnect_s if patient else 0)
     return question(session)
@@ -135,21 +137,22 @@ def _connected(realm: RealmAt, patience_s: float) -> Session:
         except CannotConnect:
             if waited_s >= patience_s:
                 raise
+        # An interruptible wait that doubles, because many tasks may wait for the same realm.
         threading.Event().wait(pause_s)
         waited_s += pause_s
         pause_s = min(2 * pause_s, 2.0)
 
 
 def disconnect() -> None:
-    """Close the sessions of this process; the next question opens new ones."""
+    """Close the sessions of this process; the next call of :func:`ask` opens new ones."""
     mine = [key for key in _sessions if key[0] == os.getpid()]
     for key in mine:
         _sessions.pop(key).close()
-    _there.clear()
+    _existing.clear()
 
 
 def link(session: Session, where: Where) -> ChannelLink:
-    """Raises ``NameDoesNotExist`` with the way to create it."""
+    """Return the channel or queue. Raises ``NameDoesNotExist``, which shows how to create it."""
     kind = "queue" if where.kind == "queue" else "channel"
     try:
         if kind == "queue":

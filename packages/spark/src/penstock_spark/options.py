@@ -19,17 +19,17 @@ from penstock_core.vocabulary.choice import Choice, choice_of
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_core.vocabulary.names import durable_name
 from penstock_spark.errors.error_marks import SECRET_OPTION, secret_in
-from penstock_spark.session.starts import StartPositions, places
+from penstock_spark.session.starts import StartPositions, parse_positions
 
 URL_VARIABLE: Final = "PENSTOCK_URL"
-"""The environment variable that names the realm where no option does."""
+"""Environment variable with the URL of the realm; the option ``url`` wins over it."""
 
 REALM_RESTARTS: Final = 5
-"""Restarts of the realm within one commit before that gives up, where nothing else is said."""
+"""Default number of restarts of the realm that one commit survives."""
 
 READ_LIMIT_EVENTS: Final = 1_000_000
-"""Events of one micro-batch where nothing else is said: a restart after a long stop must not
-read everything at once."""
+"""Default maximum of events in one micro-batch: a restart after a long stop must not read
+everything at once."""
 
 _SOURCE: Final = (
     "url",
@@ -68,18 +68,18 @@ _SINK: Final = (
     "reconnectTimeout",
     "realmRestarts",
 )
-_SPARKS_OWN: Final = frozenset(("path", "checkpointlocation", "queryname"))
-_OF_TABLES: Final = frozenset(("provider", "owner"))
+_SPARK_OPTIONS: Final = frozenset(("path", "checkpointlocation", "queryname"))
+_CATALOG_OPTIONS: Final = frozenset(("provider", "owner"))
 """Options that only Spark's catalog adds."""
-_OPTION_OF_TABLE: Final = "option."
-"""Begins the options of a table of Spark's catalog."""
+_CATALOG_PREFIX: Final = "option."
+"""Prefix of the options of a table in Spark's catalog."""
 _INTERNAL: Final = frozenset((SECRET_OPTION.lower(),))
-"""Options that Penstock sets itself; they are on no page."""
+"""Undocumented options that Penstock sets itself."""
 _ACCESS: Final = ("auto", "local", "remote")
 
 
 class RealmAt(Struct, frozen=True):
-    """A realm, and how long it may be away."""
+    """A realm, and the seconds that callers wait for it when it is unavailable."""
 
     url: str
     reconnect_s: float = RECONNECT_TIMEOUT_S
@@ -89,7 +89,7 @@ class RealmAt(Struct, frozen=True):
 
 
 class Where(Struct, frozen=True):
-    """A channel of a realm, or a queue."""
+    """The location of a channel or queue: the realm's URL and a name."""
 
     url: str
     channel: str
@@ -112,29 +112,29 @@ class SourceOptions(Struct, frozen=True):
     """The channels or queues."""
     starting: StartPositions = StartPositions()
     ending: StartPositions = StartPositions()
-    """End positions; an id is the first one that is not read any more."""
+    """End positions; an event id is exclusive."""
     events_per_trigger: int = READ_LIMIT_EVENTS
     bytes_per_trigger: int | None = None
-    """About; None: whatever its events are."""
+    """Approximate maximum of stored bytes in one micro-batch; None: unlimited."""
     partitions_min: int | None = None
     selector: str = ""
     columns: tuple[str, ...] = ()
     """Chosen columns; none: all."""
     include_headers: bool = False
     include_channel: bool = False
-    """Whether there is a column with the name of each event's channel."""
+    """Whether to add a column with the name of each event's channel."""
     include_origin: bool = False
     fail_on_data_loss: bool | None = None
-    """Whether events that left before they were read end the query; None: those of streams do."""
+    """Whether events removed before they were read end the query; None: only in streams."""
     access: str = "auto"
     durable: str = ""
-    """Name of a durable: on each channel, what it has not seen is read."""
+    """Name of a durable: of each channel, only its unacknowledged events are read."""
     include_nulls: bool = False
-    """Whether there is a column that tells null from absent."""
+    """Whether to add a column that distinguishes null from absent."""
     files: str = ""
-    """URI of a copy of the realm's data directory; empty: files are where the realm has them."""
+    """URI of a copy of the realm's data directory; empty: read the realm's own files."""
     reconnect_s: float = RECONNECT_TIMEOUT_S
-    """Seconds that tasks and queries wait for a realm that is away."""
+    """Seconds that tasks and queries wait for an unavailable realm."""
     error_secret: str = ""
     """Authenticates errors for the driver; empty: they are not marked."""
 
@@ -147,7 +147,7 @@ class SourceOptions(Struct, frozen=True):
 
     @property
     def where(self) -> Where:
-        """The channel. Raises ``InvalidArgument`` where there may be several."""
+        """The channel. Raises ``InvalidArgument`` if the options may select several."""
         if not self.choice.is_one:
             raise InvalidArgument(
                 f"exactly one channel is needed here; this reads {self.choice.text}"
@@ -155,12 +155,15 @@ class SourceOptions(Struct, frozen=True):
         return self.where_is(self.choice.names[0])
 
     def either(self, *, fails_on_loss: bool) -> SourceOptions:
-        """A copy of the options, with the default for ``fails_on_loss`` if it was not given."""
-        said = self.fail_on_data_loss
-        return replace(self, fail_on_data_loss=fails_on_loss if said is None else said)
+        """Return the options with ``fails_on_loss`` as the default of ``failOnDataLoss``."""
+        fail_on_data_loss = self.fail_on_data_loss
+        return replace(
+            self,
+            fail_on_data_loss=fails_on_loss if fail_on_data_loss is None else fail_on_data_loss,
+        )
 
     def where_is(self, name: str) -> Where:
-        """The location of one of the channels."""
+        """Return the location of one of the channels or queues."""
         return Where(
             self.url,
             name,
@@ -173,38 +176,38 @@ class SinkOptions(Struct, frozen=True):
     """The options of a write."""
 
     where: Where
-    """Without a channel every row has to name one."""
+    """The default target; without a channel, every row must name one."""
     app: str = ""
-    """Names the transactions of this writer; empty: the query's id, or a new one a write."""
+    """Name of this writer's transactions; empty: the query's id, or a new id for each write."""
     version: int | None = None
     """Number of a batch write within ``app``."""
     channel_column: str = ""
-    """The column that names the channel of a row; empty: all go to one."""
+    """The column that names the channel of a row; empty: all rows go to one channel."""
     delta: bool = False
     """Whether all rows are changes to events of a merge channel (SEM K2)."""
     delta_column: str = ""
-    """The column that says which rows are changes."""
+    """The boolean column that marks rows that are changes."""
     nulls_are_absent: bool = False
-    """Whether a null in a column is a property the event does not have."""
+    """Whether a null in a column means that the event does not have the property."""
     value: Literal["", "data", "property"] = ""
     """The meaning of a column ``value``: the event's data or a property; empty if the option is not
     given."""
     realm_restarts: int = REALM_RESTARTS
-    """Number of restarts of the realm within one commit after which the write gives up."""
+    """Number of restarts of the realm that one commit survives."""
     content: str = ""
-    """Identifies what a batch write under ``app`` and ``version`` contains."""
+    """Digest of the content of a batch write under ``app`` and ``version``."""
     checkpoint: str = ""
-    """The checkpoint of a stream, whose entries identify what micro-batches contain."""
+    """The checkpoint of a stream; its entries identify the content of micro-batches."""
     error_secret: str = ""
     """Authenticates errors for the driver; empty: they are not marked."""
 
 
-def source_options(given: Mapping[str, str], default_url: str = "") -> SourceOptions:
+def source_options(options: Mapping[str, str], default_url: str = "") -> SourceOptions:
     """Parse the options of a read. Raises ``InvalidArgument``, which names the option and its
     possible values."""
-    texts = _known(given, _SOURCE, _SINK)
+    texts = _parse_names(options, _SOURCE, _SINK)
     url = _url(texts, default_url)
-    choice = _choice_of(given, texts)
+    choice = _choice_of(options, texts)
     selector = texts.get("selector", "").strip()
     if selector:
         from penstock_core.columns.selectors import Selector
@@ -213,8 +216,8 @@ def source_options(given: Mapping[str, str], default_url: str = "") -> SourceOpt
     return SourceOptions(
         url,
         choice,
-        places("starting", texts, choice),
-        ending=places("ending", texts, choice),
+        parse_positions("starting", texts, choice),
+        ending=parse_positions("ending", texts, choice),
         events_per_trigger=_count("maxEventsPerTrigger", texts) or READ_LIMIT_EVENTS,
         bytes_per_trigger=_count("maxBytesPerTrigger", texts),
         partitions_min=_count("minPartitions", texts),
@@ -229,14 +232,14 @@ def source_options(given: Mapping[str, str], default_url: str = "") -> SourceOpt
         include_nulls=_flag("includeNulls", texts),
         files=_files(texts),
         reconnect_s=_seconds("reconnectTimeout", texts),
-        error_secret=secret_in(given),
+        error_secret=secret_in(options),
     )
 
 
-def sink_options(given: Mapping[str, str], default_url: str = "") -> SinkOptions:
+def sink_options(options: Mapping[str, str], default_url: str = "") -> SinkOptions:
     """Parse the options of a write. Raises ``InvalidArgument``, which names the option and its
     possible values."""
-    texts = _known(given, _SINK, _SOURCE)
+    texts = _parse_names(options, _SINK, _SOURCE)
     version = texts.get("txnVersion")
     if version is not None and not version.isdecimal():
         raise InvalidArgument(f"txnVersion is {version!r}; a whole number, 0 or more, is needed")
@@ -245,7 +248,7 @@ def sink_options(given: Mapping[str, str], default_url: str = "") -> SinkOptions
     if delta and delta_column:
         raise InvalidArgument("give delta=true or deltaColumn, not both")
     return SinkOptions(
-        _target(given, texts, default_url),
+        _target(options, texts, default_url),
         app,
         None if version is None else int(version),
         channel_column=texts.get("channelColumn", "").strip(),
@@ -256,19 +259,19 @@ def sink_options(given: Mapping[str, str], default_url: str = "") -> SinkOptions
         realm_restarts=_restarts(texts),
         content=_content(texts),
         checkpoint=next(
-            (text for key, text in given.items() if key.lower() == "checkpointlocation"), ""
+            (text for key, text in options.items() if key.lower() == "checkpointlocation"), ""
         ),
-        error_secret=secret_in(given),
+        error_secret=secret_in(options),
     )
 
 
 def with_routes(
     options: SinkOptions, names: Sequence[str], texts: Mapping[str, str]
 ) -> SinkOptions:
-    """The options for rows with these columns: a column ``channel`` says where rows go if nothing
-    else does. Raises ``InvalidArgument`` if that remains unknown."""
-    said = any(key.lower() == "channelcolumn" for key in texts)
-    if "channel" not in names or said:
+    """Return the options for rows with these columns: without another target, a column
+    ``channel`` names the target of each row. Raises ``InvalidArgument`` if rows have no target."""
+    has_channel_column = any(key.lower() == "channelcolumn" for key in texts)
+    if "channel" not in names or has_channel_column:
         if not options.where.channel and not options.channel_column:
             raise InvalidArgument(
                 'no channel is given: set the option channel, or save("orders"), or give the '
@@ -279,49 +282,51 @@ def with_routes(
         name = options.where.channel
         raise InvalidArgument(
             f"the write names the channel {name} and the rows have a column channel: leave the "
-            f"column "
-            f'out with .drop("channel"), set channelColumn=channel to publish each row where it '
-            f'says ({name} where that is null), or channelColumn="" to keep it as a property'
+            f'column out with .drop("channel"), set channelColumn=channel to publish each row to '
+            f'the channel it names ({name} if null), or channelColumn="" to keep it as a property'
         )
     return replace(options, channel_column="channel")
 
 
-def nearest(name: str, known: tuple[str, ...]) -> str:
-    """The hint for a name that is not known: the closest one, else all of them."""
-    lower = {each.lower(): each for each in known}
-    close = difflib.get_close_matches(name.lower(), lower, n=1)
-    return f"did you mean {lower[close[0]]}?" if close else f"there are {', '.join(known)}"
+def nearest(name: str, names: tuple[str, ...]) -> str:
+    """Return the hint for an unknown name: the most similar allowed name, or all of them."""
+    by_lower_case = {candidate.lower(): candidate for candidate in names}
+    matches = difflib.get_close_matches(name.lower(), by_lower_case, n=1)
+    return (
+        f"did you mean {by_lower_case[matches[0]]}?" if matches else f"there are {', '.join(names)}"
+    )
 
 
-def _known(
-    given: Mapping[str, str], known: tuple[str, ...], elsewhere: tuple[str, ...]
+def _parse_names(
+    options: Mapping[str, str], allowed: tuple[str, ...], other_side: tuple[str, ...]
 ) -> dict[str, str]:
-    """The options under their own names; Spark hands them over in lower case."""
-    names = {name.lower(): name for name in known}
-    others = {name.lower(): name for name in elsewhere}
+    """Return the options under their documented names; Spark passes names in lower case."""
+    names = {name.lower(): name for name in allowed}
+    others = {name.lower(): name for name in other_side}
     texts = {}
-    for key, text in given.items():
+    for key, text in options.items():
         lower = key.lower()
         if lower in names:
             texts[names[lower]] = text
         elif lower in others:
-            side = "write" if known is _SOURCE else "read"
+            side = "write" if allowed is _SOURCE else "read"
             raise InvalidArgument(f"option {others[lower]} is only for a {side}")
-        elif lower in _OF_TABLES or lower.startswith(_OPTION_OF_TABLE):
+        elif lower in _CATALOG_OPTIONS or lower.startswith(_CATALOG_PREFIX):
             raise InvalidArgument(
                 "a channel cannot be a table of Spark's catalog: instead of CREATE TABLE use "
                 "CREATE TEMPORARY VIEW name USING penstock OPTIONS (channel 'orders', ...)"
             )
-        elif lower not in _SPARKS_OWN | _INTERNAL and not lower.startswith("spark."):
-            raise InvalidArgument(f"unknown option {key!r}: {nearest(key, known)}")
+        # Spark passes options of its own with every read and write.
+        elif lower not in _SPARK_OPTIONS | _INTERNAL and not lower.startswith("spark."):
+            raise InvalidArgument(f"unknown option {key!r}: {nearest(key, allowed)}")
     return texts
 
 
-def _target(given: Mapping[str, str], texts: Mapping[str, str], default_url: str) -> Where:
-    """The target as it was given; it may be empty, as rows can name their channel."""
+def _target(options: Mapping[str, str], texts: Mapping[str, str], default_url: str) -> Where:
+    """Return the target; its channel may be empty, because rows can name theirs."""
     return Where(
         _url(texts, default_url),
-        _said(given, texts, "channel"),
+        _destination_of(options, texts, "channel"),
         reconnect_s=_seconds("reconnectTimeout", texts),
     )
 
@@ -345,7 +350,7 @@ def _restarts(texts: Mapping[str, str]) -> int:
 
 
 def _content(texts: Mapping[str, str]) -> str:
-    """What a write contains: short, so that the realm keeps it beside the write's number."""
+    """Return a digest of ``txnContent``: the realm stores it with the number of the write."""
     text = texts.get("txnContent", "")
     if text and "txnVersion" not in texts:
         raise InvalidArgument("txnContent is for batch writes with txnAppId and txnVersion")
@@ -369,11 +374,11 @@ def _url(texts: Mapping[str, str], default_url: str) -> str:
     return url
 
 
-def _choice_of(given: Mapping[str, str], texts: Mapping[str, str]) -> Choice:
+def _choice_of(options: Mapping[str, str], texts: Mapping[str, str]) -> Choice:
     if texts.get("channel") and texts.get("queue"):
         raise InvalidArgument("give the option channel or the option queue, not both")
     option = "queue" if texts.get("queue") else "channel"
-    return choice_of(_named(given, texts, option), queues=option == "queue")
+    return choice_of(_required_destination(options, texts, option), queues=option == "queue")
 
 
 def _durable(texts: Mapping[str, str], choice: Choice) -> str:
@@ -389,27 +394,27 @@ def _files(texts: Mapping[str, str]) -> str:
         return ""
     if _one_of("access", texts, _ACCESS) == "remote":
         raise InvalidArgument(
-            "access=remote does not read files, but the option files says where they are: leave "
+            "access=remote does not read files, but the option files names their location: leave "
             "out one of the two"
         )
     return check_place(text, "files")
 
 
-def _named(given: Mapping[str, str], texts: Mapping[str, str], option: str) -> str:
-    named = _said(given, texts, option)
-    if not named:
+def _required_destination(options: Mapping[str, str], texts: Mapping[str, str], option: str) -> str:
+    destination = _destination_of(options, texts, option)
+    if not destination:
         raise InvalidArgument('no channel is given: set the option channel, or load("orders")')
-    return named
+    return destination
 
 
-def _said(given: Mapping[str, str], texts: Mapping[str, str], option: str) -> str:
-    path = next((text for key, text in given.items() if key.lower() == "path"), "")
-    named = texts.get(option) or path.strip("/")
+def _destination_of(options: Mapping[str, str], texts: Mapping[str, str], option: str) -> str:
+    path = next((text for key, text in options.items() if key.lower() == "path"), "")
+    destination = texts.get(option) or path.strip("/")
     if texts.get(option) and path and path.strip("/") != texts[option]:
         raise InvalidArgument(
             f"the option {option} is {texts[option]} but the path is {path}; give only one of them"
         )
-    return named
+    return destination
 
 
 def _count(option: str, texts: Mapping[str, str]) -> int | None:

@@ -1,7 +1,7 @@
-"""The format ``penstock``: channels as Spark tables, to be read and written.
+"""The format ``penstock``: reads and writes channels as Spark tables.
 
-Spark makes a process for each thing it asks of a source, one after the other, and one more to see
-which formats there are. So each method loads what it needs, and this module next to nothing.
+Spark starts a process for each call of a source, and another one to list the formats. So each
+method imports what it needs, and this module imports almost nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from penstock_spark.errors.errors import tells_spark
+from penstock_spark.errors.errors import converts_errors
 from penstock_spark.session.settling import settle_down
 
 if TYPE_CHECKING:
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
 settle_down()  # before the methods load more
 
 
-@tells_spark
+@converts_errors
 class PenstockSource(DataSource):
     """A channel of a realm. Columns: ``event_id``, ``published``, ``tag``, ``data``, then one for
     each property; the options are those of :mod:`penstock_spark.options`."""
 
     default_url: ClassVar[str] = ""
-    """The realm where the option ``url`` is not given; else the environment names it."""
+    """URL used without the option ``url``; empty: that of the environment."""
 
     @classmethod
     def name(cls) -> str:
         return "penstock"
 
     def schema(self) -> StructType:
-        """All columns of the channels as they are now, or those the option ``columns`` chooses."""
+        """Return the present columns of the channels, or those that ``columns`` chooses."""
         from penstock_spark.columns.projection import extras_of, spark_schema
         from penstock_spark.connections import ask_realm
 
         options = self._source()
-        stored, typed = ask_realm(options.realm, lambda session: _stored(session, options))
+        stored, typed = ask_realm(options.realm, lambda session: _stored_schemas(session, options))
         extras = extras_of(options)
         return spark_schema(stored, columns=options.columns, extras=extras, typed=typed)
 
@@ -98,39 +98,40 @@ class PenstockSource(DataSource):
         return options
 
     def _check_target(self, options: SinkOptions, *, patient: bool) -> None:
-        """Find that the channel is missing before the tasks start."""
-        from penstock_spark.connections import check_there
+        """Raise ``NameDoesNotExist`` for a missing channel before the tasks start."""
+        from penstock_spark.connections import check_exists
 
         if options.where.channel:
-            check_there(options.where, patient=patient)
+            check_exists(options.where, patient=patient)
 
 
-def _stored(session: Session, options: SourceOptions) -> tuple[list[pa.Schema], set[str]]:
-    """The schemas of the channels, and the properties whose numbers are no one column."""
+def _stored_schemas(session: Session, options: SourceOptions) -> tuple[list[pa.Schema], set[str]]:
+    """Return the schemas of the channels, and the properties whose integers and floats need
+    separate columns."""
     from penstock_core.vocabulary.errors import NameDoesNotExist
     from penstock_spark.reading.channels import links_of, typed_properties
 
     links = links_of(session, options)
     if not links:
-        there = session.queues.list() if options.choice.queues else session.channels.list()
+        names = session.queues.list() if options.choice.queues else session.channels.list()
         raise NameDoesNotExist(
-            f"no {options.choice.kind} fits {options.choice.text}; there are "
-            f"{', '.join(there) or 'none'}. A stream may start without one if you give it a "
+            f"no {options.choice.kind} matches {options.choice.text}; the realm has "
+            f"{', '.join(names) or 'none'}. A stream may start without one if you give it a "
             f".schema(...)"
         )
-    stored = {name: found.store.columns() for name, found in links.items()}
+    stored = {name: link.store.columns() for name, link in links.items()}
     return list(stored.values()), typed_properties(links, stored)
 
 
 def source_with(url: str) -> type[PenstockSource]:
-    """The format with a realm of its own to fall back on. Raises ``InvalidArgument``."""
+    """Return the format with ``url`` as its default realm. Raises ``InvalidArgument``."""
     if not url:
         return PenstockSource
     from penstock.client.connection.urls import parse_url
 
     parse_url(url)
 
-    # Made here, it is sent to Spark's processes by value, with the URL.
+    # A class defined in a function is pickled by value, so Spark's processes get the URL, too.
     class PenstockSourceWithRealm(PenstockSource):
         default_url = url
 

@@ -1,8 +1,8 @@
-"""Delta and Parquet tables as Spark writes and reads them: each micro-batch once.
+"""Delta and Parquet tables that Spark reads and writes: each micro-batch once.
 
-Tasks write Parquet files that nobody sees; the driver adds them to the table in one commit, with
-the writer's name and version. The rows of a batch never come to the driver. All executors must
-reach the folder of the table.
+Tasks write Parquet files that are invisible to readers; the driver adds them to the table in one
+commit, with the writer's name and version. The rows of a batch stay in the tasks. All executors
+must reach the folder of the table.
 """
 
 from __future__ import annotations
@@ -28,44 +28,46 @@ class Table(ArrowTable):
     """A table whose rows may be Spark's; see :class:`penstock.tables.Table`."""
 
     def append(self, rows: Any, app: str, version: int, content: str = "") -> bool:
-        """Add rows, once: False when this version of ``app`` is in the table already.
+        """Append rows once; return False if the table has this version of ``app`` already.
 
-        ``rows`` are a DataFrame, or what :meth:`penstock.tables.Table.append` takes.
+        ``rows`` are a DataFrame, or rows that :meth:`penstock.tables.Table.append` accepts.
         """
         if not isinstance(rows, DataFrame):
             return super().append(rows, app, version, content=content)
         if self.is_stored(app, version, content):
-            _computed(rows)
+            _compute(rows)
             return False
-        known = self.state.schema or pa.schema([])
+        columns = self.state.schema or pa.schema([])
         partition_by, secret = self.partition_by, active_secret()
-        write = _TaskWriter(self.uri, self.format, partition_by, columns=known, error_secret=secret)
+        write = _TaskWriter(
+            self.uri, self.format, partition_by, columns=columns, error_secret=secret
+        )
         results = rows.mapInArrow(write, _RESULT).collect()
-        # The columns of the rows, also where no task has any.
+        # The schema of the frame counts, too: without rows, no task reports any columns.
         schema = self.with_columns(pa.schema([]), to_arrow_schema(rows.schema, timezone="UTC"))
         files: list[DataFile] = []
         for (encoded,) in results:
-            found = msgspec.json.decode(encoded, type=_TaskFiles)
-            schema = self.with_columns(schema, schema_from(found.columns))
-            files += found.files
+            task_files = msgspec.json.decode(encoded, type=_TaskFiles)
+            schema = self.with_columns(schema, schema_from(task_files.columns))
+            files += task_files.files
         return self.commit(schema, files, app=app, version=version, content=content)
 
     def merge(
         self, rows: Any, key: str | Sequence[str], app: str, version: int, content: str = ""
     ) -> bool:
-        """Put rows in the place of those with the same key; see
-        :meth:`penstock.tables.Table.merge`. The rows of a DataFrame come to the driver."""
+        """Replace the rows with the same keys; see :meth:`penstock.tables.Table.merge`. The rows
+        of a DataFrame are collected on the driver."""
         if isinstance(rows, DataFrame):
             if self.is_stored(app, version, content):
-                _computed(rows)
+                _compute(rows)
                 return False
             rows = rows.toArrow()
         return super().merge(rows, key, app, version=version, content=content)
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """The table as it is now, by Spark's own Parquet reader: exactly its committed files.
+        """Return the present table, read by Spark's Parquet reader: exactly its committed files.
 
-        Raises ``NameDoesNotExist`` when there is no table yet.
+        Raises ``NameDoesNotExist`` if the table does not exist yet.
         """
         self.refresh()
         schema: StructType = from_arrow_schema(self.schema)
@@ -76,39 +78,40 @@ class Table(ArrowTable):
         return spark.read.schema(schema).option("basePath", self.root).parquet(*files)
 
 
-def _computed(rows: DataFrame) -> None:
+def _compute(rows: DataFrame) -> None:
     """Compute the rows of a micro-batch that is stored already.
 
     After each micro-batch of a query with state, Spark checks that tasks have committed all parts
     of the state. If they did not run, the query ends in error, again at each start.
     """
-    # A session of Spark Connect cannot tell whether a query uses it.
+    # Spark Connect has no local properties, so a query with state cannot be recognised.
     if is_remote() or rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID):
         rows.write.format("noop").mode("overwrite").save()
 
 
 class _TaskFiles(msgspec.Struct, frozen=True):
-    """The files that one task has written."""
+    """Data files written by one task."""
 
     files: tuple[DataFile, ...]
     columns: bytes
     """The columns of the table after its rows are added."""
 
 
-_RESULT: Final = "found binary"
+_RESULT: Final = "files binary"
 
 
 class _TaskWriter(msgspec.Struct, frozen=True):
-    """Writes the rows of a task to data files of a table, and gives a row with what it has written.
+    """Writes the rows of a task to data files of a table, and returns one row that lists the files.
 
-    Spark takes one result of each task, however often it runs; files of others stay uncommitted.
+    Spark uses one result of each task, however often it runs; files of other attempts stay
+    uncommitted.
     """
 
     uri: str
     format: Format
     partition_by: tuple[str, ...]
     columns: pa.Schema
-    """The columns that the table has already; the driver knows them, so no task reads its log."""
+    """Present columns of the table, from the driver, so that tasks do not read the table's log."""
     error_secret: str = ""
     """Authenticates errors for the driver; empty: they are not marked."""
 
@@ -124,9 +127,10 @@ class _TaskWriter(msgspec.Struct, frozen=True):
                 writer.add(batch)
             files = tuple(writer.close())
         finally:
+            # Removes the files of a failed task; has no effect after `close`.
             writer.abandon()
-        found = _TaskFiles(files, schema_bytes(writer.schema))
-        return pa.RecordBatch.from_pydict({"found": pa.array([msgspec.json.encode(found)])})
+        task_files = _TaskFiles(files, schema_bytes(writer.schema))
+        return pa.RecordBatch.from_pydict({"files": pa.array([msgspec.json.encode(task_files)])})
 
 
 __all__ = ["Compacted", "Table"]

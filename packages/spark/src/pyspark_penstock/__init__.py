@@ -1,4 +1,4 @@
-"""Spark finds the format ``penstock`` here by itself: it looks into packages named pyspark_*."""
+"""Registers the format ``penstock``: Spark searches packages named pyspark_* for formats."""
 
 from __future__ import annotations
 

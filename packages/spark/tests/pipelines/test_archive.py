@@ -20,7 +20,7 @@ from penstock_spark import register
 from penstock_spark.archives.archiving import ArchiveSource, Lake, Written, commit, compact
 from penstock_spark.archives.archiving import register as name_archive
 from penstock_spark.pipelines import parse, run
-from penstock_spark.pipelines.sources import listed
+from penstock_spark.pipelines.sources import joined_names
 from penstock_spark.pipelines.steps.archive import ArchiveStep
 
 LAKE = {"name": "lake", "kind": "archive", "source": "flights", "table": "lake/flights"}
@@ -172,7 +172,7 @@ def test_any_name_has_a_table_of_its_own(
     for name in names:
         publish(client.channels.create(name), 0, 3)
     lake = Lake(str(tmp_path / "lake"), format, several=True)
-    Query(url, lake, channel=listed([*map(escaped, names[:-1]), "x*"])).step(0)
+    Query(url, lake, channel=joined_names([*map(escaped, names[:-1]), "x*"])).step(0)
 
     folders = sorted(path.name for path in (tmp_path / "lake").iterdir())
     assert folders == sorted(map(file_part, names))
@@ -233,7 +233,10 @@ def test_events_of_sealed_files_keep_their_publishers(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"source": "nothing"}, "source is 'nothing'; there are flights, t, q, few, some"),
+        (
+            {"source": "nothing"},
+            "source is 'nothing', which is not defined; defined are flights, t, q, few, some",
+        ),
         ({"source": "t"}, "an archive step needs channels, read as a stream"),
         ({"source": "q"}, "an archive step needs channels, read as a stream"),
         ({"source": "few"}, "its archive would be incomplete.*set register = false"),

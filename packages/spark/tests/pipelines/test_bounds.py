@@ -12,8 +12,8 @@ from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_spark.pipelines.bounds import (
     bound,
     check_selector,
-    moment_or_ids,
-    said_time,
+    format_time,
+    parse_bound,
 )
 
 NOON = datetime(2013, 1, 1, hour=12, tzinfo=UTC)
@@ -24,13 +24,13 @@ NOON = datetime(2013, 1, 1, hour=12, tzinfo=UTC)
     [(None, None), (0, 0), (NOON, NOON), ("2013-01-01T13:00:00+01:00", NOON), ({"a": 1}, {"a": 1})],
 )
 def test_bounds_are_ids_times_or_ids_by_channel(given: Any, means: Any) -> None:
-    assert moment_or_ids("from", given) == means
+    assert parse_bound("from", given) == means
 
 
 @pytest.mark.parametrize("given", [-1, True, "x", "2013-01-01", NOON.replace(tzinfo=None), {}, []])
 def test_other_things_are_no_bounds(given: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"until is .*an event id, a time with a time zone"):
-        moment_or_ids("until", given)
+        parse_bound("until", given)
 
 
 def test_a_bound_is_of_a_channel() -> None:
@@ -39,7 +39,7 @@ def test_a_bound_is_of_a_channel() -> None:
 
 def test_times_are_counted_and_said() -> None:
     assert us_of(NOON) == 1_357_041_600_000_000
-    assert said_time(us_of(NOON)) == "2013-01-01 12:00:00"
+    assert format_time(us_of(NOON)) == "2013-01-01 12:00:00"
 
 
 def test_a_selector_that_cannot_be_is_told() -> None:

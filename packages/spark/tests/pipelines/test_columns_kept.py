@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock_core.vocabulary.errors import InvalidArgument
-from penstock_spark.pipelines.steps.latest import remembered
+from penstock_spark.pipelines.steps.latest import state_columns
 
 FIRST = {"event_id": "bigint", "ccy": "string", "bid": "double"}
 
@@ -20,17 +20,17 @@ def begin(step: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_the_order_of_the_first_run_stays(tmp_path: Path, scheme: str) -> None:
-    assert remembered(f"{scheme}{tmp_path}", FIRST) == list(FIRST)
+    assert state_columns(f"{scheme}{tmp_path}", FIRST) == list(FIRST)
     begin(tmp_path)
 
-    assert remembered(f"{scheme}{tmp_path}", dict(reversed(FIRST.items()))) == list(FIRST)
+    assert state_columns(f"{scheme}{tmp_path}", dict(reversed(FIRST.items()))) == list(FIRST)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["columns.json", "query"]
 
 
 def test_a_query_that_has_not_begun_may_have_other_columns(tmp_path: Path) -> None:
-    remembered(str(tmp_path), {"other": "string"})
+    state_columns(str(tmp_path), {"other": "string"})
 
-    assert remembered(str(tmp_path), FIRST) == list(FIRST)
+    assert state_columns(str(tmp_path), FIRST) == list(FIRST)
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def test_a_query_that_has_not_begun_may_have_other_columns(tmp_path: Path) -> No
     ],
 )
 def test_other_columns_are_named(tmp_path: Path, columns: dict[str, str], said: str) -> None:
-    remembered(str(tmp_path), FIRST)
+    state_columns(str(tmp_path), FIRST)
     begin(tmp_path)
 
     with pytest.raises(InvalidArgument, match=said):
-        remembered(str(tmp_path), columns)
-    assert remembered(str(tmp_path), FIRST) == list(FIRST)
+        state_columns(str(tmp_path), columns)
+    assert state_columns(str(tmp_path), FIRST) == list(FIRST)

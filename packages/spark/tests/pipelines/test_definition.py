@@ -22,7 +22,12 @@ from penstock_spark.pipelines import (
     load,
     parse,
 )
-from penstock_spark.pipelines.step import channel_target, check_trigger, named_targets, table_target
+from penstock_spark.pipelines.step import (
+    channel_target,
+    check_trigger,
+    describe_targets,
+    table_target,
+)
 
 WHOLE = """
 name = "flights"
@@ -235,7 +240,7 @@ def test_what_is_wrong_in_a_source_is_told(given: dict[str, Any], message: str) 
         ({"sql": ""}, "sql or python: none is given; give exactly one"),
         ({"sql": 1}, "step late: sql must be a string, not 1"),
         ({"python": "a:b"}, "sql or python: both are given"),
-        ({"sql": "SELECT 1"}, r"sql reads no \[\[source\]\]; there are flights"),
+        ({"sql": "SELECT 1"}, r"sql reads no \[\[source\]\]; defined are flights"),
         ({"sql": "SELECT 'flights' -- flights"}, "sql reads no"),
         ({"channel": None}, "step late: channel"),
         ({"channel": {}}, "channel has no name"),
@@ -246,8 +251,8 @@ def test_what_is_wrong_in_a_source_is_told(given: dict[str, Any], message: str) 
         ({"poison": "eat"}, "poison must be .*, not 'eat'"),
         ({"output_mode": "update", "table": "t"}, "for a table it must be append"),
         ({"sql": "", "python": "x"}, "python is 'x'; it is \"module:function\""),
-        ({"sql": "", "python": "nowhere_at_all:f"}, "there is no module nowhere_at_all"),
-        ({"sql": "", "python": "nowhere.py:f"}, "there is no file nowhere.py"),
+        ({"sql": "", "python": "nowhere_at_all:f"}, "the module nowhere_at_all does not exist"),
+        ({"sql": "", "python": "nowhere.py:f"}, "the file nowhere.py does not exist"),
     ],
 )
 def test_what_is_wrong_in_a_step_is_told(given: dict[str, Any], message: str) -> None:
@@ -298,7 +303,7 @@ def test_targets_may_be_written_short() -> None:
     assert channel_target("late") == ChannelTarget(name="late")
     assert table_target("lake") == TableTarget(path="lake")
     assert channel_target(None) is None
-    assert named_targets(ChannelTarget(column="to"), "lake") == (
+    assert describe_targets(ChannelTarget(column="to"), "lake") == (
         "channels of column to",
         "table lake",
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from penstock_core.vocabulary.errors import InvalidArgument
-from penstock_spark.pipelines.expressions import calls, words_of
+from penstock_spark.pipelines.expressions import calls, tokens_of
 
 
 def test_words_are_found_outside_of_texts_names_and_comments() -> None:
-    words = words_of("x", "SUM(`dep delay` * 1.5) -- first(x)\n + length('count(*)') /* over */")
+    words = tokens_of("x", "SUM(`dep delay` * 1.5) -- first(x)\n + length('count(*)') /* over */")
 
     assert words == ["sum", "(", "`", "*", "1.5", ")", "+", "length", "(", "'", ")"]
     assert calls(words) == ["sum", "length"]
@@ -30,4 +30,4 @@ def test_words_are_found_outside_of_texts_names_and_comments() -> None:
 )
 def test_what_is_no_expression_is_refused(text: str, said: str) -> None:
     with pytest.raises(InvalidArgument, match=f"^where is .*{said}"):
-        words_of("where", text)
+        tokens_of("where", text)

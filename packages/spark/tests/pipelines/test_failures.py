@@ -17,7 +17,7 @@ from penstock_core.vocabulary.errors import (
     error_classes,
 )
 from penstock_spark.errors.error_marks import driver_secret, mark
-from penstock_spark.errors.errors import tells_spark
+from penstock_spark.errors.errors import converts_errors
 from penstock_spark.options import SinkOptions, Where
 from penstock_spark.pipelines.failures import FailureCause, cause_of
 from penstock_spark.reading.poison import blameless, reason_of
@@ -194,7 +194,7 @@ def test_a_changed_aggregate_is_told_with_what_to_do() -> None:
     cause = cause_of(PySparkRuntimeError(text))
 
     assert "schema. [STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE]; the checkpoint has" in cause.text
-    assert "take the change back, or remove the step's folder" in cause.text
+    assert "revert the change, or remove the step's folder" in cause.text
 
 
 @pytest.mark.parametrize("kind", [CannotConnect, ConnectionLost, SessionClosed, NoSuchStage])
@@ -218,7 +218,7 @@ def test_each_class_of_errors_keeps_its_verdict_on_its_way_through_spark(
             raise kind("the reason\nand more")
 
     with pytest.raises(PenstockError) as raised:
-        tells_spark(Reader)().read()
+        converts_errors(Reader)().read()
     handed_on = STREAM + "".join(traceback.format_exception(raised.value))
     error = PySparkRuntimeError(handed_on)
 

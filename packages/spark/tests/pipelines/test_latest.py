@@ -74,8 +74,11 @@ def test_columns_that_are_chosen_are_read_with_those_that_are_needed() -> None:
         ({"deltas": False, "replaces": "x"}, "replaces applies to deltas"),
         ({"deleted": "(x"}, r"deleted is '\(x'; a \( is not closed"),
         ({"order": " "}, "order is ' '; it must be an SQL expression"),
-        ({"table": None}, "channel, table: none is given; give where the rows go"),
-        ({"as_of": 1, "table": None}, "channel, table: none is given; give where the states go"),
+        ({"table": None}, "channel, table: none is given; give at least one target of the rows"),
+        (
+            {"as_of": 1, "table": None},
+            "channel, table: none is given; give at least one target of the states",
+        ),
         ({"table": {"path": "t", "format": "parquet"}}, "states replace each other, and only De"),
         ({"read": {"channel": ["a", "b"]}}, "ids of several channels cannot be compared"),
         ({"read": {"channel": "fx/*"}}, "ids of several channels cannot be compared"),

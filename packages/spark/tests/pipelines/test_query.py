@@ -10,7 +10,11 @@ from pyspark import cloudpickle
 
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_spark.pipelines import Pipeline, Query, Source
-from penstock_spark.pipelines.steps.query import said, used_in, written_parameters
+from penstock_spark.pipelines.steps.query import (
+    describe_sql_error,
+    names_in_sql,
+    parameters_in_source,
+)
 
 MODULE = """
 import nothing_of_the_kind
@@ -34,7 +38,7 @@ def test_names_in_a_query_are_found_outside_of_texts_and_comments() -> None:
     /* cars
     */ FROM Flights f JOIN `air lines` USING (carrier)"""
 
-    assert used_in(sql, ["planes", "trains", "boats", "cars", "flights", "air lines"]) == [
+    assert names_in_sql(sql, ["planes", "trains", "boats", "cars", "flights", "air lines"]) == [
         "flights",
         "air lines",
     ]
@@ -43,7 +47,7 @@ def test_names_in_a_query_are_found_outside_of_texts_and_comments() -> None:
 def test_a_function_is_read_without_being_run(tmp_path: Path) -> None:
     (tmp_path / "steps.py").write_text(MODULE)
 
-    assert written_parameters("steps.py:late", tmp_path) == ["flights", "airlines", "spark"]
+    assert parameters_in_source("steps.py:late", tmp_path) == ["flights", "airlines", "spark"]
     made = pipeline(tmp_path, "steps:late")
     assert made.reads(made.step("late")) == ("channel flights", "table a.csv")
 
@@ -52,8 +56,8 @@ def test_a_function_of_a_package_is_found(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "__init__.py").write_text("def late(flights): ...")
 
-    assert written_parameters("own:late", tmp_path) == ["flights"]
-    assert written_parameters("textwrap:dedent", tmp_path) == ["text"]
+    assert parameters_in_source("own:late", tmp_path) == ["flights"]
+    assert parameters_in_source("textwrap:dedent", tmp_path) == ["text"]
 
 
 def test_a_function_in_python_tells_its_parameters(tmp_path: Path) -> None:
@@ -96,8 +100,10 @@ def test_an_error_of_a_query_is_one_line_with_the_line_it_means() -> None:
         "SQLSTATE: 42703; line 2 pos 2;\n'Project [n#1, 'delayx]\n+- SubqueryAlias flights\n"
     )
 
-    assert said(text, sql) == ("A column with name `delayx` cannot be resolved; line 2: delayx")
-    assert said("[X] no place.\nmore", sql) == "no place. more"
+    assert describe_sql_error(text, sql) == (
+        "A column with name `delayx` cannot be resolved; line 2: delayx"
+    )
+    assert describe_sql_error("[X] no place.\nmore", sql) == "no place. more"
 
 
 def test_a_function_that_is_loaded_travels_with_what_stands_beside_it(tmp_path: Path) -> None:

@@ -70,13 +70,13 @@ class Lab:
     def at(self, now_s: float) -> None:
         """Look at a time."""
         self.now_s = now_s
-        self.step.look(self.lines)
+        self.step.check(self.lines)
 
     def until_told(self, text: str) -> None:
         """Look until something was told; what runs in a thread takes its time."""
         while not self.lines.told_of[-1].startswith(text):
             assert not self.step.is_over, self.lines.told_of
-            self.step.look(self.lines)
+            self.step.check(self.lines)
 
     def waits_s(self) -> list[float]:
         """The times between a failure and the start that came after it."""

@@ -194,7 +194,7 @@ def test_a_step_that_fails_ends_the_run_and_says_why(
             "small.toml: step late: sql: .*`nn` cannot be resolved.*; line 2: nn ",
         ),
         ({"sql": "SELECT n FRO flights"}, "step late: sql: Syntax error .*line 1: SELECT n FRO"),
-        ({"sql": "SELECT n AS event_id FROM flights"}, "the realm sets event_id itself"),
+        ({"sql": "SELECT n AS event_id FROM flights"}, "the realm sets event_id;"),
         (
             {"sql": "SELECT n FROM flights", "channel": "nowhere"},
             "has no channel 'nowhere'; create it first",
@@ -403,7 +403,7 @@ def test_a_table_that_was_removed_is_not_made_anew_with_a_gap(
     (tmp_path / "lake").rename(tmp_path / "elsewhere")
     publish(flights, 10, 11)
 
-    with pytest.raises(StepFailed, match=r"lake was removed or replaced.*Put the table back"):
+    with pytest.raises(StepFailed, match=r"lake was removed or replaced.*Restore the table"):
         runs(step, checkpoints=checkpoints)
 
     shutil.rmtree(tmp_path / "lake", ignore_errors=True)

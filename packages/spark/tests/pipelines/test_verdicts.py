@@ -33,7 +33,7 @@ def test_each_class_of_errors_raised_in_a_task_keeps_its_verdict(spark: SparkSes
         """What a task tells the JVM, for an error of each class."""
         from pyspark.util import handle_worker_exception
 
-        from penstock_spark.errors.errors import tells_spark
+        from penstock_spark.errors.errors import converts_errors
 
         class Reader:
             options: ClassVar = {"errorsecret": secret}
@@ -41,7 +41,7 @@ def test_each_class_of_errors_raised_in_a_task_keeps_its_verdict(spark: SparkSes
             def read(self, kind: type[PenstockError]) -> None:
                 raise kind("the reason")
 
-        reader = tells_spark(Reader)()
+        reader = converts_errors(Reader)()
         codes, texts = [], []
         for batch in batches:
             for code in batch.column("code").to_pylist():

@@ -17,7 +17,7 @@ from packages.spark.tests.replaying.histories import Dying, Killed, PassingTime
 from penstock.client.sync.sync import Session
 from penstock_core.columns.events.event import Event
 from penstock_core.vocabulary.errors import InvalidArgument
-from penstock_spark.redriving.dead import dead_store, seen
+from penstock_spark.redriving.dead import dead_store, transformation_view
 from penstock_spark.redriving.redrive import (
     RealmCommit,
     RedriveCounts,
@@ -64,7 +64,9 @@ def redrive(
         lambda: RedriveRules("fix", realm.targets(), store, **rules),
         commit(realm),
         timer=timer or PassingTime(),
-        transformation=None if transform is None else lambda dead: transform(seen(dead)),
+        transformation=None
+        if transform is None
+        else lambda dead: transform(transformation_view(dead)),
         report=report,
         portion=portion,
     ).run(once=once)
@@ -259,7 +261,7 @@ def test_a_dry_run_counts_and_changes_nothing(client: Session) -> None:
                 .combine_chunks()
                 .append_column("outcome", pa.array([None, None, "dropped", None]))
             ),
-            "rows of event 0 that say redriven and dropped",
+            "rows of event 0 with the outcomes redriven and dropped",
         ),
     ],
 )

@@ -80,7 +80,9 @@ def test_a_selector_chooses(tmp_path: Path) -> None:
 def test_a_table_without_ids_is_no_archive(tmp_path: Path) -> None:
     dataset = archive(tmp_path / "a", pa.table({"x": [1]}))
 
-    with pytest.raises(InvalidArgument, match=r"no column event_id and no published.*there are x"):
+    with pytest.raises(
+        InvalidArgument, match=r"no column event_id and no published.*its columns are x"
+    ):
         ids(Archived("a", dataset, Bounds()))
 
 

@@ -1,9 +1,9 @@
-"""From channels to archives: tasks write files, and the driver commits them.
+"""Archives channels: tasks write files, and the driver commits them.
 
-The rows of this source are not events but the files that tasks have written. The events go from the
-channel to Parquet in columns, and never through the JVM, so that everything about them is kept,
-even properties that appeared after the query began. Positions, triggers and checkpoints are those
-of the format ``penstock``.
+The rows of this source are not events, but the files that tasks have written. Events are copied
+from the channel to Parquet as columns, not through the JVM, so that everything about them is kept,
+including properties that appeared after the query began. Positions, triggers and checkpoints are
+those of the format ``penstock``.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
 from penstock_core.vocabulary.names import file_part
 from penstock_core.vocabulary.uris import shown
 from penstock_spark.connections import ask
-from penstock_spark.errors.errors import tells_spark
+from penstock_spark.errors.errors import converts_errors
 from penstock_spark.options import SourceOptions, Where, source_options
 from penstock_spark.reading.offsets import Offset
 from penstock_spark.reading.plan import EventRange
-from penstock_spark.reading.reading import whole_batches
+from penstock_spark.reading.reading import read_whole_batches
 from penstock_spark.source import PenstockSource
 
 FORMAT: Final = "penstock-archive"
-"""Only for :func:`archived`."""
+"""Name of the format; only :func:`archive_stream` uses it."""
 OPTION: Final = "archive"
-"""The option that carries an archive's own settings, beside those of the format ``penstock``."""
+"""The option with the settings of the archive; other options are those of the format
+``penstock``."""
 
 _ARROW: Final = pa.schema(
     [
@@ -52,17 +53,17 @@ _ARROW: Final = pa.schema(
 
 
 class Lake(Struct, frozen=True):
-    """The place of archives."""
+    """The location and layout of archives."""
 
     uri: str
-    """The table; with ``several`` the folder that has a table for each channel."""
+    """The table; with ``several``, the folder with a table for each channel."""
     format: Format = "delta"
     several: bool = False
     by_day: bool = True
     """Whether tables are partitioned by the day of ``published``."""
 
     def uri_of(self, channel: str) -> str:
-        """The table of a channel."""
+        """Return the URI of the table of a channel."""
         if not self.several:
             return self.uri
         return f"{self.uri.rstrip('/')}/{file_part(channel)}"
@@ -81,9 +82,9 @@ class Written(Struct, frozen=True):
     columns: pa.Schema
 
 
-def archived(spark: SparkSession, lake: Lake, options: dict[str, str]) -> DataFrame:
-    """A stream of the files that tasks have written, to be given to :func:`commit` batch by batch.
-    ``options`` are those of the format ``penstock`` that say what is read."""
+def archive_stream(spark: SparkSession, lake: Lake, options: dict[str, str]) -> DataFrame:
+    """Return a stream of the files that tasks write; pass each of its batches to :func:`commit`.
+    ``options`` are those of a read with the format ``penstock``."""
     spark.dataSource.register(ArchiveSource)
     text = msgspec.json.encode(lake).decode()
     return spark.readStream.format(FORMAT).options(**options, **{OPTION: text}).load()
@@ -98,12 +99,12 @@ def commit(
     *,
     check: Callable[[Table], object] = lambda table: None,
 ) -> dict[str, Table]:
-    """Add the files of a micro-batch to their tables, once; return the tables that have got events,
-    by channel. Each is given to ``check`` before."""
+    """Add the files of a micro-batch to their tables, once; return the tables that got events, by
+    channel. ``check`` is called with each table before its commit."""
     by_channel: dict[str, list[Written]] = {}
     tables: dict[str, Table] = {}
-    for each in written:
-        by_channel.setdefault(each.channel, []).append(each)
+    for item in written:
+        by_channel.setdefault(item.channel, []).append(item)
     for channel, parts in by_channel.items():
         table = lake.table_of(channel)
         _check_same(table, lake, channel, epoch=parts[0].epoch)
@@ -118,7 +119,7 @@ def commit(
 
 
 def written_in(frame: DataFrame) -> list[Written]:
-    """Run the tasks of a micro-batch, and return the files they have written."""
+    """Run the tasks of a micro-batch, and return the files that they have written."""
     return [
         Written(
             row.channel,
@@ -132,43 +133,42 @@ def written_in(frame: DataFrame) -> list[Written]:
 
 
 def compact(lake: Lake, channel: str, keep_hours: int) -> Compacted:
-    """Write small files of a channel's archive together, and remove those nobody needs."""
+    """Merge small files of a channel's archive, and remove unneeded files after ``keep_hours``."""
     return lake.table_of(channel).compact(keep_hours=keep_hours)
 
 
 def register(url: str, lake: Lake, channel: str) -> None:
-    """Let the channel name its archive, unless it names one."""
+    """Set the channel's attribute ``archive``, unless it is set."""
     uri = lake.uri_of(channel)
 
-    def name_it(link: Any) -> None:
+    def set_archive(link: Any) -> None:
         if not link.store.info().definition.archive:
             link.store.edit(archive=uri)
 
-    ask(Where(url, channel), name_it)
+    ask(Where(url, channel), set_archive)
 
 
 def _check_same(table: Table, lake: Lake, channel: str, epoch: str) -> None:
-    """Raises ``IllegalState`` for the archive of another channel."""
+    """Raise ``IllegalState`` if the table is the archive of another channel."""
     if not table.exists:
         return
     try:
-        name, known = identity_of(table.schema)
+        name, stored_epoch = identity_of(table.schema)
     except InvalidArgument as error:
         raise InvalidArgument(f"{shown(lake.uri_of(channel))}: {error}; choose another") from error
-    if (name, known) != (channel, epoch):
+    if (name, stored_epoch) != (channel, epoch):
         raise IllegalState(
-            f"the table at {shown(lake.uri_of(channel))} is the archive of channel {name} "
-            f"of an earlier "
-            f"time or another realm: {channel} has other events under the same ids. Give the step "
-            f"another table"
+            f"the table at {shown(lake.uri_of(channel))} is the archive of channel {name} of an "
+            f"earlier time or another realm: {channel} has other events under the same ids. Give "
+            f"the step another table"
         )
 
 
-# --- what runs in Spark -------------------------------------------------------------------
+# --- Spark's side: source and reader ------------------------------------------------------
 
 
 class ArchiveSource(PenstockSource):
-    """Channels, as files of their archives."""
+    """The source whose rows are files of archives."""
 
     @classmethod
     def name(cls) -> str:
@@ -182,17 +182,17 @@ class ArchiveSource(PenstockSource):
         return ArchiveReader(inner, self._source(), self._lake())
 
     def _source(self) -> SourceOptions:
-        given = {name: text for name, text in self.options.items() if name != OPTION}
+        options = {name: text for name, text in self.options.items() if name != OPTION}
         # The headers include the publishers, which an archive keeps.
-        return replace(source_options(given, self.default_url), include_headers=True)
+        return replace(source_options(options, self.default_url), include_headers=True)
 
     def _lake(self) -> Lake:
         return msgspec.json.decode(self.options[OPTION], type=Lake)
 
 
-@tells_spark
+@converts_errors
 class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads as the format ``penstock`` does, up to what becomes of the events."""
+    """Plans as the reader of the format ``penstock``, but its tasks write events to files."""
 
     def __init__(self, inner: Any, options: SourceOptions, lake: Lake) -> None:
         self._inner = inner
@@ -225,13 +225,13 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, EventRange):  # otherwise Spark's placeholder for no partition
-            yield from written_by(self._options, self._lake, partition)
+            yield from write_partition(self._options, self._lake, partition)
 
 
-def written_by(
+def write_partition(
     options: SourceOptions, lake: Lake, partition: EventRange
 ) -> Iterator[pa.RecordBatch]:
-    """Write the events of a partition to files; gives one row about them. Runs in a task."""
+    """Write the events of a partition to files; yield one row that lists them. Runs in a task."""
     table = lake.table_of(partition.channel)
     _check_same(table, lake, partition.channel, epoch=partition.epoch)
     layout = ArchiveLayout(
@@ -242,11 +242,12 @@ def written_by(
     )
     writer = table.writer()
     try:
-        for batch, mask, publishers in whole_batches(options, partition):
+        for batch, mask, publishers in read_whole_batches(options, partition):
             rows = layout.of(batch, publishers)
             writer.add(rows if mask is None else rows.filter(mask))
         files = tuple(file for file in writer.close() if file.rows)
     finally:
+        # Removes the files of a failed task; has no effect after `close`.
         writer.abandon()
     if files:
         columns = [
@@ -257,6 +258,6 @@ def written_by(
             [schema_bytes(writer.schema)],
         ]
         yield pa.RecordBatch.from_arrays(
-            [pa.array(each, field.type) for each, field in zip(columns, _ARROW, strict=True)],
+            [pa.array(values, field.type) for values, field in zip(columns, _ARROW, strict=True)],
             schema=_ARROW,
         )

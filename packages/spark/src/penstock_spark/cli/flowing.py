@@ -28,8 +28,8 @@ class Shown(Protocol):
 
 
 class Lines:
-    """Prints a line when something happens, and now and then one for each step that has
-    progressed."""
+    """Prints a line for each change of state, and a line for each progressed step every
+    ``LINES_EVERY_S``."""
 
     def __init__(self, every_s: float = LINES_EVERY_S) -> None:
         self._every_s = every_s
@@ -43,15 +43,15 @@ class Lines:
         if perf_counter() - self._at < self._every_s:
             return
         self._at = perf_counter()
-        for each in progress:
-            if each.rows != self._last.get(each.step, 0):
-                self._last[each.step] = each.rows
-                said = [f"{name} {text}" for name, text in _facts(each) if text]
-                note(f"{each.step}: {', '.join(said)}")
+        for step_progress in progress:
+            if step_progress.rows != self._last.get(step_progress.step, 0):
+                self._last[step_progress.step] = step_progress.rows
+                figures = [f"{name} {text}" for name, text in _facts(step_progress) if text]
+                note(f"{step_progress.step}: {', '.join(figures)}")
 
 
 class LiveTable:
-    """Draws a table on standard error, and removes it at the end."""
+    """Draws a table on standard error, and erases it at the end."""
 
     def __init__(self, live: Any) -> None:
         self._live = live
@@ -68,8 +68,12 @@ class LiveTable:
         for name, _ in _facts(progress[0]) if progress else ():
             table.add_column(name, justify="right")
         table.add_column("")
-        for each in progress:
-            table.add_row(each.step, *(text for _, text in _facts(each)), Text(plain(each.text)))
+        for step_progress in progress:
+            table.add_row(
+                step_progress.step,
+                *(text for _, text in _facts(step_progress)),
+                Text(plain(step_progress.text)),
+            )
         self._live.update(table)
 
 
@@ -87,7 +91,7 @@ def shown() -> Iterator[Shown]:
 
 
 def _facts(progress: Progress) -> list[tuple[str, str]]:
-    """Names and figures of a step; a figure is empty if it is unknown."""
+    """Return names and figures of a step; an unknown figure is empty."""
     rows = f"{progress.rows:,}" + (f" of {progress.total:,}" if progress.total else "")
     return [
         ("rows in", rows),

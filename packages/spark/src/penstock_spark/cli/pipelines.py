@@ -42,7 +42,7 @@ Realm = Annotated[
     typer.Option(
         "--url",
         envvar="PENSTOCK_URL",
-        help=f"The realm. [default: what FILE says, {DEFAULT_URL}]",
+        help=f"The realm. [default: url in FILE, {DEFAULT_URL}]",
         metavar="URL",
     ),
 ]
@@ -50,10 +50,10 @@ Realm = Annotated[
 T = TypeVar("T")
 
 INTERRUPTED: Final = 130
-LOOK_S: Final = 0.2
-"""Seconds after which a signal is noticed, at most."""
+SIGNAL_CHECK_S: Final = 0.2
+"""Most seconds until a signal is handled."""
 
-commands = command_group("Run pipelines on Spark, and see where they stand.")
+commands = command_group("Run pipelines on Spark, and show their states.")
 
 
 def register(app: typer.Typer) -> None:
@@ -66,14 +66,16 @@ def run_(
     step: Annotated[
         list[str] | None, typer.Option(help="Only this step; may be given again.", metavar="NAME")
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Process what is there and end.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Process the stored events and end.")
+    ] = False,
     master: Annotated[
-        str, typer.Option(help="The Spark master. [default: what FILE says, local[*]]")
+        str, typer.Option(help="The Spark master. [default: master in FILE, local[*]]")
     ] = "",
     format: ListFormat = "table",
     url: Realm = "",
 ) -> None:
-    """Run a pipeline until Ctrl-C, or until its steps are done; the next run goes on there.
+    """Run a pipeline until Ctrl-C, or until its steps are done; the next run continues there.
 
     \b
     Examples:
@@ -85,7 +87,7 @@ def run_(
 
     pipeline = load(file)
     with shown() as watch:
-        report = _until_told(
+        report = _run_until_signal(
             lambda stopping: run(
                 pipeline,
                 url=realm_of(pipeline, url),
@@ -101,7 +103,7 @@ def run_(
 
 @commands.command("check")
 def check(file: File) -> None:
-    """Look for what is wrong in a definition, without Spark and without a realm.
+    """Check a definition for mistakes, without Spark and without a realm.
 
     \b
     Example:
@@ -118,9 +120,9 @@ def check(file: File) -> None:
 
 @commands.command("list")
 def list_(file: File, format: ListFormat = "table", url: Realm = "") -> None:
-    """List the steps of a pipeline and where they stand; needs no Spark.
+    """List the steps of a pipeline and their states; does not need Spark.
 
-    The column behind, how many events are left to read, is empty if the realm does not answer.
+    The column behind, the number of unread events, is empty if the realm does not answer.
 
     \b
     Example:
@@ -155,7 +157,7 @@ def show(
     format: ListFormat = "table",
     url: Realm = "",
 ) -> None:
-    """Show where steps stand: the last micro-batch, what is left to read, the last error.
+    """Show the state of steps: the last micro-batch, the unread events, the last error.
 
     \b
     Example:
@@ -163,7 +165,7 @@ def show(
     """
     pipeline = _load(file)
     chosen = [pipeline.step(step)] if step else list(pipeline.steps)
-    documents = [_document(pipeline, each) for each in chosen]
+    documents = [_document(pipeline, item) for item in chosen]
     answers = _add_lags(documents, realm_of(pipeline, url))
     if format == "json":
         write_json(documents[0] if step else documents)
@@ -188,10 +190,11 @@ def _load(file: Path) -> Pipeline:
     return load(file)
 
 
-def _until_told(work: Callable[[threading.Event], T]) -> T:
-    """Run ``work`` until Ctrl-C or SIGTERM sets its event; a second Ctrl-C ends it on the spot.
+def _run_until_signal(work: Callable[[threading.Event], T]) -> T:
+    """Run ``work`` until Ctrl-C or SIGTERM sets its event; a second Ctrl-C ends the process at
+    once.
 
-    It runs in a thread, because Spark would handle Ctrl-C itself in the main thread.
+    ``work`` runs in a thread, because Spark would handle Ctrl-C itself in the main thread.
     """
     stopping = threading.Event()
 
@@ -204,7 +207,7 @@ def _until_told(work: Callable[[threading.Event], T]) -> T:
     try:
         with ThreadPoolExecutor(1, "pipeline") as worker:
             result = worker.submit(work, stopping)
-            while wait([result], timeout=LOOK_S).not_done:
+            while wait([result], timeout=SIGNAL_CHECK_S).not_done:
                 pass
             return result.result()
     finally:
@@ -229,7 +232,7 @@ def _ended(step: StepReport) -> str:
 
 
 def _document(pipeline: Pipeline, step: Step) -> dict[str, Any]:
-    """The document of a step, from its definition and its status file."""
+    """Return the document of a step, from its definition and its status file."""
     from penstock_spark.pipelines.standing import Keeping
 
     keeping = Keeping(pipeline, step.name)
@@ -259,12 +262,13 @@ def _state(pipeline: Pipeline, status: Status | None, positions: Positions) -> s
 
 
 def realm_of(pipeline: Pipeline, url: str) -> str:
-    """The realm of a command: as everywhere, the one on this machine if no other is named."""
+    """Return the realm's URL for a command; by default that of this machine."""
     return url or pipeline.url or DEFAULT_URL
 
 
 def _add_lags(documents: list[dict[str, Any]], url: str) -> bool:
-    """Add how many events each step has not read yet; False if the realm does not answer."""
+    """Add the number of unread events to each document; return False if the realm does not
+    answer."""
     from penstock.client.sync.sync import connect
 
     wanted = sorted({name for document in documents for name in document["next"]})
@@ -287,7 +291,7 @@ def _add_lags(documents: list[dict[str, Any]], url: str) -> bool:
 
 
 def _facts(document: dict[str, Any], unknown: str) -> list[tuple[str, str]]:
-    """The facts about a step; ``unknown`` says why a lag is not known."""
+    """Return the facts about a step; ``unknown`` replaces an unknown lag."""
     status = document["status"]
     facts = [
         ("step", document["step"]),
@@ -299,8 +303,8 @@ def _facts(document: dict[str, Any], unknown: str) -> list[tuple[str, str]]:
     ]
     for name, next_id in document["next"].items():
         lag = document["lag"][name]
-        left = unknown if lag is None else f"{count(lag, 'event')} behind"
-        facts.append((f"  {name}", f"next event {next_id:,}, {left}"))
+        behind = unknown if lag is None else f"{count(lag, 'event')} behind"
+        facts.append((f"  {name}", f"next event {next_id:,}, {behind}"))
     facts.append(("checkpoint", document["checkpoint"]))
     if status is not None:
         facts += _of_run(status)
@@ -308,7 +312,7 @@ def _facts(document: dict[str, Any], unknown: str) -> list[tuple[str, str]]:
 
 
 def _of_run(status: Status) -> list[tuple[str, str]]:
-    """The facts in the status of the last run."""
+    """Return the facts in the status of the last run."""
     facts = [("started", moment(status.started)), ("seen", moment(status.at))]
     if status.restarts:
         facts.append(("restarts", str(status.restarts)))

@@ -9,12 +9,12 @@ from penstock_server.cli.checks.checks import Check, version_of
 
 
 def spark() -> Iterator[Check]:
-    """Whether a Spark session starts here; takes some seconds."""
+    """Check that a Spark session starts on this machine; takes some seconds."""
     if version_of("pyspark") is None:
         remedy = "pip install 'penstock-realm[spark]'"
         yield Check("spark", "failed", "PySpark is not installed", remedy=remedy)
         return
-    from penstock_spark.session.jvm import find_jvm  # PySpark is there
+    from penstock_spark.session.jvm import find_jvm  # needs PySpark
     from penstock_spark.session.session import session
 
     try:
@@ -28,7 +28,7 @@ def spark() -> Iterator[Check]:
     try:
         with session("penstock doctor", master="local[1]") as opened:
             count = opened.range(3).count()
-    except Exception as error:  # noqa: BLE001  whatever Spark says is the finding
+    except Exception as error:  # noqa: BLE001 - any error of Spark is the finding
         first = (str(error).splitlines() or [type(error).__name__])[0]
         yield Check(
             "spark", "failed", first, remedy="run it with JAVA_HOME set to a JVM of 17 or newer"

@@ -1,7 +1,7 @@
-"""Columns inside columns: choosing some fields of structs, at any depth and in lists.
+"""Chooses some fields of structs, at any depth and in lists.
 
-``address.city`` chooses the column ``address`` with that one field, so that SQL says
-``address.city`` as before. Fields whose names differ in case only get names that Spark tells apart.
+``address.city`` chooses the column ``address`` with that one field, so that SQL still reads
+``address.city``. Fields whose names differ in case only get names that Spark distinguishes.
 """
 
 from __future__ import annotations
@@ -18,42 +18,46 @@ from penstock_spark.options import nearest
 Kinds = dict[str, pa.DataType]
 
 
-def fields_by_place(wanted: Iterable[str], stored: Sequence[str]) -> dict[str, str]:
-    """The stored field of a struct for each wanted one that has one.
+def match_fields(wanted: Iterable[str], stored: Sequence[str]) -> dict[str, str]:
+    """Map the wanted fields of a struct to its stored fields; leave out fields that are not stored.
 
-    Of two channels one may have the fields in another order, so a name with the prefix also stands
-    for its own name.
+    Two channels may have the fields in different orders, so a name with the prefix also matches
+    the stored name without it.
     """
-    own = set(stored)
-    names = {place: name for name, place in free_names(stored).items()}
+    stored_names = set(stored)
+    names_by_place = {place: name for name, place in free_names(stored).items()}
     fields: dict[str, str] = {}
     for place in wanted:
-        name = place if place in own else names.get(place, place.removeprefix(PREFIX))
-        if name in own:
+        name = (
+            place
+            if place in stored_names
+            else names_by_place.get(place, place.removeprefix(PREFIX))
+        )
+        if name in stored_names:
             fields[place] = name
     return fields
 
 
-def chosen(
+def choose_columns(
     kinds: Mapping[str, pa.DataType],
     columns: Sequence[str],
     hidden: Mapping[str, pa.DataType] | None = None,
 ) -> Kinds:
-    """The columns that were named, in that order, each with the fields that were named;
-    ``hidden`` are those that only a name brings.
+    """Return the chosen columns in their order, each with its chosen fields.
 
-    Raises ``InvalidArgument`` for one that is not there, with the nearest that is.
+    ``hidden`` columns are included only if ``columns`` names them. Raises ``InvalidArgument`` for
+    an unknown column, with the most similar known name.
     """
     paths: dict[str, list[tuple[str, ...]]] = {}
-    known = {**(hidden or {}), **kinds}
+    all_kinds = {**(hidden or {}), **kinds}
     for column in columns:
-        name, path = (column, ()) if column in known else _split(kinds, column)
+        name, path = (column, ()) if column in all_kinds else _split(kinds, column)
         paths.setdefault(name, []).append(path)
-    return {name: _pruned(known[name], below, name) for name, below in paths.items()}
+    return {name: _prune(all_kinds[name], below, name) for name, below in paths.items()}
 
 
 def _split(kinds: Mapping[str, pa.DataType], column: str) -> tuple[str, tuple[str, ...]]:
-    """A column's own name may have dots, so the longest that is there is meant."""
+    """Split a column into the longest known column name, which may have dots, and a path."""
     parts = column.split(".")
     for count in range(len(parts), 0, -1):
         name = ".".join(parts[:count])
@@ -62,11 +66,11 @@ def _split(kinds: Mapping[str, pa.DataType], column: str) -> tuple[str, tuple[st
     raise InvalidArgument(f"no column {column!r}: {nearest(column, tuple(kinds))}")
 
 
-def _pruned(kind: pa.DataType, paths: list[tuple[str, ...]], name: str) -> pa.DataType:
+def _prune(kind: pa.DataType, paths: list[tuple[str, ...]], name: str) -> pa.DataType:
     if () in paths:
         return kind
     if pa.types.is_list(kind):
-        return pa.list_(_pruned(kind.value_type, paths, name))
+        return pa.list_(_prune(kind.value_type, paths, name))
     if not pa.types.is_struct(kind):
         raise InvalidArgument(f"{name} has no field {paths[0][0]!r}: it is {kind}")
     fields = {field.name: field.type for field in kind}
@@ -75,31 +79,33 @@ def _pruned(kind: pa.DataType, paths: list[tuple[str, ...]], name: str) -> pa.Da
         field, rest = _field_in(fields, path, name)
         below.setdefault(field, []).append(rest)
     return pa.struct(
-        [(field, _pruned(fields[field], rest, f"{name}.{field}")) for field, rest in below.items()]
+        [(field, _prune(fields[field], rest, f"{name}.{field}")) for field, rest in below.items()]
     )
 
 
 def _field_in(
     fields: Mapping[str, pa.DataType], path: tuple[str, ...], name: str
 ) -> tuple[str, tuple[str, ...]]:
-    """The field that a path begins with, by its name or its own name, and the rest of the path."""
+    """Return the field that a path begins with, with or without the prefix, and the rest of the
+    path."""
     for count in range(len(path), 0, -1):
-        given = ".".join(path[:count])
-        for field in (given, f"{PREFIX}{given}"):
+        prefix = ".".join(path[:count])
+        for field in (prefix, f"{PREFIX}{prefix}"):
             if field in fields:
                 return field, path[count:]
     raise InvalidArgument(f"{name} has no field {path[0]!r}: {nearest(path[0], tuple(fields))}")
 
 
-def narrowed(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """``array`` with the fields of ``kind`` only, in its order; a field it lacks is null. What
-    is no struct, or list of structs, stays as it is."""
+def narrow(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return ``array`` with only the fields of ``kind``, in their order; missing fields are null.
+    Arrays other than structs and lists of structs are returned unchanged."""
     if array.type.equals(kind):
         return array
     if pa.types.is_struct(array.type) and pa.types.is_struct(kind):
         return _fields_of(array, kind)
     if pa.types.is_list(array.type) and pa.types.is_list(kind):
-        inner = narrowed(array.values, kind.value_type)
+        # Offsets refer to the whole child array, so `values` is narrowed, not the flattened slice.
+        inner = narrow(array.values, kind.value_type)
         buffers = array.buffers()[:2]
         return pa.Array.from_buffers(
             pa.list_(inner.type), len(array), buffers, array.null_count, array.offset, [inner]
@@ -108,9 +114,9 @@ def narrowed(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _fields_of(array: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
-    names = fields_by_place(kind.names, array.type.names)
+    names = match_fields(kind.names, array.type.names)
     children: list[pa.Array] = [
-        narrowed(array.field(names[field.name]), field.type)
+        narrow(array.field(names[field.name]), field.type)
         if field.name in names
         else pa.nulls(len(array), field.type)
         for field in kind

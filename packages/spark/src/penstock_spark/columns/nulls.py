@@ -1,8 +1,8 @@
 """The column ``nulls``: the names of the columns that an event sets to null.
 
-Spark has one kind of null, events have two: a property can be null or absent (SEM E2). For merging,
-the difference counts: a null changes a property, an absent one leaves it as it was (SEM K2). The
-column ``nulls`` tells them apart.
+Spark has one kind of null, events have two: a property can be null or absent (SEM E2). The
+difference matters to merges: a null changes a property, an absent property stays as it was (SEM
+K2). The column ``nulls`` distinguishes the two.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ NULLS_TYPE: Final = pa.list_(pa.string())
 
 
 def nulls_of(batch: pa.RecordBatch, columns: Mapping[str, tuple[str, pa.Array]]) -> pa.Array:
-    """The columns that each event of a stored batch sets to null; null if there are none.
+    """Return the names of the columns that each event of a stored batch sets to null, else null.
 
-    ``columns`` has the columns that are read: name to property and values. A property that came
-    with another type, or with one that fits no column, sets its other columns to null.
+    ``columns`` maps the name of each read column to its property and values. An event whose
+    property has another type, or fits no column, sets the property's other columns to null.
     """
-    says = _Says(batch)
-    names, found = list(columns), []
+    explicit = _ExplicitProperties(batch)
+    names, rows_and_codes = list(columns), []
     for code, name in enumerate(names):
         logical, values = columns[name]
         if values.null_count:
-            rows = np.flatnonzero(_bools(values.is_null()) & says.of(logical))
-            found.append((rows, np.full(len(rows), code, dtype=np.int32)))
-    return _lists(names, found, batch.num_rows)
+            rows = np.flatnonzero(_bools(values.is_null()) & explicit.mask_of(logical))
+            rows_and_codes.append((rows, np.full(len(rows), code, dtype=np.int32)))
+    return _lists(names, rows_and_codes, batch.num_rows)
 
 
-class _Says:
-    """A mask of the events of a batch that set a property, to a value or to null."""
+class _ExplicitProperties:
+    """Finds the events of a batch that set a property, to a value or to null."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         names = batch.schema.names
@@ -55,20 +55,23 @@ class _Says:
         for slot, values in zip(shape.slots, fields, strict=True):
             self._values.setdefault(slot.logical, []).append(values)
         self._dense = _dense(batch, struct)
-        self._listed = _listed(batch)
-        self._beside = _beside(batch)
+        self._listed_nulls = _listed_nulls(batch)
+        self._overflow_rows = _overflowing(batch)
 
-    def of(self, logical: str) -> Bools:
-        says = np.zeros(self._count, dtype=np.bool_)
+    def mask_of(self, logical: str) -> Bools:
+        mask = np.zeros(self._count, dtype=np.bool_)
         if logical in self._values:
-            says |= self._dense
+            mask |= self._dense
             for values in self._values[logical]:
                 if values.null_count < self._count:
-                    says |= _bools(values.is_valid())
-        for rows in (self._listed.get(key_path("", logical)), self._beside.get(logical)):
+                    mask |= _bools(values.is_valid())
+        for rows in (
+            self._listed_nulls.get(key_path("", logical)),
+            self._overflow_rows.get(logical),
+        ):
             if rows is not None:
-                says[rows] = True
-        return says
+                mask[rows] = True
+        return mask
 
 
 def _shape_of(struct: pa.StructArray) -> StructShape:
@@ -76,7 +79,7 @@ def _shape_of(struct: pa.StructArray) -> StructShape:
 
 
 def _dense(batch: pa.RecordBatch, struct: Any) -> Bools:
-    """The events whose null properties are explicit ones."""
+    """Return a mask of the events whose null properties are explicit nulls."""
     if struct is None:
         return np.zeros(batch.num_rows, dtype=np.bool_)
     has_any = _bools(struct.is_valid())
@@ -85,8 +88,8 @@ def _dense(batch: pa.RecordBatch, struct: Any) -> Bools:
     return has_any & ~_bools(batch.column("sparse").fill_null(fill_value=False))
 
 
-def _listed(batch: pa.RecordBatch) -> dict[str, npt.NDArray[np.int64]]:
-    """The events that list a path as null, by path."""
+def _listed_nulls(batch: pa.RecordBatch) -> dict[str, npt.NDArray[np.int64]]:
+    """Return the rows of the events that list a path as null, by path."""
     if "nulls" not in batch.schema.names:
         return {}
     column = batch.column("nulls")
@@ -99,28 +102,30 @@ def _listed(batch: pa.RecordBatch) -> dict[str, npt.NDArray[np.int64]]:
     return {path: rows[codes == code] for code, path in enumerate(paths)}
 
 
-def _beside(batch: pa.RecordBatch) -> dict[str, list[int]]:
-    """By property: the events whose value fits no column. Row by row: few have any."""
+def _overflowing(batch: pa.RecordBatch) -> dict[str, list[int]]:
+    """Return the rows whose value fits no column, by property. A loop suffices: few rows have
+    such values."""
     if "more" not in batch.schema.names:
         return {}
     column = batch.column("more")
-    found: dict[str, list[int]] = {}
+    rows_by_property: dict[str, list[int]] = {}
     for row in np.flatnonzero(_bools(column.is_valid())).tolist():
         for logical in overflow.nodes(column[row].as_py()):
-            found.setdefault(logical, []).append(row)
-    return found
+            rows_by_property.setdefault(logical, []).append(row)
+    return rows_by_property
 
 
 def _lists(
     names: list[str],
-    found: Iterable[tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]],
+    rows_and_codes: Iterable[tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]],
     count: int,
 ) -> pa.Array:
-    parts = [part for part in found if len(part[0])]
+    parts = [part for part in rows_and_codes if len(part[0])]
     if not parts:
         return pa.nulls(count, NULLS_TYPE)
-    rows = np.concatenate([own for own, _ in parts])
-    codes = np.concatenate([own for _, own in parts])
+    rows = np.concatenate([values for values, _ in parts])
+    codes = np.concatenate([values for _, values in parts])
+    # The stable sort below groups the names by row and keeps the order of columns within a row.
     counts = np.bincount(rows, minlength=count)
     offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     texts = pa.array(names, pa.string()).take(pa.array(codes[np.argsort(rows, kind="stable")]))

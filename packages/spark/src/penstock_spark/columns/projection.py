@@ -1,7 +1,7 @@
-"""Projects the columns that a channel stores onto the columns that Spark has asked for.
+"""Projects the stored columns of a channel onto the columns that Spark requests.
 
-Spark accepts only record batches of exactly the schema it derives from its own, so each column is
-cast, without loss, or with an error that says which column does not fit.
+Spark accepts only record batches of exactly the schema that it derives from its own schema. So each
+column is cast without loss; if that is impossible, the error names the column.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from penstock_core.columns.schema.shapes import (
 )
 from penstock_core.columns.schema.struct_fields import field_of
 from penstock_core.vocabulary.errors import InvalidArgument
-from penstock_spark.columns.nesting import chosen, fields_by_place, narrowed
+from penstock_spark.columns.nesting import choose_columns, match_fields, narrow
 from penstock_spark.columns.nulls import NULLS, NULLS_TYPE, nulls_of
 from penstock_spark.options import SourceOptions
 
@@ -54,13 +54,13 @@ ON_REQUEST: Final[dict[str, pa.DataType]] = {
     "persistent": FIELDS["persistent"].type,
     "headers": pa.struct(list(HEADERS.items())),
 }
-"""Columns that ``includeHeaders`` adds; null where an event does not say."""
+"""Columns that ``includeHeaders`` adds; null if the event does not set them."""
 
 CHANNEL: Final = "channel"
 """The column ``includeChannel`` adds."""
 
 ORIGIN_COLUMN: Final = "origin"
-"""The column ``includeOrigin`` adds; null where an event was published here."""
+"""The column ``includeOrigin`` adds; null for events that were published to this channel."""
 
 _PROPERTIES: Final = "properties"
 
@@ -86,7 +86,7 @@ class Extras(Struct, frozen=True):
 
 
 def extras_of(options: SourceOptions) -> Extras:
-    """The optional columns that were asked for."""
+    """Return the optional columns of a read."""
     return Extras(
         options.include_headers,
         options.include_channel,
@@ -106,42 +106,45 @@ def spark_schema(
     extras: Extras = NO_EXTRAS,
     typed: Container[str] = (),
 ) -> StructType:
-    """Spark's schema for channels that store ``stored``: all columns, or the chosen ones.
+    """Return Spark's schema for channels with the schemas ``stored``: all or the chosen columns.
 
-    Columns of one name and type are one; of a further type they are one more, such as
-    ``price::string``, as in one channel. Integers and floats of a property are one column of
-    doubles (SEM E10), but of those in ``typed``. Raises ``InvalidArgument`` for a chosen column
-    that is not there.
+    Columns of the same name and type are joined; a further type of the name gets another column,
+    such as ``price::string``, as within one channel. Integers and floats of a property are one
+    column of doubles (SEM E10), except for properties in ``typed``. Raises ``InvalidArgument``
+    for an unknown chosen column.
     """
     kinds: dict[str, pa.DataType] = {
         name: STAMPED[name] if name in STAMPED else FIELDS[name].type for name in FLAT
     }
     kinds |= extras.kinds
-    shape = _shape_in(_united(stored))
+    shape = _shape_in(_unite(stored))
     exact = typed_columns(shape)
     names = {index: name for name, index in exact.items()}
     places = _places(shape, kinds)
-    hidden = {name: _kind(shape.slots[at].shape) for name, at in exact.items()}
+    # The typed columns of a joined property are hidden: a query gets them only by name.
+    hidden = {name: _kind(shape.slots[index].shape) for name, index in exact.items()}
     for column in shown_columns(shape):
         if len(column.sources) > 1 and column.logical in typed:
-            kinds |= {places[names[at]]: _kind(shape.slots[at].shape) for at in column.sources}
+            kinds |= {
+                places[names[index]]: _kind(shape.slots[index].shape) for index in column.sources
+            }
         else:
             kinds[places[column.name]] = hidden[column.name] = _kind(column.shape)
-    wanted = chosen(kinds, columns, hidden) if columns else kinds
+    wanted = choose_columns(kinds, columns, hidden) if columns else kinds
     return from_arrow_schema(pa.schema(list(wanted.items())))
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark compares the batches of a source with."""
+    """Return the Arrow schema that the batches of a source must have."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def _united(stored: Sequence[pa.Schema]) -> pa.Schema:
+def _unite(stored: Sequence[pa.Schema]) -> pa.Schema:
     if len(stored) == 1:
         return stored[0]
     schema = ChannelSchema.empty()
-    for each in stored:
-        schema = schema.grown(each)
+    for channel_schema in stored:
+        schema = schema.grown(channel_schema)
     return schema.arrow
 
 
@@ -151,9 +154,9 @@ def _shape_in(stored: pa.Schema) -> StructShape:
 
 
 def _places(shape: StructShape, fixed: Iterable[str]) -> dict[str, str]:
-    """The columns of properties, by their names: with a prefix where another column has the name.
+    """Return the column of each property: its name, with a prefix if another column has the name.
 
-    Of ``price`` and ``Price`` the one that was published first is ``price``.
+    If a channel has ``price`` and ``Price``, the property published first keeps its name.
     """
     names = [slot.name for slot in shape.slots]
     names += [column.name for column in shown_columns(shape)]
@@ -166,27 +169,27 @@ def _kind(shape: Shape) -> pa.DataType:
 
 
 def has_all_columns(wanted: pa.Schema, options: SourceOptions) -> bool:
-    """True if ``wanted`` begins with all columns that are not properties, as in a schema that
-    :func:`spark_schema` made without a choice of columns."""
+    """Return whether ``wanted`` begins with all columns that are not properties, as the schemas of
+    :func:`spark_schema` do unless columns are chosen."""
     names = [*FLAT, *extras_of(options).kinds]
     return list(wanted.names[: len(names)]) == names
 
 
-def left_out(
+def unread_properties(
     stored: pa.Schema, wanted: pa.Schema, *, columns: tuple[str, ...] = (), by_type: bool = False
 ) -> list[str]:
-    """The properties, and fields of properties such as ``address.zip``, of a channel that stores
-    ``stored``, which a query with the columns ``wanted`` does not read, and a new one would.
+    """Return the properties, and fields such as ``address.zip``, that a running query misses.
 
-    ``columns`` are those the query chose; empty: all.
+    These are in the channel's schema ``stored`` and not in the query's columns ``wanted``, but a
+    restart of the query would read them. ``columns`` are those the query chose; empty: all.
     """
     shape = _shape_in(stored)
-    known = tuple(name for name in columns if _is_known(stored, name))
-    if columns and not known:
+    known_columns = tuple(name for name in columns if _is_known(stored, name))
+    if columns and not known_columns:
         return []
-    planned = arrow_schema(spark_schema([stored], columns=known, extras=ALL_EXTRAS))
-    still = _unread(shape, planned, by_type=by_type)
-    return [name for name in _unread(shape, wanted, by_type=by_type) if name not in still]
+    planned = arrow_schema(spark_schema([stored], columns=known_columns, extras=ALL_EXTRAS))
+    always_unread = _unread(shape, planned, by_type=by_type)
+    return [name for name in _unread(shape, wanted, by_type=by_type) if name not in always_unread]
 
 
 def _is_known(stored: pa.Schema, column: str) -> bool:
@@ -198,27 +201,29 @@ def _is_known(stored: pa.Schema, column: str) -> bool:
 
 
 def _unread(shape: StructShape, wanted: pa.Schema, *, by_type: bool) -> list[str]:
-    """The stored properties and fields that no column of ``wanted`` holds."""
-    find = _by_type if by_type else _by_name
+    """Return the stored properties and fields that no column of ``wanted`` holds."""
+    find_sources = _by_type if by_type else _by_name
     sources = {
-        name: source for name, source in find(shape, wanted, FLAT).items() if name in wanted.names
+        name: source
+        for name, source in find_sources(shape, wanted, FLAT).items()
+        if name in wanted.names
     }
     read = {slot.name for source in sources.values() for slot in source.slots}
-    found = [slot.name for slot in shape.slots if slot.name not in read]
+    unread = [slot.name for slot in shape.slots if slot.name not in read]
     for name, source in sources.items():
         values = source.slots[0].shape if source.joined is None else source.joined.shape
-        found += _unread_fields(values, wanted.field(name).type, name)
-    return list(dict.fromkeys(found))
+        unread += _unread_fields(values, wanted.field(name).type, name)
+    return list(dict.fromkeys(unread))
 
 
 def _unread_fields(values: Shape, kind: pa.DataType, path: str) -> Iterator[str]:
-    """The fields of stored values that a column of type ``kind`` leaves out, as paths."""
+    """Yield the paths of stored fields that a column of type ``kind`` leaves out."""
     if isinstance(values, ListShape) and pa.types.is_list(kind):
         yield from _unread_fields(values.element, kind.value_type, path)
     if not isinstance(values, StructShape) or not pa.types.is_struct(kind):
         return
     shapes = {slot.name: slot.shape for slot in values.slots}
-    names = fields_by_place(kind.names, list(shapes))
+    names = match_fields(kind.names, list(shapes))
     read = set(names.values())
     yield from (f"{path}.{name}" for name in shapes if name not in read)
     for field in kind:
@@ -227,9 +232,9 @@ def _unread_fields(values: Shape, kind: pa.DataType, path: str) -> Iterator[str]
 
 
 def _readable(kind: pa.DataType) -> pa.DataType:
-    """``kind`` without what means nothing to Spark. A property that has only ever been null
-    has no type yet; it is read as a string, which tables and files can hold. Fields of a struct
-    get names that Spark tells apart."""
+    """Return ``kind`` without types that Spark does not have. A property that has only ever been
+    null has no type yet; it is read as a string, which tables and files can hold. Fields of a
+    struct get names that Spark distinguishes."""
     if pa.types.is_null(kind):
         return pa.string()
     if pa.types.is_list(kind):
@@ -248,7 +253,7 @@ _SHAPES: Final = {
 
 
 class _PropertySource(NamedTuple):
-    """What a wanted column has of a channel's properties: a field, or those of its numbers."""
+    """The stored source of a wanted column: one field of the properties, or its number columns."""
 
     logical: str
     slots: tuple[Slot, ...]
@@ -270,14 +275,14 @@ class _ColumnSource(Struct, frozen=True):
     children: tuple[_Child, ...] = ()
     """Fields of the struct of properties; empty: another column."""
     joined: ShownColumn | None = None
-    """Set where the column has to be made from its fields."""
+    """Set if the column is computed from several fields."""
     source: Shape | None = None
     target: Shape | None = None
-    """Set where the stored shape of another column may be a narrower one."""
+    """Shape of the column in the channel; a stored batch may have a narrower one."""
 
 
 class Projection:
-    """Turns stored batches of any age into batches of one Spark schema.
+    """Converts stored batches of any age into batches of one Spark schema.
 
     ``stored`` is the channel's schema, at least as new as the batches. A wanted column that the
     channel does not have is null.
@@ -292,31 +297,33 @@ class Projection:
         channel: str = "",
         by_type: bool = False,
     ) -> None:
-        """``channel`` is the value of the column of that name. ``by_type`` is for one of several
-        channels: what is ``price::string`` among all of them may be ``price`` in this one."""
+        """``channel`` is the value of the column ``channel``. ``by_type`` is for one of several
+        channels: the column ``price::string`` of them all may be ``price`` in this one."""
         self._wanted = wanted
         self._extras = extras.kinds
         self._channel = channel
         shape = _shape_in(stored)
-        taken = {*FLAT, *self._extras}
-        find = _by_type if by_type else _by_name
-        self._slots: dict[str, _PropertySource] = find(shape, wanted, taken)
+        fixed = {*FLAT, *self._extras}
+        find_sources = _by_type if by_type else _by_name
+        self._slots: dict[str, _PropertySource] = find_sources(shape, wanted, fixed)
         self._shape = shape
         logical = {slot.logical for slot in shape.slots}
-        self._beyond = frozenset(wanted.names) - taken - self._slots.keys() - logical
-        """Wanted columns of properties that the channel has no column of: no event has them yet, or
-        they are beyond its limit."""
+        self._beyond = frozenset(wanted.names) - fixed - self._slots.keys() - logical
+        """Wanted properties without a column in the channel: no event has them yet, or the channel
+        has reached its limit of columns."""
         self._steps = SchemaMemo(self._plan)
 
-    def of(self, batch: pa.RecordBatch, publishers: Publishers = ()) -> pa.RecordBatch:
-        """Raises ``InvalidArgument`` naming a column whose values do not fit its Spark type."""
+    def project(self, batch: pa.RecordBatch, publishers: Publishers = ()) -> pa.RecordBatch:
+        """Return the batch in the wanted columns. Raises ``InvalidArgument`` naming a column whose
+        values do not fit its Spark type."""
         arrays = self._arrays(batch)
         rows = rows_with_more(batch)
         if len(rows) and (self._slots or self._beyond):
             arrays = self._lifted(batch, rows, arrays)
         if publishers and "headers" in self._extras and "headers" in self._wanted.names:
-            at = self._wanted.get_field_index("headers")
-            arrays[at] = with_publishers(arrays[at], batch.column("event_id"), publishers)
+            index = self._wanted.get_field_index("headers")
+            arrays[index] = with_publishers(arrays[index], batch.column("event_id"), publishers)
+        # Computed last, because it needs the final arrays of the other columns.
         if NULLS in self._extras and NULLS in self._wanted.names:
             properties = self._properties(arrays)
             arrays[self._wanted.get_field_index(NULLS)] = nulls_of(batch, properties)
@@ -332,32 +339,34 @@ class Projection:
         ]
 
     def _lifted(self, batch: pa.RecordBatch, rows: Any, arrays: list[pa.Array]) -> list[pa.Array]:
-        """With the properties that a file has put into ``more``, because few events have them."""
+        """Return the arrays with the values of rare properties, which files keep in ``more``."""
         names = {slot.logical for name, slot in self._slots.items() if name in self._wanted.names}
         names |= self._beyond
-        some = batch.take(pa.array(rows))
-        found = lifted(some, names)
-        if found is some:
+        overflowing = batch.take(pa.array(rows))
+        lifted_batch = lifted(overflowing, names)
+        if lifted_batch is overflowing:
             return arrays
-        inside, at = self._arrays(found), np.arange(batch.num_rows)
-        at[rows] = batch.num_rows + np.arange(len(rows))
-        places = pa.array(at)
+        lifted_arrays, order = self._arrays(lifted_batch), np.arange(batch.num_rows)
+        # Lifted rows follow the stored rows in the concatenation below; `order` replaces rows by
+        # them.
+        order[rows] = batch.num_rows + np.arange(len(rows))
+        places = pa.array(order)
         moved = self._slots.keys() | self._beyond
         return [
-            pa.concat_arrays([whole, few]).take(places) if field.name in moved else whole
-            for field, whole, few in zip(self._wanted, arrays, inside, strict=True)
+            pa.concat_arrays([array, lifted_array]).take(places) if field.name in moved else array
+            for field, array, lifted_array in zip(self._wanted, arrays, lifted_arrays, strict=True)
         ]
 
     def _properties(self, arrays: list[pa.Array]) -> dict[str, tuple[str, pa.Array]]:
-        """The columns of properties, each with the property it is of."""
-        found = {}
+        """Return the columns of properties, with the name of the property."""
+        properties = {}
         for name, array in zip(self._wanted.names, arrays, strict=True):
             if name in self._slots:
-                found[name] = (self._slots[name].logical, array)
+                properties[name] = (self._slots[name].logical, array)
             elif name not in FLAT and name not in self._extras:
                 logical, _, _ = name.removeprefix(f"{_PROPERTIES}.").partition("::")
-                found[name] = (logical, array)
-        return found
+                properties[name] = (logical, array)
+        return properties
 
     def _named(self, rows: int, field: pa.Field) -> pa.Array:
         return _cast(pa.repeat(pa.scalar(self._channel), rows), field)
@@ -378,10 +387,10 @@ class Projection:
                 if (child := self._source(slot, shape)) is not None
             ]
             return _ColumnSource(properties, tuple(children), wanted.joined) if children else None
-        if name in self._beyond:  # lifted from what no column of the channel holds
-            for at, slot in enumerate(shape.slots):
+        if name in self._beyond:  # only batches with lifted values have this property
+            for child_index, slot in enumerate(shape.slots):
                 if slot.name == name:
-                    return _ColumnSource(properties, (_Child(at, slot.shape, slot.shape),))
+                    return _ColumnSource(properties, (_Child(child_index, slot.shape, slot.shape),))
             return None
         index = schema.get_field_index(name) if name in FLAT or name in self._extras else -1
         if index < 0:
@@ -392,7 +401,7 @@ class Projection:
         return _ColumnSource(index)
 
     def _source(self, slot: Slot, shape: StructShape) -> int | None:
-        """The property of a batch for the ``slot`` of the channel."""
+        """Return the index of the batch's property for a ``slot`` of the channel."""
         for index, source in enumerate(shape.slots):
             place = place_of(source, self._shape)
             if place is not None and place.name == slot.name:
@@ -401,67 +410,80 @@ class Projection:
 
 
 def _by_name(
-    shape: StructShape, wanted: pa.Schema, taken: Collection[str]
+    shape: StructShape, wanted: pa.Schema, fixed: Collection[str]
 ) -> dict[str, _PropertySource]:
-    """The channel's property for each wanted column of its name.
+    """Return the channel's property for each wanted column, matched by name.
 
-    A column of an integer type has the integers only: so it was planned before the channel had
-    floats of that name, which are told as a later column.
+    A column of an integer type gets only the integers: its query was planned before the channel
+    had floats of that name, and the floats are reported as a later column.
     """
-    places = _places(shape, taken)
-    exact = typed_columns(shape) | {slot.name: at for at, slot in enumerate(shape.slots)}
-    # By its own name, too, as a query with a schema of its own may say it in its exact case.
-    found = {name: _as_stored(shape, at) for name, at in exact.items() if name not in taken}
-    found |= {places[name]: _as_stored(shape, at) for name, at in exact.items()}
+    places = _places(shape, fixed)
+    exact = typed_columns(shape) | {
+        slot.name: slot_index for slot_index, slot in enumerate(shape.slots)
+    }
+    # The unescaped names match, too: a query with a custom schema may use their exact case.
+    sources = {
+        name: _as_stored(shape, slot_index)
+        for name, slot_index in exact.items()
+        if name not in fixed
+    }
+    sources |= {places[name]: _as_stored(shape, slot_index) for name, slot_index in exact.items()}
     for column in shown_columns(shape):
         for name in (column.name, places[column.name]):
             index = wanted.get_field_index(name)
-            is_taken = index < 0 or _takes(wanted.field(index).type, column.shape)
-            if column.is_joined and name not in taken and is_taken:
-                found[name] = _as_shown(shape, column)
-    return found
+            is_accepted = index < 0 or _accepts(wanted.field(index).type, column.shape)
+            if column.is_joined and name not in fixed and is_accepted:
+                sources[name] = _as_shown(shape, column)
+    return sources
 
 
 def _by_type(
-    shape: StructShape, wanted: pa.Schema, taken: Collection[str]
+    shape: StructShape, wanted: pa.Schema, fixed: Collection[str]
 ) -> dict[str, _PropertySource]:
-    """The channel's property for each wanted column: one that fits its type, otherwise the one of
-    its name if no other column fits that better."""
+    """Return the channel's property for each wanted column: the one that fits its type, otherwise
+    the one of its name if no other column fits that property better."""
     columns: dict[str, list[tuple[str, Shape | None]]] = {}
     for field in wanted:
-        if field.name not in taken:
+        if field.name not in fixed:
             logical, _, _ = field.name.removeprefix(f"{_PROPERTIES}.").partition("::")
             columns.setdefault(logical, []).append((field.name, _property_shape(field.type)))
-    offered: list[tuple[str, Shape, _PropertySource]] = []
+    offers: list[tuple[str, Shape, _PropertySource]] = []
     for column in shown_columns(shape):
         kinds = [kind for _, kind in columns.get(column.logical, []) if kind is not None]
         if column.is_joined and _is_shown(column, kinds):
-            offered.append((column.name, column.shape, _as_shown(shape, column)))
+            offers.append((column.name, column.shape, _as_shown(shape, column)))
         else:
-            for at in column.sources:
-                slot = shape.slots[at]
-                offered.append((slot.name, slot.shape, _as_stored(shape, at)))
-    places = _places(shape, taken)
-    found: dict[str, _PropertySource] = {}
-    left: list[tuple[str, _PropertySource]] = []
-    for own, source_shape, source in offered:
-        free = [each for each in columns.get(source.logical, []) if each[0] not in found]
-        fitting = [name for name, kind in free if kind is not None and _holds(kind, source_shape)]
+            for index in column.sources:
+                slot = shape.slots[index]
+                offers.append((slot.name, slot.shape, _as_stored(shape, index)))
+    places = _places(shape, fixed)
+    sources: dict[str, _PropertySource] = {}
+    unmatched: list[tuple[str, _PropertySource]] = []
+    for name, source_shape, source in offers:
+        candidates = [
+            candidate
+            for candidate in columns.get(source.logical, [])
+            if candidate[0] not in sources
+        ]
+        fitting = [
+            name for name, kind in candidates if kind is not None and _can_hold(kind, source_shape)
+        ]
         if fitting:
-            found[fitting[0]] = source
+            sources[fitting[0]] = source
         else:
-            left.append((places[own], source))
-    for plain, source in left:
-        if plain in wanted.names and plain not in found:
-            found[plain] = source
-    return found
+            unmatched.append((places[name], source))
+    # Second pass: properties whose type fits no free column get the column of their name.
+    for place, source in unmatched:
+        if place in wanted.names and place not in sources:
+            sources[place] = source
+    return sources
 
 
 def _is_shown(column: ShownColumn, wanted: Sequence[Shape]) -> bool:
-    """True if the columns of a property that are wanted are the shown one, not typed ones."""
+    """Return whether the query wants the joined column of a property, not one for each type."""
     if len(column.sources) == 1:
-        return all(_takes(arrow_type(each), column.shape) for each in wanted)
-    numbers = [each for each in wanted if joined_shape(each, column.shape) is not None]
+        return all(_accepts(arrow_type(kind), column.shape) for kind in wanted)
+    numbers = [kind for kind in wanted if joined_shape(kind, column.shape) is not None]
     return numbers == [column.shape]
 
 
@@ -475,19 +497,19 @@ def _as_shown(shape: StructShape, column: ShownColumn) -> _PropertySource:
     return _PropertySource(column.logical, slots, column)
 
 
-def _holds(wide: Shape, narrow: Shape) -> bool:
+def _can_hold(wide: Shape, narrow: Shape) -> bool:
     return fits(wide, narrow) or joined_shape(wide, narrow) == wide
 
 
-def _takes(kind: pa.DataType, shown: Shape) -> bool:
-    """False if an integer column is wanted where doubles are shown, at any depth."""
+def _accepts(kind: pa.DataType, shown: Shape) -> bool:
+    """Return False if an integer column is wanted for shown doubles, at any depth."""
     if isinstance(shown, StructShape):
         fields = {field.name: field.type for field in kind} if pa.types.is_struct(kind) else {}
         shapes = {slot.name: slot.shape for slot in shown.slots}
-        names = fields_by_place(fields, list(shapes))
-        return all(_takes(fields[place], shapes[name]) for place, name in names.items())
+        names = match_fields(fields, list(shapes))
+        return all(_accepts(fields[place], shapes[name]) for place, name in names.items())
     if isinstance(shown, ListShape):
-        return not pa.types.is_list(kind) or _takes(kind.value_type, shown.element)
+        return not pa.types.is_list(kind) or _accepts(kind.value_type, shown.element)
     return shown != "double" or not pa.types.is_integer(kind)
 
 
@@ -523,7 +545,7 @@ def _property(struct: pa.StructArray, step: _ColumnSource, field: pa.Field) -> p
         raise InvalidArgument(
             f"column {field.name} has doubles for the integers and floats of a property, and one "
             f"of the integers has no exact double ({error}); start the query again, which then "
-            f"reads the two types in columns of their own, such as `{step.joined.logical}::int` "
+            f"reads the two types in separate columns, such as `{step.joined.logical}::int` "
             f"and `{step.joined.logical}::float`"
         ) from None
 
@@ -539,10 +561,10 @@ def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
     if array.type.equals(field.type):
         return array
     try:
-        return narrowed(array, field.type).cast(field.type)
+        return narrow(array, field.type).cast(field.type)
     except (pa.ArrowException, ValueError) as error:
         raise InvalidArgument(
             f"column {field.name} is stored as {array.type}, which does not fit the type "
-            f"{field.type} of this query ({error}); start the query again to read it as it is "
-            "stored now, or give it another type in .schema(...)"
+            f"{field.type} of this query ({error}); start the query again to read the present "
+            "type, or give it another type in .schema(...)"
         ) from error

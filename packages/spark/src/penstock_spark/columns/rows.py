@@ -1,7 +1,7 @@
-"""From the rows of a Spark table to events: for which channel, and which row is wrong.
+"""Converts rows of a Spark table to events, routes them to channels, and names invalid rows.
 
-Everything is done by columns. Only when a batch is refused is the first wrong row looked for,
-by halves.
+The conversion works on columns. Only if a batch is refused, a binary search finds the first
+invalid row.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from penstock_spark.columns.projection import arrow_schema
 from penstock_spark.options import SinkOptions, nearest
 
 SHOWN_COLUMNS_MAX: Final = 12
-"""Columns of a wrong row that an error shows."""
+"""Columns of an invalid row that an error shows."""
 SHOWN_CHARACTERS_MAX: Final = 40
-"""Characters of each that an error shows."""
+"""Characters of each value that an error shows."""
 
-_RIGHT: Final = {
+_ALLOWED: Final = {
     "ttl": f"give milliseconds, 0 to {TTL_MS_MAX}; null or 0 for no own TTL",
     "priority": "give 0 to 9; null for the channel's priority",
 }
-_OF_EVENTS: Final = frozenset((*STAMPED, *GIVEN, "properties", "headers"))
+_EVENT_COLUMNS: Final = frozenset((*STAMPED, *GIVEN, "properties", "headers"))
 """Columns that are not properties."""
 _TYPE_NAMES: Final = re.compile(r"[a-z]+(?![a-z]*:)")
 """The types in a simple string of Spark, without the names of fields."""
 _PAYLOADS: Final = (pa.binary(), pa.string())
-_KAFKAS: Final = frozenset(("key", "topic", "partition", "headers", "offset", "timestamp"))
-"""Columns that Kafka's sink takes, and some that its source gives."""
+_KAFKA_COLUMNS: Final = frozenset(("key", "topic", "partition", "headers", "offset", "timestamp"))
+"""Columns of Kafka's sink, and some of its source."""
 _EVENT: Final = re.compile(r"^event \d+(?: of the batch)?(?:: | )")
 
 T = TypeVar("T", bound=DataType)
@@ -50,7 +50,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 class ChannelRows(NamedTuple):
-    """Rows of one channel, and where a task has them from."""
+    """Rows for one channel, and their places in the partition."""
 
     channel: str
     table: pa.Table
@@ -59,7 +59,7 @@ class ChannelRows(NamedTuple):
     partition: int
 
     def refused(self, row: int, reason: str, error: type[PenstockError]) -> PenstockError:
-        """The error for a row that cannot be an event."""
+        """Return the error for a row that cannot be an event."""
         return error(
             f"row {self.numbers[row]} of partition {self.partition} {reason}; the row is "
             f"{shown(self.table.slice(row, 1))}"
@@ -72,17 +72,20 @@ class ChannelRows(NamedTuple):
 
 
 def check_writable(schema: StructType, options: SinkOptions, *, overwrite: bool) -> None:
-    """Raises ``InvalidArgument`` or ``InvalidEvent`` for what no channel takes, ahead of tasks."""
+    """Raise ``InvalidArgument`` or ``InvalidEvent`` for a schema that no channel accepts.
+
+    Runs before the tasks start, so that a mistake costs no work.
+    """
     if overwrite:
         raise InvalidArgument(
             "a channel only ever grows: write with mode append, a stream with output mode "
             "append; to start over, purge the channel first"
         )
-    given = [name for name in STAMPED if name in schema.names]
-    if given:
-        names = ", ".join(repr(name) for name in given)
+    stamped = [name for name in STAMPED if name in schema.names]
+    if stamped:
+        names = ", ".join(repr(name) for name in stamped)
         raise InvalidEvent(
-            f"the realm sets {' and '.join(given)} itself; leave them out with .drop({names}), or "
+            f"the realm sets {' and '.join(stamped)}; leave them out with .drop({names}), or "
             "rename them to keep them as properties. For INSERT INTO, give the view the columns to "
             "write: CREATE TEMPORARY VIEW name (price DOUBLE, sku STRING) USING penstock OPTIONS "
             "(channel 'orders')"
@@ -93,19 +96,20 @@ def check_writable(schema: StructType, options: SinkOptions, *, overwrite: bool)
     kinds = arrow_schema(schema)
     _check_column(kinds, "channelColumn", options.channel_column, kind=pa.string(), spoken="STRING")
     _check_column(kinds, "deltaColumn", options.delta_column, kind=pa.bool_(), spoken="BOOLEAN")
-    taken = (options.channel_column, options.delta_column)
-    left = [field for field in kinds if field.name not in taken]
-    if not left:
+    directing = (options.channel_column, options.delta_column)
+    payload = [field for field in kinds if field.name not in directing]
+    if not payload:
         raise InvalidEvent("the rows have no column that an event could be made of")
-    nulls = [pa.nulls(1, field.type) for field in left]
+    # Converting one row of nulls finds all columns that events cannot have, before any task runs.
+    nulls = [pa.nulls(1, field.type) for field in payload]
     _check_value(kinds, options)
-    batch = pa.RecordBatch.from_arrays(nulls, [field.name for field in left])
+    batch = pa.RecordBatch.from_arrays(nulls, [field.name for field in payload])
     bodies_of_table(as_table(batch, options))
 
 
 def _with_nullable_nulls(kind: T) -> T:
-    """The type with elements that may be null where all are: ``array()`` is a list of void values
-    that must not be null, which Arrow refuses."""
+    """Return the type with nullable void elements: ``array()`` is a list of void elements that must
+    not be null, which Arrow refuses."""
     if isinstance(kind, StructType):
         fields = [
             StructField(
@@ -124,7 +128,7 @@ def _with_nullable_nulls(kind: T) -> T:
 
 
 def _check_types(schema: StructType) -> None:
-    """Raise ``InvalidEvent`` for a column of a type that only Spark has."""
+    """Raise ``InvalidEvent`` for a column whose type events cannot have."""
     for field in schema.fields:
         text = field.dataType.simpleString()
         is_known = "variant" not in _TYPE_NAMES.findall(text)
@@ -142,10 +146,10 @@ def _check_types(schema: StructType) -> None:
 
 def _check_case(schema: StructType, options: SinkOptions) -> None:
     """Raise ``InvalidEvent`` for a column such as ``Tag``: to Spark's SQL it is ``tag``."""
-    own = (options.channel_column, options.delta_column)
+    directing = (options.channel_column, options.delta_column)
     for name in schema.names:
         lower = name.lower()
-        if name != lower and lower in _OF_EVENTS and name not in own:
+        if name != lower and lower in _EVENT_COLUMNS and name not in directing:
             raise InvalidEvent(
                 f"the column {name} differs from the column {lower} of events in case only, which "
                 f"Spark does not tell apart: name it {lower}, or put it into a struct column "
@@ -168,8 +172,8 @@ def _check_column(
 
 
 def _check_value(schema: pa.Schema, options: SinkOptions) -> None:
-    """Check the option ``value``. Rows in the form of Kafka's sink must set it, as their column
-    ``value`` is the payload there."""
+    """Check the option ``value``. Rows in the form of Kafka's sink must set it: there, the column
+    ``value`` is the payload."""
     if options.value == "data":
         if "value" not in schema.names:
             raise InvalidArgument("value=data, but the rows have no column value")
@@ -185,20 +189,20 @@ def _check_value(schema: pa.Schema, options: SinkOptions) -> None:
             )
         return
     others = set(schema.names) - {"value", options.channel_column}
-    if options.value or "value" not in schema.names or not others <= _KAFKAS:
+    if options.value or "value" not in schema.names or not others <= _KAFKA_COLUMNS:
         return
     if schema.field("value").type in _PAYLOADS:
         raise InvalidArgument(
             "the rows look like rows for Kafka: they have a column value and otherwise only "
             "Kafka's columns. Here the "
-            'payload is the column data, and any other one a property: say .option("value", '
+            'payload is the column data, and any other column a property: set .option("value", '
             '"data") to publish value as the payload, or "property" to keep it as a property'
         )
 
 
 def as_table(batch: pa.RecordBatch, options: SinkOptions) -> pa.Table:
-    """A batch of Spark's as the client publishes it: ``data`` may be text there, and called
-    ``value``."""
+    """Return a batch of Spark as a table for the client. In Spark, ``data`` may be text, and its
+    column may be called ``value``."""
     arrays = [with_whole_nulls(array) for array in batch.columns]
     columns = dict(zip(batch.schema.names, arrays, strict=True))
     if options.value == "data" and len(columns) == batch.num_columns:
@@ -215,7 +219,8 @@ def as_table(batch: pa.RecordBatch, options: SinkOptions) -> pa.Table:
 def routed(
     table: pa.Table, first_row: int, partition: int, options: SinkOptions
 ) -> Iterator[ChannelRows]:
-    """The rows of each channel, in their order. Raises ``InvalidEvent`` for one without."""
+    """Yield the rows of each channel in order. Raises ``InvalidEvent`` for a row without a
+    channel."""
     numbers = np.arange(first_row, first_row + table.num_rows, dtype=np.int64)
     default = options.where.channel
     if not options.channel_column:
@@ -225,12 +230,12 @@ def routed(
     if names.null_count:
         if not default:
             row = int(np.argmax(names.is_null().to_numpy()))
-            whole = ChannelRows("", table, numbers, partition=partition)
+            all_rows = ChannelRows("", table, numbers, partition=partition)
             reason = (
                 f"names no channel: {options.channel_column} is null; give it a value, or give "
                 f"the write the option channel"
             )
-            raise whole.refused(row, reason, InvalidEvent)
+            raise all_rows.refused(row, reason, InvalidEvent)
         names = names.fill_null(default)
     table = table.drop_columns([options.channel_column])
     encoded = pc.dictionary_encode(names.combine_chunks())
@@ -239,50 +244,52 @@ def routed(
     if len(channels) == 1:
         yield ChannelRows(channels[0], table, numbers, partition=partition)
         return
+    # A stable sort keeps the order of rows within each channel.
     order = np.argsort(codes, kind="stable")
     table, numbers = table.take(pa.array(order)), numbers[order]
     edges = np.concatenate(([0], np.cumsum(np.bincount(codes, minlength=len(channels)))))
-    whole = ChannelRows("", table, numbers, partition=partition)
+    all_rows = ChannelRows("", table, numbers, partition=partition)
     for channel, first, end in zip(channels, edges[:-1], edges[1:], strict=True):
-        yield whole.part(int(first), int(end - first))._replace(channel=channel)
+        yield all_rows.part(int(first), int(end - first))._replace(channel=channel)
 
 
 def events_of(
     rows: ChannelRows, options: SinkOptions, event_bytes_max: int
 ) -> list[pa.RecordBatch]:
-    """The rows as bodies; those with a time to be published at apart from those without.
+    """Return the rows as bodies; rows with a delivery time get separate bodies.
 
     Raises ``InvalidEvent`` or ``EventTooLarge`` for the first row that cannot be an event.
     """
 
-    def made(part: ChannelRows) -> list[pa.RecordBatch]:
+    def make_bodies(part: ChannelRows) -> list[pa.RecordBatch]:
         bodies = [
             body for table in split_by_waiting(part.table) for body in _bodies(table, options)
         ]
         for body in bodies:
+            # `digest` checks each event; a body below the limit cannot contain an event above it.
             if body.nbytes > event_bytes_max:
                 digest(body, event_bytes_max)
         return bodies
 
     try:
-        return made(rows)
+        return make_bodies(rows)
     except Refused as error:
-        found = _first_refused(rows, made)
-        if found is None:
+        refused = _first_refused(rows, make_bodies)
+        if refused is None:
             raise
-        row, reason = found
+        row, reason = refused
         raise rows.refused(row, f"cannot be an event: {_reason(reason)}", type(error)) from error
 
 
 def deltas_in(table: pa.Table, options: SinkOptions) -> Bools | None:
-    """A mask of the rows that are deltas; None if no row is one."""
+    """Return a mask of the rows that are deltas; None if no row is a delta."""
     if options.delta:
         return np.ones(table.num_rows, dtype=np.bool_)
     if not options.delta_column:
         return None
     flags = pc.fill_null(table.column(options.delta_column), fill_value=False)
-    found = np.asarray(flags.to_numpy(), dtype=np.bool_)
-    return found if found.any() else None
+    mask = np.asarray(flags.to_numpy(), dtype=np.bool_)
+    return mask if mask.any() else None
 
 
 def _bodies(table: pa.Table, options: SinkOptions) -> list[pa.RecordBatch]:
@@ -292,40 +299,44 @@ def _bodies(table: pa.Table, options: SinkOptions) -> list[pa.RecordBatch]:
     bodies = bodies_of_table(table)
     if deltas is None and not options.nulls_are_absent:
         return bodies
-    found, at = [], 0
+    marked_bodies, first_row = [], 0
     for body in bodies:
         count = body.num_rows
-        flags = np.zeros(count, np.bool_) if deltas is None else deltas[at : at + count]
+        flags = (
+            np.zeros(count, np.bool_) if deltas is None else deltas[first_row : first_row + count]
+        )
         # Spark has one kind of null: in a delta it means unchanged (SEM K4).
         sparse = np.ones(count, np.bool_) if options.nulls_are_absent else flags
         body = body.append_column(FIELDS["sparse"], pa.array(sparse))
         if flags.any():
             body = body.append_column(FIELDS["delta"], pa.array(flags))
-        found.append(body)
-        at += count
-    return found
+        marked_bodies.append(body)
+        first_row += count
+    return marked_bodies
 
 
 def _first_refused(
-    rows: ChannelRows, made: Callable[[ChannelRows], list[pa.RecordBatch]]
+    rows: ChannelRows, make_bodies: Callable[[ChannelRows], list[pa.RecordBatch]]
 ) -> tuple[int, PenstockError] | None:
-    """The first row that is refused by itself, and why; None: only together they are."""
+    """Return the first row that is refused by itself, and the error; None if the rows are refused
+    only together."""
+    # Invariant: the first refused row is in the `count` rows from `first`, if one is refused alone.
     first, count = 0, rows.table.num_rows
     while count > 1:
         half = count // 2
-        if _refusal(rows.part(first, half), made) is None:
+        if _refusal(rows.part(first, half), make_bodies) is None:
             first, count = first + half, count - half
         else:
             count = half
-    why = _refusal(rows.part(first, 1), made)
-    return None if why is None else (first, why)
+    refusal = _refusal(rows.part(first, 1), make_bodies)
+    return None if refusal is None else (first, refusal)
 
 
 def _refusal(
-    rows: ChannelRows, made: Callable[[ChannelRows], list[pa.RecordBatch]]
+    rows: ChannelRows, make_bodies: Callable[[ChannelRows], list[pa.RecordBatch]]
 ) -> PenstockError | None:
     try:
-        made(rows)
+        make_bodies(rows)
     except Refused as error:
         return error
     return None
@@ -333,14 +344,14 @@ def _refusal(
 
 def _reason(error: PenstockError) -> str:
     text = _EVENT.sub("", str(error))
-    for column, right in _RIGHT.items():
+    for column, allowed in _ALLOWED.items():
         if re.match(rf"(column '{column}'|{column}) ", text):
-            return f"{text}; {right}"
+            return f"{text}; {allowed}"
     return text
 
 
 def shown(row: pa.Table) -> str:
-    """A table of one row for an error message, its values shortened."""
+    """Return the text of a one-row table for an error message, with shortened values."""
     texts = []
     for name in row.column_names[:SHOWN_COLUMNS_MAX]:
         text = _text(row.column(name)[0])

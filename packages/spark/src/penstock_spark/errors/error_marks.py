@@ -1,10 +1,10 @@
 """Errors of Penstock as data inside the text of Spark's exceptions.
 
-Spark hands an exception of a task or a reader to the driver as text. That text also quotes values
-of events, so words in it prove nothing. In a pipeline the process that raises an error adds a mark
-to its message: the error's code, whether it is retryable, whether the input is to blame, and its
-text. A secret that only the driver and its tasks know authenticates the mark. The option
-``errorSecret`` brings the secret to the tasks; Spark redacts options of such a name.
+Spark passes an exception of a task or a reader to the driver as text. That text also quotes values
+of events, so its words prove nothing. In a pipeline the process that raises an error adds a mark to
+the message: the error's code, whether it is retryable, whether the input is to blame, and its text.
+A secret that only the driver and its tasks know authenticates the mark. The option ``errorSecret``
+passes the secret to the tasks; Spark redacts options of such a name.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Blame = Literal["input", "realm"]
 
 _MARK: Final = re.compile(r"<penstock-error ([0-9a-f]{32}) ([A-Za-z0-9_=-]{4,})>")
 _MARK_TEXT_MAX: Final = 4_000
-"""Characters of an error's text that a mark repeats: Spark copies it into several exceptions."""
+"""Maximum of characters of the error's text in a mark: Spark copies it into several exceptions."""
 
 _ATTACHED: Final = "_penstock_carried"
 
 _driver: dict[str, str] = {}
-"""The secret of this process, once it has been asked for."""
+"""The secret of this process, after the first call of :func:`driver_secret`."""
 
 
 class CarriedError(Struct, frozen=True):
@@ -47,55 +47,56 @@ class CarriedError(Struct, frozen=True):
 
     @property
     def may_pass(self) -> bool:
-        """Whether a step that is started again may succeed. It opens a new session."""
+        """Whether a restart of the step may succeed; a restart opens a new session."""
         return self.retryable or self.code == SessionClosed.code
 
 
 def carried(error: PenstockError) -> CarriedError:
-    """The data of an error."""
-    known = _known(error)
-    if known is not None:
-        return known
+    """Return the data of an error."""
+    attached = _attached(error)
+    if attached is not None:
+        return attached
     text = str(error.__dict__.get("_message") or error)  # without the condition that Spark adds
     return CarriedError(error.code, error.retryable, blame_of(error), text=text[:_MARK_TEXT_MAX])
 
 
 def blame_of(error: PenstockError) -> Blame:
-    """Whether the input or the realm caused an error."""
+    """Return whether the input or the realm caused an error."""
     return "input" if error.blames_input else "realm"
 
 
 def driver_secret() -> str:
-    """The secret of this driver, the same for all its queries."""
+    """Return the secret of this driver, which all its queries share."""
     return _driver.setdefault("secret", secrets.token_hex(16))
 
 
 def active_secret() -> str:
-    """The secret of this driver if one of its pipelines or searches has made it; else empty."""
+    """Return the secret of this driver; empty before a pipeline or a search has created it."""
     return _driver.get("secret", "")
 
 
 def secret_options() -> dict[str, str]:
-    """The option that makes readers and writers mark their errors for this driver."""
+    """Return the option that makes readers and writers mark their errors for this driver."""
     return {SECRET_OPTION: driver_secret()}
 
 
 def secret_in(options: Mapping[str, str]) -> str:
-    """The secret in the options of a read or write; empty if its errors are not to be marked."""
+    """Return the secret in the options of a read or write; empty: errors are not marked."""
     name = SECRET_OPTION.lower()
     return next((text for key, text in options.items() if key.lower() == name), "")
 
 
 def mark(error: PenstockError, secret: str) -> str:
-    """The mark of an error; it has no line break, so Spark's indentation leaves it whole."""
+    """Return the mark of an error; it has no line break, so that Spark's indentation keeps it."""
     content = base64.urlsafe_b64encode(msgspec.json.encode(carried(error))).decode()
     return f"<penstock-error {_digest(content, secret)} {content}>"
 
 
 def marked_error(text: str, secret: str) -> CarriedError | None:
-    """The error that the last authentic mark in a text describes; None if there is none."""
+    """Return the error that the last authentic mark in a text describes; None without a mark."""
     if not secret:
         return None
+    # The last mark is that of the innermost exception.
     for digest, content in reversed(_MARK.findall(text)):
         if hmac.compare_digest(digest, _digest(content, secret)):
             try:
@@ -106,23 +107,23 @@ def marked_error(text: str, secret: str) -> CarriedError | None:
 
 
 def unmarked(text: str) -> str:
-    """A text for people: without marks."""
+    """Return the text without marks."""
     return _MARK.sub("", text)
 
 
 def attach(error: PenstockError, secret: str) -> None:
-    """Add a mark to the message of an error; the second time does nothing."""
-    if not secret or _known(error) is not None:
+    """Add a mark to the message of an error, unless it has one."""
+    if not secret or _attached(error) is not None:
         return
-    word = mark(error, secret)
+    text = mark(error, secret)
     values: Any = error.__dict__
     values[_ATTACHED] = carried(error)
     if "_message" in values:  # an error that is also Spark's
-        values["_message"] += f"\n{word}"
-    error.args = (f"{error.args[0] if error.args else ''}\n{word}", *error.args[1:])
+        values["_message"] += f"\n{text}"
+    error.args = (f"{error.args[0] if error.args else ''}\n{text}", *error.args[1:])
 
 
-def _known(error: PenstockError) -> CarriedError | None:
+def _attached(error: PenstockError) -> CarriedError | None:
     data = error.__dict__.get(_ATTACHED)
     return data if isinstance(data, CarriedError) else None
 

@@ -1,8 +1,8 @@
 """Penstock's errors in Spark's types, for programs that catch either.
 
-Each is both: ``except penstock.InvalidArgument`` and ``except PySparkValueError`` catch the same
-error. Errors that Spark passes on from another process, as ``AnalysisException`` when it plans and
-as ``StreamingQueryException`` when a stream runs, contain the message.
+``except penstock.InvalidArgument`` and ``except PySparkValueError`` catch the same error. Errors
+that Spark passes on from another process, as ``AnalysisException`` during planning and as
+``StreamingQueryException`` while a stream runs, contain the message.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _VALUES: Final = (
 _WORKERS_ONLY: Final = "SPARK_BUFFER_SIZE"
 """Spark sets it for the Python processes that it starts."""
 _HIDES_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
-"""PySpark looks at it when a process hands an exception to the JVM."""
+"""PySpark reads this variable when a process passes an exception to the JVM."""
 _hides: list[str] = []
-"""Not empty while this module has set the variable."""
+"""Not empty while this module sets the variable."""
 
-_ASKED: Final = (
+_METHODS: Final = (
     "schema",
     "reader",
     "streamReader",
@@ -68,68 +68,77 @@ _ASKED: Final = (
 """The methods that Spark calls on a source, its readers and its writers."""
 
 
-def in_sparks_type(error: PenstockError) -> PenstockError:
-    """The error as an instance of its own class and of one of Spark's."""
+def as_spark_error(error: PenstockError) -> PenstockError:
+    """Return the error as an instance of both its class and a class of Spark."""
     if isinstance(error, PySparkException):
         return error
-    kind = _both(type(error), _kind(error))
-    found: Any = kind.__new__(kind, *error.args)
-    found.__dict__.update(error.__dict__)
+    converted_class = _combined_class(type(error), _spark_class(error))
+    converted: Any = converted_class.__new__(converted_class, *error.args)
+    converted.__dict__.update(error.__dict__)
     condition = f"PENSTOCK_{error.code.upper().replace('-', '_')}"
-    found._message, found._errorClass = str(error), condition
-    found._messageParameters, found._contexts = {}, []
-    return found  # type: ignore[no-any-return]  # a class made just now
+    converted._message, converted._errorClass = str(error), condition
+    converted._messageParameters, converted._contexts = {}, []
+    return converted  # type: ignore[no-any-return]  # a class made just now
 
 
-def _kind(error: PenstockError) -> type[PySparkException]:
+def _spark_class(error: PenstockError) -> type[PySparkException]:
     if isinstance(error, _VALUES):
         return PySparkValueError
     return AnalysisException if isinstance(error, NameDoesNotExist) else PySparkRuntimeError
 
 
-def _both(own: type[PenstockError], sparks: type[PySparkException]) -> type[Exception]:
-    known = _classes.get((own, sparks))
-    if known is None:
-        known = _classes[own, sparks] = _made(own, sparks)
-    return known
+def _combined_class(
+    penstock_class: type[PenstockError], spark_class: type[PySparkException]
+) -> type[Exception]:
+    # Cached, so that all errors of one kind have the same class.
+    combined = _classes.get((penstock_class, spark_class))
+    if combined is None:
+        combined = _classes[penstock_class, spark_class] = _make_class(penstock_class, spark_class)
+    return combined
 
 
 _classes: dict[tuple[type[PenstockError], type[PySparkException]], type[Exception]] = {}
 
 
-def _made(own: type[PenstockError], sparks: type[PySparkException]) -> type[Exception]:
+def _make_class(
+    penstock_class: type[PenstockError], spark_class: type[PySparkException]
+) -> type[Exception]:
     def getSqlState(self: Any) -> None:  # noqa: N802  Spark's name
-        """Spark has none for these."""
+        """Return None: Spark has no SQL state for these errors."""
 
-    members = {"__module__": __name__, "__doc__": own.__doc__, "getSqlState": getSqlState}
-    return type(own.__name__, (own, sparks), members)
+    members = {
+        "__module__": __name__,
+        "__doc__": penstock_class.__doc__,
+        "getSqlState": getSqlState,
+    }
+    return type(penstock_class.__name__, (penstock_class, spark_class), members)
 
 
 @contextmanager
-def in_sparks_types(called: object = None) -> Iterator[None]:
-    """Turn errors of Penstock that are raised inside into errors that are also Spark's.
+def convert_errors(called: object = None) -> Iterator[None]:
+    """Convert errors of Penstock that are raised inside into errors that are also Spark's.
 
-    If the options of ``called`` have a driver's secret, they are marked for this driver.
+    If the options of ``called`` have a driver's secret, the errors are marked for that driver.
     """
     try:
         yield
     except PenstockError as error:
         hide_traceback()
-        # Spark loads this module in processes that only look which formats there are.
+        # Imported late: Spark loads this module in processes that only list the formats.
         from penstock_spark.errors.error_marks import attach
 
-        both = in_sparks_type(error)
-        attach(both, _secret_of(called))
-        if both is error:
+        converted = as_spark_error(error)
+        attach(converted, _secret_of(called))
+        if converted is error:
             raise
-        raise both from error.__cause__
+        raise converted from error.__cause__
 
 
 def hide_traceback() -> None:
-    """Have PySpark hand over the sentence of an expected error without a traceback before it.
+    """Make PySpark report the message of an expected error without a traceback.
 
-    Does nothing outside of Spark's processes: such a process ends with the error of a task, or it
-    runs nothing but the methods of a source.
+    Does nothing outside of Spark's processes. Such a process ends with the error of a task, or
+    runs only the methods of a source, so the setting affects nothing else.
     """
     if _WORKERS_ONLY in os.environ and _HIDES_TRACEBACK not in os.environ:
         os.environ[_HIDES_TRACEBACK] = "1"
@@ -137,14 +146,14 @@ def hide_traceback() -> None:
 
 
 def _show_traceback() -> None:
-    """End the effect of an earlier call: what fails now may be unexpected."""
+    """Undo :func:`hide_traceback`: the next error may be unexpected."""
     if _hides:
         os.environ.pop(_hides.pop(), None)
 
 
-def tells_spark(called: C) -> C:
-    """A class that Spark calls, and whose errors are in Spark's types."""
-    for name in _ASKED:
+def converts_errors(called: C) -> C:
+    """Decorate a class that Spark calls, so that its methods raise errors in Spark's types."""
+    for name in _METHODS:
         if name in vars(called):
             setattr(called, name, _converting(vars(called)[name]))
     return called
@@ -152,23 +161,23 @@ def tells_spark(called: C) -> C:
 
 def _converting(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
-    def call(self: Any, *given: Any, **named: Any) -> Any:
+    def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
         _show_traceback()
-        with in_sparks_types(self):
-            result = method(self, *given, **named)
-        return _each(result, self) if inspect.isgenerator(result) else result
+        with convert_errors(self):
+            result = method(self, *arguments, **keywords)
+        return _convert_in_iterator(result, self) if inspect.isgenerator(result) else result
 
     return call
 
 
 def _secret_of(called: Any) -> str:
-    """The secret in the options that a source, or its reader or writer, was made with."""
+    """Return the secret in the options of a source, a reader or a writer."""
     from penstock_spark.errors.error_marks import secret_in
 
     parsed = getattr(getattr(called, "_options", None), "error_secret", None)
     return secret_in(getattr(called, "options", {})) if parsed is None else str(parsed)
 
 
-def _each(items: Iterator[Any], called: object) -> Iterator[Any]:
-    with in_sparks_types(called):
+def _convert_in_iterator(items: Iterator[Any], called: object) -> Iterator[Any]:
+    with convert_errors(called):
         yield from items

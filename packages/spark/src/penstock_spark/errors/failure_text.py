@@ -1,8 +1,8 @@
-"""Exceptions that Spark hands on as text: which ones, read from positions that only code writes.
+"""Parses the text of exceptions that Spark passes on, without trusting the values it quotes.
 
-Such a text quotes values of events at many places. So no word is searched in it: from its
-beginning on, what Spark, Java and Python write around an exception is recognised and taken off,
-and an exception is known by its class, its condition and the beginning of its message.
+Such a text quotes values of events in many places. So the parser never searches it for words. It
+starts at the beginning, strips the wrappers that Spark, Java and Python write around an exception,
+and recognises the exception by its class, its condition and the beginning of its message.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _CALL: Final = re.compile(
     r"An exception was raised by the Python Proxy\. Return Message: "
 )
 FROM_THREAD: Final = "Exception thrown in awaitResult:"
-"""The message of Spark's exception for one that another thread has raised, which is its cause."""
+"""Message of the exception with which Spark wraps an exception of another thread."""
 _AWAITED: Final = re.compile(rf"{FROM_THREAD}\s*\n(?:[ \t]+(?:at |\.{{3}} )[^\n]*\n)*Caused by: ")
-"""That message, with the frames that follow it in a stack trace, up to the cause."""
+"""``FROM_THREAD`` and the stack frames that follow it, up to the cause."""
 _CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9_.]{3,})\] ")
 _CLASS: Final = re.compile(r"([A-Za-z_$][\w$]*(?:\.[A-Za-z_$][\w$]*)+)(?:: |\n|$)")
 _BARE: Final = re.compile(r"(Python worker |Timed out while waiting for the Python worker )")
@@ -42,19 +42,19 @@ _WRAPPING: Final = frozenset(
     )
 )
 """Conditions whose message begins with the text of another exception."""
-_SPARKS: Final = ("org.apache.spark.", "pyspark.errors.", "py4j.")
+_SPARK_PACKAGES: Final = ("org.apache.spark.", "pyspark.errors.", "py4j.")
 """Packages whose exceptions begin their message with the text of another one."""
-_HANDING_ON: Final = ("pyspark.errors", "py4j")
+_PASSES_ON_TEXT: Final = ("pyspark.errors", "py4j")
 """Packages of Python whose exceptions contain those of another process."""
 _DEPTH_MAX: Final = 20
-_SAYS_NOTHING: Final = frozenset(("", "null", FROM_THREAD))
-"""Messages of exceptions that only pass on another one, or have none."""
-_PASSING_ON: Final = frozenset(
+_UNINFORMATIVE: Final = frozenset(("", "null", FROM_THREAD))
+"""Messages of exceptions that only wrap another one, or have no text."""
+_WRAPPER_CLASSES: Final = frozenset(
     ("InvocationTargetException", "SparkException", "UndeclaredThrowableException")
 )
-"""Classes whose exceptions say nothing without a message."""
+"""Classes that carry no information without a message."""
 
-_LOST: Final = {
+_LOST_PROCESS: Final = {
     "SparkException": (
         "Python worker exited unexpectedly",
         "Python worker failed to connect back",
@@ -66,8 +66,8 @@ _LOST: Final = {
     "ConcurrentModificationException": ("",),
     "StreamCorruptedException": ("",),
 }
-"""By class, beginnings of messages. Spark gives a new Python process ten seconds to import what it
-needs and to report; a busy machine sometimes takes longer."""
+"""Beginnings of the messages of lost processes, by class. Spark allows a new Python process ten
+seconds for its imports and its first report; a busy machine sometimes needs longer."""
 
 _ELSEWHERE: Final = frozenset(
     (
@@ -99,7 +99,7 @@ _ELSEWHERE: Final = frozenset(
         "gaierror",
     )
 )
-"""Classes of errors, in Python and Java, that memory or a network causes."""
+"""Classes of errors, in Python and Java, that lack of memory or a network causes."""
 _SYSTEM: Final = re.compile(r"\[Errno \d+\] |No space left on device")
 _SHUT_DOWN: Final = re.compile(r"Job \d+ cancelled because SparkContext was shut down")
 
@@ -110,7 +110,7 @@ class Raised(NamedTuple):
     kind: str
     """The class, with its package if it is shown, or the condition of an exception of Spark."""
     text: str
-    """The message, and what follows it."""
+    """The message and the rest of the text."""
 
     @property
     def name(self) -> str:
@@ -119,7 +119,7 @@ class Raised(NamedTuple):
 
 
 def raised_in(text: str) -> Iterator[Raised]:
-    """The exceptions that a text begins with, from the outermost to the innermost."""
+    """Yield the exceptions that a text begins with, from the outermost to the innermost."""
     rest: str | None = text
     for _ in range(_DEPTH_MAX):
         if rest is None:
@@ -137,8 +137,8 @@ def raised_in(text: str) -> Iterator[Raised]:
 
 
 def _first(text: str) -> tuple[Raised | None, str | None]:
-    """The exception that a text begins with, and the text of the one that it passes on; None:
-    what follows may be a value of an event."""
+    """Return the exception that a text begins with, and the text of the exception that it wraps;
+    None for the latter if the rest may be a value of an event."""
     if text.startswith("ExecutorLostFailure ("):
         return Raised("ExecutorLostFailure", text), None
     if _BARE.match(text) is not None:
@@ -148,14 +148,14 @@ def _first(text: str) -> tuple[Raised | None, str | None]:
         first_line, _, _ = rest.partition("\n")
         inner = rest[max(0, first_line.find("Traceback (")) :]
         return Raised(condition[1], rest), inner if condition[1] in _WRAPPING else None
-    if (named := _TRACEBACK.match(text) or _CLASS.match(text)) is not None:
-        rest = text[named.end() :]
-        return Raised(named[1], rest), rest if named[1].startswith(_SPARKS) else None
+    if (match := _TRACEBACK.match(text) or _CLASS.match(text)) is not None:
+        rest = text[match.end() :]
+        return Raised(match[1], rest), rest if match[1].startswith(_SPARK_PACKAGES) else None
     return None, None
 
 
 def layers(error: BaseException) -> Iterator[BaseException]:
-    """An error, its cause, the cause of that, and so on.
+    """Yield an error, its cause, the cause of the cause, and so on.
 
     An error that PySpark has converted from Java keeps its cause in ``_cause``.
     """
@@ -164,53 +164,53 @@ def layers(error: BaseException) -> Iterator[BaseException]:
     while current is not None and id(current) not in seen:
         seen.add(id(current))
         yield current
-        below = getattr(current, "_cause", None)
-        current = below if isinstance(below, BaseException) else current.__cause__
+        cause = getattr(current, "_cause", None)
+        current = cause if isinstance(cause, BaseException) else current.__cause__
 
 
 def whole_text(error: BaseException) -> str:
-    """The texts of an error and of its causes."""
+    """Return the texts of an error and of its causes."""
     return "\n".join(map(str, layers(error)))
 
 
 def chain(error: BaseException) -> Iterator[Raised]:
-    """The exceptions of an error, of its causes, and of their texts."""
+    """Yield the exceptions of an error, of its causes, and of their texts."""
     for layer in layers(error):
         kind = type(layer)
         yield Raised(f"{kind.__module__}.{kind.__qualname__}", str(layer))
-        if _hands_on(layer):
+        if _passes_on(layer):
             yield from raised_in(str(layer))
 
 
 def line_of(error: BaseException, text: str) -> str:
-    """The first line of the innermost exception in an error's text; empty if it only passes on its
-    cause."""
-    raised = list(raised_in(text)) if _hands_on(error) else []
+    """Return the first line of the innermost exception in an error's text; empty if the error only
+    wraps its cause."""
+    raised = list(raised_in(text)) if _passes_on(error) else []
     inner = raised[-1] if raised else Raised("", _STREAM.sub("", text, count=1))
     line = inner.text.strip().partition("\n")[0].strip()
     is_class = "." in inner.kind
-    if line in _SAYS_NOTHING:
-        return inner.kind if is_class and inner.name not in _PASSING_ON else ""
+    if line in _UNINFORMATIVE:
+        return inner.kind if is_class and inner.name not in _WRAPPER_CLASSES else ""
     return f"{inner.kind}: {line}" if is_class and inner.name != "SparkException" else line
 
 
-def _hands_on(error: BaseException) -> bool:
-    """Whether it is of a class whose text contains exceptions of another process."""
-    return type(error).__module__.startswith(_HANDING_ON)
+def _passes_on(error: BaseException) -> bool:
+    """Return whether the text of an error contains exceptions of another process."""
+    return type(error).__module__.startswith(_PASSES_ON_TEXT)
 
 
 def is_lost_process(error: BaseException) -> bool:
-    """Whether a process of Spark's was killed, or came too late because the machine is busy."""
+    """Return whether a process of Spark was killed, or started too slowly on a busy machine."""
     return any(_is_lost_process(raised) for raised in chain(error))
 
 
 def is_elsewhere(error: BaseException) -> bool:
-    """Whether an error is of a kind that no event is to blame for."""
+    """Return whether an error is of a kind that events cannot cause."""
     return any(_is_lost_process(raised) or _is_elsewhere(raised) for raised in chain(error))
 
 
 def _is_lost_process(raised: Raised) -> bool:
-    return raised.text.startswith(_LOST.get(raised.name, ()))
+    return raised.text.startswith(_LOST_PROCESS.get(raised.name, ()))
 
 
 def _is_elsewhere(raised: Raised) -> bool:

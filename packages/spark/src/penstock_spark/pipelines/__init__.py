@@ -1,4 +1,4 @@
-"""Pipelines: what flows from channels and tables to channels and tables, and keeps running.
+"""Pipelines: continuous queries from channels and tables to channels and tables.
 
 ``penstock pipeline run FILE`` runs a TOML file; in Python the same is::
 

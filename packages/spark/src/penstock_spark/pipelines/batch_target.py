@@ -1,4 +1,4 @@
-"""Where the micro-batches of a query go, each exactly once: a table, a channel, or both."""
+"""The target of a query's micro-batches: a table, a channel, or both; each stored exactly once."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 class BatchTarget(Struct, frozen=True, kw_only=True, dict=True):
-    """A target that gets rows beside those it has."""
+    """A target that appends rows."""
 
     url: str
     channel: ChannelTarget | None = None
     table: TableTarget | None = None
     """The table, with its path made absolute."""
     folder: str = ""
-    """The folder of the step, which remembers its table; empty: nothing does."""
+    """The folder of the step, with the list of its tables; empty: no list is kept."""
 
     def __call__(self, rows: DataFrame, batch: MicroBatch) -> None:
         """Store a micro-batch once."""
-        # Computed once for both: a second computation would cost, and a stateful query refuses it.
-        both = self.table is not None and self.channel is not None
-        rows = rows.persist() if both else rows
+        # Persist rows for two targets: Spark refuses to compute a stateful query twice.
+        is_written_twice = self.table is not None and self.channel is not None
+        rows = rows.persist() if is_written_twice else rows
         try:
             if self.table is not None:
                 self.written.check(self.opened, batch)
@@ -40,11 +40,11 @@ class BatchTarget(Struct, frozen=True, kw_only=True, dict=True):
             if self.channel is not None:
                 publish(rows, self.channel, self.url, batch=batch)
         finally:
-            if both:
+            if is_written_twice:
                 rows.unpersist()
 
     def to_table(self, table: Table, rows: DataFrame, batch: MicroBatch) -> None:
-        """Put the rows of a micro-batch into the table."""
+        """Append the rows of a micro-batch to the table."""
         table.append(rows, batch.app, batch.number, content=batch.content)
 
     @cached_property
@@ -54,11 +54,11 @@ class BatchTarget(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def opened(self) -> Table:
-        """The table, open from the first micro-batch on: later ones read only what is new in its
+        """The table; it stays open, so that later micro-batches read only new entries of its
         log."""
         from penstock_spark.tables import Table
 
-        assert self.table is not None, "it is asked for where there is one"
+        assert self.table is not None, "only flows with a table open it"
         return Table.open(self.table.path, self.table.format, self.table.partition_by)
 
 

@@ -1,4 +1,4 @@
-"""Bounds of steps: ids, times and selectors, and how times are written."""
+"""Parses bounds of steps (ids, times and selectors), and formats times."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from penstock_core.columns.selectors import Selector
 from penstock_core.vocabulary.errors import InvalidArgument, InvalidSelector
 
 
-def moment_or_ids(key: str, given: Any) -> int | datetime | dict[str, int] | None:
+def parse_bound(key: str, value: Any) -> int | datetime | dict[str, int] | None:
     """Parse a bound. Raises ``InvalidArgument`` if it is not one."""
-    if given is None or (isinstance(given, int) and not isinstance(given, bool) and given >= 0):
-        return given
-    if isinstance(given, datetime) and given.tzinfo is not None:
-        return given
-    if isinstance(given, str):
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value
+    if isinstance(value, str):
         try:
-            moment = datetime.fromisoformat(given)
+            moment = datetime.fromisoformat(value)
         except ValueError:
             moment = None
         if moment is not None and moment.tzinfo is not None:
             return moment
-    if isinstance(given, dict) and given and all(type(value) is int for value in given.values()):
-        return given
+    if isinstance(value, dict) and value and all(type(item) is int for item in value.values()):
+        return value
     raise InvalidArgument(
-        f"{key} is {str(given)!r}; it is an event id, a time with a time zone such as "
+        f"{key} is {str(value)!r}; it is an event id, a time with a time zone such as "
         "2013-01-31T09:30:00Z, or a table of channel = id"
     )
 
 
-def bound(given: Any, channel: str) -> int | datetime | None:
-    """The bound that applies to a channel."""
-    found = moment_or_ids("from", given)
-    return found.get(channel) if isinstance(found, dict) else found
+def bound(value: Any, channel: str) -> int | datetime | None:
+    """Return the bound that applies to a channel."""
+    parsed = parse_bound("from", value)
+    return parsed.get(channel) if isinstance(parsed, dict) else parsed
 
 
 def check_selector(text: str) -> None:
-    """Raises ``InvalidArgument`` for what is no selector; an empty one selects everything."""
+    """Raise ``InvalidArgument`` for an invalid selector; an empty selector matches all events."""
     try:
         if text:
             Selector(text)
@@ -46,6 +46,6 @@ def check_selector(text: str) -> None:
         raise InvalidArgument(str(error)) from error  # it begins with the key
 
 
-def said_time(us: int) -> str:
-    """A time for people, in UTC."""
+def format_time(us: int) -> str:
+    """Return a readable time in UTC."""
     return f"{moment_of(us):%Y-%m-%d %H:%M:%S}"

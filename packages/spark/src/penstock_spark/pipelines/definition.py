@@ -1,7 +1,7 @@
 """A pipeline: its sources and steps, read from a TOML file or made in Python.
 
-Everything that can be known wrong without Spark and the realm is found here, with the file, the
-step and the key in the message, and what would be right.
+This module finds all mistakes that can be found without Spark and the realm. Its errors name the
+file, the step and the key, and the allowed values.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A pipeline. Made in Python it means the same as its file::
+    """A pipeline. In Python, the equivalent of a file is::
 
         Pipeline(
             name="flights",
@@ -45,20 +45,20 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                          channel="late"),),
         )
 
-    Raises ``InvalidArgument`` naming the source or step, the key, and what would be right.
+    Raises ``InvalidArgument`` naming the source or step, the key, and the allowed values.
     """
 
     name: str
     steps: tuple[Step, ...]
     sources: tuple[Source, ...] = ()
     url: str = ""
-    """URL of the realm; empty: as the command line or ``PENSTOCK_URL`` says."""
+    """URL of the realm; empty: that of the command line or of ``PENSTOCK_URL``."""
 
     master: str = LOCAL_MASTER
     """Any Spark master, or ``sc://host`` for Spark Connect."""
 
     checkpoints: str = CHECKPOINTS
-    """Folder with a folder for each pipeline and in it one for each step."""
+    """Folder with a folder for each pipeline, which has a folder for each step."""
 
     restarts: int = RESTARTS
     """Number of times in a row that a step is started again after a failure whose cause may
@@ -100,21 +100,21 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                     self.bound_source(step)
 
     def _check_cycle(self, step: Step) -> None:
-        """Refuse a step that reads what it writes: each row would come again, for ever."""
+        """Refuse a step that reads a channel it writes: it would read each row again, for ever."""
         written = {channel for text in step.writes() if (channel := _channel_in(text))}
         for name in self._names_read(step):
             source = self.by_name.get(name)
             if source is None or not source.is_stream:
                 continue
             names = (source.channel,) if isinstance(source.channel, str) else source.channel
-            if both := written.intersection(names):
+            if cycle := written.intersection(names):
                 raise InvalidArgument(
-                    f"it writes the channel {', '.join(sorted(both))}, which it reads as source "
+                    f"it writes the channel {', '.join(sorted(cycle))}, which it reads as source "
                     f"{name}: each row would be read again; write to another channel"
                 )
 
     def _check_durables(self) -> None:
-        """A durable has one position: two steps would take events from each other."""
+        """Refuse two steps with the same durable: they would take events from each other."""
         for source in self.sources:
             if not source.durable:
                 continue
@@ -127,9 +127,9 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 )
 
     def bound_source(self, step: Step) -> Source:
-        """The source that a step with ``poison`` buries events of: its only stream.
+        """Return the source whose events a step with ``poison`` buries: its only stream.
 
-        Raises ``InvalidArgument`` when there is none, or it is bound to no durable.
+        Raises ``InvalidArgument`` without such a source, or if it has no durable.
         """
         sources = self.by_name
         read = [sources[name] for name in self._names_read(step) if name in sources]
@@ -137,9 +137,8 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if len(streams) != 1 or not streams[0].durable:
             raise InvalidArgument(
                 f"step {step.name}: poison needs a durable: the step must read one channel, "
-                f"through a source with durable, but it reads"
-                f" "
-                f"{', '.join(f'{each.name} ({each.reads})' for each in streams) or 'none'}"
+                f"through a source with durable, but it reads "
+                f"{', '.join(f'{item.name} ({item.reads})' for item in streams) or 'none'}"
             )
         return streams[0]
 
@@ -154,11 +153,11 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return {source.name: source for source in self.sources}
 
     def source(self, name: str) -> Source:
-        """Raises ``InvalidArgument`` naming those there are."""
+        """Return the source. Raises ``InvalidArgument`` with a hint for an unknown name."""
         return known_source(self.by_name, name)
 
     def step(self, name: str) -> Step:
-        """Raises ``InvalidArgument`` naming those there are."""
+        """Return the step. Raises ``InvalidArgument`` with a hint for an unknown name."""
         for step in self.steps:
             if step.name == name:
                 return step
@@ -166,24 +165,24 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         raise InvalidArgument(f"pipeline {self.name} has no step {name!r}: {nearest(name, names)}")
 
     def reads(self, step: Step) -> tuple[str, ...]:
-        """A description for people of the sources that a step reads."""
+        """Return descriptions of the sources that a step reads, for display."""
         sources = self.by_name
         return tuple(
             sources[name].reads if name in sources else name for name in self._names_read(step)
         )
 
     def located(self, path: str) -> str:
-        """A path made absolute; a URI stays as it is."""
+        """Return a path made absolute; a URI is returned unchanged."""
         return path if _URI.match(path) else str((self.folder / path).absolute())
 
     @property
     def place(self) -> str:
-        """The folder, or URI, of its checkpoints; each step has a folder in it."""
+        """The folder, or URI, of the pipeline's checkpoints; each step has a folder in it."""
         return f"{self.located(self.checkpoints).rstrip('/')}/{self.name}"
 
 
 def known_source(sources: Mapping[str, Source], name: str) -> Source:
-    """Raises ``InvalidArgument`` naming the sources there are."""
+    """Return the source. Raises ``InvalidArgument`` with a hint for an unknown name."""
     source = sources.get(name)
     if source is None:
         hint = nearest(name, tuple(sources)) if sources else "no [[source]] is defined"
@@ -192,9 +191,9 @@ def known_source(sources: Mapping[str, Source], name: str) -> Source:
 
 
 def load(path: Path | str) -> Pipeline:
-    """The pipeline of a TOML file.
+    """Return the pipeline of a TOML file.
 
-    Raises ``InvalidArgument`` naming the file, the source or step, the key, and what is right.
+    Raises ``InvalidArgument`` naming the file, the source or step, the key, and the allowed values.
     """
     path = Path(path)
     try:
@@ -207,10 +206,10 @@ def load(path: Path | str) -> Pipeline:
 
 
 def parse(document: Mapping[str, Any], *, file: str = "", folder: Path = Path()) -> Pipeline:
-    """The pipeline of a document as TOML has it, with the keys ``source`` and ``step``."""
+    """Return the pipeline of a parsed TOML document, with the keys ``source`` and ``step``."""
     top = dict(document)
     sources = tuple(
-        converted(Source, table, "the source", file, f"source {_called(table, number)}")
+        convert_table(Source, table, "the source", file, f"source {_called(table, number)}")
         for number, table in enumerate(_tables(top, "source", file), 1)
     )
     steps = tuple(
@@ -220,16 +219,16 @@ def parse(document: Mapping[str, Any], *, file: str = "", folder: Path = Path())
     with _naming(file):
         refuse_unknown(top, _TOP)
         top["spark"] = _flat(top.get("spark", {}))
-    given = {**top, "steps": (), "sources": (), "file": file}
-    known = {key: given[key] for key in _TOP_TYPED if key in given}
-    shell = converted(_Shell, known, "the pipeline", file)
+    keys = {**top, "steps": (), "sources": (), "file": file}
+    typed = {key: keys[key] for key in _TOP_TYPED if key in keys}
+    top_level = convert_table(_TopLevel, typed, "the pipeline", file)
     return Pipeline(
-        **msgspec.structs.asdict(shell), steps=steps, sources=sources, file=file, folder=folder
+        **msgspec.structs.asdict(top_level), steps=steps, sources=sources, file=file, folder=folder
     )
 
 
-class _Shell(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The keys at the top of a definition."""
+class _TopLevel(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The top-level keys of a definition."""
 
     name: str
     url: str = ""
@@ -239,12 +238,12 @@ class _Shell(Struct, kw_only=True, forbid_unknown_fields=True):
     spark: dict[str, str | int | bool] = field(default_factory=dict)
 
 
-_TOP_TYPED: Final = tuple(known.encode_name for known in msgspec.structs.fields(_Shell))
+_TOP_TYPED: Final = tuple(item.encode_name for item in msgspec.structs.fields(_TopLevel))
 _TOP: Final = (*_TOP_TYPED, "source", "step")
 
 
-class _naming:  # noqa: N801 - reads as the statement it is
-    """Errors inside get the file and the place put ahead."""
+class _naming:  # noqa: N801 - used like a statement
+    """Prefixes errors raised inside with the file and the place."""
 
     def __init__(self, *places: str) -> None:
         self._place = ": ".join(place for place in places if place)
@@ -257,13 +256,13 @@ class _naming:  # noqa: N801 - reads as the statement it is
             raise InvalidArgument(f"{self._place}: {error}") from error
 
 
-def converted(kind: type[T], table: Mapping[str, Any], whole: str, *places: str) -> T:
-    """A table of a definition as a struct; errors call it ``whole``.
+def convert_table(kind: type[T], table: Mapping[str, Any], whole: str, *places: str) -> T:
+    """Return a table of a definition as a struct; errors call the table ``whole``.
 
-    Raises ``InvalidArgument`` with ``places``, the key, and what would be right.
+    Raises ``InvalidArgument`` with ``places``, the key, and the allowed values.
     """
     with _naming(*places):
-        refuse_unknown(table, tuple(known.encode_name for known in msgspec.structs.fields(kind)))
+        refuse_unknown(table, tuple(item.encode_name for item in msgspec.structs.fields(kind)))
         try:
             return msgspec.convert(table, kind)
         except (msgspec.ValidationError, RecursionError) as error:
@@ -273,38 +272,39 @@ def converted(kind: type[T], table: Mapping[str, Any], whole: str, *places: str)
 
 
 def refuse_unknown(table: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Raises ``InvalidArgument`` for a key that is not known, with the nearest that is."""
+    """Raise ``InvalidArgument`` for an unknown key, with the most similar known key."""
     for key in table:
         if key not in known:
             raise InvalidArgument(f"unknown key {key!r}: {nearest(key, tuple(known))}")
 
 
 def _step(table: Mapping[str, Any], file: str, place: str) -> Step:
-    given = dict(table)
+    keys = dict(table)
     with _naming(file, place):
-        kind = given.pop("kind", "query")
+        kind = keys.pop("kind", "query")
         if not isinstance(kind, str):
             raise InvalidArgument(f"kind must be a string, not {kind!r}")
-        wanted = step_class(kind)
-    return converted(wanted, given, "the step", file, place)
+        step_type = step_class(kind)
+    return convert_table(step_type, keys, "the step", file, place)
 
 
 def _tables(top: dict[str, Any], key: str, file: str) -> list[dict[str, Any]]:
-    found = top.pop(key, [])
-    if not isinstance(found, list) or not all(isinstance(table, dict) for table in found):
+    tables = top.pop(key, [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         with _naming(file):
             raise InvalidArgument(f"{key} is a list of tables, written [[{key}]]")
-    return found
+    return tables
 
 
 def _called(table: Mapping[str, Any], number: int) -> str:
-    """The name of a source or step, or which one it is."""
+    """Return the name of a source or step; without a name, its number."""
     name = table.get("name")
     return name if isinstance(name, str) and name else str(number)
 
 
 def _flat(settings: Any, ahead: str = "") -> dict[str, Any]:
-    """Spark's settings: TOML reads ``spark.sql.x = 1`` as tables in tables."""
+    """Return Spark's settings with dotted names: TOML reads ``spark.sql.x = 1`` as nested
+    tables."""
     if not isinstance(settings, dict):
         raise InvalidArgument("spark is a table, written [spark], of settings of Spark")
     flat: dict[str, Any] = {}
@@ -318,7 +318,7 @@ def _flat(settings: Any, ahead: str = "") -> dict[str, Any]:
 
 
 def _channel_in(target: str) -> str:
-    """The channel in what a step writes; empty if it is a table."""
+    """Return the channel that a target of a step names; empty for a table."""
     noun, _, name = target.partition(" ")
     return name if noun == "channel" else ""
 
@@ -331,11 +331,11 @@ def _check_name(key: str, name: str) -> None:
         )
 
 
-def _check_distinct(noun: str, found: Sequence[Source] | Sequence[Step]) -> None:
-    seen = set()
-    for each in found:
-        if each.name.lower() in seen:
+def _check_distinct(noun: str, definitions: Sequence[Source] | Sequence[Step]) -> None:
+    names = set()
+    for definition in definitions:
+        if definition.name.lower() in names:
             raise InvalidArgument(
-                f"two of the {noun}s are called {each.name}; give each its own name"
+                f"two of the {noun}s are called {definition.name}; give each its own name"
             )
-        seen.add(each.name.lower())
+        names.add(definition.name.lower())

@@ -1,7 +1,7 @@
-"""Checks SQL expressions in definitions, without Spark as far as possible, and with it.
+"""Checks SQL expressions in definitions: some mistakes without Spark, the others by Spark.
 
-Spark decides whether an expression is valid; but it starts late, and a typing error in a definition
-is better reported at once.
+Spark decides whether an expression is valid; but it starts late, and simple mistakes in a
+definition are better reported at once.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _ALONE: Final = {
 }
 
 
-def words_of(key: str, text: str) -> list[str]:
-    """The words and signs of an expression: words in lower case, texts and quoted names as ``'``
-    and `` ` ``.
+def tokens_of(key: str, text: str) -> list[str]:
+    """Return the words and signs of an expression: words in lower case, texts and quoted names as
+    ``'`` and `` ` ``.
 
-    Raises ``InvalidArgument`` that begins with ``key`` for what no expression is.
+    Raises ``InvalidArgument`` that begins with ``key`` for an invalid expression.
     """
-    found, opened = [], []
+    tokens, opened = [], []
     for token in _TOKENS.finditer(text):
         sign = token["sign"]
         if sign is not None:
@@ -48,8 +48,8 @@ def words_of(key: str, text: str) -> list[str]:
                 raise InvalidArgument(
                     f"{key} is {text!r}; it has a {sign} without its opening bracket"
                 )
-        found.append(_shown(token))
-    words = [word for word in found if word]
+        tokens.append(_shown(token))
+    words = [word for word in tokens if word]
     if opened:
         raise InvalidArgument(f"{key} is {text!r}; a {opened[-1]} is not closed")
     if not words:
@@ -60,14 +60,14 @@ def words_of(key: str, text: str) -> list[str]:
 
 
 def _shown(token: re.Match[str]) -> str:
-    """A token as a word; empty for blanks and comments."""
+    """Return a token as a word; empty for blanks and comments."""
     if token["text"] or token["quoted"]:
         return token[0][0]
     return token[0].lower() if token.lastgroup else ""
 
 
 def calls(words: list[str]) -> list[str]:
-    """The functions that are called, by their names."""
+    """Return the names of called functions."""
     return [
         word
         for word, following in itertools.pairwise(words)
@@ -76,9 +76,8 @@ def calls(words: list[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def judged_by_spark(key: str, text: str) -> Iterator[None]:
-    """Turn Spark's complaint about an expression into ``InvalidArgument`` that begins with the
-    key."""
+def explaining_sql(key: str, text: str) -> Iterator[None]:
+    """Convert Spark's error about an expression to ``InvalidArgument`` that begins with the key."""
     from pyspark.errors import AnalysisException, ParseException
 
     try:

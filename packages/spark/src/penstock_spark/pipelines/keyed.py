@@ -1,8 +1,8 @@
-"""Rows that replace those of the same key: into a Delta table, a channel, or both.
+"""Writes rows that replace earlier rows of the same key: to a Delta table, a channel, or both.
 
-A query that keeps running values hands over the keys a micro-batch has changed. The table gets
-them by a merge, the channel by a publish; each knows the micro-batch by its query and number, so
-a repeated one changes nothing.
+A query with running values outputs the keys that a micro-batch has changed. The table merges these
+rows, the channel gets them as events. Both recognise the micro-batch by its query and number, so a
+repetition changes nothing.
 """
 
 from __future__ import annotations
@@ -38,19 +38,21 @@ class KeyedTarget(BatchTarget, frozen=True, kw_only=True):
 def check_keyed(
     channel: ChannelTarget | str | None, table: TableTarget | str | None, why: str
 ) -> None:
-    """Raises ``InvalidArgument`` for targets whose rows cannot be replaced."""
+    """Raise ``InvalidArgument`` for targets whose rows cannot be replaced."""
     if channel is None and table is None:
-        raise InvalidArgument("channel, table: none is given; give where the rows go")
+        raise InvalidArgument("channel, table: none is given; give at least one target of the rows")
     target = table_target(table)
     if target is not None and target.format != "delta":
         raise InvalidArgument(
             f"table.format is {target.format!r}; {why}, and only Delta tables can replace rows"
         )
-    _without_transaction(channel_target(channel))
+    _refuse_transaction_options(channel_target(channel))
 
 
-def _without_transaction(channel: ChannelTarget | None) -> None:
+def _refuse_transaction_options(channel: ChannelTarget | None) -> None:
     names = {name.lower() for name in (channel.options if channel is not None else ())}
-    taken: Sequence[str] = sorted(names & {"txnappid", "txnversion"})
-    if taken:
-        raise InvalidArgument(f"channel.options has {', '.join(taken)}; the step sets these itself")
+    reserved: Sequence[str] = sorted(names & {"txnappid", "txnversion"})
+    if reserved:
+        raise InvalidArgument(
+            f"channel.options has {', '.join(reserved)}; the step sets these itself"
+        )

@@ -1,7 +1,7 @@
-"""Running a pipeline: one session, a query or a thread for each step, until it is done or stopped.
+"""Runs a pipeline: one session, and a query or a thread for each step, until it is done or stopped.
 
-A step whose failure may pass is started again after a while, the others go on meanwhile. A step
-that fails for good ends the pipeline: the others are stopped, and the error names the step.
+A step whose failure may pass is restarted after a delay, while the others continue. A step that
+fails permanently ends the pipeline: the others are stopped, and the error names the step.
 """
 
 from __future__ import annotations
@@ -41,30 +41,29 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-LOOK_S: Final = 0.25
+CHECK_S: Final = 0.25
 """Seconds between two checks of the steps."""
 STOP_S: Final = 10.0
-"""Seconds that a running micro-batch gets when the pipeline is stopped, before it is
-interrupted."""
+"""Seconds that running micro-batches get to finish when the pipeline is stopped."""
 KEEP_S: Final = 2.0
 """Seconds between two writes of a step's status file."""
 BACKOFF_MAX_S: Final = 30.0
-SEARCH_TOLD_S: Final = 10.0
-"""Seconds between two lines about a search for events that make a step fail."""
+SEARCH_REPORT_S: Final = 10.0
+"""Seconds between two reports about a search for events that make a step fail."""
 CONNECT: Final = "sc://"
 LOG_LEVEL: Final = "spark.log.level"
-"""The setting of Spark that turns its log on."""
+"""The setting of Spark that enables its log."""
 
 
 class PipelineWatcher(Protocol):
     """An observer of a running pipeline."""
 
     def told(self, step: str, text: str) -> None:
-        """Something happened: it runs, it is started again, it has stopped."""
+        """Handle a change of a step's state: it runs, restarts or has stopped."""
         ...
 
     def moved(self, progress: Sequence[Progress]) -> None:
-        """Take the progress of all steps; called a few times a second."""
+        """Handle the progress of all steps; called a few times a second."""
         ...
 
 
@@ -83,11 +82,11 @@ class StepReport(Struct, frozen=True, kw_only=True):
 
     name: str
     state: str
-    """``done``: it came to its end; ``stopped``: it was stopped; ``failed``."""
+    """``done``, ``stopped`` or ``failed``."""
     rows: int
     rows_out: int | None
     rows_late: int = 0
-    """Rows left out because they came behind the watermark."""
+    """Rows dropped because they were older than the watermark."""
     batch: int | None
     restarts: int
     text: str = ""
@@ -115,7 +114,7 @@ class StepContext:
         self.folder: Path = run.pipeline.folder
         self.work: RunningWork | None = None
         self.instead: dict[str, DataFrame] = {}
-        """Tables that stand in for sources, by name."""
+        """Tables that replace sources, by name."""
 
     @property
     def spark(self) -> SparkSession:
@@ -131,9 +130,9 @@ class StepContext:
     def table(self, source: str, **options: str) -> DataFrame:
         if source in self.instead:
             return self.instead[source]
-        found = self.source(source)
-        path = self.located(found.table) if found.table else ""
-        return found.frame(self.spark, self.url, path, **options)
+        definition = self.source(source)
+        path = self.located(definition.table) if definition.table else ""
+        return definition.frame(self.spark, self.url, path, **options)
 
     def located(self, path: str) -> str:
         return self._run.pipeline.located(path)
@@ -170,6 +169,7 @@ class Run:
 
     def spark(self) -> SparkSession:
         """The session, started at the first call."""
+        # Work calls this from its threads, and a second session must not be started.
         with self._starting:
             if self._session is None:
                 self._session = session_for(self.pipeline, self._master, self.url)
@@ -186,7 +186,7 @@ class Run:
 
 
 class Supervised:
-    """A step under supervision: what of it runs now, and when it is started again."""
+    """A supervised step: its running query or work, and the time of its next restart."""
 
     def __init__(self, run: Run, step: Step) -> None:
         self.name = step.name
@@ -200,20 +200,20 @@ class Supervised:
         self._tries = 0
         self._kept_at = 0.0
         self._buries = False
-        """Whether events that make it fail are to be buried."""
-        self._told_later: dict[str, list[str]] = {}
-        """Properties that were told to be left out."""
+        """Whether to bury events that make the step fail."""
+        self._reported_later: dict[str, list[str]] = {}
+        """Left-out properties that were reported."""
         self.failure: FailureCause | None = None
         self.progress = Progress(step=step.name, text="starts")
 
     @property
     def is_over(self) -> bool:
-        """True when the step is done, was stopped or has failed for good."""
+        """Whether the step is done, was stopped, or has failed permanently."""
         return self._status.state in ("done", "failed", "stopped")
 
     @property
     def runs(self) -> Running | None:
-        """What of it runs; None where it is over, or waits until it is started again."""
+        """The running query or work; None if the step is over, or waits for its restart."""
         return None if self.is_over or self._again_at is not None else self._running
 
     @property
@@ -229,20 +229,20 @@ class Supervised:
         """Start the query or the work."""
         self._again_at = None
         try:
-            self._running = self._started()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is this step's failure
+            self._running = self._start()
+        except Exception as error:  # noqa: BLE001 - any error is a failure of this step
             self._failed(error, watch)
             return
         self._enter("runs", watch)
 
-    def look(self, watch: PipelineWatcher) -> None:
-        """Handle what has happened since the last check."""
+    def check(self, watch: PipelineWatcher) -> None:
+        """Handle changes since the last check."""
         try:
-            self._look(watch)
-        except Exception as error:  # noqa: BLE001 - Spark no longer answers what became of it
+            self._check(watch)
+        except Exception as error:  # noqa: BLE001 - Spark no longer answers
             self._failed(error, watch)
 
-    def _look(self, watch: PipelineWatcher) -> None:
+    def _check(self, watch: PipelineWatcher) -> None:
         if self.is_over:
             return
         if self._again_at is not None:
@@ -250,23 +250,23 @@ class Supervised:
                 self.begin(watch)
             return
         running = self._running
-        assert running is not None, "it runs, or it is to be started again"
-        over = running.is_over
+        assert running is not None, "a step that is not over runs, or waits for its restart"
+        is_over = running.is_over
         self.progress = running.progress()
         if running.has_moved:
             self._tries = 0
-        if self.progress.later and self.progress.later != self._told_later:
-            self._told_later = self.progress.later
-            watch.told(self.name, left_out(self._told_later))
-        if not over:
+        if self.progress.later and self.progress.later != self._reported_later:
+            self._reported_later = self.progress.later
+            watch.told(self.name, left_out(self._reported_later))
+        if not is_over:
             self._keep()
         elif (error := running.error) is not None and not self._run.stopping.is_set():
             self._failed(error, watch)
         else:
-            self._came_to_its_end(running, watch)
+            self._finish(running, watch)
 
     def stop(self, watch: PipelineWatcher) -> None:
-        """End it, whatever it does."""
+        """Stop the query or work, also in the middle of a micro-batch."""
         if self.is_over:
             return
         if self._running is not None:
@@ -287,7 +287,7 @@ class Supervised:
             text=self.failure.text if self.failure is not None else self._status.text,
         )
 
-    def _started(self) -> Running:
+    def _start(self) -> Running:
         self._keeping.prepare()
         context = StepContext(self._run, self._step)
         planned = self._step.plan(context)
@@ -304,12 +304,12 @@ class Supervised:
         context.work.start()
         return context.work
 
-    def _came_to_its_end(self, running: Running, watch: PipelineWatcher) -> None:
-        """A query that has taken what there was may have something left to do."""
+    def _finish(self, running: Running, watch: PipelineWatcher) -> None:
+        """Start the step once more if its ``at_end`` requests this; otherwise end it."""
         at_end = None if self._run.stopping.is_set() else self._at_end
         try:
             goes_on = at_end is not None and at_end()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is this step's failure
+        except Exception as error:  # noqa: BLE001 - any error is a failure of this step
             self._failed(error, watch)
             return
         if goes_on:
@@ -324,12 +324,13 @@ class Supervised:
         if cause.is_of_value and not self._buries:
             self._status.error += f"; {FIND_EVENT}"
         self._running = None
-        if lost_jvm is None and not cause.may_pass and (what := self._buried(watch)):
+        if lost_jvm is None and not cause.may_pass and (what := self._bury_poison(watch)):
             self._status.restarts += 1
             self._again_at = self._run.clock()
-            self._enter("restarts", watch, f"starts again without what was buried: {what}")
+            self._enter("restarts", watch, f"starts again without the buried events: {what}")
             return
         if cause.may_pass and self._tries < self._run.pipeline.restarts:
+            # `_tries` is reset by progress, so only failures in a row lengthen the wait.
             wait_s = min(BACKOFF_MAX_S, 2.0**self._tries)
             self._tries += 1
             self._status.restarts += 1
@@ -339,33 +340,37 @@ class Supervised:
         self.failure = FailureCause(self._status.error, may_pass=False)
         self._enter("failed", watch, self.failure.text)
 
-    def _buried(self, watch: PipelineWatcher) -> str:
-        """Bury the events that made a step fail, if the step wants that; gives which, or an empty
-        text."""
+    def _bury_poison(self, watch: PipelineWatcher) -> str:
+        """Bury the events that made the step fail, if its definition allows this; return their
+        description, or an empty text."""
         if not self._buries:
             return ""
         context = StepContext(self._run, self._step)
-        told_at: float | None = None
+        reported_at: float | None = None
 
         def tell(run: int) -> None:
-            nonlocal told_at
-            if told_at is None or self._run.clock() - told_at >= SEARCH_TOLD_S:
-                told_at = self._run.clock()
+            nonlocal reported_at
+            if reported_at is None or self._run.clock() - reported_at >= SEARCH_REPORT_S:
+                reported_at = self._run.clock()
                 so_far = f", run {run} over a part of the micro-batch" if run > 1 else ""
                 watch.told(self.name, f"searches for the events that make it fail{so_far}")
 
         try:
-            found = bury(self._run.pipeline, self._step, context, watch=tell)
-        except Exception as error:  # noqa: BLE001 - the step has failed; this is why it goes no further
-            found = Burial(why_none=cause_of(error).text)
-        if found.why_none:
-            self._status.error += f"; nothing was buried: {found.why_none}"
-        return found.text
+            burial = bury(self._run.pipeline, self._step, context, watch=tell)
+        except Exception as error:  # noqa: BLE001 - the step's own failure is reported, with this reason
+            burial = Burial(why_none=cause_of(error).text)
+        if burial.why_none:
+            self._status.error += f"; nothing was buried: {burial.why_none}"
+        return burial.text
 
     def _ended(self, running: Running, watch: PipelineWatcher) -> None:
         if running.outcome is not None:
             self._status.text = running.outcome.text
-            self.progress = self.progress if self.progress.rows else _of(running.outcome, self.name)
+            self.progress = (
+                self.progress
+                if self.progress.rows
+                else _progress_of_outcome(running.outcome, self.name)
+            )
         is_stopped = self._run.stopping.is_set() and running.outcome is None
         self._enter("stopped" if is_stopped else "done", watch, self._status.text)
 
@@ -392,13 +397,13 @@ def run(
     stopping: threading.Event | None = None,
     spark: SparkSession | None = None,
 ) -> Report:
-    """Run a pipeline until all steps are done, ``stopping`` is set, or one fails for good.
+    """Run a pipeline until all steps are done, ``stopping`` is set, or one fails permanently.
 
-    ``url`` and ``master`` win over the definition's; ``once`` takes what is there and ends;
+    ``url`` and ``master`` win over the definition's; ``once`` processes the stored events and ends;
     ``steps`` are the only ones to run. ``spark`` is the session to use, which is left running.
 
-    Raises ``StepFailed`` naming the step and the cause, ``InvalidArgument`` for names of steps
-    that are none, ``IllegalState`` when it runs already, ``Unavailable`` without PySpark.
+    Raises ``StepFailed`` naming the step and the cause, ``InvalidArgument`` for unknown names of
+    steps, ``IllegalState`` if the pipeline runs already, ``Unavailable`` without PySpark.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise Unavailable(
@@ -425,22 +430,22 @@ def run(
             run.close()
     failed = [step for step in supervised if step.failure is not None]
     if failed:
-        told = "; ".join(
+        failures = "; ".join(
             f"step {step.name}: {step.failure.text}" for step in failed if step.failure
         )
-        raise StepFailed(f"{pipeline.file or pipeline.name}: {told}")
+        raise StepFailed(f"{pipeline.file or pipeline.name}: {failures}")
     return Report(pipeline=pipeline.name, steps=tuple(step.report() for step in supervised))
 
 
 def realm_of(pipeline: Pipeline, url: str = "") -> str:
-    """The realm of a run. Raises ``InvalidArgument`` if none is named."""
-    found = url or pipeline.url or os.environ.get(URL_VARIABLE, "")
-    if not found:
+    """Return the realm's URL for a run. Raises ``InvalidArgument`` if none is set."""
+    realm_url = url or pipeline.url or os.environ.get(URL_VARIABLE, "")
+    if not realm_url:
         raise InvalidArgument(
             f"pipeline {pipeline.name} names no realm: set url in its definition, or "
             f"{URL_VARIABLE}; it looks like penstock://localhost:9000"
         )
-    return found
+    return realm_url
 
 
 def _supervise(run: Run, steps: Sequence[Supervised], watch: PipelineWatcher) -> None:
@@ -452,7 +457,7 @@ def _supervise(run: Run, steps: Sequence[Supervised], watch: PipelineWatcher) ->
             watch.moved([step.progress for step in steps])
             _wait(run, steps)
             for step in steps:
-                step.look(watch)
+                step.check(watch)
         watch.moved([step.progress for step in steps])
     finally:
         run.stopping.set()
@@ -460,13 +465,13 @@ def _supervise(run: Run, steps: Sequence[Supervised], watch: PipelineWatcher) ->
 
 
 def _wait(run: Run, steps: Sequence[Supervised]) -> None:
-    """Until the next check is due. A run that takes what is there is over as soon as its last step
-    is, and does not wait any longer."""
+    """Wait until the next check is due. A run with ``once`` stops waiting when a step ends, so that
+    it ends with its last step."""
     running = next(filter(None, (step.runs for step in steps)), None)
     if run.once and running is not None and not run.stopping.is_set():
-        running.join(LOOK_S)
+        running.join(CHECK_S)
     else:
-        run.stopping.wait(LOOK_S)
+        run.stopping.wait(CHECK_S)
 
 
 def _is_over(run: Run, steps: Sequence[Supervised]) -> bool:
@@ -475,17 +480,17 @@ def _is_over(run: Run, steps: Sequence[Supervised]) -> bool:
 
 
 def _stop(steps: Sequence[Supervised], watch: PipelineWatcher) -> None:
-    """Let micro-batches finish, for a while, and end everything."""
+    """Give running micro-batches ``STOP_S`` to finish, then stop all steps."""
     until = perf_counter() + STOP_S
     waiting = threading.Event()
     while any(step.is_busy for step in steps) and perf_counter() < until:
-        waiting.wait(LOOK_S / 5)
+        waiting.wait(CHECK_S / 5)
     for step in steps:
-        step.look(watch)
+        step.check(watch)
         step.stop(watch)
 
 
-def _of(outcome: WorkOutcome, step: str) -> Progress:
+def _progress_of_outcome(outcome: WorkOutcome, step: str) -> Progress:
     return Progress(step=step, rows=outcome.rows, rows_out=outcome.rows, text="done")
 
 
@@ -496,7 +501,7 @@ def _has_session() -> bool:
 
 
 def session_for(pipeline: Pipeline, master: str, url: str) -> SparkSession:
-    """The session a pipeline runs in; several runs may share it by ``run(spark=…)``."""
+    """Return a session for a pipeline; several runs may share it by ``run(spark=…)``."""
     from penstock_spark import register
     from penstock_spark.session.session import activate, session
 
@@ -517,7 +522,7 @@ def session_for(pipeline: Pipeline, master: str, url: str) -> SparkSession:
 
 
 def _quieten(spark: SparkSession, pipeline: Pipeline, master: str) -> None:
-    """Silence Spark's own reports of failures, which are reported here in one line."""
+    """Silence Spark's reports of failures: the run reports each in one line."""
     for name in ("SQLQueryContextLogger", "py4j"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     if not master.startswith(CONNECT):
@@ -528,14 +533,15 @@ def _quieten(spark: SparkSession, pipeline: Pipeline, master: str) -> None:
 
 
 def _is_not_of_gateway(record: logging.LogRecord) -> bool:
-    """False for what py4j logs, on the root logger, of a connection that the JVM has broken."""
+    """Return False for records of py4j, on the root logger, about a broken connection to the
+    JVM."""
     error = record.exc_info[1] if record.exc_info else None
     return not type(error).__module__.startswith("py4j.")
 
 
 def _quieten_accumulators(context: SparkContext) -> None:
-    """Print no traceback of the connection that a JVM breaks when it is killed: the run tells it in
-    a line of its own."""
+    """Print no traceback of the connection that a killed JVM breaks: the run reports it in one
+    line."""
     server: Any = getattr(context, "_accumulatorServer", None)
     if server is None:
         return
@@ -548,7 +554,7 @@ def _quieten_accumulators(context: SparkContext) -> None:
     server.handle_error = handle
 
 
-# --- an event that makes a step fail is buried, and the step goes on --------------------------
+# --- burial of events that make a step fail --------------------------------------------------
 
 
 class Replaceable(Context, Protocol):
@@ -561,7 +567,7 @@ class Burial(Struct, frozen=True):
     """The result of burying events."""
 
     text: str = ""
-    """Which events were buried; empty: none."""
+    """Description of the buried events; empty: none."""
     why_none: str = ""
 
 
@@ -585,5 +591,5 @@ def bury(
     verdict = bury_poison(
         context.spark, options, f"{context.checkpoint}/{QUERY}", attempt=attempt, watch=watch
     )
-    buried = ", ".join(f"event {each.event_id} of {each.channel}" for each in verdict.buried)
+    buried = ", ".join(f"event {poison.event_id} of {poison.channel}" for poison in verdict.buried)
     return Burial(buried, verdict.why_none)

@@ -21,19 +21,19 @@ PROCESSING: Final = "Processing new data"
 
 
 class Running(Protocol):
-    """A step that has been started."""
+    """A started step."""
 
     @property
     def is_over(self) -> bool: ...
 
     @property
     def is_busy(self) -> bool:
-        """Whether it is doing something that should be finished rather than interrupted."""
+        """Whether it has work that should be finished rather than interrupted."""
         ...
 
     @property
     def error(self) -> BaseException | None:
-        """Why it ended, when it failed."""
+        """The error of a failed step."""
         ...
 
     @property
@@ -41,17 +41,18 @@ class Running(Protocol):
 
     @property
     def has_moved(self) -> bool:
-        """Whether it got on since it was started: what made it fail before has passed."""
+        """Whether it has made progress since its start, so that an earlier failure has passed."""
         ...
 
     def progress(self) -> Progress: ...
 
     def join(self, timeout_s: float) -> None:
-        """Wait until it has ended, for at most so long."""
+        """Wait at most ``timeout_s`` seconds for its end."""
         ...
 
     def stop(self) -> None:
-        """End it now. What it was in the middle of is done again by the next run, once."""
+        """End it now. The next run repeats an interrupted micro-batch, whose rows are stored
+        once."""
         ...
 
 
@@ -61,7 +62,7 @@ class RunningQuery:
     def __init__(self, step: str, query: StreamingQuery, before: Progress | None = None) -> None:
         self._query = query
         self._seen = -1
-        """The last micro-batch that was counted."""
+        """Number of the last counted micro-batch."""
         self._first = True
         self._progress = before or Progress(step=step)
 
@@ -84,7 +85,7 @@ class RunningQuery:
 
     @property
     def has_moved(self) -> bool:
-        """Whether a micro-batch went through since it was started."""
+        """Whether a micro-batch has succeeded since the start."""
         return self._seen >= 0
 
     def progress(self) -> Progress:
@@ -92,27 +93,27 @@ class RunningQuery:
         if last is None:
             return self._progress
         number = last["batchId"]
-        # Only the last hundred are kept, and reading them is expensive: usually one has come.
-        fresh = [last] if number <= self._seen + 1 else self._query.recentProgress
+        # Reading all hundred recent reports is expensive, and usually only one is new.
+        reports = [last] if number <= self._seen + 1 else self._query.recentProgress
         rows = late = 0
         out: int | None = None
-        for each in fresh:
-            if each["batchId"] > self._seen and _rows_of(each):
-                rows += _rows_in(each)
-                if (stored := _rows_out(each)) is not None:
+        for report in reports:
+            if report["batchId"] > self._seen and _rows_of(report):
+                rows += _rows_in(report)
+                if (stored := _rows_out(report)) is not None:
                     out = (out or 0) + stored
-                late += late_rows(each)
-                self._seen = each["batchId"]
-        known = self._progress
+                late += late_rows(report)
+                self._seen = report["batchId"]
+        earlier = self._progress
         lag_events, lag_ms = lag_of(last)
         self._progress = Progress(
-            step=known.step,
-            rows=known.rows + rows,
-            rows_out=known.rows_out if out is None else (known.rows_out or 0) + out,
-            rows_late=known.rows_late + late,
+            step=earlier.step,
+            rows=earlier.rows + rows,
+            rows_out=earlier.rows_out if out is None else (earlier.rows_out or 0) + out,
+            rows_late=earlier.rows_late + late,
             rows_per_s=_rate(last, _rows_in(last)) or 0.0,
             rows_out_per_s=_rate(last, _rows_out(last)),
-            batch=self._seen if self._seen >= 0 else known.batch,
+            batch=self._seen if self._seen >= 0 else earlier.batch,
             batch_ms=_duration(last),
             lag_events=lag_events,
             lag_ms=lag_ms,
@@ -122,16 +123,16 @@ class RunningQuery:
         return self._progress
 
     def join(self, timeout_s: float) -> None:
-        with contextlib.suppress(Exception):  # why it failed is asked for by itself
-            self._query.awaitTermination(timeout_s)  # type: ignore[arg-type]  # it takes parts
+        with contextlib.suppress(Exception):  # `error` reports the failure
+            self._query.awaitTermination(timeout_s)  # type: ignore[arg-type]  # seconds may be fractions
 
     def stop(self) -> None:
-        with contextlib.suppress(Exception):  # it waits for its thread this long, and no longer
+        with contextlib.suppress(Exception):  # a thread that does not end in time
             self._query.stop()
 
 
 class RunningWork:
-    """Work with an end, in a thread of its own."""
+    """Work with an end, in a separate thread."""
 
     def __init__(self, step: str, work: Work) -> None:
         self.error: BaseException | None = None
@@ -143,7 +144,7 @@ class RunningWork:
         self._thread = threading.Thread(target=self._run, name=f"step-{step}", daemon=True)
 
     def start(self) -> None:
-        """Begin; listeners for its reports must be registered before."""
+        """Start the thread; listeners for its reports must be registered before."""
         self._thread.start()
 
     @property
@@ -155,7 +156,7 @@ class RunningWork:
         return not self.is_over
 
     def report(self, progress: Progress) -> None:
-        """Take a progress report from the work."""
+        """Store a progress report from the work."""
         if self._rows is None:
             self._rows = progress.rows
         self._latest = progress
@@ -172,18 +173,19 @@ class RunningWork:
         self._thread.join(timeout_s)
 
     def stop(self) -> None:
-        """Do nothing more: the work checks the stop signal itself, and its thread ends with the
+        """Do nothing: the work checks the stop signal itself, and its thread ends with the
         process."""
 
     def _run(self) -> None:
         try:
             self.outcome = self._work()
-        except BaseException as error:  # noqa: BLE001 - the root of the thread; the runner answers it
+        except BaseException as error:  # noqa: BLE001 - the runner handles it
             self.error = error
 
 
 def _later(progress: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The properties that a query leaves out; an archive, whose rows are files, has them all."""
+    """Return the properties that a query leaves out; an archive, whose rows are files, keeps
+    all."""
     if _observed(progress, READ) is not None:
         return {}
     from penstock_spark.reading.progress import later_columns
@@ -197,7 +199,7 @@ def _rows_in(progress: Mapping[str, Any]) -> int:
 
 
 def _rows_of(progress: Mapping[str, Any]) -> int:
-    """The number of rows in a progress report; over Spark Connect only the sources have it."""
+    """Return the rows of a progress report; over Spark Connect only its sources have the number."""
     rows = progress.get("numInputRows")
     if rows is None:
         rows = sum(source.get("numInputRows") or 0 for source in progress.get("sources") or ())
@@ -212,7 +214,7 @@ def _rows_out(progress: Mapping[str, Any]) -> int | None:
 def _observed(progress: Mapping[str, Any], name: str) -> int | None:
     metrics = (progress.get("observedMetrics") or {}).get(name)
     rows = getattr(metrics, "rows", None)
-    if rows is None and metrics is not None:  # Spark Connect gives the fields beside the values
+    if rows is None and metrics is not None:  # Spark Connect has fields and values apart
         fields = getattr(metrics, "schema", {}).get("fields", ())
         values = dict(zip((f["name"] for f in fields), getattr(metrics, "values", ()), strict=True))
         rows = values.get("rows")
@@ -225,7 +227,7 @@ def _duration(progress: Mapping[str, Any]) -> int | None:
 
 
 def late_rows(progress: Mapping[str, Any]) -> int:
-    """Number of rows of a micro-batch that were left out because they came behind the watermark."""
+    """Return the number of rows that a micro-batch dropped as older than the watermark."""
     return sum(
         int(operator.get("numRowsDroppedByWatermark", 0))
         for operator in progress.get("stateOperators", ())
@@ -238,18 +240,17 @@ def _rate(progress: Mapping[str, Any], rows: int | None) -> float | None:
 
 
 def lag_of(progress: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """The number of events of all sources that are not processed, and the age in ms of the
-    oldest."""
+    """Return the number of unprocessed events of all sources, and the age in ms of the oldest."""
     events: list[int] = []
     ages_ms: list[int] = []
     for source in progress.get("sources") or ():
         latest = source.get("latestOffset")
-        events += _told(latest, "lag_events") or _behind(source)
-        ages_ms += _told(latest, "lag_ms")
+        events += _values_in_offset(latest, "lag_events") or _events_behind(source)
+        ages_ms += _values_in_offset(latest, "lag_ms")
     return sum(events) if events else None, max(ages_ms, default=None)
 
 
-def _told(offset: Any, key: str) -> list[int]:
+def _values_in_offset(offset: Any, key: str) -> list[int]:
     with contextlib.suppress(msgspec.DecodeError, RecursionError):
         decoded = msgspec.json.decode(offset) if isinstance(offset, str) else offset
         channels = decoded.get("c") if isinstance(decoded, dict) else None
@@ -262,7 +263,10 @@ def _told(offset: Any, key: str) -> list[int]:
     return []
 
 
-def _behind(source: Mapping[str, Any]) -> list[int]:
-    """Events between what was read and what is there, computed from the positions."""
-    there, read = positions_in(source.get("latestOffset")), positions_in(source.get("endOffset"))
-    return [max(0, next_id - read.get(name, next_id)) for name, next_id in there.items()]
+def _events_behind(source: Mapping[str, Any]) -> list[int]:
+    """Return the events between the end of the micro-batch and the newest event, by position."""
+    newest, reached = (
+        positions_in(source.get("latestOffset")),
+        positions_in(source.get("endOffset")),
+    )
+    return [max(0, next_id - reached.get(name, next_id)) for name, next_id in newest.items()]

@@ -25,8 +25,7 @@ _DELAY: Final = re.compile(r"\s*\d+(\.\d+)?\s*(millisecond|second|minute|hour|da
 
 
 class Watermark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The delay that rows may have: Spark forgets rows older than the newest time minus the
-    delay."""
+    """The delay that rows may have: Spark drops rows older than the newest time minus the delay."""
 
     column: str
     delay: str
@@ -49,17 +48,17 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A channel, several, or a pattern such as ``flights/*``."""
 
     queue: str = ""
-    """A queue, read by peeking: nothing is taken out."""
+    """A queue, read by peeking: its events stay in the queue."""
 
     table: str = ""
     """The path of a table, relative to the definition's file, or a URI."""
 
     format: Literal["", "delta", "parquet", "csv", "json"] = ""
-    """The table's format. Empty: the end of its name tells; any other name means a table that a
-    pipeline has written, or a Delta table."""
+    """The table's format. Empty: determined by the suffix of its name; other names mean a table
+    that a pipeline has written, or a Delta table."""
 
     durable: str = ""
-    """The durable the reading is bound to: the realm keeps events until they are processed."""
+    """The durable that the query is bound to: the realm keeps events until they are processed."""
 
     starting: Any = ""
     """The start of the first run: ``earliest``, ``latest``, an event id, a time, or one of them for
@@ -67,13 +66,13 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     selector: str = ""
     columns: tuple[str, ...] = ()
-    """Only these columns; none: all."""
+    """Only these columns; empty: all."""
 
     max_events: int | None = None
-    """Events of one micro-batch at most."""
+    """Most events of one micro-batch."""
 
     bounded: bool = False
-    """Read as a whole each time it is used, not as a stream; tables always are."""
+    """Read completely at each use, not as a stream; tables are always bounded."""
 
     watermark: Watermark | None = None
 
@@ -86,9 +85,9 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"name is {self.name!r}; it is used in SQL, so it may have letters, digits and _, "
                 f"and must not begin with a digit"
             )
-        given = [key for key in ("channel", "queue", "table") if getattr(self, key)]
-        if len(given) != 1:
-            has = f"{' and '.join(given)} are given" if given else "none is given"
+        keys = [key for key in ("channel", "queue", "table") if getattr(self, key)]
+        if len(keys) != 1:
+            has = f"{' and '.join(keys)} are given" if keys else "none is given"
             raise InvalidArgument(f"channel, queue or table: {has}; give exactly one")
         self._check_table() if self.table else self._check_channel()
 
@@ -102,7 +101,7 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def reads(self) -> str:
-        """A description for people: ``channel flights``, ``table airports.csv``."""
+        """Description for display: ``channel flights``, ``table airports.csv``."""
         if self.table:
             return f"table {self.table}"
         if self.queue:
@@ -120,7 +119,7 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def _check_channel(self) -> None:
         if self.format:
             raise InvalidArgument("format applies to a table, but this reads a channel or queue")
-        _starting(self.starting)
+        _start_options(self.starting)
         if self.durable and self.queue:
             raise InvalidArgument("durable applies to a channel, but this reads a queue")
         if self.durable and self.starting != "":
@@ -134,20 +133,21 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise InvalidArgument(f"max_events is {self.max_events}; 1 or more is needed")
 
     def format_options(self) -> dict[str, str]:
-        """The options of the format ``penstock`` that read it; not for tables."""
+        """Return the options of the format ``penstock`` that read it; not for tables."""
         options = {
             **_destination(self),
-            **_starting(self.starting),
+            **_start_options(self.starting),
             "durable": self.durable,
             "selector": self.selector,
             "columns": ",".join(self.columns),
             "maxEventsPerTrigger": str(self.max_events or ""),
         }
-        given = {option: text for option, text in options.items() if text}
-        return given | _texts(self.options)
+        non_empty = {option: text for option, text in options.items() if text}
+        return non_empty | _option_texts(self.options)
 
     def frame(self, spark: SparkSession, url: str, path: str = "", **options: str) -> DataFrame:
-        """The table: a stream where it is one. ``path`` is the table's, made absolute."""
+        """Return the source as a DataFrame, a stream if it is one. ``path`` is the table's absolute
+        path."""
         if self.is_table:
             return self._table(spark, path or self.table)
         reader = spark.readStream if self.is_stream else spark.read
@@ -159,39 +159,39 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def table_format(self) -> str:
-        """The table's format: as given, else by the end of its name; "" for a table of ours."""
+        """The table's format: explicit, else by the suffix of its name; "" for a Penstock table."""
         end = PurePosixPath(self.table).suffix.removeprefix(".").lower()
         return self.format or (end if end in ("csv", "json", "parquet") else "")
 
     def _table(self, spark: SparkSession, path: str) -> DataFrame:
-        if self.table_format in ("", "delta") or _is_ours(path):
+        if self.table_format in ("", "delta") or _is_penstock_table(path):
             from penstock_spark.tables import Table
 
-            found = Table.open(path) if self.format == "delta" else Table.found(path)
-            frame: DataFrame = found.read(spark)
+            table = Table.open(path) if self.format == "delta" else Table.found(path)
+            frame: DataFrame = table.read(spark)
         else:
             reader = spark.read.format(self.table_format)
             if self.table_format == "csv":
                 reader = reader.options(header="true", inferSchema="true")
-            frame = reader.options(**_texts(self.options)).load(path)
+            frame = reader.options(**_option_texts(self.options)).load(path)
         return frame.select(*self.columns) if self.columns else frame
 
 
-def _is_ours(path: str) -> bool:
-    """Whether it is a folder of Parquet files of which only the committed ones count."""
+def _is_penstock_table(path: str) -> bool:
+    """Return whether the folder has a commit log, so that only committed Parquet files count."""
     return (Path(path) / "_penstock").is_dir()
 
 
-def _texts(options: Mapping[str, str | int | bool]) -> dict[str, str]:
-    """Options as Spark takes them."""
+def _option_texts(options: Mapping[str, str | int | bool]) -> dict[str, str]:
+    """Return options as texts for Spark."""
     return {
         option: str(value).lower() if isinstance(value, bool) else str(value)
         for option, value in options.items()
     }
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names and patterns as one option, in which a comma within a name is escaped."""
+def joined_names(names: Sequence[str]) -> str:
+    """Return names and patterns as the text of one option, with commas in names escaped."""
     return ",".join(name.replace(",", "%2C") for name in names)
 
 
@@ -199,17 +199,17 @@ def _destination(source: Source) -> dict[str, str]:
     if source.queue:
         return {"queue": source.queue}
     if not isinstance(source.channel, str):
-        return {"channel": listed(source.channel)}
+        return {"channel": joined_names(source.channel)}
     return {"channel": source.channel}
 
 
-def _starting(starting: Any) -> dict[str, str]:
-    """The options that say where to begin. Raises ``InvalidArgument`` for an invalid position."""
-    if isinstance(starting, dict) and starting and all(map(_is_place, starting.values())):
+def _start_options(starting: Any) -> dict[str, str]:
+    """Return the options of the start position. Raises ``InvalidArgument`` for an invalid one."""
+    if isinstance(starting, dict) and starting and all(map(_is_position, starting.values())):
         return {"startingOffsets": json.dumps(starting, sort_keys=True)}
     if isinstance(starting, str) and starting in ("", "earliest", "latest"):
         return {"startingOffsets": starting}
-    if _is_place(starting):
+    if _is_position(starting):
         return {"startingOffsets": str(starting)}
     with contextlib.suppress(TypeError, ValueError):
         moment = starting if isinstance(starting, datetime) else datetime.fromisoformat(starting)
@@ -225,7 +225,7 @@ def _starting(starting: Any) -> dict[str, str]:
     )
 
 
-def _is_place(value: Any) -> bool:
+def _is_position(value: Any) -> bool:
     if isinstance(value, str):
         return value in ("earliest", "latest") or value.isdecimal()
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,8 +1,8 @@
-"""The state of the steps of a pipeline, read from the files in the checkpoints' folder.
+"""The state of a pipeline's steps, read from files in the folder of checkpoints.
 
-A pipeline has a folder of its own, in it each step one: Spark's checkpoint is ``query`` in that.
-Beside a step's folder lies ``<step>.json``, the status that its last run wrote. On a store that is
-no file system only Spark's part is kept.
+Each pipeline has a folder there, with a folder for each step, which contains Spark's checkpoint,
+``query``. The file ``<step>.json`` next to a step's folder is the status that its last run wrote.
+On an object store, only Spark's checkpoint is kept.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Status(Struct, kw_only=True):
     """Number of times that this run has started the step again."""
 
     progress: Progress | None = None
-    """The last there was."""
+    """The last progress of the run."""
 
     error: str = ""
-    """The last failure; stays after a restart that went well."""
+    """The last failure; kept after a successful restart."""
 
     text: str = ""
     """The result of work that ends."""
@@ -62,7 +62,7 @@ class Positions(Struct, kw_only=True):
     """The position of a query, from its checkpoint."""
 
     batch: int | None = None
-    """The last micro-batch that was done."""
+    """Number of the last finished micro-batch."""
 
     channels: dict[str, int] = field(default_factory=dict)
     """The id of the next event to read, by channel."""
@@ -82,12 +82,12 @@ class Keeping:
         return f"{self._place}/{self._step}"
 
     def prepare(self) -> None:
-        """Make the folder."""
+        """Create the folder."""
         if self.is_local:
             Path(self.checkpoint).mkdir(parents=True, exist_ok=True)
 
     def write(self, status: Status) -> None:
-        """Write the status atomically: readers see all of it, or the previous one."""
+        """Write the status atomically."""
         if not self.is_local:
             return
         status.at = datetime.now(UTC)
@@ -97,14 +97,14 @@ class Keeping:
         aside.replace(path)
 
     def status(self) -> Status | None:
-        """The status that the step's last run wrote; None before the first run."""
+        """Return the status that the step's last run wrote; None before the first run."""
         try:
             return msgspec.json.decode(self._file.read_bytes(), type=Status)
         except (OSError, msgspec.DecodeError, RecursionError):
             return None
 
     def positions(self) -> Positions:
-        """The positions of the step's query; empty before its first micro-batch."""
+        """Return the positions of the step's query; empty before its first micro-batch."""
         folder = Path(self.checkpoint) / QUERY
         done = _newest(folder / "commits")
         if not self.is_local or done is None:
@@ -125,32 +125,32 @@ def _newest(folder: Path) -> int | None:
 
 
 def _channels(path: Path) -> dict[str, int]:
-    """The positions in an entry of Spark's log of offsets: a line of JSON for each source."""
-    found: dict[str, int] = {}
+    """Return the positions in an entry of Spark's offset log, which has a JSON line per source."""
+    next_ids: dict[str, int] = {}
     try:
         lines = path.read_text().splitlines()
     except OSError:
-        return found
+        return next_ids
     for line in lines:
-        found |= positions_in(line)
-    return found
+        next_ids |= positions_in(line)
+    return next_ids
 
 
 @contextlib.contextmanager
 def alone(pipeline: Pipeline) -> Iterator[None]:
-    """Hold the lock of a pipeline, so that no other process runs it; it ends with the process. On
-    an object store it holds for this machine only. Raises ``IllegalState``, which names the
-    holder."""
+    """Hold the lock of a pipeline, so that no other process runs it; the end of the process
+    releases it. For checkpoints on an object store, the lock covers this machine only. Raises
+    ``IllegalState``, which names the holder."""
     path = _lock(pipeline)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:
-        if not _taken(file):
+        if not _try_lock(file):
             file.seek(0)
             raise IllegalState(
                 f"pipeline {pipeline.name} is already running "
                 f"({file.read().strip() or 'elsewhere'}); "
-                "two runs would do the work twice: stop the other one first, or give this one its "
-                "own name and checkpoints"
+                "two runs would do the work twice: stop the other one first, or give this one "
+                "another name and other checkpoints"
             )
         file.truncate(0)
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
@@ -159,23 +159,23 @@ def alone(pipeline: Pipeline) -> Iterator[None]:
         yield
 
 
-def _taken(file: IO[str]) -> bool:
+def _try_lock(file: IO[str]) -> bool:
     for wait_s in (0.02, 0.1, 0.2):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
-        threading.Event().wait(wait_s)  # another process may just be checking whether it is taken
+        threading.Event().wait(wait_s)  # `runner_of` in another process holds the lock for a moment
     return False
 
 
 def is_running(pipeline: Pipeline) -> bool:
-    """Whether a process runs the pipeline now."""
+    """Return whether a process runs the pipeline now."""
     return runner_of(pipeline) is not None
 
 
 def runner_of(pipeline: Pipeline) -> int | None:
-    """The id of the process that runs the pipeline now, perhaps only some of its steps; 0 if it has
-    not written its id yet; None: no process does."""
+    """Return the id of the process that runs the pipeline, or some of its steps; 0 if it has not
+    written its id yet; None without such a process."""
     try:
         with _lock(pipeline).open() as file:
             try:

@@ -1,8 +1,8 @@
-"""The state of each key, made from its events by Spark's own aggregates.
+"""Computes the state of each key from its events by Spark's aggregates.
 
-For each column the value comes from the newest event that sets it: that is how the merge engine
-merges (SEM K2), and what ``max_by`` finds. So no Python runs for events or keys, and the events may
-come in any order, and twice.
+The value of each column is that of the newest event that sets it, as in the merge engine (SEM K2);
+``max_by`` computes this. So no Python runs for events or keys, and events may arrive in any order,
+and twice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec import Struct
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_spark.columns.nulls import NULLS
 from penstock_spark.options import nearest
-from penstock_spark.pipelines.expressions import judged_by_spark
+from penstock_spark.pipelines.expressions import explaining_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -27,8 +27,9 @@ RENAMED: Final[Mapping[str, str]] = {
     "published": "last_published",
     "channel": "from_channel",
 }
-"""Columns of the newest event of a key that are not properties, with their names in a result: a
-channel would assign its own values, and take ``channel`` for where to publish."""
+"""Columns of a key's newest event that are not properties, and their names in a result. They are
+renamed because the target channel assigns these columns itself, and uses ``channel`` for
+routing."""
 
 
 class StateRules(Struct, frozen=True, kw_only=True):
@@ -36,21 +37,23 @@ class StateRules(Struct, frozen=True, kw_only=True):
 
     key: tuple[str, ...]
     order: str = BY_ID
-    """SQL: which of two events is newer. Events without it are left out."""
+    """SQL expression: the greater value belongs to the newer event. Events with null are left
+    out."""
     deltas: bool = False
-    """Whether events have only what has changed; otherwise each has everything."""
+    """Whether events have only the changed columns; otherwise each event is a complete state."""
     replaces: str = ""
-    """SQL condition: which events are all there is, among deltas."""
+    """SQL condition: among deltas, the events that are complete states."""
     deleted: str = ""
-    """SQL condition: which events take their key away."""
+    """SQL condition: the events that delete their key."""
 
 
 def states(events: DataFrame, rules: StateRules) -> DataFrame:
-    """The state of each key, one row each; streaming where ``events`` is (output mode update).
+    """Return one row with the state of each key; a stream (output mode update) if ``events`` is
+    one.
 
-    Columns: the key, ``last_event_id`` and ``last_published`` where the events have them, all
-    others, and ``deleted`` if ``rules`` say what deletes. A null in a delta changes nothing unless
-    the column ``nulls`` (option ``includeNulls``) names it.
+    Columns: the key, ``last_event_id`` and ``last_published`` if the events have them, all others,
+    and ``deleted`` if ``rules.deleted`` is set. A null in a delta changes nothing unless the column
+    ``nulls`` (option ``includeNulls``) names it.
 
     Raises ``InvalidArgument`` naming the rule that does not fit the events' columns.
     """
@@ -61,22 +64,23 @@ def states(events: DataFrame, rules: StateRules) -> DataFrame:
             raise InvalidArgument(
                 f"key is {name!r}, which is not a column: {nearest(name, tuple(events.columns))}"
             )
-    narrow = {name: kind for name, kind in events.dtypes if kind in WIDER}
-    events = widened(events)
+    # Results have the original types; only the query's state has the wider ones.
+    original_types = {name: kind for name, kind in events.dtypes if kind in WIDER}
+    events = widen_numbers(events)
     aggregation = _Aggregation(events, rules)
     keyed = events.where(aggregation.order.isNotNull())
     for name in rules.key:
         keyed = keyed.where(column_of(name).isNotNull())
-    found = keyed.groupBy(*map(column_of, rules.key)).agg(*aggregation.values())
+    aggregated = keyed.groupBy(*map(column_of, rules.key)).agg(*aggregation.values())
     names = [*rules.key, *aggregation.names]
     if rules.deleted:
-        gone = sf.coalesce(column_of(_GONE) == column_of(_NEWEST), sf.lit(col=False))
-        found = found.withColumn(DELETED, gone)
+        is_deleted = sf.coalesce(column_of(_DELETED_AT) == column_of(_NEWEST), sf.lit(col=False))
+        aggregated = aggregated.withColumn(DELETED, is_deleted)
         names.append(DELETED)
     columns = [(name, column_of(name)) for name in names]
-    return found.select(
+    return aggregated.select(
         *(
-            column.cast(narrow[name]).alias(name) if name in narrow else column
+            column.cast(original_types[name]).alias(name) if name in original_types else column
             for name, column in columns
         )
     )
@@ -86,22 +90,22 @@ WIDER: Final[Mapping[str, str]] = {
     **dict.fromkeys(("tinyint", "smallint", "int"), "bigint"),
     "float": "double",
 }
-"""The wider types in which Spark keeps numbers. The types in a query's state can never change, so a
-channel whose numbers grow would otherwise end its queries."""
+"""Wider types of numbers in a query's state. Types of the state can never change, so without these
+a channel whose numbers become wider would end its queries."""
 
 
-def widened(events: DataFrame) -> DataFrame:
-    """The events with numbers of the widest type of their sort."""
+def widen_numbers(events: DataFrame) -> DataFrame:
+    """Return the events with integers as BIGINT and floats as DOUBLE."""
     narrow = {name: WIDER[kind] for name, kind in events.dtypes if kind in WIDER}
     return events.withColumns({name: column_of(name).cast(kind) for name, kind in narrow.items()})
 
 
 _NEWEST: Final = "__newest"
-_GONE: Final = "__gone"
+_DELETED_AT: Final = "__gone"
 
 
 class _Aggregation:
-    """The aggregates for events of some columns."""
+    """The aggregates that compute a state."""
 
     def __init__(self, events: DataFrame, rules: StateRules) -> None:
         self._rules = rules
@@ -117,7 +121,7 @@ class _Aggregation:
 
     @property
     def names(self) -> list[str]:
-        """The columns of a result, without the key."""
+        """Names of the columns of a result, without the key."""
         return [*(RENAMED[name] for name in self._stamps), *self._columns]
 
     def values(self) -> list[Column]:
@@ -131,41 +135,42 @@ class _Aggregation:
             return [*newest, *values]
         marks = [
             sf.max(self.order).alias(_NEWEST),
-            sf.max(sf.when(self._deleted, self.order)).alias(_GONE),
+            sf.max(sf.when(self._deleted, self.order)).alias(_DELETED_AT),
         ]
         return [*newest, *values, *marks]
 
     def _value(self, name: str) -> Column:
         from pyspark.sql import functions as sf
 
-        value = column_of(name)
+        column = column_of(name)
         if self._rules.deleted:
-            value = sf.when(~self._deleted, value)
+            column = sf.when(~self._deleted, column)
         if not self._rules.deltas:
-            return sf.max_by(value, self.order)
-        says = self._says(name) | self._replaces | self._deleted
-        # For max_by an event without an order does not exist: it sets nothing in this column.
-        found = sf.max_by(value, sf.when(says, self.order))
-        return sf.coalesce(found, sf.lit(b"")) if self._is_payload(name) else found
+            return sf.max_by(column, self.order)
+        is_set = self._is_set(name) | self._replaces | self._deleted
+        # max_by ignores rows whose order is null, here the events that do not set the column.
+        value = sf.max_by(column, sf.when(is_set, self.order))
+        return sf.coalesce(value, sf.lit(b"")) if self._is_payload(name) else value
 
-    def _says(self, name: str) -> Column:
-        """Whether an event sets the column, if only to null."""
+    def _is_set(self, name: str) -> Column:
+        """Return a condition: the event sets the column, to a value or to null."""
         from pyspark.sql import functions as sf
 
-        says = column_of(name).isNotNull()
+        is_set = column_of(name).isNotNull()
         if self._is_payload(name):
-            return says & (sf.octet_length(column_of(name)) > 0)
+            return is_set & (sf.octet_length(column_of(name)) > 0)
         if not self._has_nulls:
-            return says
-        return says | sf.coalesce(sf.array_contains(column_of(NULLS), name), sf.lit(col=False))
+            return is_set
+        return is_set | sf.coalesce(sf.array_contains(column_of(NULLS), name), sf.lit(col=False))
 
     def _is_payload(self, name: str) -> bool:
-        """Whether it is the column ``data``, which is never null; an empty value sets nothing."""
+        """Return whether it is the column ``data``, which is never null; an empty value sets
+        nothing."""
         return name == "data" and self._kinds[name] == "binary"
 
 
 def column_of(name: str) -> Column:
-    """The column of exactly this name, whatever characters it has."""
+    """Return the column of exactly this name, with any characters."""
     from pyspark.sql import functions as sf
 
     quoted = name.replace("`", "``")
@@ -173,20 +178,20 @@ def column_of(name: str) -> Column:
 
 
 def expression_of(events: DataFrame, key: str, text: str) -> Column:
-    """An expression over the columns of ``events``.
+    """Return an expression over the columns of ``events``.
 
-    Raises ``InvalidArgument`` that begins with ``key`` where it is none.
+    Raises ``InvalidArgument`` that begins with ``key`` if the text is not an expression.
     """
     from pyspark.sql import functions as sf
 
-    with judged_by_spark(key, text):
-        found = sf.expr(text)
-        events.select(found).schema  # noqa: B018 - Spark looks at it now
-    return found
+    with explaining_sql(key, text):
+        expression = sf.expr(text)
+        events.select(expression).schema  # noqa: B018 - makes Spark check it now
+    return expression
 
 
 def _condition(events: DataFrame, key: str, text: str) -> Column:
-    """True or false for each event, never null."""
+    """Return a condition over events that is never null."""
     from pyspark.sql import functions as sf
 
     if not text:

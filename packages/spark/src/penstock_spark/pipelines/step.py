@@ -1,9 +1,9 @@
 """A step of a pipeline: its definition, its context and its result.
 
 A kind of step is one class in :mod:`penstock_spark.pipelines.steps`: its fields are the keys of its
-TOML table, and its :meth:`Step.plan` says what to do. The runner does the rest: it starts the query
-or the thread, keeps the checkpoint, shows progress, restarts and stops. Nothing here imports
-PySpark when it is loaded: definitions are read and checked without it.
+TOML table, and its :meth:`Step.plan` returns the query or the work. The runner does the rest: it
+starts the query or the thread, keeps the checkpoint, shows progress, restarts and stops. This
+module does not import PySpark, so that definitions are read and checked without it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from penstock_spark.pipelines.sources import Source
 
 ASAP: Final = "as soon as possible"
-"""The trigger that starts a micro-batch when the last one is done and there are new events."""
+"""The trigger that starts a micro-batch when the last one is done and new events are stored."""
 AVAILABLE_NOW: Final = "available now"
-"""The trigger that processes what is there, and ends."""
+"""The trigger that processes all stored events, and ends."""
 
 _INTERVAL: Final = re.compile(r"\s*\d+\s*(ms|millisecond|second|minute|hour|day)s?\s*")
 
@@ -34,14 +34,14 @@ class MicroBatch(Struct, frozen=True):
     """The identity of a micro-batch; a retry of the micro-batch has an equal identity."""
 
     app: str
-    """The query: stays through restarts, and is another one with a new checkpoint."""
+    """Id of the query: unchanged by restarts, new with a new checkpoint."""
 
     number: int
     """Counts from 0 within ``app``; a target that has stored it already skips it."""
 
     content: str = ""
-    """Identifies what it contains; a target that has stored other content under the number refuses
-    it. Empty: not known."""
+    """Identity of the content; a target that has stored other content under the number refuses
+    it. Empty: unknown."""
 
 
 class ChannelTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,7 +49,7 @@ class ChannelTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     name: str = ""
     column: str = ""
-    """The column that says which channel each row goes to; ``name`` is used where it is null."""
+    """The column with the target channel of each row; ``name`` is used if it is null."""
 
     delta: bool = False
     """Whether rows change events of a merge channel, by their key."""
@@ -63,14 +63,14 @@ class ChannelTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def text(self) -> str:
-        """The micro-batch's name for people."""
+        """Description of the target, for display."""
         return f"channel {self.name}" if self.name else f"channels of column {self.column}"
 
     def sink_options(self) -> dict[str, str]:
-        """The options of the format ``penstock`` that write to it."""
+        """Return the options of the format ``penstock`` that write to it."""
         options = {"channel": self.name, "channelColumn": self.column}
-        given = {option: text for option, text in options.items() if text}
-        return given | ({"delta": "true"} if self.delta else {}) | self.options
+        non_empty = {option: text for option, text in options.items() if text}
+        return non_empty | ({"delta": "true"} if self.delta else {}) | self.options
 
 
 class TableTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -84,7 +84,7 @@ class TableTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Flow(Struct, frozen=True, kw_only=True):
-    """A streaming query that the runner is to start.
+    """A streaming query for the runner to start.
 
     Either ``write``, or ``channel`` and/or ``table``: both of them are written by one query, each
     exactly once.
@@ -96,24 +96,24 @@ class Flow(Struct, frozen=True, kw_only=True):
     channel: ChannelTarget | None = None
     table: TableTarget | None = None
     write: Callable[[DataFrame, MicroBatch], None] | None = None
-    """Called on the driver for each micro-batch; has to store each batch once, and to compute all
-    its rows even if they are stored already: otherwise Spark ends a query that has state."""
+    """Called on the driver for each micro-batch. It must store each batch once, and compute all
+    rows even if they are stored already: otherwise Spark ends a query that has state."""
 
     events: str = ""
-    """An aggregate that counts the events of ``frame``, where a row is something else than one:
-    ``"sum(events)"``. The progress then counts these, on both sides."""
+    """An aggregate that counts the events of ``frame`` if its rows are not events:
+    ``"sum(events)"``. The progress then shows these counts as rows in and rows out."""
 
     output_mode: Literal["append", "update", "complete"] = "append"
     trigger: str = ASAP
     """See :func:`check_trigger`."""
 
     poison: Literal["", "bury"] = ""
-    """How an event is treated that makes its micro-batch fail: "" lets the step fail, ``bury``
+    """Treatment of an event that makes its micro-batch fail: "" lets the step fail, ``bury``
     moves the event to the dead event store."""
 
     at_end: Callable[[], bool] | None = None
-    """Called when a run that takes what is there has ended without an error; True: the step is
-    planned and started once more."""
+    """Called when a run that ends by itself has ended without an error; True: the step is planned
+    and started once more."""
 
 
 class WorkOutcome(Struct, frozen=True, kw_only=True):
@@ -128,9 +128,8 @@ class WorkOutcome(Struct, frozen=True, kw_only=True):
 
 
 Work: TypeAlias = Callable[[], WorkOutcome]
-"""Work with an end. It runs in a thread of its own, checks ``context.stopping`` often enough to end
-within seconds, and stores its position in ``context.checkpoint``, so that the next run continues
-there."""
+"""Work with an end. It runs in a separate thread, checks ``context.stopping`` often enough to end
+within seconds, and stores its position in ``context.checkpoint``, where the next run continues."""
 
 
 class Progress(Struct, frozen=True, kw_only=True):
@@ -140,10 +139,10 @@ class Progress(Struct, frozen=True, kw_only=True):
     rows: int = 0
     """Rows read since this run of the pipeline began."""
     rows_out: int | None = None
-    """Rows stored since then; None where it is not known."""
+    """Rows stored since then; None if unknown."""
     rows_late: int = 0
-    """Rows left out since then because they came behind the watermark, as Spark counts them:
-    those of an aggregation after each task has summed up its own."""
+    """Rows dropped since then because they were older than the watermark, as Spark counts them:
+    in an aggregation, after each task has aggregated its rows."""
     rows_per_s: float = 0.0
     """Rows per second of the last micro-batch, or over the last second or so."""
     rows_out_per_s: float | None = None
@@ -151,25 +150,25 @@ class Progress(Struct, frozen=True, kw_only=True):
     """Number of the last micro-batch."""
     batch_ms: int | None = None
     lag_events: int | None = None
-    """Events that are there and not processed; None where it is not known."""
+    """Stored events that are not processed; None if unknown."""
     lag_ms: int | None = None
     """Age of the oldest of them."""
     total: int | None = None
-    """Rows there are to do in all, where that is known."""
+    """Total of rows to process, if known."""
     text: str = ""
-    """A few words: ``running``, ``waits``, ``restarts in 4 s``."""
+    """State in a few words: ``running``, ``waits``, ``restarts in 4 s``."""
     later: dict[str, list[str]] = field(default_factory=dict)
-    """Properties, by channel, that came later and are left out until the step is started again."""
+    """Properties, by channel, that appeared later and are left out until the step is restarted."""
 
 
 def left_out(later: Mapping[str, Sequence[str]]) -> str:
-    """A line about the properties that a step leaves out."""
+    """Return a line about the properties that a step leaves out."""
     names = ", ".join(f"{name} of {channel}" for channel in later for name in later[channel])
     return f"leaves out {names}, published since it started; restart it to read them"
 
 
 class Stopping(Protocol):
-    """Whether the pipeline is being stopped; a ``threading.Event`` is one."""
+    """Signals that the pipeline must stop; a ``threading.Event`` is one."""
 
     def is_set(self) -> bool: ...
 
@@ -196,14 +195,14 @@ class Context(Protocol):
 
     @property
     def spark(self) -> SparkSession:
-        """The session; started at first use, so work that never asks never pays for it."""
+        """The session; started at first use, so that work without Spark does not start it."""
         ...
 
     @property
     def checkpoint(self) -> str:
-        """The folder of this step alone: a path that exists, or a URI where they are on a store.
+        """The folder of this step: an existing path, or a URI on an object store.
 
-        A query's checkpoint is in it; work keeps its own files there.
+        It contains the checkpoint of a query, or the files of work.
         """
         ...
 
@@ -214,16 +213,16 @@ class Context(Protocol):
 
     @property
     def once(self) -> bool:
-        """Take what is there and end."""
+        """Whether to process the stored events and end."""
         ...
 
     @property
     def stopping(self) -> Stopping: ...
 
     def table(self, source: str, **options: str) -> DataFrame:
-        """The ``[[source]]`` of this name, a stream where it is one, with its watermark.
+        """Return the ``[[source]]`` of this name, as a stream if it is one, with its watermark.
 
-        ``options`` are laid over those of the definition, under the names of the Spark format:
+        ``options`` override those of the definition, under the names of the Spark format:
         ``context.table("flights", includeHeaders="true")``.
         """
         ...
@@ -234,25 +233,25 @@ class Context(Protocol):
         ...
 
     def source(self, name: str) -> Source:
-        """The definition of a source. Raises ``InvalidArgument`` naming those there are."""
+        """Return the definition of a source. Raises ``InvalidArgument`` for an unknown name."""
         ...
 
     def located(self, path: str) -> str:
-        """A path of the definition made absolute; a URI stays as it is."""
+        """Return a path of the definition made absolute; a URI is returned unchanged."""
         ...
 
     def report(self, progress: Progress) -> None:
-        """Show how far work has come; may be called often, from any thread."""
+        """Report the progress of work; may be called often, from any thread."""
         ...
 
 
 class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One step. A kind derives from it and adds its keys as fields, typed and with defaults.
 
-    Unknown keys and wrong types are found by the reader of definitions, with the file, the step
-    and the key in the message. What a kind has to say itself goes into ``__post_init__`` (keys
-    that do not fit together) or :meth:`check`, as ``InvalidArgument`` with a text that begins
-    with the key: ``"from is '12x'; it is an event id or a time"``. File and step are put ahead.
+    The reader of definitions reports unknown keys and wrong types, with the file, the step and the
+    key. Other checks of a kind belong in ``__post_init__`` (contradicting keys) or :meth:`check`.
+    They raise ``InvalidArgument`` with a text that begins with the key: ``"from is '12x'; it is an
+    event id or a time"``. The reader prefixes the file and the step.
     """
 
     kind: ClassVar[str] = ""
@@ -261,39 +260,40 @@ class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
 
     def reads(self, sources: Mapping[str, Source]) -> tuple[str, ...]:
-        """The names of the sources it reads; what else it reads, for people: ``table lake``."""
+        """Return the names of the sources it reads, and descriptions of other inputs, such as
+        ``table lake``."""
         return ()
 
     def writes(self) -> tuple[str, ...]:
-        """A description for people of the targets: ``channel delays``, ``table lake/delays``."""
+        """Return descriptions of the targets: ``channel delays``, ``table lake/delays``."""
         return ()
 
     def check(self, sources: Mapping[str, Source], folder: Path) -> None:
-        """Raise ``InvalidArgument`` for what can be known wrong without Spark and the realm."""
+        """Raise ``InvalidArgument`` for mistakes that can be found without Spark and the realm."""
 
     def plan(self, context: Context) -> Flow | Work:
-        """The query, or the work, of this step. Called again for each restart.
+        """Return the query, or the work, of this step. Called again for each restart.
 
-        Raises ``InvalidArgument`` and the like for what only Spark or the realm can tell.
+        Raises ``InvalidArgument`` and other errors that only Spark or the realm can detect.
         """
         raise NotImplementedError
 
 
 class StreamStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The keys that all kinds share which run as a query."""
+    """The keys shared by all kinds that run as a query."""
 
     trigger: str = ASAP
     """``"1 second"``, ``"as soon as possible"`` or ``"available now"``."""
 
     poison: Literal["", "bury"] = ""
-    """``"bury"``: an event that makes its micro-batch fail goes to the dead ones, not the step."""
+    """``"bury"``: an event that makes its micro-batch fail is moved to the dead event store."""
 
     def __post_init__(self) -> None:
         check_trigger(self.trigger)
 
 
 def check_trigger(text: str) -> None:
-    """Raises ``InvalidArgument`` for what is no trigger."""
+    """Raise ``InvalidArgument`` for an invalid trigger."""
     if text not in (ASAP, AVAILABLE_NOW) and _INTERVAL.fullmatch(text) is None:
         raise InvalidArgument(
             f'trigger is {text!r}; it is an interval such as "1 second", "{ASAP}" or '
@@ -301,23 +301,23 @@ def check_trigger(text: str) -> None:
         )
 
 
-def channel_target(given: ChannelTarget | str | None) -> ChannelTarget | None:
-    """The key ``channel`` of a step, however it was written."""
-    return ChannelTarget(name=given) if isinstance(given, str) else given
+def channel_target(value: ChannelTarget | str | None) -> ChannelTarget | None:
+    """Return the value of the key ``channel`` of a step, a name or a table, as a target."""
+    return ChannelTarget(name=value) if isinstance(value, str) else value
 
 
-def table_target(given: TableTarget | str | None) -> TableTarget | None:
-    """The key ``table`` of a step, however it was written."""
-    return TableTarget(path=given) if isinstance(given, str) else given
+def table_target(value: TableTarget | str | None) -> TableTarget | None:
+    """Return the value of the key ``table`` of a step, a path or a table, as a target."""
+    return TableTarget(path=value) if isinstance(value, str) else value
 
 
-def named_targets(
+def describe_targets(
     channel: ChannelTarget | str | None, table: TableTarget | str | None
 ) -> tuple[str, ...]:
-    """Targets as :meth:`Step.writes` tells them."""
-    found = []
+    """Return descriptions of targets for :meth:`Step.writes`."""
+    names = []
     if (to_channel := channel_target(channel)) is not None:
-        found.append(to_channel.text)
+        names.append(to_channel.text)
     if (to_table := table_target(table)) is not None:
-        found.append(f"table {to_table.path}")
-    return tuple(found)
+        names.append(f"table {to_table.path}")
+    return tuple(names)

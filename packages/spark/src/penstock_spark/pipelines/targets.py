@@ -1,8 +1,8 @@
-"""Writing the micro-batches of a query: to a channel, a table, or both, each exactly once.
+"""Writes the micro-batches of a query to a channel, a table, or both, each exactly once.
 
-Both targets remember the last micro-batch of each query they have stored, under the query's id.
-That id is in Spark's checkpoint, so whoever begins with a new checkpoint is a new writer. A
-micro-batch that Spark does again is then stored only where it is missing.
+Both targets remember the last stored micro-batch of each query under the query's id. The id is in
+Spark's checkpoint, so a query with a new checkpoint is a new writer. If Spark repeats a
+micro-batch, it is stored only in the targets that lack it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 COUNTED: Final = "penstock_rows"
-"""The name under which the rows that go out are counted in a query's progress."""
+"""Name of the count of written rows in a query's progress."""
 READ: Final = "penstock_events"
-"""Name of the count of events read, for rows that stand for several events each; such events are
-counted on both sides."""
+"""Name of the count of events, for rows that stand for several events each; the count is used for
+both rows in and rows out."""
 
 
 class QueryTarget:
@@ -42,7 +42,7 @@ class QueryTarget:
 
 
 def start(flow: Flow, place: QueryTarget, *, once: bool) -> StreamingQuery:
-    """Start the query of a step. Raises what Spark raises, and ``InvalidArgument``."""
+    """Start the query of a step. Raises errors of Spark, and ``InvalidArgument``."""
     from pyspark.sql.utils import is_remote
 
     _check(flow)
@@ -59,29 +59,29 @@ def start(flow: Flow, place: QueryTarget, *, once: bool) -> StreamingQuery:
         .trigger(**trigger_of(flow.trigger, once=once))
     )
     if _goes_straight(flow):
-        assert flow.channel is not None, "it has no other target"
+        assert flow.channel is not None, "the only target is a channel"
         options = {"url": place.url, **flow.channel.sink_options(), **secret_options()}
         return writer.format("penstock").options(**options).start()
-    write = flow.write or stored(flow, place)
+    write = flow.write or batch_target(flow, place)
 
-    def each(frame: DataFrame, number: int) -> None:
-        with marking(driver_secret()):  # the JVM hands an exception of this function on as text
+    def store_batch(frame: DataFrame, number: int) -> None:
+        with marking(driver_secret()):  # the JVM passes an exception of this function on as text
             batch = MicroBatch(_app(frame), number, content_of(place.checkpoint, number))
             with explaining(f"step {place.name}", number):
                 write(frame, batch)
 
-    return writer.foreachBatch(each).start()
+    return writer.foreachBatch(store_batch).start()
 
 
 def trigger_of(text: str, *, once: bool) -> dict[str, Any]:
-    """The arguments of ``DataStreamWriter.trigger``."""
+    """Return the arguments of ``DataStreamWriter.trigger``."""
     if once or text == AVAILABLE_NOW:
         return {"availableNow": True}
     return {"processingTime": "0 seconds" if text == ASAP else text}
 
 
-def stored(flow: Flow, place: QueryTarget) -> BatchTarget:
-    """Stores a micro-batch in the channel and the table of a flow."""
+def batch_target(flow: Flow, place: QueryTarget) -> BatchTarget:
+    """Return the function that stores micro-batches in the channel and the table of a flow."""
     table = flow.table
     if table is not None:
         table = msgspec.structs.replace(table, path=place.located(table.path))
@@ -89,7 +89,8 @@ def stored(flow: Flow, place: QueryTarget) -> BatchTarget:
 
 
 def _goes_straight(flow: Flow) -> bool:
-    """Whether Spark's own way to a sink does: it saves some milliseconds a micro-batch."""
+    """Return whether Spark can write to the sink itself, which saves milliseconds per
+    micro-batch."""
     return flow.write is None and flow.table is None and flow.output_mode == "append"
 
 
@@ -101,10 +102,10 @@ def _counted(flow: Flow) -> DataFrame:
 
 
 def _app(frame: DataFrame) -> str:
-    """The id of the query whose micro-batch it is."""
-    found = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-    assert found, "Spark names the query for each of its micro-batches"
-    return str(found)
+    """Return the id of the query whose micro-batch ``frame`` is."""
+    query_id = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    assert query_id, "Spark names the query for each of its micro-batches"
+    return str(query_id)
 
 
 def _check(flow: Flow) -> None:

@@ -1,9 +1,9 @@
-"""Windows of time: their length, and closing those that are open when no events follow.
+"""Windows of time: parses lengths, and closes open windows after the last event.
 
-A window's final row comes when the watermark has passed its end, and the watermark follows the
-events. After the last event nothing moves it any more. So :func:`close_windows` writes one more
-micro-batch into the query's own log, without events and with a watermark behind the last open
-window; the query runs it like any other, once, with its own number.
+Spark emits a window's final row when the watermark passes its end, and only events move the
+watermark. So after the last event, :func:`close_windows` writes one more micro-batch into the
+query's log, without events and with a watermark after the end of the last open window. The query
+runs it like any other micro-batch, once, with the next number.
 """
 
 from __future__ import annotations
@@ -30,29 +30,30 @@ sessions."""
 
 
 def duration(key: str, text: str) -> timedelta:
-    """Raises ``InvalidArgument`` that begins with ``key`` for what is no length of time."""
-    found = _DURATION.fullmatch(text)
-    if found is None or not int(found[1]):
+    """Return a length of time. Raises ``InvalidArgument`` that begins with ``key``."""
+    match = _DURATION.fullmatch(text)
+    if match is None or not int(match[1]):
         raise InvalidArgument(
             f'{key} is {text!r}; it is a time such as "10 minutes", in milliseconds, seconds, '
             "minutes, hours, days or weeks"
         )
-    return timedelta(**{f"{found[2]}s": int(found[1])})
+    return timedelta(**{f"{match[2]}s": int(match[1])})
 
 
 def close_windows(spark: SparkSession, query: str) -> bool:
-    """Let the next start of a query close all windows that are open in it.
+    """Make the next start of a query close its open windows; return False if none is open.
 
-    ``query`` is its checkpoint, a path or URI; it must not be running. False: none is open.
+    ``query`` is the path or URI of its checkpoint; the query must not be running.
 
-    Raises ``IllegalState`` when its last micro-batch has not ended, ``Corrupt`` for a checkpoint
-    this cannot read.
+    Raises ``IllegalState`` if its last micro-batch has not ended, ``Corrupt`` for an unreadable
+    checkpoint.
     """
     if _CheckpointLogs(query).last_done() is None:
         return False
     end_ms = _last_end_ms(spark, query)
     if end_ms is None:
         return False
+    # A window closes when the watermark has reached its end.
     move_watermark(query, end_ms)
     return True
 
@@ -68,7 +69,7 @@ def move_watermark(query: str, watermark_ms: int) -> None:
 
 
 def _last_end_ms(spark: SparkSession, query: str) -> int | None:
-    """The end of the last open window, from the state of the query; None: none is open."""
+    """Return the end of the last open window in the query's state; None if none is open."""
     from pyspark.sql import functions as sf
     from pyspark.sql.types import StructType
 
@@ -88,22 +89,22 @@ def _last_end_ms(spark: SparkSession, query: str) -> int | None:
 
 
 def _later(entry: str, watermark_ms: int, query: str) -> str:
-    """The log entry with the same positions and another watermark."""
+    """Return the log entry with the same positions and another watermark."""
     version, _, rest = entry.partition("\n")
     metadata, _, positions = rest.partition("\n")
     try:
-        known: dict[str, Any] = json.loads(metadata)
-        before = int(known[_WATERMARK])
+        settings: dict[str, Any] = json.loads(metadata)
+        watermark_before = int(settings[_WATERMARK])
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(f"the offsets of {query} are not as Spark 4.3 writes them") from error
     if version != _LOG_VERSION:
         raise Corrupt(f"the offsets of {query} are of version {version}, not {_LOG_VERSION}")
-    known[_WATERMARK] = max(before, watermark_ms)
-    return f"{version}\n{json.dumps(known, separators=(',', ':'))}\n{positions}"
+    settings[_WATERMARK] = max(watermark_before, watermark_ms)
+    return f"{version}\n{json.dumps(settings, separators=(',', ':'))}\n{positions}"
 
 
 class _CheckpointLogs:
-    """The logs of a checkpoint, wherever it is."""
+    """The logs of a checkpoint at a path or URI."""
 
     def __init__(self, query: str) -> None:
         if _URI.match(query):
@@ -112,8 +113,8 @@ class _CheckpointLogs:
             self._files, self._path = fs.LocalFileSystem(), query
 
     def last_done(self) -> int | None:
-        """The last micro-batch; None: there was none yet. Raises ``IllegalState`` when it has
-        not ended."""
+        """Return the number of the last micro-batch; None before the first one. Raises
+        ``IllegalState`` if it has not ended."""
         last = self._newest("offsets")
         if last is not None and self._newest("commits") != last:
             raise IllegalState(f"micro-batch {last} of {self._path} has not ended")
@@ -121,7 +122,7 @@ class _CheckpointLogs:
 
     def _newest(self, log: str) -> int | None:
         selector = fs.FileSelector(f"{self._path}/{log}", allow_not_found=True)
-        names = [found.base_name for found in self._files.get_file_info(selector)]
+        names = [info.base_name for info in self._files.get_file_info(selector)]
         return max((int(name) for name in names if name.isdecimal()), default=None)
 
     def read(self, number: int) -> str:
@@ -129,7 +130,7 @@ class _CheckpointLogs:
             return bytes(stream.read()).decode()
 
     def add(self, number: int, entry: str) -> None:
-        """The entry is there whole or not at all."""
+        """Add an entry atomically."""
         target = f"{self._path}/offsets/{number}"
         # Spark ignores files whose names are not numbers.
         aside = f"{self._path}/offsets/.{number}.closing.tmp"

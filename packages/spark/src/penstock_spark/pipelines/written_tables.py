@@ -1,8 +1,8 @@
-"""The tables that a step has written: a step does not make one anew that was removed.
+"""Records the tables that a step has written, so that it does not recreate a removed table.
 
-A table that is gone, with a checkpoint that has read its events, would be made anew with a gap.
-The step's folder has a list of its tables, each with the query that wrote it. A new checkpoint is
-a new query, so it may begin a new table.
+If a table was removed but the checkpoint remains, a recreated table would lack the earlier events.
+The step's folder has a list of its tables, each with the query that wrote it. A new checkpoint is a
+new query, which may begin a new table.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TABLES: Final = "tables.json"
 
 
 class WrittenTables:
-    """The list in the folder of a step; without a folder nothing is checked."""
+    """The list in the folder of a step; without a folder, all checks pass."""
 
     def __init__(self, folder: str) -> None:
         self._place = folder
@@ -32,7 +32,8 @@ class WrittenTables:
         self._checked: set[str] = set()
 
     def check(self, table: Table, batch: MicroBatch) -> None:
-        """Raise ``IllegalState`` if the query wrote the table, which knows nothing of it."""
+        """Raise ``IllegalState`` if the query wrote the table, but the present table lacks its
+        commits."""
         if self._folder is None or table.uri in self._checked:
             return
         is_known = table.last_of(batch.app) is not None
@@ -40,20 +41,20 @@ class WrittenTables:
             raise IllegalState(
                 f"the table at {shown(table.uri)} was removed or replaced, and the checkpoint of "
                 f"this step has read its events: a new table would begin with micro-batch "
-                f"{batch.number}, without the earlier ones. Put the table back, or remove "
-                f"{shown(self._place)}, so that the step begins anew"
+                f"{batch.number}, without the earlier ones. Restore the table, or remove "
+                f"{shown(self._place)}, so that the step starts over"
             )
         self._checked.add(table.uri)
         if is_known:
             self._keep(table, batch)
 
     def wrote(self, table: Table, batch: MicroBatch) -> None:
-        """Note that the query has written the table."""
+        """Record that the query has written the table."""
         if self._folder is not None:
             self._keep(table, batch)
 
     def _keep(self, table: Table, batch: MicroBatch) -> None:
-        name = shown(table.uri)  # the folder is not a place for secrets
+        name = shown(table.uri)  # secrets in the URI must not be stored
         if self._known.get(name) == batch.app:
             return
         assert self._folder is not None, "nothing is kept without a folder"

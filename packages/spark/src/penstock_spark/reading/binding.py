@@ -1,11 +1,11 @@
 """A query bound to a durable: the realm keeps its events until the query has committed them.
 
-The process that plans the query's micro-batches holds the durable alone while the query runs; tasks
-only read. A micro-batch is what the durable owes of a range of ids. The query holds these events
-from their planning until a later call proves that the micro-batch is in the checkpoint; then they
-are acknowledged. If the query ends before that, in whatever way, its process is gone, and the realm
-takes everything back as from any client (SEM D13). Spark never says that a query has ended, and
-commits late or not at all, so nothing here relies on it.
+While the query runs, the process that plans its micro-batches holds the durable exclusively; tasks
+only read. A micro-batch consists of the outstanding events of a range of ids. The query holds these
+events from their planning until a later call proves that the micro-batch is in the checkpoint; then
+they are acknowledged. If the query ends before that, in any way, its process ends, and the realm
+takes the events back as from any client (SEM D13). Spark does not report the end of a query, and
+commits late or not at all, so nothing here relies on either.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from penstock_spark.reading.offsets import Positions
 from penstock_spark.reading.plan import EventRange
 
 KEEP_NO_SELECTOR: Final = ("exclusive", "priority")
-"""Types of durables without a selector of their own: their readers bring one."""
+"""Types of durables that have no selector: their readers set one."""
 PATIENCE_TRIES: Final = 50
 PATIENCE_PAUSE_S: Final = 0.1
-"""A query that was just killed may hold its durable for another moment: its process finds out
-when it next tells Spark something."""
+"""A killed query may hold its durable for another moment: its process notices the kill at its next
+write to Spark."""
 
 Owed = Mapping[str, IdSet]
-"""The ids that a durable still has to see, by channel."""
+"""The ids that a durable has not acknowledged, by channel."""
 
 
 class Binding(Protocol):
     """The effect that a stream's positions have on the realm."""
 
     def first(self, session: Session, link: ChannelLink) -> int:
-        """The id at which a stream without a checkpoint begins in a channel."""
+        """Return the id at which a stream without a checkpoint begins in a channel."""
         ...
 
     def acknowledge(self, session: Session, links: Links, committed: Positions) -> None:
@@ -62,7 +62,8 @@ class Binding(Protocol):
         ...
 
     def take(self, session: Session, links: Links, spans: Mapping[str, Span]) -> Owed | None:
-        """The events of a micro-batch, now in the query's hands; None: all there are."""
+        """Take the events of a micro-batch, so that the query holds them; None: all stored events
+        belong to it."""
         ...
 
     def commit(self, committed: Positions) -> None:
@@ -71,13 +72,13 @@ class Binding(Protocol):
 
 
 def binding_of(options: SourceOptions) -> Binding:
-    """The binding of a stream. Raises ``InvalidArgument`` for options that contradict the
+    """Return the binding of a stream. Raises ``InvalidArgument`` for options that contradict the
     durable."""
     return Bound(options) if options.durable else Unbound(options)
 
 
 class Unbound:
-    """The realm keeps events by its own rules alone."""
+    """A stream without a durable: reading does not change how long the realm keeps events."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -95,7 +96,7 @@ class Unbound:
         pass
 
 
-class _Held(Struct):
+class _HeldDurable(Struct):
     session: Session
     epoch: str
     hold: DurableHold
@@ -115,15 +116,15 @@ class Bound:
                 "a durable that starts where you want"
             )
         self._options = options
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _HeldDurable] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks hold nothing."""
+        """Leave out the holds: tasks only read."""
         return {**self.__dict__, "_held": {}}
 
     def first(self, session: Session, link: ChannelLink) -> int:
-        self._hold(session, link)  # from now on nobody else takes events
-        # read first, so that events published meanwhile are outstanding, or come after
+        self._hold(session, link)  # from now on, other readers take no events
+        # The end is read first: events published meanwhile are outstanding, or follow the end.
         end = link.end
         lowest = durable_of(self._options, link).outstanding().id_set.lowest
         return end if lowest is None else lowest
@@ -132,11 +133,11 @@ class Bound:
         for name, position in committed.items():
             link = links.get(name)
             if link is None or link.epoch != position.epoch:
-                continue  # the planner reports it
-            mine = self._hold(session, link)
-            if mine.acknowledged < position.event_id:
-                mine.hold.ack(position.event_id - 1)
-                mine.acknowledged = position.event_id
+                continue  # `resolve_positions` raises the error for it
+            held_durable = self._hold(session, link)
+            if held_durable.acknowledged < position.event_id:
+                held_durable.hold.ack(position.event_id - 1)
+                held_durable.acknowledged = position.event_id
 
     def take(self, session: Session, links: Links, spans: Mapping[str, Span]) -> Owed | None:
         owed = {}
@@ -153,17 +154,22 @@ class Bound:
         with suppress(PenstockError):  # the next call acknowledges the same position
             ask_realm(self._options.realm, acknowledge)
 
-    def _hold(self, session: Session, link: ChannelLink) -> _Held:
-        mine = self._held.get(link.name)
-        if mine is None or mine.session is not session or mine.epoch != link.epoch:
-            hold = held(self._options, link)
-            mine = self._held[link.name] = _Held(session, link.epoch, hold)
-        return mine
+    def _hold(self, session: Session, link: ChannelLink) -> _HeldDurable:
+        held_durable = self._held.get(link.name)
+        if (
+            held_durable is None
+            or held_durable.session is not session
+            or held_durable.epoch != link.epoch
+        ):
+            hold = hold_durable(self._options, link)
+            held_durable = self._held[link.name] = _HeldDurable(session, link.epoch, hold)
+        return held_durable
 
 
-def _opened(durable: Durable, channel: str) -> DurableHold:
+def _open_with_patience(durable: Durable, channel: str) -> DurableHold:
     pause = threading.Event()
     hold = durable.hold()
+    # The realm frees a killed query's durable only when its connection ends.
     for _ in range(PATIENCE_TRIES):
         with suppress(DurableInUse):
             return hold.open()
@@ -172,23 +178,23 @@ def _opened(durable: Durable, channel: str) -> DurableHold:
         return hold.open()
     except DurableInUse as error:
         raise DurableInUse(
-            f"durable {durable.name} of channel {channel} is in use, and a query needs a durable "
-            f"for itself: stop the other query, or give this one its own durable "
+            f"durable {durable.name} of channel {channel} is in use, and a query needs exclusive "
+            f"use of its durable: stop the other query, or give this one another durable "
             f"({error})"
         ) from error
 
 
-def held(options: SourceOptions, link: ChannelLink) -> DurableHold:
-    """The durable of one channel, held. Close it. Raises as :func:`durable_of`, and
-    ``DurableInUse``."""
-    return _opened(durable_of(options, link), link.name)
+def hold_durable(options: SourceOptions, link: ChannelLink) -> DurableHold:
+    """Hold the durable of one channel; the caller closes the hold. Raises as :func:`durable_of`,
+    and ``DurableInUse``."""
+    return _open_with_patience(durable_of(options, link), link.name)
 
 
 def durable_of(options: SourceOptions, link: ChannelLink) -> Durable:
-    """The durable a read names, on one of its channels.
+    """Return the durable of a read on one of its channels.
 
-    Raises ``NameDoesNotExist`` with the way to create it, ``IllegalState`` where it has another
-    selector than the read.
+    Raises ``NameDoesNotExist``, which shows how to create it, and ``IllegalState`` if its selector
+    differs from that of the read.
     """
     name, channel = options.durable, link.name
     try:
@@ -200,17 +206,19 @@ def durable_of(options: SourceOptions, link: ChannelLink) -> Durable:
         ) from error
     info = durable.info()
     if options.selector not in ("", info.selector) and info.type not in KEEP_NO_SELECTOR:
-        theirs = f"selector {info.selector!r}" if info.selector else "no selector"
+        selector = f"selector {info.selector!r}" if info.selector else "no selector"
         raise IllegalState(
-            f"durable {name} of channel {channel} is {info.type} and has {theirs}, which decides "
+            f"durable {name} of channel {channel} is {info.type} and has {selector}, which decides "
             f"what it keeps, but the option selector is {options.selector!r}: leave the option "
             f"out, or create a durable with that selector"
         )
     return durable
 
 
-def outstanding(options: SourceOptions, links: Links, spans: Mapping[str, Span]) -> Owed | None:
-    """The events that a batch reads: those outstanding at the durable. They stay outstanding."""
+def outstanding_events(
+    options: SourceOptions, links: Links, spans: Mapping[str, Span]
+) -> Owed | None:
+    """Return the outstanding events of the durable, which a batch reads; they stay outstanding."""
     if not options.durable:
         return None
     return {
@@ -223,8 +231,8 @@ def outstanding(options: SourceOptions, links: Links, spans: Mapping[str, Span])
 # --- what tasks read ----------------------------------------------------------------------
 
 
-def located(location: Location, owed: IdSet) -> Location:
-    """The parts of a location that hold events the durable is owed."""
+def restrict_location(location: Location, owed: IdSet) -> Location:
+    """Return the parts of a location with outstanding events."""
     sealed = []
     for part in location.sealed:
         spans = owed.overlap(IdSet(part.spans)).spans
@@ -234,8 +242,8 @@ def located(location: Location, owed: IdSet) -> Location:
     return Location(tuple(sealed), tail, location.files)
 
 
-def restricted(partition: EventRange, owed: IdSet) -> EventRange:
-    """A partition that leaves out what others have settled between its events."""
+def restrict_partition(partition: EventRange, owed: IdSet) -> EventRange:
+    """Return the partition without the events that are not outstanding."""
     span = partition.span
     mine = owed.within(span)
     if len(mine) == span.size:
@@ -244,6 +252,6 @@ def restricted(partition: EventRange, owed: IdSet) -> EventRange:
 
 
 def mask_of(owed: Ids, batch: pa.RecordBatch) -> pa.BooleanArray:
-    """A mask of the events of a batch that the durable is owed."""
+    """Return a mask of the events of a batch that are outstanding."""
     edges = np.array(ranges(owed), dtype=np.int64).reshape(-1)
     return pa.array(np.searchsorted(edges, ids_of(batch), side="right") % 2 == 1)

@@ -1,4 +1,4 @@
-"""The channels a read finds now, and how its positions relate to them."""
+"""Resolves the channels of a read, and matches positions of a checkpoint with them."""
 
 from __future__ import annotations
 
@@ -27,37 +27,38 @@ Links = dict[str, ChannelLink]
 
 
 def links_of(session: Session, options: SourceOptions) -> Links:
-    """All that are there and meant. Raises ``NameDoesNotExist`` for one that was named."""
-    there: list[str] = []
+    """Return the existing channels or queues of a read. Raises ``NameDoesNotExist`` if one that the
+    options name does not exist; patterns may match none."""
+    existing: list[str] = []
     if options.choice.patterns:
-        there = session.queues.list() if options.choice.queues else session.channels.list()
-    found = {}
-    for name in options.choice.of(there):
+        existing = session.queues.list() if options.choice.queues else session.channels.list()
+    links = {}
+    for name in options.choice.of(existing):
         try:
-            found[name] = link(session, options.where_is(name))
+            links[name] = link(session, options.where_is(name))
         except NameDoesNotExist:
             if name in options.choice.names:
                 raise  # otherwise it was deleted a moment ago
-    return found
+    return links
 
 
 def typed_properties(links: Links, stored: Mapping[str, pa.Schema]) -> set[str]:
-    """The properties that are to have a column for integers and one for floats, because some
-    integer has no exact double (SEM E10). Only channels with both types are asked for one."""
-    schema = ChannelSchema.empty()
-    for each in stored.values():
-        schema = schema.grown(each)
+    """Return the properties that need separate columns for integers and floats, because some
+    integer has no exact double (SEM E10). Only channels that store both types are searched."""
+    joined_schema = ChannelSchema.empty()
+    for schema_of_channel in stored.values():
+        joined_schema = joined_schema.grown(schema_of_channel)
     joined = {
         column.logical
-        for column in shown_columns(schema.properties)
+        for column in shown_columns(joined_schema.properties)
         if len(column.sources) > 1 and _NAME.fullmatch(column.logical)
     }
     if not joined:
         return set()
     return {
         slot.logical
-        for name, each in stored.items()
-        for slot in ChannelSchema.empty().grown(each).properties.slots
+        for name, schema_of_channel in stored.items()
+        for slot in ChannelSchema.empty().grown(schema_of_channel).properties.slots
         if slot.logical in joined
         if slot.shape == "int64" and _has_inexact(links[name], slot.logical)
     }
@@ -67,18 +68,18 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """Properties that a selector can name."""
 
 
-def _has_inexact(found: ChannelLink, name: str) -> bool:
-    selector = f"{name} > {EXACT_MAX} OR {name} < -{EXACT_MAX}"
+def _has_inexact(link: ChannelLink, property_name: str) -> bool:
+    selector = f"{property_name} > {EXACT_MAX} OR {property_name} < -{EXACT_MAX}"
     try:
-        with found.store.browse(selector=selector) as events:
-            return any(type(event.properties[name]) is int for event in events)
-    except InvalidSelector:  # a word of the language; the tasks tell
+        with link.store.browse(selector=selector) as events:
+            return any(type(event.properties[property_name]) is int for event in events)
+    except InvalidSelector:  # the name is a keyword of selectors; the tasks report inexact integers
         return False
 
 
 def first_wanted(options: SourceOptions, link: ChannelLink, default: str) -> int:
-    """The event id where a read without a checkpoint begins."""
-    starting = options.starting.of(link.name)
+    """Return the event id where a read without a checkpoint begins."""
+    starting = options.starting.position_of(link.name)
     if starting is None:
         starting = default
     if isinstance(starting, int):
@@ -91,67 +92,69 @@ def first_wanted(options: SourceOptions, link: ChannelLink, default: str) -> int
 
 
 def end_wanted(options: SourceOptions, link: ChannelLink) -> int:
-    """The id after the last event that a batch reads."""
-    ending, end = options.ending.of(link.name), link.end
+    """Return the id after the last event that a batch reads."""
+    ending, end = options.ending.position_of(link.name), link.end
     if ending is None or isinstance(ending, str):
         return end
     return min(end, ending if isinstance(ending, int) else link.store.first_id_at(ending))
 
 
-def placed(
+def resolve_positions(
     options: SourceOptions, positions: Positions, links: Mapping[str, ChannelLink]
 ) -> dict[str, Position]:
-    """The positions of a checkpoint for the present channels. New channels begin with their first
-    event, and so does, where data may be lost, one that was created again.
+    """Return the positions of a checkpoint for the present channels.
 
-    Raises ``IllegalState`` for a name that now means another channel or none, and
-    ``InvalidArgument`` for positions of channels that the query does not read.
+    New channels begin at their first event; so do recreated channels if data may be lost.
+
+    Raises ``IllegalState`` for a channel that was deleted or recreated, and ``InvalidArgument`` for
+    positions of channels that the query does not read.
     """
-    same = still_there(options, positions, links)
+    matching = matching_positions(options, positions, links)
     return {
-        name: same[name] if name in same else Position(found.epoch, found.first_stored)
-        for name, found in links.items()
+        name: matching[name] if name in matching else Position(link.epoch, link.first_stored)
+        for name, link in links.items()
     }
 
 
 def spans_between(
     options: SourceOptions, links: Mapping[str, ChannelLink], start: Positions, end: Positions
 ) -> dict[str, Span]:
-    """The ids of a micro-batch. Raises as :func:`placed`."""
+    """Return the ids of a micro-batch by channel. Raises as :func:`resolve_positions`."""
     return {
         name: Span(
             start[name].event_id if name in start and start[name].epoch == position.epoch else 0,
             position.event_id,
         )
-        for name, position in still_there(options, end, links).items()
+        for name, position in matching_positions(options, end, links).items()
     }
 
 
-def still_there(
+def matching_positions(
     options: SourceOptions, positions: Positions, links: Mapping[str, ChannelLink]
 ) -> Positions:
-    """The positions whose channels are there. Raises as :func:`placed`."""
-    fails = options.fail_on_data_loss
-    strange = [name for name in positions if not options.choice.takes(name)]
-    if strange and (fails or len(strange) == len(positions)):
+    """Return the positions whose channels exist with the same epoch. Raises as
+    :func:`resolve_positions`."""
+    fails_on_loss = options.fail_on_data_loss
+    unread = [name for name in positions if not options.choice.takes(name)]
+    if unread and (fails_on_loss or len(unread) == len(positions)):
         raise InvalidArgument(
             f"the checkpoint is for channel {', '.join(positions)}, the query reads "
             f"{options.choice.text}; give each query its own checkpoint"
         )
-    found = {}
+    matching = {}
     for name, position in positions.items():
         if name in links and position.epoch == links[name].epoch:
-            found[name] = position
-        elif fails:
-            raise IllegalState(_gone(name, position, is_there=name in links))
-    return found
+            matching[name] = position
+        elif fails_on_loss:
+            raise IllegalState(_replaced_or_deleted(name, position, exists=name in links))
+    return matching
 
 
-def _gone(name: str, position: Position, *, is_there: bool) -> str:
+def _replaced_or_deleted(name: str, position: Position, *, exists: bool) -> str:
     remedy = "start with a new checkpoint, or set failOnDataLoss to false"
-    if is_there:
+    if exists:
         return (
-            f"channel {name} is not the one this checkpoint was made with: it was deleted and "
+            f"channel {name} is not the channel of this checkpoint: it was deleted and "
             "created again, the realm's data were exchanged, or its ids restarted with the realm, "
             "as those of simple channels do"
             f"; {remedy} to read the new one"
@@ -159,16 +162,18 @@ def _gone(name: str, position: Position, *, is_there: bool) -> str:
     return (
         f"channel {name} was deleted, and the checkpoint of this query is at its event "
         f"{position.event_id}"
-        f"; {remedy} to go on without it"
+        f"; {remedy} to continue without it"
     )
 
 
-def check_not_ahead(options: SourceOptions, at: Positions, there: Mapping[str, Span]) -> None:
-    """Raises ``IllegalState`` for a position after events that were never given."""
-    for name, position in at.items():
-        if there[name].end < position.event_id != options.starting.of(name):
+def check_not_ahead(
+    options: SourceOptions, positions: Positions, extents: Mapping[str, Span]
+) -> None:
+    """Raise ``IllegalState`` for a position beyond the end of its channel."""
+    for name, position in positions.items():
+        if extents[name].end < position.event_id != options.starting.position_of(name):
             raise IllegalState(
                 f"the checkpoint of this query is at event {position.event_id}, but the next "
-                f"event of channel {name} will be {there[name].end}; older data may have been "
+                f"event of channel {name} will be {extents[name].end}; older data may have been "
                 f"restored. Start with a new checkpoint"
             )

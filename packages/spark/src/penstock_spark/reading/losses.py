@@ -1,4 +1,4 @@
-"""Events that left a channel before a query could read them, and why."""
+"""Reports events that were removed from a channel before a query could read them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from penstock_core.vocabulary.errors import DataLost
 from penstock_spark.connections import ChannelLink
 
 NO_LOSS: Final = frozenset(("replaced", "relayed", "dropped", "never"))
-"""Causes that take nothing from a reader: a newer event of the same key is there, or no reader of
-the channel was meant to have it."""
+"""Removal causes that are not losses: a newer event of the same key replaced the event, or it was
+not for readers of the channel."""
 
 SETTLED: Final = NO_LOSS | {"consumed", "redelivery_limit", "rejected", "buried"}
-"""Removal causes that are no loss for a reader bound to a durable: the durable has finished with
-these events."""
+"""Removal causes that are not losses for a reader bound to a durable: the durable has settled the
+events."""
 
-_WORDS: Final = {
+_CAUSES: Final = {
     "expired": "expired",
     "evicted": "were evicted by the capacity",
     "purged": "were purged",
@@ -46,54 +46,55 @@ def check_front(
     *,
     bound: bool,
 ) -> None:
-    """Whether what lies before the first stored event of each span was somebody's to read;
-    ``bound`` to a durable or not.
+    """Check that no event before the first stored one of each span was lost to the reader.
 
-    Raises ``DataLost`` naming the channel, the ids, and the cause of each.
+    ``bound``: whether the reader is bound to a durable. Raises ``DataLost`` naming the channel, the
+    ids, and the causes.
     """
     for name, location in locations.items():
         span = spans[name]
-        check(links[name], Span(span.first, _first_of(location, span.end)), bound=bound)
+        check_losses(links[name], Span(span.first, _first_of(location, span.end)), bound=bound)
 
 
-def check_first(link: ChannelLink, span: Span, found: int, *, bound: bool) -> None:
-    """The first event of ``span`` was there when this was planned; ``found`` is the first one
-    that was read. Raises ``DataLost``."""
-    if found > span.first and _lost(link, Span(span.first, span.first + 1), bound=bound):
-        check(link, Span(span.first, found), bound=bound)
+def check_first(link: ChannelLink, span: Span, first_id: int, *, bound: bool) -> None:
+    """Check that events from the start of ``span``, which existed at planning, to ``first_id``, the
+    first event read, were not lost. Raises ``DataLost``."""
+    if first_id > span.first and _lost(link, Span(span.first, span.first + 1), bound=bound):
+        check_losses(link, Span(span.first, first_id), bound=bound)
 
 
-def check(link: ChannelLink, span: Span, *, bound: bool = False) -> None:
-    """Raises ``DataLost`` for events of ``span`` that were lost to readers."""
+def check_losses(link: ChannelLink, span: Span, *, bound: bool = False) -> None:
+    """Raise ``DataLost`` if events of ``span`` were lost to readers."""
     if not span.size > 0:
         return
     lost = _lost(link, span, bound=bound)
     if not lost:
         return
     kind = "queue" if isinstance(link.store, Queue) else "channel"
-    advice = [_ADVICE[each.cause] for each in lost if each.cause in _ADVICE]
+    advice = [_ADVICE[missing.cause] for missing in lost if missing.cause in _ADVICE]
     remedy = f"; to prevent this, give the {kind} {' and '.join(advice)}" if advice else ""
     raise DataLost(
-        f"{kind} {link.name}: before this query read them, {', '.join(map(_said, lost))}. "
+        f"{kind} {link.name}: before this query read them, {', '.join(map(_describe, lost))}. "
         f"Set failOnDataLoss to false to continue without them{remedy}"
     )
 
 
 def _lost(link: ChannelLink, span: Span, *, bound: bool) -> list[Missing]:
-    none = SETTLED if bound else NO_LOSS
+    harmless = SETTLED if bound else NO_LOSS
     if isinstance(link.store, Queue):
-        none |= {"consumed"}
-    found = [each for each in link.store.missing(*span) if each.cause not in none]
-    return sorted(found, key=lambda each: each.spans[0].first)
+        # In a queue, each event is for one consumer, so its consumption is not a loss.
+        harmless |= {"consumed"}
+    missing = [removal for removal in link.store.missing(*span) if removal.cause not in harmless]
+    return sorted(missing, key=lambda removal: removal.spans[0].first)
 
 
-def _said(missing: Missing) -> str:
+def _describe(missing: Missing) -> str:
     shown = ", ".join(
         f"{span.first}-{span.end - 1}" if span.size > 1 else str(span.first)
         for span in missing.spans[:_SHOWN_MAX]
     )
     more = missing.events - sum(span.size for span in missing.spans[:_SHOWN_MAX])
-    return f"events {shown}{f' and {more} others' if more else ''} {_WORDS[missing.cause]}"
+    return f"events {shown}{f' and {more} others' if more else ''} {_CAUSES[missing.cause]}"
 
 
 def _first_of(location: Location, end: int) -> int:

@@ -1,7 +1,7 @@
 """The position of a read: for each channel the id of its next event.
 
-Spark keeps a stream's position as JSON text in its checkpoint and compares the texts, so equal
-positions have to be written the same: channels sorted, whole numbers only.
+Spark stores a stream's position as JSON text in its checkpoint and compares the texts. So equal
+positions must have equal texts: channels are sorted, numbers are integers.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Offset = dict[str, Any]
 
 
 class Position(Struct, frozen=True):
-    """Before event ``event_id`` of a channel."""
+    """The position before event ``event_id`` of a channel."""
 
     epoch: str
-    """Identity of the channel: another one when it was deleted and created again."""
+    """Identity of the channel; it changes when the channel is deleted and created again."""
     event_id: int
 
 
@@ -30,7 +30,7 @@ Positions = dict[str, Position]
 
 
 def encode(positions: Mapping[str, Position]) -> Offset:
-    """Write positions as the JSON text that Spark keeps."""
+    """Return positions as the JSON value that Spark stores."""
     channels = {
         name: {"e": position.epoch, "n": position.event_id}
         for name, position in sorted(positions.items())
@@ -39,7 +39,8 @@ def encode(positions: Mapping[str, Position]) -> Offset:
 
 
 def decode(offset: Offset) -> Positions:
-    """Read the text that :func:`encode` wrote. Raises ``InvalidArgument`` for another format."""
+    """Return the positions in a value of :func:`encode`. Raises ``InvalidArgument`` for another
+    format."""
     version = offset.get("v")
     if version != VERSION:
         raise InvalidArgument(

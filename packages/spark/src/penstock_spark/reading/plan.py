@@ -1,8 +1,8 @@
-"""The plan of a read: each task reads a range of events, all of about one size.
+"""Plans a read: each task reads a range of events, and the ranges have about the same size.
 
-Events that are sealed are read from their files, where a task can reach these; all others come over
-the wire. A partition is a range of ids, and partitions are in id order, so that the order of events
-is that of partition and row.
+Tasks read sealed events from their files if they can reach them, and all other events over the
+wire. A partition is a range of ids, and partitions are in id order, so that events are ordered by
+partition and row.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from penstock_core.vocabulary.stored_ids import Ids
 PARTITION_EVENTS_MIN: Final = 50_000
 """Fewest events of a task, unless ``minPartitions`` says otherwise."""
 PARTITION_BYTES_MAX: Final = 512 << 20
-"""A task costs about 20 ms of processor time, and half a second for so many bytes."""
+"""A task costs about 20 ms of processor time; reading so many bytes takes half a second."""
 WIRE_EVENTS_MAX: Final = 16_384
-"""Events that are cut no further, as record batches of sealed files are."""
+"""Most events of the smallest unit of a plan on the wire; in files it is a record batch."""
 
 Spans = tuple[Span, ...]
 
@@ -37,19 +37,19 @@ class FileRows(Struct, frozen=True):
 
     path: str
     size: int
-    """Bytes the file has, if it is still the one that is meant."""
+    """Bytes of the file at planning; a smaller file is another one."""
     schema: bytes
     batches: tuple[SegmentBatch, ...]
     spans: Spans
-    """The events wanted; others in these batches are removed, or another task's."""
+    """The wanted events; others in these batches were removed, or belong to another task."""
     publishers: Publishers | None = ()
-    """The publishers of the events; None: they have to be read from the realm."""
+    """The publishers of the events; None: too many, so the events are read from the realm."""
     name: str = ""
     """Name of the file in copies of the data directory."""
 
 
 class WireRows(Struct, frozen=True):
-    """Events to be read from the realm: all that are stored in a range."""
+    """Events to be read from the realm: all stored events of a range."""
 
     span: Span
 
@@ -59,7 +59,7 @@ class EventRange(InputPartition):
     """The events that one task reads, in id order."""
 
     channel: str
-    """Or queue: the name."""
+    """Name of the channel or queue."""
     parts: tuple[FileRows | WireRows, ...]
     stored: bytes
     """The channel's schema, at least as new as these events."""
@@ -68,11 +68,11 @@ class EventRange(InputPartition):
     now_us: int
     """The time for selectors."""
     descriptors: bytes = b""
-    """The message types whose fields a selector sees (SEM P1)."""
+    """The message types whose fields a selector can test (SEM P1)."""
     files: str = ""
     """URI of the place where a cluster keeps its files; empty: on the realm's machine."""
     owed: Ids | None = None
-    """The ids that a bound durable has not seen; None: all."""
+    """Outstanding ids of the durable; None: the read has no durable."""
 
     @property
     def span(self) -> Span:
@@ -85,12 +85,12 @@ class EventRange(InputPartition):
 
 
 class _Unit(Struct, frozen=True):
-    """Events that lie together: of one record batch, or of one place in the tail."""
+    """Adjacent events: of one record batch in a file, or of one range on the wire."""
 
     spans: Spans
     rows: int
     size: int
-    """Bytes, as far as they are known."""
+    """Stored bytes; 0 if unknown."""
     file: SealedPart | None = None
     index: SegmentIndex | None = None
     batch: SegmentBatch | None = None
@@ -101,85 +101,86 @@ def partitions(
     *,
     parts_min: int | None,
     access: str = "auto",
-    passes: Callable[[bytes], bool] = lambda summary: True,
+    may_match: Callable[[bytes], bool] = lambda summary: True,
 ) -> list[tuple[FileRows | WireRows, ...]]:
-    """The parts of each partition.
+    """Return the parts of each partition.
 
-    ``parts_min`` partitions at least, as far as there are events; None: as many as the machine
-    has cores, where there is enough to read. ``access`` is ``remote`` to read no file.
-    ``passes`` is asked of the summary of each record batch in a file that is read here; where it
-    says no, the batch is left out.
+    ``parts_min`` is the least number of partitions, if the events suffice; None: one for each core
+    of the machine, if the events are many. With ``access`` "remote" no file is read.
+    ``may_match`` gets the summary of each record batch in a file; if it returns False, the batch
+    is left out.
     """
-    units = _units(location, access, passes)
+    units = _units(location, access, may_match)
     rows = sum(unit.rows for unit in units)
     size = sum(unit.size for unit in units)
     if parts_min is None:
         parts_min = min(os.cpu_count() or 1, rows // PARTITION_EVENTS_MIN)
     wanted = max(parts_min, size // PARTITION_BYTES_MAX + 1, 1)
+    # Rounded up, so that at most `wanted` partitions result.
     rows_max = -(-rows // wanted)
     return [_parts(run) for run in _runs(units, rows_max)]
 
 
 def rows_in(location: Location) -> int:
-    """Number of events in the range."""
+    """Return the number of events in a location."""
     spans = [*location.tail, *(span for part in location.sealed for span in part.spans)]
     return sum(span.size for span in spans)
 
 
 class Sizes:
-    """The stored size in bytes of events of a location."""
+    """Stored sizes, in bytes, of the events of a location."""
 
     def __init__(self, location: Location, event_bytes: float) -> None:
-        """``event_bytes`` is for events that are in no file yet."""
+        """``event_bytes`` is the average size of events that are not in a file yet."""
         self._units = [
-            unit if unit.file is not None else _of_unit(unit, unit.spans, unit.rows, size=size)
+            unit if unit.file is not None else _resize(unit, unit.spans, unit.rows, size=size)
             for unit in _units(location, "auto", lambda summary: True)
             for size in (int(unit.rows * event_bytes),)
         ]
         self.total = sum(unit.size for unit in self._units)
 
     def end_within(self, bytes_max: int) -> int:
-        """The id behind the events that have about so many bytes; at least one event is
-        included."""
-        left, end = bytes_max, self._units[0].spans[0].first + 1
+        """Return the end of the ids of the first events with about ``bytes_max`` bytes; the range
+        has at least one event."""
+        room, end = bytes_max, self._units[0].spans[0].first + 1
         for unit in self._units:
-            if unit.size > left:
-                head, _ = _split(unit, max(1, unit.rows * left // unit.size))
-                return head.spans[-1].end if left > 0 else end
-            left -= unit.size
+            if unit.size > room:
+                head, _ = _split(unit, max(1, unit.rows * room // unit.size))
+                return head.spans[-1].end if room > 0 else end
+            room -= unit.size
             end = unit.spans[-1].end
         return end
 
 
-# --- what there is ------------------------------------------------------------------------
+# --- the stored events of a location --------------------------------------------------------
 
 
-def _units(location: Location, access: str, passes: Callable[[bytes], bool]) -> list[_Unit]:
-    """All events of the location in small portions, in id order."""
-    found: list[_Unit] = []
+def _units(location: Location, access: str, may_match: Callable[[bytes], bool]) -> list[_Unit]:
+    """Return all events of the location in small units, in id order."""
+    units: list[_Unit] = []
     over_the_wire: list[Span] = list(location.tail)
     for part in location.sealed:
         around = Span(part.spans[0].first, part.spans[-1].end)
-        # Events in memory between those of the file: the realm puts them in order.
+        # Events in memory lie between those of the file, and only the realm can merge them by id.
         mixed = any(span.clipped(around).size for span in location.tail)
         is_out_of_reach = not part.path and not (location.files and part.name)
         if access == "remote" or is_out_of_reach or mixed:
             over_the_wire += part.spans
         else:
-            found += _of_file(part)
-    found += _of_wire(sorted(over_the_wire), found)
-    found = [unit for unit in found if unit.batch is None or passes(unit.batch.summary)]
-    return sorted(found, key=lambda unit: unit.spans[0])
+            units += _units_of_file(part)
+    units += _units_of_wire(sorted(over_the_wire), units)
+    units = [unit for unit in units if unit.batch is None or may_match(unit.batch.summary)]
+    return sorted(units, key=lambda unit: unit.spans[0])
 
 
-def _of_file(part: SealedPart) -> Iterator[_Unit]:
+def _units_of_file(part: SealedPart) -> Iterator[_Unit]:
     index = msgspec.msgpack.decode(part.index, type=SegmentIndex)
-    at = 0
+    span_index = 0
     for batch in index.batches:
-        while at < len(part.spans) and part.spans[at].end <= batch.first_id:
-            at += 1
+        while span_index < len(part.spans) and part.spans[span_index].end <= batch.first_id:
+            span_index += 1
         spans = []
-        for span in part.spans[at:]:
+        for span in part.spans[span_index:]:
             if span.first >= batch.end_id:
                 break
             spans.append(span.clipped(batch.span))
@@ -195,16 +196,18 @@ def _of_file(part: SealedPart) -> Iterator[_Unit]:
             )
 
 
-def _of_wire(spans: Sequence[Span], files: Sequence[_Unit]) -> Iterator[_Unit]:
-    """Ranges to ask for: neighbours together, unless a file's events lie between them."""
+def _units_of_wire(spans: Sequence[Span], files: Sequence[_Unit]) -> Iterator[_Unit]:
+    """Yield ranges to request: adjacent spans are joined, unless a file's events lie between
+    them."""
     borders = sorted(unit.spans[0].first for unit in files)
-    at = 0
+    border_index = 0
     run: list[Span] = []
     rows = 0
     for span in _cut(spans):
-        while at < len(borders) and run and borders[at] < run[-1].end:
-            at += 1
-        between = bool(run) and at < len(borders) and borders[at] < span.first
+        while border_index < len(borders) and run and borders[border_index] < run[-1].end:
+            border_index += 1
+        # The parts of a partition must be in id order, so a range never spans events of a file.
+        between = bool(run) and border_index < len(borders) and borders[border_index] < span.first
         if run and (between or rows + span.size > WIRE_EVENTS_MAX):
             yield _Unit(tuple(run), rows, 0)
             run, rows = [], 0
@@ -220,15 +223,15 @@ def _cut(spans: Iterable[Span]) -> Iterator[Span]:
             yield Span(first, min(span.end, first + WIRE_EVENTS_MAX))
 
 
-# --- who reads it -------------------------------------------------------------------------
+# --- their distribution over partitions -----------------------------------------------------
 
 
 def _runs(units: list[_Unit], rows_max: int) -> Iterator[list[_Unit]]:
-    """Portions of up to ``rows_max`` events, cut inside a unit where one does not fit."""
+    """Yield runs of up to ``rows_max`` events; a unit that does not fit is split."""
     run: list[_Unit] = []
     room = rows_max
-    for whole in units:
-        unit: _Unit | None = whole
+    for next_unit in units:
+        unit: _Unit | None = next_unit
         while unit is not None:
             head, unit = _split(unit, room)
             run.append(head)
@@ -241,32 +244,32 @@ def _runs(units: list[_Unit], rows_max: int) -> Iterator[list[_Unit]]:
 
 
 def _split(unit: _Unit, rows: int) -> tuple[_Unit, _Unit | None]:
-    """The first ``rows`` events of a unit, and the rest."""
+    """Return the first ``rows`` events of a unit, and the rest."""
     if unit.rows <= rows:
         return unit, None
     head: list[Span] = []
-    left = rows
+    room = rows
     for number, span in enumerate(unit.spans):
-        if span.size > left:
-            rest = (Span(span.first + left, span.end), *unit.spans[number + 1 :])
-            if left:
-                head.append(Span(span.first, span.first + left))
+        if span.size > room:
+            rest = (Span(span.first + room, span.end), *unit.spans[number + 1 :])
+            if room:
+                head.append(Span(span.first, span.first + room))
             size = unit.size * rows // unit.rows
             return (
-                _of_unit(unit, tuple(head), rows, size=size),
-                _of_unit(unit, rest, unit.rows - rows, size=unit.size - size),
+                _resize(unit, tuple(head), rows, size=size),
+                _resize(unit, rest, unit.rows - rows, size=unit.size - size),
             )
         head.append(span)
-        left -= span.size
+        room -= span.size
     raise AssertionError("a unit has as many events as its spans")
 
 
-def _of_unit(unit: _Unit, spans: Spans, rows: int, size: int) -> _Unit:
+def _resize(unit: _Unit, spans: Spans, rows: int, size: int) -> _Unit:
     return msgspec.structs.replace(unit, spans=spans, rows=rows, size=size)
 
 
 def _parts(run: list[_Unit]) -> tuple[FileRows | WireRows, ...]:
-    """Units as a task reads them: those of one file together, ranges on the wire joined."""
+    """Return the parts of a task: units of one file together, ranges on the wire joined."""
     parts: list[FileRows | WireRows] = []
     group: list[_Unit] = []
     for unit in run:

@@ -1,10 +1,10 @@
-"""Finds events that make a micro-batch fail, by halving it, and buries them, so that the query goes
-on.
+"""Finds the events that make a micro-batch fail, by bisection, and buries them.
 
-It is for streams that are bound to a durable. The durable still owes the failed micro-batch, so any
-part of it can be read again, as a batch, until it is known which events fail by themselves. Each of
-these goes to the dead event store with the error as its reason. A failure for another reason buries
-nothing: an unavailable realm, exhausted memory, a transformation that fails on any input.
+The search is for streams that are bound to a durable. The events of the failed micro-batch are
+still outstanding, so any part of it can be read again, as a batch, until the events that fail by
+themselves are found. Each of these goes to the dead event store with its error as the reason. A
+failure for another reason buries nothing: an unavailable realm, exhausted memory, a transformation
+that fails on any input.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from penstock_spark.errors.failure_text import (
     whole_text,
 )
 from penstock_spark.options import SourceOptions, source_options
-from penstock_spark.reading.binding import held, outstanding
+from penstock_spark.reading.binding import hold_durable, outstanding_events
 from penstock_spark.reading.channels import Links, links_of, spans_between
 from penstock_spark.reading.offsets import Positions, decode
 
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 POISON_MAX: Final = 10
-"""Most events of a micro-batch that are buried; with more, the transformation is wrong."""
+"""Most events of a micro-batch that are buried; if more fail, the transformation is wrong."""
 
 _RAISED: Final = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt|Exit)): (.*)", re.M)
 _CONDITION: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\] [^\n]*")
 
 Attempt = Callable[["DataFrame"], object]
-"""Runs the transformation that failed on a table of some of the events, to its end: for example
+"""Runs the failed transformation on a table of some of the events, to its end: for example
 ``lambda table: transformed(table).write.format("noop").mode("overwrite").save()``."""
 EventKey = tuple[str, int]
 """Channel and event id."""
@@ -72,7 +72,7 @@ class Verdict(Struct, frozen=True):
     """The result of a search for poison events."""
 
     buried: tuple[Poison, ...] = ()
-    """The buried events; if there are some, start the query again, which continues without them."""
+    """The buried events; if any, start the query again, which continues without them."""
     why_none: str = ""
     """Why nothing was buried; the query's own error stands."""
     runs: int = 0
@@ -80,7 +80,7 @@ class Verdict(Struct, frozen=True):
 
 
 class NotPoison(Exception):
-    """No event is to blame for the failure; the text says what is."""
+    """The failure has another cause than an event; the text names it."""
 
 
 def bury_poison(
@@ -92,36 +92,38 @@ def bury_poison(
     limit: int = POISON_MAX,
     watch: Callable[[int], object] = lambda run: None,
 ) -> Verdict:
-    """Find and bury the events that made a query's last micro-batch fail, once it has ended.
+    """Find and bury the events that made the last micro-batch of an ended query fail.
 
-    ``options`` are those its source was read with, ``durable`` among them; ``checkpoint`` is its
-    checkpoint's folder or URI. With more than ``limit`` of them nothing is buried. ``watch`` is
-    called with the number of each run of the transformation, before it. Raises ``InvalidArgument``
-    for a source that is bound to no durable.
+    ``options`` are those of the query's source, including ``durable``; ``checkpoint`` is the folder
+    or URI of its checkpoint. If more than ``limit`` events fail, none is buried. ``watch`` is
+    called before each run of the transformation with the number of the run. Raises
+    ``InvalidArgument`` for a source without a durable.
     """
-    given = source_options(options)
-    if not given.durable:
+    parsed = source_options(options)
+    if not parsed.durable:
         raise InvalidArgument("poison needs a durable: give the source the option durable")
     runs: list[int] = []
     try:
-        failed = last_begun(spark, checkpoint, given)
-        owed = ask_realm(given.realm, lambda session: _owed(session, given, *failed))
-        fails = _failing(spark, options, sorted(failed[1]), attempt=attempt, runs=runs, watch=watch)
-        found = isolated(owed, fails, limit)
-        _bury(given, found)
+        failed = unfinished_batch(spark, checkpoint, parsed)
+        owed = ask_realm(parsed.realm, lambda session: _outstanding_keys(session, parsed, *failed))
+        error_of = _failing(
+            spark, options, sorted(failed[1]), attempt=attempt, runs=runs, watch=watch
+        )
+        errors = isolate(owed, error_of, limit)
+        _bury(parsed, errors)
     except (NotPoison, PenstockError) as error:
         return Verdict(why_none=str(error), runs=len(runs))
-    poison = [Poison(channel, event_id, error) for (channel, event_id), error in found.items()]
+    poison = [Poison(channel, event_id, error) for (channel, event_id), error in errors.items()]
     return Verdict(tuple(poison), runs=len(runs))
 
 
-# --- which events -------------------------------------------------------------------------
+# --- the search for failing events --------------------------------------------------------
 
 
-def isolated(
+def isolate(
     keys: Sequence[EventKey], fails: Callable[[Sequence[EventKey]], str], limit: int
 ) -> dict[EventKey, str]:
-    """The keys that fail by themselves, and their errors.
+    """Return the keys that fail by themselves, and their errors.
 
     ``fails`` returns "" for events that do not fail. For one failing event among n it is called
     about log2(n) times. Raises ``NotPoison``.
@@ -132,8 +134,8 @@ def isolated(
         raise NotPoison(f"it also fails without any event: {error}")
     if not (error := fails(keys)):
         raise NotPoison("the micro-batch does not fail when it is run again")
-    found: dict[EventKey, str] = {}
-    # Parts that fail, the first one on top, with the error if it occurred and was not inferred.
+    errors: dict[EventKey, str] = {}
+    # A stack of failing parts, the first on top, with the error; "" if the failure is inferred.
     parts = [(keys, error)]
     while parts:
         part, error = parts.pop()
@@ -143,35 +145,37 @@ def isolated(
                 raise NotPoison(
                     f"event {part[0][1]} of {part[0][0]} fails only together with others"
                 )
-            found[part[0]] = error
-            if len(found) > limit:
+            errors[part[0]] = error
+            if len(errors) > limit:
                 raise NotPoison(
-                    f"more than {limit} events fail, the first with: {next(iter(found.values()))}"
+                    f"more than {limit} events fail, the first with: {next(iter(errors.values()))}"
                 )
             continue
         half = len(part) // 2
         head, tail = part[:half], part[half:]
+        # If the head does not fail, the tail must, which saves a run of the transformation.
         if error := fails(head):
-            if other := fails(tail):
-                parts.append((tail, other))
+            if tail_error := fails(tail):
+                parts.append((tail, tail_error))
             parts.append((head, error))
         else:
             parts.append((tail, ""))
-    return found
+    return errors
 
 
-def _owed(
+def _outstanding_keys(
     session: Session, options: SourceOptions, start: Positions, end: Positions
 ) -> list[EventKey]:
-    """The events of the micro-batch, all of which can be buried."""
+    """Return the outstanding events of the micro-batch. Raises ``NotPoison`` if some cannot be
+    buried."""
     links = links_of(session, options)
     spans = spans_between(options, links, start, end=end)
-    owed = outstanding(options, links, spans) or {}
-    _check_graves(links, [name for name, ids in owed.items() if ids])
+    owed = outstanding_events(options, links, spans) or {}
+    _check_dead_event_stores(links, [name for name, ids in owed.items() if ids])
     return [(name, event_id) for name in sorted(owed) for event_id in owed[name]]
 
 
-def _check_graves(links: Links, names: Sequence[str]) -> None:
+def _check_dead_event_stores(links: Links, names: Sequence[str]) -> None:
     for name in names:
         if not links[name].channel.info().definition.dead_event_store:
             raise NotPoison(
@@ -180,18 +184,18 @@ def _check_graves(links: Links, names: Sequence[str]) -> None:
             )
 
 
-def _bury(options: SourceOptions, found: Mapping[EventKey, str]) -> None:
+def _bury(options: SourceOptions, errors: Mapping[EventKey, str]) -> None:
     def bury(session: Session) -> None:
         links = links_of(session, options)
-        for name, keys in groupby(found, itemgetter(0)):
-            with held(options, links[name]) as hold:
+        for name, keys in groupby(errors, itemgetter(0)):
+            with hold_durable(options, links[name]) as hold:
                 for key in keys:
-                    hold.reject([key[1]], found[key])
+                    hold.reject([key[1]], errors[key])
 
     ask_realm(options.realm, bury)
 
 
-# --- running it again ---------------------------------------------------------------------
+# --- runs of the transformation -----------------------------------------------------------
 
 
 def _failing(
@@ -221,40 +225,41 @@ def _failing(
 
 
 def ranges_of(keys: Sequence[EventKey], channels: Sequence[str]) -> dict[str, str]:
-    """The options of a read of these events, neighbours in each channel."""
+    """Return the options of a read of these events, which are adjacent in each channel."""
     starts, ends = dict.fromkeys(channels, 0), dict.fromkeys(channels, 0)
-    for name, mine in groupby(keys, itemgetter(0)):
-        ids = [event_id for _, event_id in mine]
+    for name, keys_of_channel in groupby(keys, itemgetter(0)):
+        ids = [event_id for _, event_id in keys_of_channel]
         starts[name], ends[name] = ids[0], ids[-1] + 1
     return {"startingOffsets": json.dumps(starts), "endingOffsets": json.dumps(ends)}
 
 
 def blameless(error: BaseException) -> bool:
-    """Whether an error is of a kind that no event is to blame for.
+    """Return whether an error is of a kind that events cannot cause.
 
-    Its kind decides: the data of an error of Penstock, the class of any other. Words in its text
-    may come from an event.
+    An error of Penstock carries this as data; for others the class decides. Words of its text are
+    not evidence, because they may be quoted from an event.
     """
     if isinstance(error, PenstockError):
         return blame_of(error) == "realm"
     if isinstance(error, OSError | MemoryError):
         return True
-    if (found := marked_error(whole_text(error), active_secret())) is not None:
-        return found.blame == "realm"
+    if (marked := marked_error(whole_text(error), active_secret())) is not None:
+        return marked.blame == "realm"
     return is_elsewhere(error)
 
 
 def reason_of(error: BaseException) -> str:
-    """The innermost error of those Spark has wrapped, in one line."""
-    if (found := marked_error(whole_text(error), active_secret())) is not None:
-        return f"{found.text} [{found.code}]"
-    told = (_told(layer, unmarked(str(layer))) for layer in layers(error))
-    return next(filter(None, told), type(error).__name__)
+    """Return the innermost of the errors that Spark has wrapped, in one line."""
+    if (marked := marked_error(whole_text(error), active_secret())) is not None:
+        return f"{marked.text} [{marked.code}]"
+    texts = (_innermost_error(layer, unmarked(str(layer))) for layer in layers(error))
+    return next(filter(None, texts), type(error).__name__)
 
 
-def _told(error: BaseException, text: str) -> str:
-    """The innermost error in a text, in one line; empty if it only passes on its cause."""
-    raised = [found for found in _RAISED.findall(text) if found[1].strip() != FROM_THREAD]
+def _innermost_error(error: BaseException, text: str) -> str:
+    """Return the innermost error in a text, in one line; empty if the error only wraps its
+    cause."""
+    raised = [match for match in _RAISED.findall(text) if match[1].strip() != FROM_THREAD]
     if raised and raised[-1][0] != "Py4JJavaError":
         kind, message = raised[-1]
         return f"{kind}: {message}".strip()
@@ -263,15 +268,15 @@ def _told(error: BaseException, text: str) -> str:
     return line_of(error, text)
 
 
-# --- what the checkpoint knows ------------------------------------------------------------
+# --- positions in the checkpoint ----------------------------------------------------------
 
 
-def last_begun(
+def unfinished_batch(
     spark: SparkSession, checkpoint: str | Path, options: SourceOptions
 ) -> tuple[Positions, Positions]:
-    """The bounds of the micro-batch that was begun and not finished.
+    """Return the bounds of the micro-batch that was begun and not finished.
 
-    Raises ``NotPoison`` when there is none.
+    Raises ``NotPoison`` if the last micro-batch is finished.
     """
     offsets = _log(spark, checkpoint, "offsets")
     finished = _log(spark, checkpoint, "commits")
@@ -285,22 +290,24 @@ def last_begun(
 
 
 def _positions(text: str, options: SourceOptions) -> Positions | None:
-    """The positions of the source that reads these channels: a line for each source of the
-    query, after two others."""
+    """Return the positions of the source that reads these channels; None if the entry has none.
+
+    An entry has two lines for the query, then a line for each source.
+    """
     for line in text.splitlines()[2:]:
         try:
-            given: Any = json.loads(line)
-            found = decode(given)
+            offset: Any = json.loads(line)
+            positions = decode(offset)
         except (ValueError, LookupError, TypeError, AttributeError, InvalidArgument):
-            continue  # an offset of another format
-        if found and all(options.choice.takes(name) for name in found):
-            return found
+            continue  # a position of another source
+        if positions and all(options.choice.takes(name) for name in positions):
+            return positions
     return None
 
 
 def _qualified(spark: SparkSession, place: str) -> str:
-    """A path as Spark takes it: one that is not absolute begins where its JVM was started, or on
-    the cluster's own file system, whatever this program's working directory is."""
+    """Return a path as Spark resolves it: a relative path begins in the working directory of its
+    JVM, or in the cluster's file system, not in this program's working directory."""
     from pyspark.sql.utils import is_remote
 
     if urlsplit(place).scheme or Path(place).is_absolute() or is_remote():
@@ -313,7 +320,7 @@ def _qualified(spark: SparkSession, place: str) -> str:
 
 
 def _log(spark: SparkSession, checkpoint: str | Path, name: str) -> dict[int, str]:
-    """The entries of one of a checkpoint's logs, by number."""
+    """Return the entries of a log of the checkpoint, by number."""
     place = _qualified(spark, str(checkpoint))
     parts = urlsplit(place)
     if parts.scheme in ("", "file"):

@@ -27,22 +27,22 @@ from penstock_core.ids.ids import Span
 from penstock_core.vocabulary.errors import Damaged, IllegalState, InvalidArgument
 from penstock_spark.columns.projection import Projection, arrow_schema, extras_of
 from penstock_spark.connections import ChannelLink, ask, ask_realm
-from penstock_spark.errors.errors import tells_spark
+from penstock_spark.errors.errors import converts_errors
 from penstock_spark.options import SourceOptions
 from penstock_spark.reading.binding import (
     Owed,
     binding_of,
-    located,
     mask_of,
-    outstanding,
-    restricted,
+    outstanding_events,
+    restrict_location,
+    restrict_partition,
 )
 from penstock_spark.reading.channels import (
     check_not_ahead,
     end_wanted,
     first_wanted,
     links_of,
-    placed,
+    resolve_positions,
     spans_between,
 )
 from penstock_spark.reading.copies import Tally, copy_at
@@ -50,23 +50,22 @@ from penstock_spark.reading.losses import check_first, check_front
 from penstock_spark.reading.offsets import Offset, Position, Positions, decode, encode
 from penstock_spark.reading.plan import EventRange, FileRows, Sizes, WireRows, partitions, rows_in
 from penstock_spark.reading.progress import PropertyGrowth, reported
-from penstock_spark.reading.sealed import Absent, CopiedFile, opened, stored_batches
+from penstock_spark.reading.sealed import Absent, CopiedFile, open_part, stored_batches
 from penstock_spark.session.settling import settle_down
 
 if TYPE_CHECKING:
     from penstock_core.columns.selectors import Selector
 
 BATCH_BYTES_MAX = 4 << 20
-"""Record batches handed to Spark are cut to about this size."""
+"""Record batches for Spark are cut to about this size."""
 
 LONG_POLL_S = 1.0
-"""Seconds that a stream without new events waits for some before it reports to Spark that there are
-none."""
+"""Seconds that a stream waits for new events before it reports an unchanged position to Spark."""
 
 
-@tells_spark
+@converts_errors
 class ChannelReader(DataSourceReader):
-    """The events that are stored when the query is planned."""
+    """Reads the events that are stored when the query is planned."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options.either(fails_on_loss=False)
@@ -81,18 +80,19 @@ class ChannelReader(DataSourceReader):
                 )
                 for name, link in links.items()
             }
-            owed = outstanding(self._options, links, spans)
-            return [*planned(self._options, links, spans, owed=owed, known=set(spans))]
+            owed = outstanding_events(self._options, links, spans)
+            return [*plan_partitions(self._options, links, spans, owed=owed, earlier=set(spans))]
 
         return ask_realm(self._options.realm, plan)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return rows_of(self._options, self._wanted, partition)
+        return read_rows(self._options, self._wanted, partition)
 
 
-@tells_spark
+@converts_errors
 class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Channels as an endless table; a position is the id of the next event of each."""
+    """Reads channels as an endless table; a position is the id of the next event of each
+    channel."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options.either(fails_on_loss=True)
@@ -139,9 +139,9 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             links = links_of(session, self._options)
             ends = {name: Position(link.epoch, link.end) for name, link in links.items()}
             waiting = {
-                name: links[name].age_ms(at.event_id, now)
-                for name, at in self._reached.items()
-                if name in ends and ends[name].event_id > at.event_id
+                name: links[name].age_ms(position.event_id, now)
+                for name, position in self._reached.items()
+                if name in ends and ends[name].event_id > position.event_id
             }
             return reported(encode(ends), self._reached, waiting, later=self._growth.later)
 
@@ -151,56 +151,64 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         def plan(session: Session) -> list[InputPartition]:
             links = links_of(session, self._options)
-            known = decode(start)
-            spans = spans_between(self._options, links, known, end=decode(end))
-            # It was planned before, or this is the first call of a restarted query.
-            self._binding.acknowledge(session, links, known)
+            start_positions = decode(start)
+            spans = spans_between(self._options, links, start_positions, end=decode(end))
+            # The start of a planned micro-batch is in the checkpoint, also after a restart.
+            self._binding.acknowledge(session, links, start_positions)
             owed = self._binding.take(session, links, spans)
-            found = planned(self._options, links, spans, owed=owed, known=set(known))
-            for part in found:
+            planned_ranges = plan_partitions(
+                self._options, links, spans, owed=owed, earlier=set(start_positions)
+            )
+            for part in planned_ranges:
                 self._growth.saw(part.channel, part.stored)
-            return [*found]
+            return [*planned_ranges]
 
         return ask_realm(self._options.realm, plan, patient=True)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return rows_of(self._options, self._wanted, partition)
+        return read_rows(self._options, self._wanted, partition)
 
     def commit(self, end: Offset) -> None:
-        """The checkpoint is what counts; a durable the query is bound to may let go."""
+        """Acknowledge events before ``end`` at the durable, if the query is bound to one. Spark's
+        checkpoint holds the position itself."""
         self._binding.commit(decode(end))
 
     def stop(self) -> None:
-        """Spark ends the process; nothing is held that the realm would not notice."""
+        """Do nothing: Spark ends the process, and the realm notices the end of its session."""
 
     def _latest(self, session: Session, start: Offset, limit: ReadLimit) -> Offset:
         links = links_of(session, self._options)
-        known = decode(start)
-        at = placed(self._options, known, links)
-        self._binding.acknowledge(session, links, at)
-        there = {name: link.extent() for name, link in links.items()}
-        check_not_ahead(self._options, at, there)
-        if self._target is None and all(there[name].end <= at[name].event_id for name in at):
-            waiting = {links[name].store: position.event_id for name, position in at.items()}
+        committed = decode(start)
+        positions = resolve_positions(self._options, committed, links)
+        self._binding.acknowledge(session, links, positions)
+        extents = {name: link.extent() for name, link in links.items()}
+        check_not_ahead(self._options, positions, extents)
+        if self._target is None and all(
+            extents[name].end <= positions[name].event_id for name in positions
+        ):
+            waiting = {links[name].store: position.event_id for name, position in positions.items()}
             if session.wait_for_events(waiting, LONG_POLL_S):
-                there = {name: link.extent() for name, link in links.items()}
+                extents = {name: link.extent() for name, link in links.items()}
         elif self._target is not None:
-            there = {name: Span(s.first, self._target.get(name, 0)) for name, s in there.items()}
+            extents = {
+                name: Span(extent.first, self._target.get(name, 0))
+                for name, extent in extents.items()
+            }
         waiting_spans = {
-            # Events removed at the front cost no micro-batches.
-            name: Span(max(position.event_id, there[name].first), there[name].end)
-            for name, position in at.items()
+            # Skip events removed at the front, so that they cost no micro-batches.
+            name: Span(max(position.event_id, extents[name].first), extents[name].end)
+            for name, position in positions.items()
         }
         ends = portion(waiting_spans, _events_max(limit))
         if self._options.bytes_per_trigger is not None:
             part = {name: Span(span.first, ends[name]) for name, span in waiting_spans.items()}
-            ends |= ends_within(links, part, self._options.bytes_per_trigger)
+            ends |= ends_within_bytes(links, part, self._options.bytes_per_trigger)
         return encode(
             {
                 name: msgspec.structs.replace(position, event_id=max(position.event_id, ends[name]))
-                for name, position in at.items()
-                # A channel without events is unknown yet: it joins with its first event.
-                if name in known or ends[name] > position.event_id
+                for name, position in positions.items()
+                # A new channel joins the position with its first event.
+                if name in committed or ends[name] > position.event_id
             }
         )
 
@@ -213,10 +221,10 @@ def _events_max(limit: ReadLimit) -> int | None:
     raise InvalidArgument(f"read limit {limit}; use the option maxEventsPerTrigger")
 
 
-def ends_within(
+def ends_within_bytes(
     links: Mapping[str, ChannelLink], spans: Mapping[str, Span], bytes_max: int
 ) -> dict[str, int]:
-    """The id at which a micro-batch of about so many stored bytes ends, for each channel with
+    """Return the end of a micro-batch of about ``bytes_max`` stored bytes, for each channel with
     events."""
     sizes = {}
     for name, span in spans.items():
@@ -226,34 +234,40 @@ def ends_within(
             event_bytes = info.storage.tail_bytes + info.storage.sealed_bytes
             if rows_in(location):
                 sizes[name] = Sizes(location, event_bytes / max(1, info.events))
-    shares = fair({name: each.total for name, each in sizes.items()}, bytes_max)
-    return {name: each.end_within(shares[name]) for name, each in sizes.items()}
+    shares = fair({name: channel_sizes.total for name, channel_sizes in sizes.items()}, bytes_max)
+    return {name: channel_sizes.end_within(shares[name]) for name, channel_sizes in sizes.items()}
 
 
-def planned(
+def plan_partitions(
     options: SourceOptions,
     links: Mapping[str, ChannelLink],
     spans: Mapping[str, Span],
     owed: Owed | None = None,
     *,
-    known: Container[str],
+    earlier: Container[str],
 ) -> list[EventRange]:
-    """The partitions for the events of ``spans`` that are stored now and may match, and are
-    ``owed`` to a durable where one is named. Of channels that are not ``known`` nothing can have
-    been lost. Raises ``DataLost``."""
+    """Return partitions with the events of ``spans`` that are stored now and may match.
+
+    With ``owed``, these are the outstanding events of the durable. Only channels in ``earlier``,
+    those of earlier positions, are checked for losses. Raises ``DataLost``.
+    """
     locations = {
         name: links[name].store.locate(*span, publishers=options.include_headers)
         for name, span in spans.items()
         if span.size > 0
     }
     if options.fail_on_data_loss:
-        front = {n: found for n, found in locations.items() if n in known}
-        check_front(links, spans, front, bound=bool(options.durable))
+        checked = {name: place for name, place in locations.items() if name in earlier}
+        check_front(links, spans, checked, bound=bool(options.durable))
     if owed is not None:
-        locations = {name: located(at, owed[name]) for name, at in locations.items()}
-    shares = parts_of(options.partitions_min, {n: rows_in(at) for n, at in locations.items()})
+        locations = {
+            name: restrict_location(location, owed[name]) for name, location in locations.items()
+        }
+    shares = parts_of(
+        options.partitions_min, {name: rows_in(location) for name, location in locations.items()}
+    )
     now_us = int(datetime.now(UTC).timestamp() * 1_000_000)
-    found: list[EventRange] = []
+    ranges: list[EventRange] = []
     for name, location in locations.items():
         store = links[name].store
         stored = schema_bytes(store.columns())
@@ -263,7 +277,7 @@ def planned(
             parts_min=shares[name],
             access=options.access,
             # Summaries do not cover fields inside messages.
-            passes=_passes("" if descriptors else options.selector, now_us),
+            may_match=_passes("" if descriptors else options.selector, now_us),
         )
         for parts in cut:
             part = EventRange(
@@ -275,8 +289,8 @@ def planned(
                 descriptors=descriptors,
                 files=location.files,
             )
-            found.append(part if owed is None else restricted(part, owed[name]))
-    return found
+            ranges.append(part if owed is None else restrict_partition(part, owed[name]))
+    return ranges
 
 
 def _passes(selector: str, now_us: int) -> Callable[[bytes], bool]:
@@ -292,10 +306,10 @@ def _compiled(selector: str) -> Selector:
     return Selector(selector)
 
 
-def rows_of(
+def read_rows(
     options: SourceOptions, wanted: pa.Schema, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """The events of a partition in the columns that are wanted. Runs in a task."""
+    """Yield the events of a partition in the wanted columns. Runs in a task."""
     if not isinstance(partition, EventRange):  # Spark's placeholder for no partition
         return
     settle_down()
@@ -307,33 +321,36 @@ def rows_of(
         channel=partition.channel,
         by_type=not options.choice.is_one,
     )
-    for batch, mask, publishers in _stored(options, partition, selector):
-        found = projection.of(batch, publishers)
+    for batch, mask, publishers in _read_parts(options, partition, selector):
+        rows = projection.project(batch, publishers)
         if mask is not None:
-            found = found.filter(mask)
-        yield from _cut(found)
+            rows = rows.filter(mask)
+        yield from _cut(rows)
 
 
 def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     if not batch.num_rows:
         return
+    # Slices share the batch's buffers, so cutting copies nothing.
     rows = max(1, batch.num_rows * BATCH_BYTES_MAX // max(batch.nbytes, 1))
     for first in range(0, batch.num_rows, rows):
         yield batch.slice(first, rows)
 
 
-_Found = Iterator[tuple[pa.RecordBatch, pa.BooleanArray | None, Publishers]]
+_ReadBatches = Iterator[tuple[pa.RecordBatch, pa.BooleanArray | None, Publishers]]
 
 
-def whole_batches(options: SourceOptions, partition: EventRange) -> _Found:
-    """Stored batches with everything about their events: which rows are wanted (None: all), and
-    their publishers. Runs in a task."""
+def read_whole_batches(options: SourceOptions, partition: EventRange) -> _ReadBatches:
+    """Yield stored batches, masks of the wanted rows (None: all), and publishers. Runs in a
+    task."""
     selector = _compiled(options.selector) if options.selector else None
-    return _stored(options, partition, selector)
+    return _read_parts(options, partition, selector)
 
 
-def _stored(options: SourceOptions, partition: EventRange, selector: Selector | None) -> _Found:
-    """Stored batches, which of their rows are wanted (None: all), and who published them."""
+def _read_parts(
+    options: SourceOptions, partition: EventRange, selector: Selector | None
+) -> _ReadBatches:
+    """Yield stored batches, masks of the wanted rows (None: all), and publishers."""
     files = options.files or partition.files
     copy = copy_at(files) if files else None
     with Tally(partition.channel, partition.span, copy) as tally:
@@ -341,19 +358,19 @@ def _stored(options: SourceOptions, partition: EventRange, selector: Selector | 
             if isinstance(part, WireRows):
                 yield from tally.tail(_from_wire(options, partition, part.span))
                 continue
-            found = opened(part, copy)
-            if isinstance(found, Absent) and options.access == "local":
+            source = open_part(part, copy)
+            if isinstance(source, Absent) and options.access == "local":
                 raise InvalidArgument(
-                    f'access is "local", but {found.why}; use "auto", or run the '
+                    f'access is "local", but {source.reason}; use "auto", or run the '
                     "tasks where the realm's data directory or, with the option files, a copy of "
                     "it can be read"
                 )
-            if not isinstance(found, Absent) and part.publishers is not None:
+            if not isinstance(source, Absent) and part.publishers is not None:
                 yield from _from_file(
-                    options, partition, part, found=found, selector=selector, tally=tally
+                    options, partition, part, source=source, selector=selector, tally=tally
                 )
             else:
-                why = found.why if isinstance(found, Absent) else "its publishers are too many"
+                why = source.reason if isinstance(source, Absent) else "its publishers are too many"
                 span = Span(part.spans[0].first, part.spans[-1].end)
                 yield from tally.instead(_from_wire(options, partition, span), why)
 
@@ -362,51 +379,54 @@ def _from_file(
     options: SourceOptions,
     partition: EventRange,
     part: FileRows,
-    found: CopiedFile | None,
+    source: CopiedFile | None,
     selector: Selector | None,
     tally: Tally,
-) -> _Found:
-    done = part.spans[0].first
+) -> _ReadBatches:
+    reached = part.spans[0].first
     messages = fields_of(partition.descriptors)
     try:
-        for batch, rows, span in stored_batches(part, found):
+        for batch, rows, span in stored_batches(part, source):
             mask: Any = None if rows is None else pa.array(rows)
             if selector is not None:
                 selected = selector.mask(batch, now_us=partition.now_us, messages=messages)
                 mask = selected if mask is None else pc.and_(mask, selected)
             tally.read(batch, rows)
             yield batch, mask, part.publishers or ()
-            done = span.end
+            reached = span.end
     except (Damaged, OSError) as error:
         if options.access == "local":
             raise
-        # Gone since it was planned, or damaged: the realm knows what is left of it.
-        first = next((max(done, span.first) for span in part.spans if span.end > done), done)
+        # The file was removed after planning, or is damaged: the realm has the remaining events.
+        first = next(
+            (max(reached, span.first) for span in part.spans if span.end > reached), reached
+        )
         rest = Span(first, part.spans[-1].end)
         yield from tally.instead(_from_wire(options, partition, rest), str(error))
 
 
-def _from_wire(options: SourceOptions, partition: EventRange, span: Span) -> _Found:
+def _from_wire(options: SourceOptions, partition: EventRange, span: Span) -> _ReadBatches:
     if not span.size:
         return
     where = options.where_is(partition.channel)
-    found = span.end
+    first_id = span.end
     for batch in ask(
         where, lambda link: _browse(link, options.selector, partition.epoch, span=span)
     ):
         rows = batch.to_arrow()
-        found = min(found, rows.column("event_id")[0].as_py())
+        first_id = min(first_id, rows.column("event_id")[0].as_py())
         mask = None if partition.owed is None else mask_of(partition.owed, rows)
         yield rows, mask, batch.publishers
-    if options.fail_on_data_loss and found > span.first:
-        ask(where, lambda link: check_first(link, span, found, bound=bool(options.durable)))
+    # Events may also be removed between planning and reading; the plan's check cannot see that.
+    if options.fail_on_data_loss and first_id > span.first:
+        ask(where, lambda link: check_first(link, span, first_id, bound=bool(options.durable)))
 
 
 def _browse(link: ChannelLink, selector: str, epoch: str, span: Span) -> Any:
     if link.epoch != epoch:
         raise IllegalState(
-            f"channel {link.name} was deleted and created again after this was planned, or its "
-            f"ids restarted with the realm"
+            f"channel {link.name} was deleted and created again after this read was planned, or "
+            f"its ids restarted with the realm"
         )
     reading = link.store.browse(start=span.first, end=span.end - 1, selector=selector)
     reading.open()
@@ -418,33 +438,33 @@ def _closing(reading: Any) -> Iterator[Any]:
         yield from reading.batches()
 
 
-# --- a micro-batch is shared fairly among channels --------------------------------------------
+# --- fair shares of a micro-batch ---------------------------------------------------------
 
 
-def portion(waiting: Mapping[str, Span], most: int | None) -> dict[str, int]:
-    """Where a micro-batch of ``most`` events ends in each channel; None: it takes all.
+def portion(waiting: Mapping[str, Span], events_max: int | None) -> dict[str, int]:
+    """Return the end of a micro-batch of ``events_max`` events in each channel; None: no limit.
 
-    Channels get the same number of events; what one has no use for, the others share.
+    Channels get equal shares; the others share the rest of a channel with fewer events.
     """
     sizes = {name: max(0, span.size) for name, span in waiting.items()}
-    shares = sizes if most is None else fair(sizes, most)
+    shares = sizes if events_max is None else fair(sizes, events_max)
     return {name: span.first + shares[name] for name, span in waiting.items()}
 
 
-def fair(wanted: Mapping[str, int], most: int) -> dict[str, int]:
-    """Divide ``most``: nobody gets more than is wanted, and nobody less than another who wants
-    more, except for the last unit."""
+def fair(wanted: Mapping[str, int], total: int) -> dict[str, int]:
+    """Divide ``total`` in max-min fair shares: equal, except that no share exceeds what is wanted.
+    Indivisible units make shares differ by one."""
     shares = {}
-    left = most
-    for number, (name, size) in enumerate(sorted(wanted.items(), key=lambda each: each[1])):
-        shares[name] = min(size, -(-left // (len(wanted) - number)))
-        left -= shares[name]
+    remaining = total
+    for index, (name, size) in enumerate(sorted(wanted.items(), key=lambda item: item[1])):
+        shares[name] = min(size, -(-remaining // (len(wanted) - index)))
+        remaining -= shares[name]
     return shares
 
 
 def parts_of(parts_min: int | None, rows: Mapping[str, int]) -> dict[str, int | None]:
-    """How many partitions each channel is to have, by its share of the rows; None: as many as
-    its size asks for."""
+    """Return the number of partitions of each channel, by its share of the rows; None: determined
+    by the channel's size."""
     total = sum(rows.values())
     if parts_min is None or not total:
         return dict.fromkeys(rows)

@@ -1,7 +1,7 @@
-"""Reading events from the realm's sealed files, without the realm.
+"""Reads events from the realm's sealed files, without the realm.
 
-A file of this machine is mapped, not copied: what Spark is handed are slices of it. Where a copy of
-the data directory is named, files are read there.
+A file on this machine is memory-mapped: Spark gets slices of it, not copies. If the options name a
+copy of the data directory, files are read from the copy.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from penstock_spark.reading.plan import FileRows, Spans
 Mask = npt.NDArray[np.bool_]
 
 VERIFIED_MAX = 1 << 20
-"""Record batches a process remembers as sound: those of about 17 billion events."""
+"""Most verified record batches that a process remembers: those of about 17 billion events."""
 
 _verified: set[tuple[str, int, int, int]] = set()
-"""The file, inode, offset and checksum of bytes that this process has verified. A file never
-changes where it was written, and computing checksums takes most of the time of a read."""
+"""File, inode, offset and checksum of verified bytes. Written bytes of a file never change, and
+checksums take most of the time of a read."""
 
 
-def is_here(part: FileRows) -> bool:
-    """Whether this machine has the file, and it is the one that is meant."""
+def is_readable_here(part: FileRows) -> bool:
+    """Return whether this machine has the file with at least the planned size."""
     try:
         return Path(part.path).stat().st_size >= part.size  # a single file grows
     except OSError:
@@ -49,16 +49,16 @@ class CopiedFile(NamedTuple):
 
 
 class Absent(NamedTuple):
-    """A file that cannot be read here, and why."""
+    """The reason why a file cannot be read here."""
 
-    why: str
+    reason: str
 
 
-def opened(part: FileRows, copy: Copy | None) -> CopiedFile | Absent | None:
-    """The file, where it is read: in the ``copy`` where one is named, else where the realm has it
-    (None)."""
+def open_part(part: FileRows, copy: Copy | None) -> CopiedFile | Absent | None:
+    """Open a file in the ``copy``; None: read it in the realm's data directory. If neither is
+    possible, return the reason."""
     if copy is None:
-        return None if is_here(part) else Absent(f"{part.path} cannot be read here")
+        return None if is_readable_here(part) else Absent(f"{part.path} cannot be read here")
     if not part.name:
         return Absent("the realm does not report the names of its files: it is an older version")
     try:
@@ -68,50 +68,53 @@ def opened(part: FileRows, copy: Copy | None) -> CopiedFile | Absent | None:
 
 
 def stored_batches(
-    part: FileRows, found: CopiedFile | None = None
+    part: FileRows, copied: CopiedFile | None = None
 ) -> Iterator[tuple[pa.RecordBatch, Mask | None, Span]]:
-    """The record batches of a file as they are stored, with the wanted rows (None: all) and their
-    ids. Raises ``Damaged`` for a batch that fails its checksum or cannot be unpacked, ``OSError``
-    for a file that is gone."""
+    """Yield the record batches of a file, with masks of the wanted rows (None: all) and their ids.
+
+    Raises ``Damaged`` for a batch that fails its checksum or cannot be unpacked, ``OSError`` for a
+    removed file.
+    """
     schema = schema_from(part.schema)
-    messages = _mapped(part) if found is None else _copied(part, found)
-    at = 0
-    for place, message in zip(part.batches, messages, strict=True):
+    messages = _map_batches(part) if copied is None else _copied_batches(part, copied)
+    span_index = 0
+    for batch_place, message in zip(part.batches, messages, strict=True):
         spans = []
-        while at < len(part.spans) and part.spans[at].first < place.end_id:
-            spans.append(part.spans[at].clipped(place.span))
-            at += 1
+        while span_index < len(part.spans) and part.spans[span_index].first < batch_place.end_id:
+            spans.append(part.spans[span_index].clipped(batch_place.span))
+            span_index += 1
         wanted = Span(spans[0].first, spans[-1].end)
         try:
             stored = file_batch_from(message, schema)
         except Damaged as error:
-            where = f"{part.path}: events {place.first_id}-{place.end_id - 1}"
+            where = f"{part.path}: events {batch_place.first_id}-{batch_place.end_id - 1}"
             raise Damaged(f"{where}: {error}") from error
-        yield *_wanted(stored, place, tuple(spans)), wanted
+        yield *_select_rows(stored, batch_place, tuple(spans)), wanted
 
 
-def _mapped(part: FileRows) -> Iterator[pa.Buffer]:
-    """Verified once in the life of a process, as the realm does. Raises ``Damaged``."""
+def _map_batches(part: FileRows) -> Iterator[pa.Buffer]:
+    """Yield batches of a mapped file; each is verified once per process. Raises ``Damaged``."""
     with pa.memory_map(part.path) as file:
         buffer = file.read_buffer()
         inode = Path(part.path).stat().st_ino
     for place in part.batches:
         message = buffer.slice(place.offset, place.length)
-        known = (part.path, inode, place.offset, place.checksum)
-        if known not in _verified:
+        # The inode distinguishes the files of a recreated channel, which may have the same path.
+        identity = (part.path, inode, place.offset, place.checksum)
+        if identity not in _verified:
             _verify(message, place, part.path)
             if len(_verified) >= VERIFIED_MAX:
                 _verified.clear()
-            _verified.add(known)
+            _verified.add(identity)
         yield message
 
 
-def _copied(part: FileRows, found: CopiedFile) -> Iterator[pa.Buffer]:
-    """Batches from a copy, verified each time, because the bytes are read anew. Raises
-    ``Damaged``."""
-    messages = found.copy.messages(found.file, part.name, part.batches)
+def _copied_batches(part: FileRows, copied: CopiedFile) -> Iterator[pa.Buffer]:
+    """Yield batches from a copy, verified at each read, because the bytes are transferred each
+    time. Raises ``Damaged``."""
+    messages = copied.copy.messages(copied.file, part.name, part.batches)
     for place, message in zip(part.batches, messages, strict=True):
-        _verify(message, place, f"{part.name} in {found.copy!r}")
+        _verify(message, place, f"{part.name} in {copied.copy!r}")
         yield message
 
 
@@ -123,7 +126,7 @@ def _verify(message: pa.Buffer, place: SegmentBatch, path: str) -> None:
         )
 
 
-def _wanted(
+def _select_rows(
     batch: pa.RecordBatch, place: SegmentBatch, spans: Spans
 ) -> tuple[pa.RecordBatch, Mask | None]:
     if sum(span.size for span in spans) == place.rows:
@@ -135,6 +138,7 @@ def _wanted(
         edges = np.searchsorted(ids_of(batch), edges)
     if len(spans) == 1:
         return batch.slice(int(edges[0]), int(edges[1] - edges[0])), None
+    # Even entries of `edges` are starts and odd ones ends: the running sum is 1 in wanted rows.
     changes = np.zeros(batch.num_rows + 1, dtype=np.int8)
     np.add.at(changes, edges[0::2], 1)
     np.add.at(changes, edges[1::2], -1)

@@ -1,4 +1,4 @@
-"""Dead events as a store has them, and as a transformation sees them."""
+"""Reads dead events from a store, and shows them to transformations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VIEW_COLUMNS: Final[dict[str, pa.DataType]] = {
     "origin": FIELDS["origin"].type,
 }
 """The columns of every dead event; its properties follow, one column each."""
-SAID: Final = ("outcome", "channel")
+DIRECTING_COLUMNS: Final = ("outcome", "channel")
 """Columns of a transformation that direct the redrive and are not properties."""
 
 
@@ -48,11 +48,11 @@ class ChannelOfDead:
             while rows < count and (batch := events.next_batch()) is not None:
                 batches.append(batch.to_arrow())
                 rows += len(batch)
-        return united(batches, count)
+        return merge_batches(batches, count)
 
 
 class QueueOfDead:
-    """A queue with dead events, those that are in no reader's hands."""
+    """A queue with dead events; events that a reader holds are left out."""
 
     def __init__(self, queue: Queue, selector: str = "") -> None:
         self.name = queue.name
@@ -65,11 +65,11 @@ class QueueOfDead:
         if self._selector:
             selector += f" AND ({self._selector})"
         peeked = self._queue.peek(min(count, PEEK_MAX), selector=selector)
-        return united([batch.to_arrow() for batch in peeked.batches], count)
+        return merge_batches([batch.to_arrow() for batch in peeked.batches], count)
 
 
 def dead_store(session: Session, name: str, selector: str = "") -> ChannelOfDead | QueueOfDead:
-    """The channel or the queue of this name. Raises ``NameDoesNotExist``."""
+    """Return the channel or the queue of this name. Raises ``NameDoesNotExist``."""
     try:
         return ChannelOfDead(session.channels.get(name), selector)
     except NameDoesNotExist:
@@ -77,25 +77,27 @@ def dead_store(session: Session, name: str, selector: str = "") -> ChannelOfDead
     try:
         return QueueOfDead(session.queues.get(name), selector)
     except NameDoesNotExist:
-        raise NameDoesNotExist(f"there is no channel or queue {name} with dead events") from None
+        raise NameDoesNotExist(
+            f"the realm has no channel or queue {name} with dead events"
+        ) from None
 
 
-def united(batches: Sequence[pa.RecordBatch], count: int) -> pa.RecordBatch | None:
-    """One stored batch from several, with at most ``count`` rows."""
+def merge_batches(batches: Sequence[pa.RecordBatch], count: int) -> pa.RecordBatch | None:
+    """Return one stored batch from several, with at most ``count`` rows."""
     filled = [batch for batch in batches if batch.num_rows]
     if not filled:
         return None
     schema = ChannelSchema.empty()
     for batch in filled:
         schema = schema.grown(batch.schema)
-    whole: pa.RecordBatch = pa.concat_batches([schema.conform(batch) for batch in filled])
-    return whole.slice(0, count)
+    merged: pa.RecordBatch = pa.concat_batches([schema.conform(batch) for batch in filled])
+    return merged.slice(0, count)
 
 
-def seen(batch: pa.RecordBatch) -> pa.Table:
-    """Dead events as a transformation sees them: flat, each with its own time to live again.
+def transformation_view(batch: pa.RecordBatch) -> pa.Table:
+    """Return dead events as a flat table for a transformation, with their original TTLs.
 
-    What does not fit columns is not seen, and stays with the event.
+    Properties that do not fit columns are left out; the redriven event keeps them.
     """
     columns: dict[str, pa.Array] = {}
     for name, kind in VIEW_COLUMNS.items():
@@ -109,30 +111,31 @@ def seen(batch: pa.RecordBatch) -> pa.Table:
     if index >= 0:
         struct = batch.column(index)
         for field, array in zip(struct.type, struct.flatten(), strict=True):
-            is_taken = field.name in columns or field.name in SAID
+            is_taken = field.name in columns or field.name in DIRECTING_COLUMNS
             name = f"properties.{field.name}" if is_taken else field.name
             columns[name] = _typed(array)
     return pa.table(columns)
 
 
 def rows_by_id(batch: pa.RecordBatch, ids: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The row of each id in the batch; -1 for ids that are not in it."""
-    known = ids_of(batch)
+    """Return the row of each id in the batch; -1 for ids that it does not have."""
+    stored_ids = ids_of(batch)
     wanted = np.asarray(ids.to_numpy(zero_copy_only=False), dtype=np.int64)
-    rows = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-    return np.where(known[rows] == wanted, rows, -1).astype(np.int64)
+    rows = np.minimum(np.searchsorted(stored_ids, wanted), len(stored_ids) - 1)
+    return np.where(stored_ids[rows] == wanted, rows, -1).astype(np.int64)
 
 
 def _headers(array: pa.Array) -> pa.StructArray:
-    """The headers, with all fields that exist."""
-    known = {}
+    """Return the headers with all defined fields."""
+    arrays = {}
     if pa.types.is_struct(array.type):
-        known = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
-    children = [known.get(name, pa.nulls(len(array), kind)) for name, kind in HEADERS.items()]
+        arrays = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
+    children = [arrays.get(name, pa.nulls(len(array), kind)) for name, kind in HEADERS.items()]
     fields = [pa.field(name, kind) for name, kind in HEADERS.items()]
     return pa.StructArray.from_arrays(children, fields=fields)
 
 
 def _typed(array: pa.Array) -> pa.Array:
-    """A property with a type: one that has only ever been null has none, but Spark wants one."""
+    """Return a property with a type that Spark has: one that has only ever been null becomes a
+    string."""
     return array.cast(pa.string()) if pa.types.is_null(array.type) else array

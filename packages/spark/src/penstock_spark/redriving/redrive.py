@@ -1,9 +1,9 @@
-"""A redrive, portion by portion: read dead events, decide, and commit the result in one step.
+"""Redrives portions of dead events: reads them, decides, and commits the verdict in one step.
 
-What becomes of a portion is published, recorded and removed from the dead event store in one
-transaction. So there is no position to keep: an event that is still dead was not redriven, and one
-that was is no longer dead, whichever process was killed in between. Two redrives of one store do
-not interfere: the second one to name an event is refused, and reads again.
+One transaction publishes and records the events of a portion, and removes them from the dead event
+store. So a redrive has no position: an event that is still dead was not redriven, and a redriven
+event is no longer dead, whichever process was killed in between. Two redrives of one store do not
+interfere: the second one to name an event is refused, and reads again.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from penstock_spark.replaying.pace import Timer
 
 PORTION: Final = 10_000
 """Most dead events in one transaction, by default."""
-LOOK_US: Final = 1_000_000
-"""Microseconds between two looks of a continuous redrive for new dead events, and between
+POLL_US: Final = 1_000_000
+"""Microseconds between two polls of a continuous redrive for new dead events, and between
 retries."""
 ATTEMPTS_MAX: Final = 30
-"""Number of times in a row that the events of a portion may be gone or held by others."""
+"""Attempts in a row that may fail because other readers removed or hold events of the portion."""
 
 Transformation = Callable[[pa.RecordBatch], pa.Table]
 """Makes rows to publish from stored dead events."""
@@ -46,7 +46,7 @@ class CommitVerdict(Protocol):
     """Commits a verdict: all of it or nothing."""
 
     def __call__(self, verdict: RedriveVerdict) -> None:
-        """Raises ``IllegalState`` when an event is not there any more, and ``Refused``."""
+        """Commit. Raises ``IllegalState`` if an event is no longer stored, and ``Refused``."""
         ...
 
 
@@ -58,14 +58,14 @@ class RedriveCounts(Struct, frozen=True):
     dropped: int = 0
     kept: int = 0
     homeless: int = 0
-    """Number of kept events that have no channel to go to."""
+    """Number of kept events without a target channel."""
     published: int = 0
     is_refused: str = ""
-    """Why nothing is taken right now."""
+    """Why the realm refuses events at present."""
 
 
 class RedriveOutcome(Struct, frozen=True):
-    """The result of a run."""
+    """The result of a run of a redrive."""
 
     done: RedriveCounts
     channels: dict[str, int]
@@ -100,9 +100,11 @@ class RedriveRun:
         self._next_id = 0
 
     def run(self, *, once: bool) -> RedriveOutcome:
-        """Run until every dead event was processed, or for ever, or until the timer stops it.
+        """Run until the timer stops it or, with ``once``, until every dead event was processed.
+
         Raises ``InvalidArgument`` for a result that does not name its events, ``IllegalState`` if
-        others keep taking them."""
+        other readers keep taking them.
+        """
         is_complete = False
         while not self._timer.wait(0):
             dead = self._source.read(self._next_id, self._portion)
@@ -112,30 +114,32 @@ class RedriveRun:
                 is_complete = True
                 break
             else:
-                self._timer.wait(LOOK_US)
+                self._timer.wait(POLL_US)
         return RedriveOutcome(self._done(), dict(self._channels), is_complete)
 
     def _step(self, dead: pa.RecordBatch) -> None:
         attempts = 0
         size = self._portion
-        found: pa.RecordBatch | None = dead
-        while found is not None:
-            verdict = self._verdict(found)
+        portion: pa.RecordBatch | None = dead
+        while portion is not None:
+            verdict = self._verdict(portion)
             try:
                 self._commit(verdict)
             except Refused as refusal:
+                # Only lost events count as attempts: a full or paused realm is waited for without a
+                # limit.
                 attempts += isinstance(refusal, IllegalState)
                 is_gone = isinstance(refusal, IllegalState) and attempts < ATTEMPTS_MAX
                 if not (refusal.retryable or is_gone):
                     raise
                 self._report(self._done(str(refusal)))
-                if isinstance(refusal, CapacityReached | MemoryLimit) and found.num_rows > 1:
-                    size = found.num_rows // 2  # a part may fit
-                elif self._timer.wait(LOOK_US):
+                if isinstance(refusal, CapacityReached | MemoryLimit) and portion.num_rows > 1:
+                    size = portion.num_rows // 2  # a part may fit
+                elif self._timer.wait(POLL_US):
                     return
-                found = self._source.read(self._next_id, size)
+                portion = self._source.read(self._next_id, size)
             else:
-                self._count(verdict, found)
+                self._count(verdict, portion)
                 return
 
     def _verdict(self, dead: pa.RecordBatch) -> RedriveVerdict:
@@ -162,13 +166,13 @@ class RedriveRun:
 
 
 class RealmCommit:
-    """Lets verdicts happen on a realm."""
+    """Commits verdicts on a realm."""
 
     def __init__(
         self, session: Session, source: ChannelOfDead | QueueOfDead, record: str = ""
     ) -> None:
-        """``record``: the channel that gets a record of every event that leaves; it is made
-        where it is missing. Raises ``InvalidArgument`` when it is the store of the dead."""
+        """``record`` is the channel that gets a record of every event that leaves; it is created
+        if it is missing. Raises ``InvalidArgument`` if it is the dead event store."""
         if record == source.name:
             raise InvalidArgument(
                 f"record is {record!r}, which holds the dead events; name another channel"
@@ -176,7 +180,7 @@ class RealmCommit:
         self._session = session
         self._source = source
         self._record = _record_channel(session, record) if record else None
-        self._known: dict[str, Channel | Queue] = {}
+        self._stores: dict[str, Channel | Queue] = {}
 
     def __call__(self, verdict: RedriveVerdict) -> None:
         leaving = len(verdict.redriven) + len(verdict.dropped)
@@ -193,19 +197,19 @@ class RealmCommit:
                 unit.purge(self._source.store, verdict.dropped.tolist())
 
     def targets(self) -> frozenset[str]:
-        """All channels and queues that can be published to now."""
+        """Return all channels and queues that can be published to now."""
         names = {*self._session.channels.list(), *self._session.queues.list()}
         return frozenset(names - {self._source.name})
 
     def _store(self, name: str) -> Channel | Queue:
-        found = self._known.get(name)
-        if found is None:
+        store = self._stores.get(name)
+        if store is None:
             try:
-                found = self._session.channels.get(name)
+                store = self._session.channels.get(name)
             except NameDoesNotExist:
-                found = self._session.queues.get(name)
-            self._known[name] = found
-        return found
+                store = self._session.queues.get(name)
+            self._stores[name] = store
+        return store
 
 
 def nothing(verdict: RedriveVerdict) -> None:

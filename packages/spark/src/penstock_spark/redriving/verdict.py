@@ -1,4 +1,4 @@
-"""The verdict on a portion of dead events: which go back where, which leave, which stay."""
+"""The verdict on a portion of dead events: which are published where, dropped, or kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from msgspec import Struct
 from penstock_core.columns.events.batch import Int64s, ids_of
 from penstock_core.columns.events.origin import origins_of, restored
 from penstock_core.vocabulary.errors import InvalidArgument
-from penstock_spark.redriving.dead import SAID, VIEW_COLUMNS, rows_by_id
+from penstock_spark.redriving.dead import DIRECTING_COLUMNS, VIEW_COLUMNS, rows_by_id
 from penstock_spark.replaying.rows import flat_body, marked, with_columns
 
 REDRIVEN: Final = "redriven"
@@ -26,8 +26,8 @@ OUTCOMES: Final = (REDRIVEN, DROPPED, KEPT)
 MARK: Final = "redrive_of"
 """The property with the id of the dead event."""
 
-_APART: Final = ("event_id", "origin", "published", *SAID)
-"""Columns of a result that are about an event, and not a part of it."""
+_NOT_PAYLOAD: Final = ("event_id", "origin", "published", *DIRECTING_COLUMNS)
+"""Columns of a result that are not published with the event."""
 
 Bools = npt.NDArray[np.bool_]
 
@@ -36,15 +36,15 @@ class RedriveRules(Struct, frozen=True):
     """The decisions that do not depend on the events."""
 
     step: str
-    """The step that redrives, for the record in the events."""
+    """Name of the step, for the records."""
     targets: Collection[str]
     """All channels that can be published to."""
     store: str
     """The dead event store."""
     channel: str = ""
-    """The channel that all events go to; empty: each goes where it came from."""
+    """The target of all events; empty: each event returns to its origin."""
     unmatched: str = KEPT
-    """Fate of an event for which a transformation makes no row."""
+    """Outcome of an event that is missing in the result of a transformation."""
     marks: bool = False
     """Whether events have the property ``redrive_of``."""
 
@@ -59,9 +59,9 @@ class RedriveVerdict(Struct, frozen=True):
     kept: Int64s
     """Ids of dead events."""
     record: pa.RecordBatch | None
-    """The body with a record of each that leaves; None when none does."""
+    """The body with a record of each event that leaves; None if all are kept."""
     homeless: int = 0
-    """Number of kept events that have no channel to go to."""
+    """Number of kept events without a target channel."""
 
     @property
     def published(self) -> Counter[str]:
@@ -70,37 +70,44 @@ class RedriveVerdict(Struct, frozen=True):
 
 
 def as_they_were(dead: pa.RecordBatch, rules: RedriveRules) -> RedriveVerdict:
-    """Publish each event again as it was."""
+    """Return the verdict to publish each event again as it was."""
     body = restored(dead)
     rows = np.arange(dead.num_rows, dtype=np.int64)
     return _verdict(
-        dead, rules, body, rows=rows, targets=_targets(dead, rules, None, rows=rows), ends=None
+        dead,
+        rules,
+        body,
+        rows=rows,
+        targets=_targets(dead, rules, None, rows=rows),
+        rows_by_outcome=None,
     )
 
 
 def transformed(dead: pa.RecordBatch, result: pa.Table, rules: RedriveRules) -> RedriveVerdict:
-    """Publish the rows of ``result`` for the events that their ``event_id`` names.
+    """Return the verdict to publish the rows of ``result`` for the events of their ``event_id``.
 
-    A row may say in ``outcome`` what becomes of the event (null: ``redriven``), and in ``channel``
-    where it goes. Raises ``InvalidArgument`` for a result of another form.
+    The column ``outcome`` sets the outcome of the event (null: ``redriven``), the column
+    ``channel`` its target. Raises ``InvalidArgument`` for an invalid result.
     """
     result = result.combine_chunks()
-    columns = {name: _whole(result.column(name)) for name in result.column_names}
+    columns = {name: _combined(result.column(name)) for name in result.column_names}
     rows = _rows(dead, columns)
-    order = np.argsort(rows, kind="stable")  # Spark keeps no order; dead events have one
+    order = np.argsort(rows, kind="stable")  # Spark does not keep the order of dead events
     rows, columns = rows[order], {name: array.take(order) for name, array in columns.items()}
     outcomes = _outcomes(columns.get("outcome"), len(rows))
-    ends = {name: np.unique(rows[outcomes == name]) for name in OUTCOMES}
-    _check_agree(dead, ends)
-    going = outcomes == REDRIVEN
-    mask = pa.array(going)
-    there = {name: array.filter(mask) for name, array in columns.items() if name not in _APART}
-    rows = rows[going]
-    body = flat_body(there, len(rows)) if len(rows) else restored(dead).slice(0, 0)
+    rows_by_outcome = {name: np.unique(rows[outcomes == name]) for name in OUTCOMES}
+    _check_agree(dead, rows_by_outcome)
+    is_redriven = outcomes == REDRIVEN
+    mask = pa.array(is_redriven)
+    payload = {
+        name: array.filter(mask) for name, array in columns.items() if name not in _NOT_PAYLOAD
+    }
+    rows = rows[is_redriven]
+    body = flat_body(payload, len(rows)) if len(rows) else restored(dead).slice(0, 0)
     body = _with_more(body, dead, rows)
-    named = columns.get("channel")
-    targets = _targets(dead, rules, None if named is None else named.filter(mask), rows=rows)
-    return _verdict(dead, rules, body, rows=rows, targets=targets, ends=ends)
+    channels = columns.get("channel")
+    targets = _targets(dead, rules, None if channels is None else channels.filter(mask), rows=rows)
+    return _verdict(dead, rules, body, rows=rows, targets=targets, rows_by_outcome=rows_by_outcome)
 
 
 def _verdict(
@@ -109,39 +116,39 @@ def _verdict(
     body: pa.RecordBatch,
     rows: Int64s,
     targets: npt.NDArray[np.object_],
-    ends: Mapping[str, Int64s] | None,
+    rows_by_outcome: Mapping[str, Int64s] | None,
 ) -> RedriveVerdict:
-    """The verdict, where ``rows`` has the dead event of each row of the body, ``targets`` where it
-    goes, and ``ends`` what a transformation decided."""
+    """Return the verdict. ``rows`` has the dead event of each row of the body, ``targets`` its
+    target, and ``rows_by_outcome`` the decisions of a transformation."""
     ids = ids_of(dead)
     has_place = np.array([target in rules.targets for target in targets], dtype=np.bool_)
-    # with all their rows: an event is redriven as a whole or not at all
+    # If one row has no target, all rows of the event are kept back.
     homeless = np.unique(rows[~has_place])
-    going = ~np.isin(rows, homeless)
+    has_target = ~np.isin(rows, homeless)
     state = np.full(len(ids), rules.unmatched, dtype=object)
-    if ends is None:
+    if rows_by_outcome is None:
         state[:] = REDRIVEN
     else:
-        for name, found in ends.items():
-            state[found] = name
+        for name, rows_of_outcome in rows_by_outcome.items():
+            state[rows_of_outcome] = name
     state[homeless] = KEPT
     if rules.marks and body.num_rows:
         body = _marked(body, dead, rows)
     bodies = {}
     target_of = np.full(len(ids), None, dtype=object)
-    for name in dict.fromkeys(targets[going].tolist()):
-        mine = going & (targets == name)
-        bodies[name] = body.filter(pa.array(mine))
-        target_of[rows[mine]] = name
-    counts = np.bincount(rows[going], minlength=len(ids))
-    left = state != KEPT
+    for name in dict.fromkeys(targets[has_target].tolist()):
+        goes_to_target = has_target & (targets == name)
+        bodies[name] = body.filter(pa.array(goes_to_target))
+        target_of[rows[goes_to_target]] = name
+    counts = np.bincount(rows[has_target], minlength=len(ids))
+    is_leaving = state != KEPT
     return RedriveVerdict(
         bodies,
         ids[state == REDRIVEN],
         ids[state == DROPPED],
-        kept=ids[~left],
-        record=_record(dead, rules, left, state=state, targets=target_of, counts=counts)
-        if left.any()
+        kept=ids[~is_leaving],
+        record=_record(dead, rules, is_leaving, state=state, targets=target_of, counts=counts)
+        if is_leaving.any()
         else None,
         homeless=len(homeless),
     )
@@ -153,7 +160,7 @@ def _rows(dead: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> Int64s:
         has = "no column event_id" if ids is None else f"event_id of type {ids.type}"
         raise InvalidArgument(
             f"the result has {has}; keep event_id of the dead event in each row, so that its "
-            f"outcome is known (there are "
+            f"outcome is known (its columns are "
             f"{', '.join(columns)})"
         )
     if ids.null_count:
@@ -182,23 +189,25 @@ def _outcomes(given: pa.Array | None, count: int) -> npt.NDArray[np.object_]:
     return np.asarray(names.to_numpy(zero_copy_only=False), dtype=object)
 
 
-def _check_agree(dead: pa.RecordBatch, ends: Mapping[str, Int64s]) -> None:
+def _check_agree(dead: pa.RecordBatch, rows_by_outcome: Mapping[str, Int64s]) -> None:
     counts = np.zeros(dead.num_rows, dtype=np.int64)
-    for found in ends.values():
-        counts[found] += 1
+    for rows in rows_by_outcome.values():
+        counts[rows] += 1
     if (counts > 1).any():
         event = ids_of(dead)[int(np.argmax(counts > 1))]
-        said = [name for name, found in ends.items() if int(np.argmax(counts > 1)) in found]
+        outcomes = [
+            name for name, rows in rows_by_outcome.items() if int(np.argmax(counts > 1)) in rows
+        ]
         raise InvalidArgument(
-            f"the result has rows of event {event} that say {' and '.join(said)}; give each event "
-            f"one outcome"
+            f"the result has rows of event {event} with the outcomes {' and '.join(outcomes)}; "
+            f"give each event one outcome"
         )
 
 
 def _targets(
     dead: pa.RecordBatch, rules: RedriveRules, named: pa.Array | None, rows: Int64s
 ) -> npt.NDArray[np.object_]:
-    """The channel of each row: named by the row, else by the step, else the one it came from."""
+    """Return the channel of each row: from the row, else from the step, else its origin."""
     if rules.channel:
         default = pa.repeat(pa.scalar(rules.channel), len(rows))
     else:
@@ -221,8 +230,8 @@ def _check_named(named: pa.Array, rules: RedriveRules) -> None:
 
 
 def _with_more(body: pa.RecordBatch, dead: pa.RecordBatch, rows: Int64s) -> pa.RecordBatch:
-    """Restore the properties that did not fit into columns, which the transformation has not
-    seen."""
+    """Restore the properties that did not fit into columns; the transformation did not get
+    them."""
     index = dead.schema.get_field_index("more")
     if index < 0 or not len(rows):
         return body
@@ -249,12 +258,12 @@ def _origin(dead: pa.RecordBatch) -> pa.StructArray:
 def _record(
     dead: pa.RecordBatch,
     rules: RedriveRules,
-    left: Bools,
+    is_leaving: Bools,
     state: npt.NDArray[np.object_],
     targets: npt.NDArray[np.object_],
     counts: Int64s,
 ) -> pa.RecordBatch:
-    """A row for each event that leaves: which it was, why it had died, what became of it."""
+    """Return a record for each event that leaves: its origin, cause of death and outcome."""
     origin = _origin(dead)
     count = dead.num_rows
     columns = {
@@ -271,11 +280,11 @@ def _record(
         "target": pa.array(targets.tolist(), pa.string()),
         "events": pa.array(counts, pa.int64()),
     }
-    mask = pa.array(left)
-    kept = {name: array.filter(mask) for name, array in columns.items()}
-    number = int(left.sum())
-    return with_columns(flat_body(kept, number), {"tag": kept["outcome"]})
+    mask = pa.array(is_leaving)
+    leaving = {name: array.filter(mask) for name, array in columns.items()}
+    number = int(is_leaving.sum())
+    return with_columns(flat_body(leaving, number), {"tag": leaving["outcome"]})
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
+def _combined(column: pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)

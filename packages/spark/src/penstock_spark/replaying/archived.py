@@ -1,4 +1,4 @@
-"""The events of a channel from its archive: in the order of their ids, whatever the files."""
+"""Reads the events of a channel from its archive in the order of their ids."""
 
 from __future__ import annotations
 
@@ -37,30 +37,30 @@ class Bounds(Struct, frozen=True):
     until_us: int | None = None
 
     def within(self, first_id: int, end_id: int | None = None) -> Bounds:
-        """A copy of the bounds, restricted to a range of ids."""
+        """Return the bounds restricted to a range of ids."""
         ends = [end for end in (self.end_id, end_id) if end is not None]
         return replace(
             self, first_id=max(self.first_id, first_id), end_id=min(ends) if ends else None
         )
 
     def expression(self, schema: pa.Schema) -> Any:
-        """The bounds as an Arrow expression for a table of this schema."""
-        found = ds.field("event_id") >= self.first_id
+        """Return the bounds as an Arrow expression for a table of this schema."""
+        expression = ds.field("event_id") >= self.first_id
         if self.end_id is not None:
-            found &= ds.field("event_id") < self.end_id
+            expression &= ds.field("event_id") < self.end_id
         by_day = DAY in schema.names
         if self.from_us is not None:
-            found &= ds.field("published") >= _moment(self.from_us)
+            expression &= ds.field("published") >= _moment(self.from_us)
             if by_day:
-                found &= ds.field(DAY) >= pa.scalar(moment_of(self.from_us).date())
+                expression &= ds.field(DAY) >= pa.scalar(moment_of(self.from_us).date())
         if self.until_us is not None:
-            found &= ds.field("published") < _moment(self.until_us)
+            expression &= ds.field("published") < _moment(self.until_us)
             if by_day:
-                found &= ds.field(DAY) <= pa.scalar(moment_of(self.until_us).date())
-        return found
+                expression &= ds.field(DAY) <= pa.scalar(moment_of(self.until_us).date())
+        return expression
 
     def may_hold(self, statistics: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Whether a row group with these statistics can have matching events."""
+        """Return whether a row group with these statistics can have matching events."""
         ids, times = statistics.get("event_id"), statistics.get("published")
         return _overlap(ids, self.first_id, self.end_id) and _overlap(
             times,
@@ -70,18 +70,18 @@ class Bounds(Struct, frozen=True):
 
 
 class History(Protocol):
-    """Stored events of a channel, from wherever they are kept."""
+    """Stored events of a channel, in an archive or on the realm."""
 
     @property
     def channel(self) -> str: ...
 
     def batches(self, first_id: int, end_id: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Stored batches, ids ascending, from ``first_id`` on and before ``end_id``."""
+        """Yield stored batches, ids ascending, from ``first_id`` to before ``end_id``."""
         ...
 
 
 class Archived:
-    """The events an archive has of a channel."""
+    """The events of a channel in an archive."""
 
     def __init__(
         self,
@@ -99,18 +99,18 @@ class Archived:
         self._rows = rows
 
     def batches(self, first_id: int, end_id: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Stored batches, ids ascending. One row group is in memory at a time, or those whose
-        ids overlap. Raises ``InvalidArgument`` where the table is no archive."""
+        """Yield stored batches, ids ascending. One row group is in memory at a time, or those whose
+        ids overlap. Raises ``InvalidArgument`` if the table is not an archive."""
         bounds = self._bounds
         wanted = bounds.within(first_id, end_id)
         schema = self._dataset.schema
         for flat in in_order(self._dataset, wanted, self._rows):
-            batch = chosen(stored_rows(flat, schema), wanted, self._selector)
+            batch = filter_events(stored_rows(flat, schema), wanted, self._selector)
             if batch.num_rows:
                 yield batch
 
     def count(self, first_id: int) -> int | None:
-        """Number of events from ``first_id`` on; None if only reading can tell."""
+        """Return the number of events from ``first_id`` on; None if it requires reading them."""
         if self._selector is not None:
             return None
         check_archive(self._dataset.schema)
@@ -118,8 +118,10 @@ class Archived:
         return int(self._dataset.count_rows(filter=wanted.expression(self._dataset.schema)))
 
 
-def chosen(batch: pa.RecordBatch, bounds: Bounds, selector: Selector | None) -> pa.RecordBatch:
-    """The events of a stored batch that were published in time and that a selector selects."""
+def filter_events(
+    batch: pa.RecordBatch, bounds: Bounds, selector: Selector | None
+) -> pa.RecordBatch:
+    """Return the events of a stored batch within the bounds of time that match the selector."""
     if bounds.from_us is not None or bounds.until_us is not None:
         times = pc.cast(batch.column("published"), pa.int64()).to_numpy()
         mask = np.ones(len(times), dtype=np.bool_)
@@ -135,26 +137,28 @@ def chosen(batch: pa.RecordBatch, bounds: Bounds, selector: Selector | None) -> 
 
 
 def check_archive(schema: pa.Schema) -> None:
-    """Raises ``InvalidArgument`` for a table that is no archive of a channel."""
+    """Raise ``InvalidArgument`` for a table that is not an archive of a channel."""
     missing = [name for name in STAMPED if name not in schema.names]
     if missing:
         raise InvalidArgument(
             f"the table has no column {' and no '.join(missing)}, so it is not an archive of a "
-            f"channel; there are "
-            f"{', '.join(schema.names)}"
+            f"channel; its columns are {', '.join(schema.names)}"
         )
 
 
 def in_order(dataset: ds.Dataset, bounds: Bounds, rows: int) -> Iterator[pa.RecordBatch]:
-    """Rows of an archive by ``event_id``, in batches of at most ``rows`` read rows; files and row
-    groups with none within the bounds are not read, those that are read may have others."""
+    """Yield rows of an archive by ``event_id``, in batches of at most ``rows`` read rows.
+
+    Files and row groups outside of the bounds are not read; batches may have rows outside of the
+    bounds of time.
+    """
     check_archive(dataset.schema)
     for portion in merged(list(_sources(dataset, bounds, rows))):
         if len(portion) == 1:
             yield portion[0].rows.batch
         else:
-            whole = pa.concat_batches([piece.rows.batch for piece in portion])
-            yield whole.take(pa.array(order_of(portion)))
+            rows_of_portion = pa.concat_batches([source_rows.rows.batch for source_rows in portion])
+            yield rows_of_portion.take(pa.array(order_of(portion)))
 
 
 def _sources(dataset: ds.Dataset, bounds: Bounds, rows: int) -> Iterator[SortedRun]:
@@ -168,8 +172,12 @@ def _sources(dataset: ds.Dataset, bounds: Bounds, rows: int) -> Iterator[SortedR
         for group in fragment.row_groups:
             statistics = group.statistics or {}
             if bounds.may_hold(statistics):
-                known = statistics.get("event_id")
-                lowest = bounds.first_id if known is None else max(known["min"], bounds.first_id)
+                id_statistics = statistics.get("event_id")
+                lowest = (
+                    bounds.first_id
+                    if id_statistics is None
+                    else max(id_statistics["min"], bounds.first_id)
+                )
                 part = fragment.subset(row_group_ids=[group.id])
                 yield SortedRun(lowest, partial(_rows_of, part, schema, bounds, rows))
 
@@ -177,28 +185,30 @@ def _sources(dataset: ds.Dataset, bounds: Bounds, rows: int) -> Iterator[SortedR
 def _rows_of(
     part: ds.ParquetFileFragment, schema: pa.Schema, bounds: Bounds, rows: int
 ) -> Iterator[SortedRows]:
-    """A row group by id. Those that were written in order are read piece by piece."""
-    ids = part.to_table(schema=schema, columns=["event_id"]).column(0).to_numpy()
-    if np.all(ids[1:] > ids[:-1]):
+    """Yield a row group by id. Row groups that were written in order are read in batches."""
+    all_ids = part.to_table(schema=schema, columns=["event_id"]).column(0).to_numpy()
+    if np.all(all_ids[1:] > all_ids[:-1]):
         batches = part.to_batches(schema=schema, batch_size=rows, batch_readahead=1)
     else:
-        whole = part.to_table(schema=schema).take(pa.array(np.argsort(ids, kind="stable")))
-        batches = iter(whole.combine_chunks().to_batches(max_chunksize=rows))
+        sorted_rows = part.to_table(schema=schema).take(
+            pa.array(np.argsort(all_ids, kind="stable"))
+        )
+        batches = iter(sorted_rows.combine_chunks().to_batches(max_chunksize=rows))
     end = bounds.end_id
     for batch in batches:
-        found = ids_of(batch)
-        start = int(np.searchsorted(found, bounds.first_id))
-        stop = len(found) if end is None else int(np.searchsorted(found, end))
+        ids = ids_of(batch)
+        start = int(np.searchsorted(ids, bounds.first_id))
+        stop = len(ids) if end is None else int(np.searchsorted(ids, end))
         if start < stop:
-            yield SortedRows(found[start:stop], batch.slice(start, stop - start))
+            yield SortedRows(ids[start:stop], batch.slice(start, stop - start))
 
 
-def _overlap(known: Mapping[str, Any] | None, first: Any, end: Any) -> bool:
-    """Whether something from ``first`` on and before ``end`` can be there; None: no bound."""
-    if known is None:
+def _overlap(statistics: Mapping[str, Any] | None, first: Any, end: Any) -> bool:
+    """Return whether values from ``first`` to before ``end`` can exist; None: no bound."""
+    if statistics is None:
         return True
-    reaches = first is None or known["max"] >= first
-    return bool(reaches and (end is None or known["min"] < end))
+    reaches = first is None or statistics["max"] >= first
+    return bool(reaches and (end is None or statistics["min"] < end))
 
 
 def _moment(us: int) -> pa.Scalar:

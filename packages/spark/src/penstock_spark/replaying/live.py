@@ -1,4 +1,4 @@
-"""Histories that are still on the realm, and publishing to it."""
+"""Reads histories from the realm, and publishes replayed events to it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pyarrow as pa
 from penstock.client.sync.sync import Channel, Session
 from penstock_core.columns.events.batch import ids_of
 from penstock_core.columns.selectors import Selector
-from penstock_spark.replaying.archived import Bounds, History, chosen
+from penstock_spark.replaying.archived import Bounds, History, filter_events
 
 
 class LiveHistory:
-    """The events a channel has, and where there is one its archive before them."""
+    """The events of an archive, if given, followed by those of its channel."""
 
     def __init__(
         self, channel: Channel, bounds: Bounds, selector: str = "", before: History | None = None
@@ -39,16 +39,16 @@ class LiveHistory:
         if last < wanted.first_id:
             return
         for events in self._channel.browse(start=wanted.first_id, end=last).batches():
-            batch = chosen(events.to_arrow(), wanted, self._selector)
+            batch = filter_events(events.to_arrow(), wanted, self._selector)
             if batch.num_rows:
                 yield batch
 
     def count(self, first_id: int) -> int | None:
-        """None: more events may come while it is read."""
+        """Return None: the channel may get more events during the replay."""
 
 
 class RealmOutlet:
-    """The channels of a realm, as targets of a replay."""
+    """Publishes to the channels of a realm."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -57,15 +57,15 @@ class RealmOutlet:
     def publish(
         self, channel: str, bodies: Sequence[pa.RecordBatch], producer: str, sequence: int
     ) -> None:
-        """Raises ``NameDoesNotExist``, and what publishing raises."""
-        found = self._channels.get(channel)
-        if found is None:
-            found = self._channels[channel] = self._session.channels.get(channel)
-        found.publish_bodies(bodies, producer=producer, sequence=sequence)
+        """Publish in one step. Raises ``NameDoesNotExist``, and the errors of publishing."""
+        target = self._channels.get(channel)
+        if target is None:
+            target = self._channels[channel] = self._session.channels.get(channel)
+        target.publish_bodies(bodies, producer=producer, sequence=sequence)
 
 
 class StopSignal(Protocol):
-    """Whether to stop; a ``threading.Event`` is one."""
+    """Signals that the replay must stop; a ``threading.Event`` is one."""
 
     def is_set(self) -> bool: ...
 
@@ -73,7 +73,7 @@ class StopSignal(Protocol):
 
 
 class WallTimer:
-    """The machine's time, and waits that end when it is time to stop."""
+    """The machine's clock; waits end early when the replay is stopped."""
 
     def __init__(self, stopping: StopSignal) -> None:
         self._stopping = stopping

@@ -1,7 +1,7 @@
-"""Merges sorted sources in portions of columns: never row by row, never all in memory.
+"""Merges sorted sources in portions of columns, without loops over rows and in bounded memory.
 
-A source is a sequence of batches with ascending keys. Each portion of the result has everything
-that comes before the next one; among equal keys the first source comes first.
+A source is a sequence of batches with ascending keys. All keys of a portion precede those of the
+next portion; equal keys are ordered by source.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from penstock_core.columns.events.batch import Int64s
 
 
 class SortedRows(NamedTuple):
-    """Rows with the keys they are ordered by; the keys never fall."""
+    """Rows with the keys that order them; keys never decrease."""
 
     keys: Int64s
     batch: pa.RecordBatch
 
     def up_to(self, key: int, *, including: bool = True) -> tuple[SortedRows, SortedRows]:
-        """The rows before ``key`` or at it, and the rest."""
+        """Return the rows before ``key``, or up to and including it, and the rest."""
         row = int(np.searchsorted(self.keys, key, "right" if including else "left"))
         first = SortedRows(self.keys[:row], self.batch.slice(0, row))
         return first, SortedRows(self.keys[row:], self.batch.slice(row))
@@ -33,7 +33,7 @@ class SortedRun(Struct, frozen=True):
     """A sorted source that is opened when its turn comes."""
 
     lowest: int
-    """No key is below this."""
+    """Lower bound of the keys."""
     open: Callable[[], Iterator[SortedRows]]
 
 
@@ -46,14 +46,14 @@ class SourceRows(NamedTuple):
 
 
 Portion = list[SourceRows]
-"""Rows that lie before all that come later, at most one piece of a source, by source."""
+"""Rows that precede all later ones: at most one piece of each source, by source."""
 
 
 def merged(sources: Sequence[SortedRun]) -> Iterator[Portion]:
-    """All rows of all sources, by key and, where keys are equal, by source.
+    """Yield all rows of all sources, by key and then by source.
 
-    A source is not opened before something at or above its ``lowest`` key is due, so at any
-    time one batch is held of each source that overlaps others.
+    A source is not opened before keys at or above its ``lowest`` key are due, so at any time one
+    batch of each overlapping source is in memory.
     """
     waiting = sorted(range(len(sources)), key=lambda index: -sources[index].lowest)
     heads: dict[int, SortedRows] = {}
@@ -73,6 +73,7 @@ def merged(sources: Sequence[SortedRun]) -> Iterator[Portion]:
             advance(index)
         if not heads:
             continue
+        # The source with the lowest last key may continue at that key, so the portion ends there.
         limit, last = _limit(heads)
         portion: Portion = []
         for index in sorted(heads):
@@ -88,12 +89,12 @@ def merged(sources: Sequence[SortedRun]) -> Iterator[Portion]:
 
 
 def _limit(heads: dict[int, SortedRows]) -> tuple[int, int]:
-    """The key, and the source, up to which everything is at hand."""
+    """Return the key, and the source, up to which all rows are in memory."""
     return min((int(rows.keys[-1]), index) for index, rows in heads.items())
 
 
 def cut_at(portion: Portion, key: int) -> tuple[Portion, Portion]:
-    """Split the rows at ``key``: those at or before it, and the rest."""
+    """Split the rows into those at or before ``key``, and the rest."""
     before: Portion = []
     after: Portion = []
     for source, rows in portion:
@@ -106,22 +107,22 @@ def cut_at(portion: Portion, key: int) -> tuple[Portion, Portion]:
 
 
 def count_of(portion: Portion) -> int:
-    """Number of rows."""
-    return sum(len(piece.rows.keys) for piece in portion)
+    """Return the number of rows."""
+    return sum(len(source_rows.rows.keys) for source_rows in portion)
 
 
 def first_key(portion: Portion) -> int:
-    """The lowest key in it."""
-    return min(int(piece.rows.keys[0]) for piece in portion)
+    """Return the lowest key of a portion."""
+    return min(int(source_rows.rows.keys[0]) for source_rows in portion)
 
 
 def last_key(portion: Portion) -> int:
-    """The highest key in it."""
-    return max(int(piece.rows.keys[-1]) for piece in portion)
+    """Return the highest key of a portion."""
+    return max(int(source_rows.rows.keys[-1]) for source_rows in portion)
 
 
 def order_of(pieces: Portion) -> Int64s:
-    """The order in which to take the rows of the pieces, laid end to end."""
-    keys = np.concatenate([piece.rows.keys for piece in pieces])
+    """Return the indexes that sort the concatenated rows of the pieces by key."""
+    keys = np.concatenate([source_rows.rows.keys for source_rows in pieces])
     order: Int64s = np.argsort(keys, kind="stable").astype(np.int64)
     return order

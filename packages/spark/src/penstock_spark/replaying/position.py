@@ -1,8 +1,8 @@
-"""The position of a replay in one file, from which a replay that was killed continues.
+"""The file with the position of a replay, from which a killed replay continues.
 
-Before a portion is published, the file says which events are in it and what number it has; the
-realm stores a publish of one producer and number once. So a portion whose end is not known is
-published again, and is stored once all the same.
+Before a portion is published, its events and its number are written to the file. The realm stores a
+publish of one producer and number once. So a portion with an unknown outcome is published again,
+and is still stored once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ReplayPosition(Struct, frozen=True, kw_only=True):
     """The first id, by channel, after the portion that was begun last."""
 
     times: dict[str, int] = field(default_factory=dict)
-    """By channel, the latest original time of earlier portions, in microseconds since 1970."""
+    """The latest original time of earlier portions, by channel, in microseconds since 1970."""
 
     count: int = 0
     """Events of the portion begun last."""
@@ -60,11 +60,11 @@ class PositionStore(Protocol):
     """The file or other store that keeps a position."""
 
     def read(self) -> bytes | None:
-        """Read the text that was written last; None if nothing was."""
+        """Return the content written last; None before the first write."""
         ...
 
     def write(self, content: bytes) -> None:
-        """Write atomically, whenever the process or the machine stops."""
+        """Write atomically and durably: a crash leaves the old or the new content."""
         ...
 
 
@@ -90,23 +90,23 @@ class PositionFile:
         if self._store is None:
             _write_aside(Path(self._path), content)
             return
-        # An object store shows an object only when it is complete.
+        # No temporary file is needed: an object store shows only complete objects.
         with self._store.open_output_stream(self._path) as file:
             file.write(content)
 
 
-def opened(place: PositionStore, replays: dict[str, str]) -> ReplayPosition:
-    """The position that is kept, or the one to begin with.
+def open_position(place: PositionStore, replays: dict[str, str]) -> ReplayPosition:
+    """Return the stored position, or the initial one.
 
-    Raises ``InvalidArgument`` where it belongs to a replay of something else, ``IllegalState``
-    where it cannot be read.
+    Raises ``InvalidArgument`` if it belongs to a replay with other settings, ``IllegalState`` if it
+    cannot be read.
     """
     content = place.read()
     if content is None:
         return ReplayPosition(
             producer=f"{LASTING_PREFIX}replay/{uuid.uuid4().hex}", replays=replays
         )
-    kept = decode_json(
+    position = decode_json(
         content,
         ReplayPosition,
         whole="the document",
@@ -115,22 +115,22 @@ def opened(place: PositionStore, replays: dict[str, str]) -> ReplayPosition:
             f"to start over, which publishes everything again"
         ),
     )
-    if kept.format != FORMAT:
+    if position.format != FORMAT:
         raise IllegalState(
-            f"the position of the replay is of format {kept.format}; this version knows {FORMAT}"
+            f"the position of the replay has format {position.format}; this version reads {FORMAT}"
         )
     for key, text in replays.items():
-        before = kept.replays.get(key, "")
-        if before != text:
+        original = position.replays.get(key, "")
+        if original != text:
             raise InvalidArgument(
-                f"{key} is {text!r}; this replay started with {before!r} and has published "
-                f"{kept.published:,} events: change it back, or rename the step to start over"
+                f"{key} is {text!r}; this replay started with {original!r} and has published "
+                f"{position.published:,} events: change it back, or rename the step to start over"
             )
-    return kept
+    return position
 
 
 def write(place: PositionStore, position: ReplayPosition) -> None:
-    """Keep ``position``."""
+    """Store ``position``."""
     place.write(msgspec.json.format(msgspec.json.encode(position), indent=1))
 
 
@@ -140,8 +140,10 @@ def _write_aside(path: Path, content: bytes) -> None:
     with aside.open("wb") as file:
         file.write(content)
         file.flush()
+        # Before the rename: otherwise a crash of the machine could leave an empty file.
         os.fsync(file.fileno())
     aside.replace(path)
+    # The rename is durable only after the folder is synced.
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

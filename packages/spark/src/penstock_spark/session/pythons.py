@@ -1,8 +1,7 @@
-"""The Python that Spark starts its processes with on this machine.
+"""The Python program with which Spark starts its processes on this machine.
 
-It is this one, by way of a script: the process of a streaming query is forked where that can be
-(``handover.py``), workers are forked by ``worker_daemon.py``, and every other process is started as
-ever.
+A script starts this Python: if possible, it forks the process of a streaming query
+(``handover.py``); ``worker_daemon.py`` forks workers; all other processes are started as usual.
 """
 
 from __future__ import annotations
@@ -21,13 +20,12 @@ _DAEMON: Final = "pyspark.daemon"
 """The module that Spark starts to fork the workers of tasks."""
 _QUIET_DAEMON: Final = "penstock_spark.session.worker_daemon"
 INTERPRETER_MAX: Final = 100
-"""Length of a path, in bytes, that the first line of a script may name on every Linux kernel; and
-it has no spaces."""
+"""Bytes of a path that the first line of a script may name on every Linux kernel. The path must
+not contain spaces."""
 
 
 def python_for_spark() -> str:
-    """The program to be named as Spark's Python; on systems without Linux' means this Python
-    itself."""
+    """Return the program to set as Spark's Python; on systems other than Linux, this Python."""
     if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open"):
         return sys.executable
     if len(os.fsencode(sys.executable)) > INTERPRETER_MAX or len(sys.executable.split()) != 1:
@@ -39,7 +37,7 @@ def python_for_spark() -> str:
     )
     folder = home / "forks"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # No shell: in a folder that is gone one complains.
+    # Not a shell script: a shell prints a warning in a deleted folder.
     script = f"""#!{sys.executable} -IS
 import os, sys
 python, arguments = {sys.executable!r}, sys.argv[1:]

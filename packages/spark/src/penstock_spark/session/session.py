@@ -1,8 +1,8 @@
-"""A Spark session tuned for channels: `session()` and what it sets.
+"""A Spark session tuned for channels: `session()` and its settings.
 
-Spark's defaults are made for long jobs on many machines. Here micro-batches are small and
-start-up counts, so the session takes sockets that do not stall, a checkpoint that does not fork,
-and Python workers that start from compiled code. Everything can be overridden by ``conf``.
+Spark's defaults are made for long jobs on many machines. Here micro-batches are small and start-up
+time matters, so the session uses sockets that do not stall, checkpoints that do not start
+processes, and Python workers that start from compiled code. ``conf`` overrides every setting.
 """
 
 from __future__ import annotations
@@ -32,28 +32,27 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 _SPAWN = "-Djdk.lang.Process.launchMechanism=VFORK"
 """Hadoop starts ``chmod`` for each file that it creates on a local disk if its native library is
-missing, as it is in PySpark. Java's usual way of starting it needs another process."""
+missing, as in PySpark. By default, Java starts it by way of another process."""
 _SPAWN_UNTIL: Final = 25
-"""The last Java known to have this way; one that has not would start no process at all."""
+"""The last Java release known to have ``VFORK``; without it, Java could not start processes."""
 
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Without the compiler that pays off after minutes and takes its time in the first seconds."""
+"""Disables the optimizing compiler, which pays off after minutes and slows the first seconds."""
 
 _ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-"""Reading Arrow's memory value by value checks each time whether the buffer exists, the index is
-inside it, and the value is not null: a sixth of the JVM's work in a read. Spark checks nulls
-itself, and reads as many rows as a batch has."""
+"""Disables the checks for each value that Arrow reads (buffer, bounds, null): a sixth of the JVM's
+work in a read. Spark checks nulls itself, and reads as many rows as a batch has."""
 
 EVERYWHERE: Mapping[str, str] = {
     # Loopback TCP between the JVM and its Python workers stalls about 40 ms for each task.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
-    # Stored in a checkpoint at its first run, so it has to be right from the start.
+    # A checkpoint stores the provider of its first run, so it must be right from the start.
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
-    # A driver that ends while it writes down the first micro-batch of a query leaves a temporary
-    # file. Spark otherwise ignores such files, but this check would refuse the checkpoint for ever.
+    # A driver that is killed while it writes the first micro-batch of a query leaves a temporary
+    # file. Spark ignores such files, but this check would refuse the checkpoint for ever.
     "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -62,18 +61,18 @@ EVERYWHERE: Mapping[str, str] = {
 LOCAL: Mapping[str, str] = {
     "spark.driver.bindAddress": _LOOPBACK,
     "spark.driver.host": _LOOPBACK,
-    # The default of 15 s fails where the machine is busy. A data source that Spark has not found at
-    # its first look for that reason stays unknown until the JVM ends.
+    # The default of 15 s is too short on a busy machine. If Spark's first search for data sources
+    # fails for that reason, they stay unknown until the JVM ends.
     "spark.python.authenticate.socketTimeout": "120s",
     # Renames are atomic on a local file system; the default starts processes for each write.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    # Hadoop then writes no checksum files either, see `_without_checksum_files`.
+    # Disables Hadoop's checksum files, too; see `_without_checksum_files`.
     _CHECKSUMS: "false",
     "spark.ui.enabled": "false",
 }
-"""Set on local masters only; ``spark.sql.shuffle.partitions`` is then the number of cores."""
+"""Set on local masters only, with ``spark.sql.shuffle.partitions`` as the number of cores."""
 
 
 def session(
@@ -83,15 +82,15 @@ def session(
     short: str | int | bool = False,  # `**conf` of a dictionary has the same types
     **conf: str | int | bool,
 ) -> SparkSession:
-    """A Spark session for reading and writing channels; the running one when there is one.
+    """Return a Spark session for reading and writing channels; the running session if one exists.
 
     ``master`` defaults to ``local[*]``. ``conf`` wins over everything set here:
     ``session(**{"spark.driver.memory": "2g"})``.
 
     ``short`` is for jobs of seconds on a local master: the JVM compiles quickly instead of well,
-    which starts it a quarter sooner and costs rate in whatever takes longer.
+    so it starts a quarter sooner, but longer jobs run slower.
 
-    Raises ``Unavailable`` when PySpark or a JVM is missing.
+    Raises ``Unavailable`` if PySpark or a JVM is missing.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise Unavailable('PySpark is not installed: pip install "penstock-realm[spark]"')
@@ -103,11 +102,14 @@ def session(
     is_local = cores_of(master) is not None
     jvm, home = find_jvm(), spark_home()
     archive = ClassArchive(jvm, home)
+    # Java options only take effect in a JVM that is not started yet.
     if SparkContext._gateway is None:
         threading.Thread(target=_load_ahead, name="penstock-load-ahead", daemon=True).start()
         if is_local:
-            theirs = " ".join([*ways(jvm, is_short=bool(short)), chosen[_JAVA_OPTIONS]])
-            chosen[_JAVA_OPTIONS] = " ".join([*archive.java_options(theirs), theirs])
+            java_options = " ".join(
+                [*java_options_for(jvm, is_short=bool(short)), chosen[_JAVA_OPTIONS]]
+            )
+            chosen[_JAVA_OPTIONS] = " ".join([*archive.java_options(java_options), java_options])
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in chosen.items():
         builder = builder.config(key, value)
@@ -120,16 +122,16 @@ def session(
     return started
 
 
-def ways(jvm: Jvm, *, is_short: bool) -> list[str]:
-    """Java options: how a JVM on this machine is to compile, to start processes, and to read."""
+def java_options_for(jvm: Jvm, *, is_short: bool) -> list[str]:
+    """Return Java options for compiling, starting processes, and reading Arrow's memory."""
     can_spawn = sys.platform == "linux" and jvm.version <= _SPAWN_UNTIL
     return [*([_QUICK] if is_short else []), *([_SPAWN] if can_spawn else []), _ARROW]
 
 
 def _without_checksum_files(spark: SparkSession) -> None:
-    """Write no ``.crc`` files beside local files. A micro-batch writes two files to its checkpoint,
-    and twice as many cost ten milliseconds. Existing ``.crc`` files are still verified, and removed
-    with a new version."""
+    """Stop writing ``.crc`` files on local disks. A micro-batch writes two files to its checkpoint,
+    and twice as many cost ten milliseconds. Existing ``.crc`` files are still verified; a new
+    version of a file removes them."""
     jvm, context = spark._jvm, spark._jsc
     assert jvm is not None, "a session on this machine has one"
     files = jvm.org.apache.hadoop.fs.FileSystem.getLocal(context.hadoopConfiguration())
@@ -139,16 +141,15 @@ def _without_checksum_files(spark: SparkSession) -> None:
 def _load_ahead() -> None:
     """Import, while the JVM starts, the modules that PySpark loads for its first call of the JVM.
 
-    To see whether NumPy is there, PySpark loads the module that its users write tests with, and so
-    pandas, which takes half a second.
+    PySpark checks for NumPy by loading its testing module, which imports pandas: half a second.
     """
-    # A session without the setting still works, and the error would come again.
+    # PySpark imports the module itself later, and then raises the same error.
     with contextlib.suppress(Exception):
         importlib.import_module("pyspark.testing.utils")
 
 
 def settings(master: str, conf: Mapping[str, str | int | bool]) -> dict[str, str]:
-    """All settings for this master, overridden by ``conf``."""
+    """Return all settings for this master, overridden by ``conf``."""
     chosen = dict(EVERYWHERE)
     cores = cores_of(master)
     if cores is not None:
@@ -158,35 +159,35 @@ def settings(master: str, conf: Mapping[str, str | int | bool]) -> dict[str, str
         for key, value in conf.items()
     }
     logging = f'"-Dlog4j2.configurationFile={Path(__file__).with_name("log4j2.properties")}"'
-    # The user's options come last: of two contradicting ones Java takes the last.
+    # The user's options follow, because Java uses the last of two contradicting options.
     chosen[_JAVA_OPTIONS] = f"{logging} {chosen.get(_JAVA_OPTIONS, '')}".strip()
     return chosen
 
 
 def cores_of(master: str) -> int | None:
-    """Number of cores that a local master uses; None when the master is not local."""
-    found = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", master)
-    if found is None:
+    """Return the number of cores that a local master uses; None if the master is not local."""
+    match = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", master)
+    if match is None:
         return None
-    return (os.cpu_count() or 1) if found[1] == "*" else int(found[1] or 1)
+    return (os.cpu_count() or 1) if match[1] == "*" else int(match[1] or 1)
 
 
 @contextlib.contextmanager
 def _launch_environment(jvm_home: Path, home: Path, *, is_local: bool) -> Iterator[None]:
-    """Spark's launcher takes these from the environment; they are put back after the start."""
+    """Set the variables that Spark's launcher reads; restore them after the start."""
     defaults = {
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_HOME": str(home),
-        # As Spark does for tasks: in a process for a stream or a plan NumPy would start threads
-        # that wait for work and take 0.1 s of a core meanwhile.
+        # As Spark does for tasks: otherwise NumPy starts threads in the processes of streams and
+        # plans, whose waiting for work takes 0.1 s of a core.
         "OMP_NUM_THREADS": "1",
         **({"SPARK_LOCAL_IP": _LOOPBACK} if is_local else {}),
     }
     wanted = {name: os.environ.get(name, value) for name, value in defaults.items()}
     if is_local:
-        # Its processes run here, where this Python has the package. Another one that the
-        # environment names, as container images do, would not find the format.
+        # A local master's processes run here, and this Python has the package. Another Python that
+        # the environment names, as in container images, would not find the format.
         python = python_for_spark()
         wanted |= dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), python)
     wanted["JAVA_HOME"] = str(jvm_home)
@@ -203,10 +204,10 @@ def _launch_environment(jvm_home: Path, home: Path, *, is_local: bool) -> Iterat
 
 
 def spark_home() -> Path:
-    """PySpark's own files without its zipped copy of itself.
+    """Return a folder of links to PySpark's files, without its zipped copy of itself.
 
-    Workers import the zip where they see one, and it holds no compiled code: each new worker
-    would spend half a second compiling what is installed next to it ready to use.
+    Workers import the zip if it exists. It holds no compiled code, so each new worker would spend
+    half a second compiling modules whose compiled code is installed.
     """
     import pyspark
 
@@ -221,8 +222,10 @@ def spark_home() -> Path:
 
 
 def activate(spark: SparkSession) -> None:
-    """Make ``spark`` the session of this thread, in which Spark looks for formats: a new thread has
-    that of any other, which may be a query's own, and ``getOrCreate`` leaves a thread the one it
-    has."""
+    """Make ``spark`` the active session of this thread, where Spark searches for formats.
+
+    A new thread inherits the session of another thread, which may belong to a query, and
+    ``getOrCreate`` does not replace the active session of a thread.
+    """
     if (jvm := getattr(spark, "_jvm", None)) is not None:
         type(spark)._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)

@@ -1,7 +1,7 @@
 """Reduces garbage collection in Spark's Python processes.
 
-These collect after each task and each request of the driver, and examine everything they have
-imported each time: ten milliseconds of processor time, compared with a few for a small micro-batch.
+These collect after each task and each request of the driver, and each collection examines all
+imported modules: ten milliseconds of processor time, against a few for a small micro-batch.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _settled: dict[str, int] = {}
 
 
 def settle_down() -> None:
-    """Exclude what has been imported from later collections, since none of it is garbage.
+    """Exclude imported modules from later collections, since they are never garbage.
 
-    Does nothing outside of Spark's processes. They go on importing for some tasks, so call it in
+    Does nothing outside of Spark's processes. The first tasks import more modules, so call it in
     each task.
     """
     if _WORKER_ONLY in os.environ and _settled.get("modules") != (modules := len(sys.modules)):

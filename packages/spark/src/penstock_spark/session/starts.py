@@ -1,4 +1,4 @@
-"""The start and end of a read as its options give them: for all channels, or for each."""
+"""Parses the options for the start and end of a read: for all channels, or for each one."""
 
 from __future__ import annotations
 
@@ -13,67 +13,69 @@ from penstock_core.vocabulary.choice import Choice
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_core.vocabulary.names import destination_name
 
-Place = str | int | datetime
+StartPosition = str | int | datetime
 """``earliest``, ``latest``, an event id, or a time: the first event published then or later."""
 
 _WORDS: Final = ("earliest", "latest")
 
 
 class StartPositions(Struct, frozen=True):
-    """A place for each channel that was given one, and the one for all others."""
+    """Positions of named channels, and the position of all other channels."""
 
-    otherwise: Place | None = None
-    """None: the default of the kind of read."""
-    named: Mapping[str, Place] = {}
+    otherwise: StartPosition | None = None
+    """Position of channels without an entry in ``named``; None: the default of the kind of read."""
+    named: Mapping[str, StartPosition] = {}
 
-    def of(self, name: str) -> Place | None:
+    def position_of(self, name: str) -> StartPosition | None:
         return self.named.get(name, self.otherwise)
 
 
-def places(side: str, texts: Mapping[str, str], choice: Choice) -> StartPositions:
-    """Read ``startingOffsets`` and ``startingTimestamp``, or the options for the end.
+def parse_positions(side: str, texts: Mapping[str, str], choice: Choice) -> StartPositions:
+    """Parse ``startingOffsets`` and ``startingTimestamp``, or the options for the end.
 
-    ``side`` "ending" reads those for the end. Raises ``InvalidArgument`` naming the option and the
+    ``side`` is "starting" or "ending". Raises ``InvalidArgument`` naming the option and the
     channel.
     """
     offsets, moment = f"{side}Offsets", f"{side}Timestamp"
     if offsets in texts and moment in texts:
         raise InvalidArgument(f"give {offsets} or {moment}, not both")
     if moment in texts:
-        return _places(moment, texts[moment], choice)
-    found = _places(offsets, texts.get(offsets), choice)
-    if side == "ending" and "earliest" in (found.otherwise, *found.named.values()):
-        raise InvalidArgument('endingOffsets is "earliest": there is nothing before it')
-    return found
+        return _parse_positions(moment, texts[moment], choice)
+    positions = _parse_positions(offsets, texts.get(offsets), choice)
+    if side == "ending" and "earliest" in (positions.otherwise, *positions.named.values()):
+        raise InvalidArgument(
+            'endingOffsets is "earliest", which reads nothing; give "latest" or an event id'
+        )
+    return positions
 
 
-def _places(option: str, text: str | None, choice: Choice) -> StartPositions:
+def _parse_positions(option: str, text: str | None, choice: Choice) -> StartPositions:
     if text is None:
         return StartPositions()
     if not text.strip().startswith("{"):
-        return StartPositions(_place(option, text.strip(), text, choice=choice))
+        return StartPositions(_parse_position(option, text.strip(), text, choice=choice))
     try:
-        given = json.loads(text)
+        values = json.loads(text)
     except ValueError as error:
         raise InvalidArgument(f"{option} is not JSON: {error}") from error
     named = {}
-    for key, value in given.items():
+    for key, value in values.items():
         name = destination_name(key)
         if not choice.takes(name):
             raise InvalidArgument(f"{option} names {key}; this reads {choice.text}")
-        named[name] = _place(option, value, text, choice=choice)
+        named[name] = _parse_position(option, value, text, choice=choice)
     return StartPositions(None, named)
 
 
-def _place(option: str, given: Any, text: str, choice: Choice) -> Place:
+def _parse_position(option: str, value: Any, text: str, choice: Choice) -> StartPosition:
     if option.endswith("Timestamp"):
-        return _moment(option, given, text)
-    if isinstance(given, str):
-        if given.lower() in _WORDS:
-            return given.lower()
-        given = int(given) if given.isdecimal() else None
-    if type(given) is int and 0 <= given < 1 << 63:
-        return given
+        return _parse_time(option, value, text)
+    if isinstance(value, str):
+        if value.lower() in _WORDS:
+            return value.lower()
+        value = int(value) if value.isdecimal() else None
+    if type(value) is int and 0 <= value < 1 << 63:
+        return value
     example = next(iter((*choice.names, "orders")))
     raise InvalidArgument(
         f'{option} is {text!r}; it is "earliest", "latest", an event id, or JSON such as '
@@ -81,11 +83,11 @@ def _place(option: str, given: Any, text: str, choice: Choice) -> Place:
     )
 
 
-def _moment(option: str, given: Any, text: str) -> datetime:
+def _parse_time(option: str, value: Any, text: str) -> datetime:
     try:
-        if type(given) is int or (isinstance(given, str) and given.strip().isdecimal()):
-            return datetime.fromtimestamp(int(given) / 1_000, UTC)
-        moment = datetime.fromisoformat(given.strip())
+        if type(value) is int or (isinstance(value, str) and value.strip().isdecimal()):
+            return datetime.fromtimestamp(int(value) / 1_000, UTC)
+        moment = datetime.fromisoformat(value.strip())
     except (AttributeError, ValueError, OverflowError, OSError) as error:
         raise InvalidArgument(
             f"{option} is {text!r}; it is milliseconds since 1970, a time such as "

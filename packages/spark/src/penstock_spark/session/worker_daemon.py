@@ -1,7 +1,7 @@
-"""The process that forks Spark's Python workers, on this machine: PySpark's own, but quieter.
+"""PySpark's daemon that forks Python workers, without tracebacks of broken connections.
 
-A task that fails closes the connection of its worker. PySpark's worker then prints a traceback of
-the broken connection, next to the error that the driver reports anyway.
+A failing task closes the connection of its worker. PySpark's worker then prints a traceback of the
+broken connection, in addition to the error that the driver reports.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def main() -> None:
         try:
             return work(sock, authenticated)
         except ConnectionError:
-            os._exit(1)  # as PySpark ends it, but without the traceback
+            os._exit(1)  # PySpark's exit code, without the traceback
 
     daemon.worker = work_quietly
     daemon.manager()

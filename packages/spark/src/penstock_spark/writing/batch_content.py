@@ -1,8 +1,8 @@
-"""What identifies the content of a micro-batch: the positions it reads up to.
+"""Identifies the content of a micro-batch by the end positions of its sources.
 
-A query's id and the number of a micro-batch do not: a query that goes on from an older copy of its
-checkpoint gives used numbers to other events. The positions are in the checkpoint before the
-micro-batch runs, and a repetition has the same ones, even if its rows come in another order.
+A query's id and the number of a micro-batch are not enough: a query that continues from an older
+copy of its checkpoint reuses numbers for other events. Spark writes the positions to the checkpoint
+before the micro-batch runs, and a repetition has the same positions, even with reordered rows.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Final
 from penstock_core.vocabulary.errors import DifferentContent, PenstockError
 
 QUERY_ID: Final = "sql.streaming.queryId"
-"""The local property in which Spark keeps the id of the query that a micro-batch belongs to."""
+"""The local property with the id of the query that runs the present micro-batch."""
 
 _HEAD_LINES: Final = 2
-"""The version of the log's format, and settings with the time at which the batch was planned."""
+"""Lines to skip: the version of the log's format, and settings with the planning time."""
 _CHARACTERS: Final = 24
 
 
 def content_of(checkpoint: str, batch: int) -> str:
-    """The identity of a micro-batch's content; empty if this process cannot read the checkpoint."""
+    """Return the identity of a micro-batch's content; empty if the checkpoint cannot be read."""
     entry = _entry(checkpoint, batch) if checkpoint else None
     if entry is None:
         return ""
@@ -39,15 +39,15 @@ def explaining(query: str, number: int) -> Iterator[None]:
     except DifferentContent as error:
         raise DifferentContent(
             f"micro-batch {number} of {query} is stored with other events than it has now: its "
-            "checkpoint is older than what it has written, most likely because a copy was "
-            "restored. Nothing was stored or skipped. Go on with the newest checkpoint; if it is "
-            "lost, start with a new checkpoint, at the position up to which the target has the "
+            "checkpoint is older than the target, most likely because a copy was restored. Nothing "
+            "was stored or skipped. Continue with the newest checkpoint; if it is lost, start with "
+            "a new checkpoint, at the position up to which the target has the "
             f"events ({error})"
         ) from error
 
 
 def _entry(checkpoint: str, batch: int) -> bytes | None:
-    """The entry of a micro-batch in Spark's log of offsets."""
+    """Return the entry of a micro-batch in Spark's offset log; None if it cannot be read."""
     from penstock_spark.writing.checkpoint_folder import folder_at
 
     try:

@@ -1,7 +1,7 @@
 """Files in a checkpoint's folder, on a disk or on any store that holds checkpoints of Spark.
 
-On the driver of a session, Hadoop opens the folder, as it does for Spark itself: with its settings
-and secrets. A process of Spark's without a session uses Arrow.
+On the driver of a session, Hadoop opens the folder with Spark's settings and secrets. A process of
+Spark without a session uses Arrow.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
-_HADOOPS_S3: Final = frozenset(("s3a", "s3n"))
+_HADOOP_S3_SCHEMES: Final = frozenset(("s3a", "s3n"))
 
 
 class CheckpointFolder(Protocol):
     """A folder of small files."""
 
     def read(self, name: str) -> bytes | None:
-        """The content of a file; None if it does not exist."""
+        """Return the content of a file; None if it does not exist."""
         ...
 
     def write(self, name: str, content: bytes) -> None:
@@ -28,8 +28,8 @@ class CheckpointFolder(Protocol):
 
 
 def folder_at(place: str) -> CheckpointFolder:
-    """The folder of a path or URI. Raises ``InvalidArgument`` for a URI that neither Hadoop nor
-    Arrow knows."""
+    """Return the folder of a path or URI. Raises ``InvalidArgument`` for a URI that neither Hadoop
+    nor Arrow knows."""
     if "://" not in place:
         return _Local(Path(place))
     if place.startswith("file://"):
@@ -98,7 +98,7 @@ class _OfHadoop:
 
 @contextmanager
 def _os_errors() -> Iterator[None]:
-    """Turn errors of Java into ``OSError``, as Arrow and Python raise."""
+    """Convert errors of Java to ``OSError``, which Arrow and Python raise."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     try:
@@ -108,7 +108,8 @@ def _os_errors() -> Iterator[None]:
 
 
 def _of_hadoop(place: str) -> CheckpointFolder | None:
-    """None in a process without a session, and for a place that Hadoop cannot open."""
+    """Return the folder; None in a process without a session, or if Hadoop cannot open the
+    place."""
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context
@@ -119,7 +120,7 @@ def _of_hadoop(place: str) -> CheckpointFolder | None:
         with _os_errors():
             files = root.getFileSystem(context._jsc.hadoopConfiguration())
     except OSError:
-        return None  # then Spark has no checkpoint there either
+        return None  # Spark cannot have a checkpoint there either
     return _OfHadoop(context._jvm, files, root)
 
 
@@ -127,4 +128,6 @@ def _of_arrow(place: str) -> CheckpointFolder:
     from penstock.tables.disk import filesystem_of
 
     scheme, separator, rest = place.partition("://")
-    return _OfArrow(*filesystem_of(f"s3{separator}{rest}" if scheme in _HADOOPS_S3 else place))
+    return _OfArrow(
+        *filesystem_of(f"s3{separator}{rest}" if scheme in _HADOOP_S3_SCHEMES else place)
+    )

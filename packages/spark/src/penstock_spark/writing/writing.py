@@ -1,13 +1,13 @@
-"""Writing a Spark table to a channel: every row once, however often Spark tries.
+"""Writes a Spark table to channels: every row once, however often Spark tries.
 
-Tasks put their rows aside on the realm, where nobody sees them. The driver then publishes all of
-them in one step, whichever channels they are for, under the name of the query and the number of
-the micro-batch. Spark writes a micro-batch again when it does not know how the last attempt ended;
-the realm does, and answers the second commit with what the first one has stored.
+Tasks stage their rows on the realm, where they are invisible to readers. The driver then publishes
+the staged rows of all channels in one step, under the name of the query and the number of the
+micro-batch. Spark writes a micro-batch again if the outcome of the last attempt is unknown; the
+realm knows it, and answers the second commit with the result of the first.
 
-What is put aside is in the realm's memory, and a realm that restarts has lost it. Of a stream the
-rows of small tasks travel with what the task says it has done, so that the driver can put them
-aside again; a query of small micro-batches then outlives the realm.
+Staged rows are in the realm's memory, so a restart of the realm loses them. In a stream, small
+tasks also send their rows to the driver with their commit messages, so that the driver can stage
+them again; a query of small micro-batches then survives restarts of the realm.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from penstock_core.vocabulary.errors import (
 )
 from penstock_spark.columns.rows import ChannelRows, as_table, deltas_in, events_of, routed
 from penstock_spark.connections import ask_realm
-from penstock_spark.errors.errors import tells_spark
+from penstock_spark.errors.errors import converts_errors
 from penstock_spark.options import SinkOptions
 from penstock_spark.writing.batch_content import content_of, explaining
 
 PORTION_ROWS_MAX: Final = 65_536
 PORTION_BYTES_MAX: Final = 6 << 20
-"""Rows are put aside in portions of about this size, which then fit one request."""
+"""Rows are staged in portions of about this size, so that a portion fits one request."""
 ROUTED_TIMES: Final = 8
-"""Rows for several channels are gathered in portions so many times as large: each channel gets a
-request of its own."""
+"""Rows for several channels are collected in portions so many times as large, because each channel
+gets a separate request."""
 
 CARRIED_BYTES_MAX: Final = 256 << 10
-"""Rows a task of a stream hands to the driver. Beyond a megabyte Spark would take another way for
-what a task says, and of all tasks together it takes a gigabyte."""
+"""Most bytes of rows that a task of a stream sends to the driver. Spark transfers task results
+above a megabyte in another way, and accepts a gigabyte of all tasks together."""
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
@@ -64,11 +64,11 @@ class StagedPart(NamedTuple):
 
     channel: str
     number: int
-    """Id of the channel; a channel that was deleted and created again has another one."""
+    """Id of the channel; a recreated channel has another one."""
     stages: tuple[str, ...]
     rows: tuple[bytes, ...] | None = None
-    """The content of the stages, each batch as an Arrow stream; None if it is too large or not of a
-    streaming query."""
+    """The content of the stages, each batch as an Arrow stream; None if it is too large, or in a
+    batch write."""
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,16 @@ class Staged(WriterCommitMessage):
     query: str
     """The streaming query's id; empty in a batch write."""
     realm: str
-    """Identity of the realm it is put aside on."""
+    """Identity of the realm that has the stages."""
     parts: tuple[StagedPart, ...]
     group: str = ""
     """Name of the group of the stages."""
 
 
-@tells_spark
+@converts_errors
 class ChannelWriter(DataSourceArrowWriter):
-    """Publishes a table in one step; twice the same ``txnAppId`` and ``txnVersion`` is once."""
+    """Publishes a table in one step; a repetition of ``txnAppId`` and ``txnVersion`` has no
+    effect."""
 
     def __init__(self, options: SinkOptions) -> None:
         if (options.version is None) != (not options.app):
@@ -99,11 +100,12 @@ class ChannelWriter(DataSourceArrowWriter):
         self._work = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return staged(self._options, iterator, self._work)
+        return stage_rows(self._options, iterator, self._work)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         app, version = self._options.app, self._options.version
         if version is None:
+            # A unique name: without txnVersion, a repeated write is a new one.
             app, version = f"once:{uuid.uuid4().hex}", 0
         else:
             app = f"{LASTING_PREFIX}{app}"
@@ -114,9 +116,9 @@ class ChannelWriter(DataSourceArrowWriter):
         forget(self._options, messages)
 
 
-@tells_spark
+@converts_errors
 class ChannelStreamWriter(DataSourceStreamArrowWriter):
-    """Publishes each micro-batch in one step and once."""
+    """Publishes each micro-batch once, in one step."""
 
     def __init__(self, options: SinkOptions) -> None:
         if options.version is not None:
@@ -126,10 +128,10 @@ class ChannelStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return staged(self._options, iterator)
+        return stage_rows(self._options, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        queries = {message.query for message in _staged(messages)}
+        queries = {message.query for message in _staged_messages(messages)}
         app = self._options.app or "".join(queries)
         content = content_of(self._options.checkpoint, batchId)
         with explaining(f"query {app}", batchId):
@@ -144,9 +146,11 @@ class ChannelStreamWriter(DataSourceStreamArrowWriter):
 # --- in a task ------------------------------------------------------------------------------
 
 
-def staged(options: SinkOptions, batches: Iterator[pa.RecordBatch], work: str = "") -> Staged:
-    """Put the rows of a task aside. Runs in the task; nothing is seen of it. ``work`` names what
-    is to be published; without it the micro-batch does, over all attempts at it."""
+def stage_rows(options: SinkOptions, batches: Iterator[pa.RecordBatch], work: str = "") -> Staged:
+    """Stage the rows of a task. Runs in the task; readers do not see the rows.
+
+    ``work`` names the batch write; without it, the micro-batch names the stages of all attempts.
+    """
     context = TaskContext.get()
     assert context is not None, "Spark calls this in a task"
     partition, query = context.partitionId(), context.getLocalProperty(_QUERY) or ""
@@ -155,8 +159,9 @@ def staged(options: SinkOptions, batches: Iterator[pa.RecordBatch], work: str = 
     try:
         for first_row, table in _portions(batches, options):
             for rows in routed(table, first_row, partition, options=options):
-                task.put_aside(rows)
+                task.stage(rows)
     except BaseException:
+        # `SystemExit` and `KeyboardInterrupt` end a task, too.
         _drop(options, task.stages)
         raise
     realm = ask_realm(options.where.realm, lambda session: session.realm_id)
@@ -164,7 +169,7 @@ def staged(options: SinkOptions, batches: Iterator[pa.RecordBatch], work: str = 
 
 
 class _Task:
-    """The rows that a task is staging, by channel in the order of their first rows."""
+    """Stages the rows of a task, by channel in the order of their first rows."""
 
     def __init__(self, options: SinkOptions, group: str, *, carries: bool) -> None:
         self._options = options
@@ -173,7 +178,7 @@ class _Task:
         self._carried_bytes = 0
         self._channels: dict[str, Channel] = {}
         self._keys: dict[str, str | None] = {}
-        """The publish key of each channel; None: it does not merge."""
+        """The publish key of each channel; None for a channel that does not merge."""
         self._stages: dict[str, list[str]] = {}
 
     @property
@@ -192,17 +197,18 @@ class _Task:
             for name, stages in self._stages.items()
         )
 
-    def put_aside(self, rows: ChannelRows) -> None:
-        """Raises ``InvalidEvent``, ``EventTooLarge``, ``NameDoesNotExist`` naming the row."""
+    def stage(self, rows: ChannelRows) -> None:
+        """Stage rows. Raises ``InvalidEvent``, ``EventTooLarge``, ``NameDoesNotExist`` naming the
+        row."""
 
-        def put(session: Session) -> tuple[list[str], list[pa.RecordBatch]]:
+        def stage(session: Session) -> tuple[list[str], list[pa.RecordBatch]]:
             channel = self._channel(session, rows)
             self._check_deltas(channel, rows)
             limit = session.event_bytes_max
             events = events_of(rows, self._options, limit)
             return session.stage(channel, events, group=self._group), events
 
-        stages, events = ask_realm(self._options.where.realm, put)
+        stages, events = ask_realm(self._options.where.realm, stage)
         self._stages.setdefault(rows.channel, []).extend(stages)
         self._carry(rows.channel, events)
 
@@ -210,10 +216,11 @@ class _Task:
         if self._carried is None:
             return
         self._carried_bytes += sum(batch.nbytes for batch in events)
+        # All or nothing: the driver can stage rows again only if it has all rows of the task.
         if self._carried_bytes > CARRIED_BYTES_MAX:
             self._carried = None
             return
-        self._carried.setdefault(channel, []).extend(map(_packed, events))
+        self._carried.setdefault(channel, []).extend(map(_encode, events))
 
     def _channel(self, session: Session, rows: ChannelRows) -> Channel:
         name = rows.channel
@@ -232,7 +239,7 @@ class _Task:
         return self._channels[name]
 
     def _check_deltas(self, channel: Channel, rows: ChannelRows) -> None:
-        """Raises ``IllegalState`` or ``InvalidEvent`` for deltas nothing can be merged with."""
+        """Raise ``IllegalState`` or ``InvalidEvent`` for deltas that the channel cannot merge."""
         deltas = deltas_in(rows.table, self._options)
         if deltas is None:
             return
@@ -258,7 +265,7 @@ class _Task:
             raise rows.refused(first, reason, InvalidEvent)
 
 
-def _packed(batch: pa.RecordBatch) -> bytes:
+def _encode(batch: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
@@ -268,23 +275,23 @@ def _packed(batch: pa.RecordBatch) -> bytes:
 def _portions(
     batches: Iterator[pa.RecordBatch], options: SinkOptions
 ) -> Iterator[tuple[int, pa.Table]]:
-    """The rows in portions, each with the number of its first one."""
+    """Yield the rows in portions, each with the number of its first row."""
     times = ROUTED_TIMES if options.channel_column else 1
     rows_max, bytes_max = times * PORTION_ROWS_MAX, times * PORTION_BYTES_MAX
-    held: list[pa.RecordBatch] = []
+    batches_of_portion: list[pa.RecordBatch] = []
     first = rows = size = 0
     for batch in batches:
         if not batch.num_rows:
             continue
-        if held and (rows + batch.num_rows > rows_max or size >= bytes_max):
-            yield first, as_table(pa.concat_batches(held), options)
+        if batches_of_portion and (rows + batch.num_rows > rows_max or size >= bytes_max):
+            yield first, as_table(pa.concat_batches(batches_of_portion), options)
             first += rows
-            held, rows, size = [], 0, 0
-        held.append(batch)
+            batches_of_portion, rows, size = [], 0, 0
+        batches_of_portion.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
-    if held:
-        yield first, as_table(pa.concat_batches(held), options)
+    if batches_of_portion:
+        yield first, as_table(pa.concat_batches(batches_of_portion), options)
 
 
 # --- in the driver --------------------------------------------------------------------------
@@ -297,27 +304,27 @@ def publish(
     sequence: int,
     content: str = "",
 ) -> None:
-    """Publish what the tasks put aside, in the order of the partitions, in one step.
+    """Publish the staged rows in one step, in the order of the partitions.
 
-    A name of the user's for a write to one channel counts for that channel; every other one, and
-    the id of a query, counts for the whole realm: the rows of a repetition may name other channels.
-    ``content`` identifies what is published: another one under a stored number is refused.
+    The ``txnAppId`` of a write to one channel is scoped to that channel. In all other writes the
+    producer is scoped to the realm, because the rows of a repetition may name other channels.
+    ``content`` identifies the rows: the realm refuses other content under a stored number.
     """
-    found = sorted(_staged(messages), key=lambda message: message.partition)
-    if not any(part.stages for message in found for part in message.parts):
+    staged = sorted(_staged_messages(messages), key=lambda message: message.partition)
+    if not any(part.stages for message in staged for part in message.parts):
         return
     for attempt in range(options.realm_restarts + 1):
         try:
-            return _commit(options, found, producer, sequence=sequence, content=content)
+            return _commit(options, staged, producer, sequence=sequence, content=content)
         except NoSuchStage as error:
-            if attempt == options.realm_restarts or not _is_carried(found):
+            if attempt == options.realm_restarts or not _is_carried(staged):
                 raise NoSuchStage(
                     "the realm lost rows of this write before they were published, most likely by "
                     "a restart; nothing was published: start the query again "
                     f"({error})"
                 ) from error
-        # Nothing was published under this number, and the driver has the rows.
-        found = _put_again(options, found)
+        # Safe to repeat: the failed commit published nothing, and the driver has the rows.
+        staged = _stage_again(options, staged)
 
 
 def _commit(
@@ -335,9 +342,8 @@ def _commit(
     def commit(session: Session) -> None:
         if realms != {session.realm_id}:
             raise IllegalState(
-                f"the realm that now answers at {safe(options.where.url)} is not the one the rows "
-                f"were written to; "
-                "nothing was published: start the query again"
+                f"the realm at {safe(options.where.url)} is not the one that the rows were written "
+                f"to; nothing was published: start the query again"
             )
         if of_channel:
             _commit_to_channel(
@@ -349,13 +355,13 @@ def _commit(
             )
 
     try:
-        ask_realm(options.where.realm, commit, patient=True, known_as=min(realms))
+        ask_realm(options.where.realm, commit, patient=True, realm_id=min(realms))
     except NameDoesNotExist as error:
-        raise _deleted(names.values()) from error
+        raise _deleted_error(names.values()) from error
 
 
 def _stages(messages: Sequence[Staged]) -> dict[int, list[str]]:
-    """The stages by number of the channel, in the order of the partitions."""
+    """Return the stages by channel id, in the order of the partitions."""
     stages: dict[int, list[str]] = {}
     for message in messages:
         for part in message.parts:
@@ -367,31 +373,33 @@ def _is_carried(messages: Sequence[Staged]) -> bool:
     return all(part.rows is not None for message in messages for part in message.parts)
 
 
-def _put_again(options: SinkOptions, messages: Sequence[Staged]) -> list[Staged]:
-    """The messages as if their tasks had just staged the rows that these carry."""
+def _stage_again(options: SinkOptions, messages: Sequence[Staged]) -> list[Staged]:
+    """Stage the rows that the messages carry; return messages with the new stages."""
 
-    def put(session: Session, part: StagedPart, group: str) -> StagedPart:
+    def stage(session: Session, part: StagedPart, group: str) -> StagedPart:
         channel = session.channels.get(part.channel)
         if channel.number != part.number:
             raise NameDoesNotExist(f"channel {part.channel} was replaced by another one")
-        batches = [batch for each in part.rows or () for batch in pa.ipc.open_stream(each)]
+        batches = [batch for encoded in part.rows or () for batch in pa.ipc.open_stream(encoded)]
         return part._replace(stages=tuple(session.stage(channel, batches, group=group)))
 
-    def put_all(session: Session) -> list[Staged]:
+    def stage_all(session: Session) -> list[Staged]:
         return [
             replace(
-                message, parts=tuple(put(session, part, message.group) for part in message.parts)
+                message, parts=tuple(stage(session, part, message.group) for part in message.parts)
             )
             for message in messages
         ]
 
     try:
-        return ask_realm(options.where.realm, put_all, patient=True)
+        return ask_realm(options.where.realm, stage_all, patient=True)
     except NameDoesNotExist as error:
-        raise _deleted([part.channel for each in messages for part in each.parts]) from error
+        raise _deleted_error(
+            [part.channel for message in messages for part in message.parts]
+        ) from error
 
 
-def _deleted(channels: Iterable[str]) -> IllegalState:
+def _deleted_error(channels: Iterable[str]) -> IllegalState:
     names = ", ".join(dict.fromkeys(channels))
     return IllegalState(
         f"one of the channels {names} was deleted, and perhaps created again, while rows were "
@@ -409,24 +417,25 @@ def _commit_to_channel(
 ) -> None:
     for number, name in names.items():
         channel = session.channels.get(name)
+        # Two ids of one name mean that the channel was recreated while tasks were writing.
         if channel.number != number or len(names) > 1:
             raise NameDoesNotExist(f"channel {name} was replaced by another one")
         channel.commit_stages(stages[number], producer=producer, sequence=sequence, content=content)
 
 
 def forget(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Drop stages. Published events stay: Spark calls this even after a commit whose outcome it
-    does not know."""
-    parts = [part for message in _staged(messages) for part in message.parts]
+    """Drop stages, but not published events: Spark also calls this after a commit with an unknown
+    outcome."""
+    parts = [part for message in _staged_messages(messages) for part in message.parts]
     _drop(options, [stage for part in parts for stage in part.stages])
 
 
-def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+def _staged_messages(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
     return [message for message in messages if isinstance(message, Staged)]
 
 
 def _drop(options: SinkOptions, stages: Sequence[str]) -> None:
-    # The realm drops stages by itself after a while; the original error is the one to show.
+    # An error here must not hide the original one; the realm drops stages after a timeout.
     with suppress(PenstockError):
         if stages:
             ask_realm(options.where.realm, lambda session: session.drop_stages(stages))

@@ -167,7 +167,9 @@ def test_wrong_keys_are_named_with_what_is_right(keys: dict[str, Any], text: str
 
 
 def test_only_tables_are_read_beside_the_dead_events() -> None:
-    with pytest.raises(InvalidArgument, match="flights is a stream; besides the dead events"):
+    with pytest.raises(
+        InvalidArgument, match="flights is a stream; in addition to the dead events"
+    ):
         Pipeline(
             name="p",
             sources=(Source(name="flights", channel="flights"),),

@@ -150,7 +150,7 @@ def test_a_stopped_step_goes_on(client: Session, url: str, lake: Path) -> None:
     context.stopping.clear()
     done = run(step(archive="lake/flights", speed="flat out"), context)
 
-    assert stopped.text == "0 events replayed to flights; the next run goes on from there"
+    assert stopped.text == "0 events replayed to flights; the next run continues from there"
     assert done.rows == 10
 
 
@@ -207,7 +207,7 @@ def test_bounds_are_of_each_channel() -> None:
         ({"archive": "a", "from": "yesterday"}, "from is 'yesterday'; it is an event id, a time"),
         ({"archive": "a", "until": "2013-01-01T00:00:00"}, "a time with a time zone"),
         ({"archive": "a", "until": -1}, "until is '-1'"),
-        ({"archive": "a", "from": {"b": 1}}, "from names b, which is not replayed; there are a"),
+        ({"archive": "a", "from": {"b": 1}}, "from names b, which is not replayed; replayed are a"),
         ({"archive": "a", "channel": "b", "prefix": "c"}, "channel and prefix are both given"),
         ({"archive": "a", "selector": "x ="}, "selector"),
         ({"archive": "a", "live": True}, "live would replay a channel into itself"),

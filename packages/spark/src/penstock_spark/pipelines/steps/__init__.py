@@ -1,4 +1,4 @@
-"""The kinds of steps: one module each, loaded when a definition names it."""
+"""The kinds of steps: each is a module that is loaded when a definition names the kind."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ KINDS: Final[Mapping[str, str]] = {
     "latest": "penstock_spark.pipelines.steps.latest:LatestStep",
     "redrive": "penstock_spark.pipelines.steps.redrive:RedriveStep",
 }
-"""Kind, as a definition names it, to module and class. ``query`` is what ``sql`` or ``python``
-alone mean."""
+"""Module and class of each kind. ``query`` is the default kind."""
 
 
 def step_class(kind: str) -> type[Step]:
-    """The class of a kind. Raises ``InvalidArgument`` naming the kinds there are."""
+    """Return the class of a kind. Raises ``InvalidArgument`` with a hint for an unknown kind."""
     place = KINDS.get(kind)
     if place is None:
         raise InvalidArgument(f"kind is {kind!r}: {nearest(kind, tuple(KINDS))}")

@@ -1,4 +1,4 @@
-"""The step that keeps the events of channels in tables: Delta, or plain Parquet."""
+"""The step ``archive``: keeps the events of channels in tables, Delta or plain Parquet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_spark.errors.error_marks import secret_options
-from penstock_spark.pipelines.sources import Source, listed
+from penstock_spark.pipelines.sources import Source, joined_names
 from penstock_spark.pipelines.step import Context, Flow, MicroBatch, StreamStep
 from penstock_spark.pipelines.written_tables import WrittenTables
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything about each event, exactly once and under its id; one table for each channel."""
+    """Stores everything about each event, exactly once and under its id, in a table per channel."""
 
     kind: ClassVar[str] = "archive"
 
@@ -27,22 +27,22 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The ``[[source]]`` it reads: a channel, several, or a pattern."""
 
     table: str
-    """A path, relative to the definition's file, or a URI. Where the source is several channels
-    or a pattern, the folder in which each channel has a table under its name."""
+    """A path, relative to the definition's file, or a URI. If the source has several channels or a
+    pattern, it is a folder with a table for each channel, under the channel's name."""
 
     format: Literal["delta", "parquet"] = "delta"
 
     partition_by: Literal["day", ""] = "day"
-    """``"day"``: of ``published``; ``""``: one folder."""
+    """``"day"``: by the day of ``published``; ``""``: not partitioned."""
 
     compact_every: int = 100
-    """Micro-batches after which small files are written together; 0: never."""
+    """Micro-batches after which small files are merged; 0: never."""
 
     keep_hours: int = 168
-    """Hours that files replaced by a compaction are kept for readers that have begun with them."""
+    """Hours for which files replaced by a compaction are kept for readers that use them."""
 
     register: bool = True
-    """Let the channel name the table as its archive, so that reads find it by themselves."""
+    """Set the channel's attribute ``archive`` to the table, so that readers use it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,7 +62,9 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
         source = sources.get(self.source)
         if source is None:
             names = ", ".join(sources) or "none"
-            raise InvalidArgument(f"source is {self.source!r}; there are {names}")
+            raise InvalidArgument(
+                f"source is {self.source!r}, which is not defined; defined are {names}"
+            )
         if not source.channel or not source.is_stream:
             raise InvalidArgument(
                 f"source {self.source} reads {source.reads}; an archive step needs channels, read "
@@ -86,7 +88,7 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
             )
 
     def plan(self, context: Context) -> Flow:
-        from penstock_spark.archives.archiving import Lake, archived
+        from penstock_spark.archives.archiving import Lake, archive_stream
 
         source = context.source(self.source)
         lake = Lake(
@@ -95,12 +97,14 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
             _is_several(source),
             by_day=bool(self.partition_by),
         )
-        # A stream begins at the end by default; an archive begins with the first stored event.
+        # Unlike other streams, an archive begins with the first stored event.
         first = {} if source.durable else {"startingOffsets": "earliest"}
         options = first | source.format_options()
         if "startingTimestamp" in options:
             del options["startingOffsets"]
-        frame = archived(context.spark, lake, {"url": context.url, **options, **secret_options()})
+        frame = archive_stream(
+            context.spark, lake, {"url": context.url, **options, **secret_options()}
+        )
         return Flow(
             frame=frame,
             write=self._writer(context, lake),
@@ -138,5 +142,5 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
 def _is_several(source: Source) -> bool:
     from penstock_core.vocabulary.choice import choice_of
 
-    names = source.channel if isinstance(source.channel, str) else listed(source.channel)
+    names = source.channel if isinstance(source.channel, str) else joined_names(source.channel)
     return not choice_of(names).is_one

@@ -1,4 +1,4 @@
-"""The step that keeps the latest of each key: of events, or of what deltas add up to."""
+"""The step ``latest``: keeps the latest state of each key, from complete events or deltas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_spark.columns.nulls import NULLS
 from penstock_spark.options import nearest
 from penstock_spark.pipelines.batch_target import publish
-from penstock_spark.pipelines.expressions import words_of
+from penstock_spark.pipelines.expressions import tokens_of
 from penstock_spark.pipelines.keyed import KeyedTarget, check_keyed
 from penstock_spark.pipelines.sources import Source
 from penstock_spark.pipelines.states import (
@@ -26,7 +26,7 @@ from penstock_spark.pipelines.states import (
     column_of,
     expression_of,
     states,
-    widened,
+    widen_numbers,
 )
 from penstock_spark.pipelines.step import (
     ChannelTarget,
@@ -38,7 +38,7 @@ from penstock_spark.pipelines.step import (
     Work,
     WorkOutcome,
     channel_target,
-    named_targets,
+    describe_targets,
     table_target,
 )
 from penstock_spark.session.session import activate
@@ -53,33 +53,33 @@ _PLAIN: Final = ("event_id", "published", "tag", "data", "ttl", "priority", "per
 _ON_REQUEST: Final = _PLAIN[4:]
 _FILE: Final = "columns.json"
 _BEGUN: Final = "query/offsets"
-"""Not empty when the query has begun with a micro-batch."""
+"""The folder has files as soon as the query has begun a micro-batch."""
 _URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 class LatestStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The state of each key, kept up to date, or as it was as of an event."""
+    """The state of each key, kept up to date, or as of an event."""
 
     kind: ClassVar[str] = "latest"
 
     source: str
     """Name of a ``[[source]]``: a channel whose events are states or deltas."""
     key: str | tuple[str, ...]
-    """The columns that say whose state it is."""
+    """The columns of the key."""
     order: str = BY_ID
-    """SQL: which of two events of a key is newer."""
+    """SQL expression: of two events of a key, the greater value belongs to the newer one."""
     deltas: bool = False
-    """Events have only what has changed."""
+    """Whether events have only the changed columns."""
     replaces: str = ""
-    """SQL condition: which events are all there is, among deltas."""
+    """SQL condition: among deltas, the events that are complete states."""
     deleted: str = ""
-    """SQL condition: which events take their key away."""
+    """SQL condition: the events that delete their key."""
     as_of: int | None = None
-    """Once, the states as this event (value of ``order``) left them, instead of for ever."""
+    """Compute the states as of this event (value of ``order``) once, instead of continuously."""
     archive: str = ""
-    """Name of a ``[[source]]`` with the events the channel does not have any more."""
+    """Name of a ``[[source]]`` with the events that the channel no longer has."""
     partial: bool = False
-    """With ``as_of``: do without the events the channel does not have any more."""
+    """With ``as_of``: accept that the channel no longer has all events."""
     channel: ChannelTarget | str | None = None
     table: TableTarget | str | None = None
 
@@ -89,7 +89,7 @@ class LatestStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise InvalidArgument("key is empty; name the column that holds the key")
         for key in ("order", "replaces", "deleted"):
             if key == "order" or getattr(self, key):
-                words_of(key, getattr(self, key))
+                tokens_of(key, getattr(self, key))
         if self.replaces and not self.deltas:
             raise InvalidArgument(
                 "replaces applies to deltas; without deltas = true each event replaces the state"
@@ -109,7 +109,7 @@ class LatestStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def rules(self) -> StateRules:
-        """The rules by which events become states."""
+        """The rules that compute states from events."""
         return StateRules(
             key=self.keys,
             order=self.order,
@@ -119,17 +119,19 @@ class LatestStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         )
 
     def _check_bounded(self) -> None:
-        assert self.as_of is not None, "it is asked for"
+        assert self.as_of is not None, "the caller has checked it"
         if self.as_of < 0:
             raise InvalidArgument(f"as_of is {self.as_of}; it is the id of an event, 0 or more")
         if self.channel is None and self.table is None:
-            raise InvalidArgument("channel, table: none is given; give where the states go")
+            raise InvalidArgument(
+                "channel, table: none is given; give at least one target of the states"
+            )
 
     def reads(self, sources: Mapping[str, Source]) -> tuple[str, ...]:
         return (self.source, self.archive) if self.archive else (self.source,)
 
     def writes(self) -> tuple[str, ...]:
-        return named_targets(self.channel, self.table)
+        return describe_targets(self.channel, self.table)
 
     def check(self, sources: Mapping[str, Source], folder: Path) -> None:
         from penstock_spark.pipelines.definition import known_source
@@ -153,10 +155,10 @@ class LatestStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.as_of is not None:
             return AsOf(self, context)
         events = self._events(context)
-        names = remembered(context.checkpoint, dict(widened(events).dtypes))
-        found = states(events.select(*map(column_of, names)), self.rules)
+        names = state_columns(context.checkpoint, dict(widen_numbers(events).dtypes))
+        state_rows = states(events.select(*map(column_of, names)), self.rules)
         return Flow(
-            frame=found,
+            frame=state_rows,
             write=KeyedTarget(
                 key=self.keys,
                 url=context.url,
@@ -173,12 +175,12 @@ class LatestStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         source = context.source(self.source)
         options = self.options_of(source)
         if source.starting == "" and not source.durable:
-            # A state is made from all events.
+            # A state depends on all events, so the default start of streams would be wrong.
             options["startingOffsets"] = "earliest"
         return context.table(self.source, **options)
 
     def options_of(self, source: Source) -> dict[str, str]:
-        """Options the reading needs beside those of the definition."""
+        """Return the options that the read needs in addition to those of the definition."""
         if source.is_table or not self.deltas:
             return {}
         options = {"includeNulls": "true"}
@@ -189,7 +191,7 @@ class LatestStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class AsOf:
-    """The work of finding and storing the states as of an event."""
+    """The work that computes and stores the states as of an event."""
 
     def __init__(self, step: LatestStep, context: Context) -> None:
         self._step = step
@@ -198,12 +200,12 @@ class AsOf:
     def __call__(self) -> WorkOutcome:
         step = self._step
         activate(self._context.spark)
-        found = self.states().persist()
+        state_rows = self.states().persist()
         try:
-            rows = found.count()
-            written = self._stored(found)
+            rows = state_rows.count()
+            written = self._store(state_rows)
         finally:
-            found.unpersist()
+            state_rows.unpersist()
         where = " and ".join(step.writes())
         text = f"{rows:,} states as of {step.as_of} to {where}"
         if not written:
@@ -211,16 +213,16 @@ class AsOf:
         return WorkOutcome(text=text, rows=rows if written else 0, facts={AS_OF: step.as_of})
 
     def states(self) -> DataFrame:
-        """One row for each key there was, with the column ``as_of``."""
+        """Return one row for each key that existed, with the column ``as_of``."""
         from pyspark.sql import functions as sf
 
         step = self._step
         events = self._events()
         order = expression_of(events, "order", step.order)
-        found = states(events.where(order <= sf.lit(step.as_of)), step.rules)
+        state_rows = states(events.where(order <= sf.lit(step.as_of)), step.rules)
         if step.deleted:
-            found = found.where(f"NOT {DELETED}").drop(DELETED)
-        return found.withColumn(AS_OF, sf.lit(step.as_of).cast("bigint"))
+            state_rows = state_rows.where(f"NOT {DELETED}").drop(DELETED)
+        return state_rows.withColumn(AS_OF, sf.lit(step.as_of).cast("bigint"))
 
     def _events(self) -> DataFrame:
         step, context = self._step, self._context
@@ -232,20 +234,22 @@ class AsOf:
         events = self._read(step.source, ending)
         if not step.archive:
             return events
-        # Events that both have come twice, which changes nothing.
+        # Events in both are read twice, which does not change the states.
         return events.unionByName(self._read(step.archive, {}), allowMissingColumns=True)
 
     def _read(self, name: str, options: dict[str, str]) -> DataFrame:
-        """A source as a whole, also where it is a stream for others."""
+        """Read a source completely, even if it is a stream for other steps."""
         source = self._context.source(name)
         path = self._context.located(source.table) if source.is_table else ""
         if not source.is_table:
             source = msgspec.structs.replace(source, durable="", starting="earliest", bounded=True)
         options = {**self._step.options_of(source), **options}
-        return as_read(source.frame(self._context.spark, self._context.url, path, **options))
+        return with_null_names(
+            source.frame(self._context.spark, self._context.url, path, **options)
+        )
 
     def _check_stored(self, channel: str) -> None:
-        """Raises ``InvalidArgument`` where the channel has not, or no longer, all that counts."""
+        """Raise ``InvalidArgument`` if the channel does not have all events up to ``as_of``."""
         from penstock.client.sync.sync import connect
 
         with connect(self._context.url) as session:
@@ -259,27 +263,27 @@ class AsOf:
                 f"a channel that a join from it feeds"
             )
         if as_of >= end:
-            newest = f"the newest event is {end - 1}" if end else "there is no event yet"
+            newest = f"the newest event is {end - 1}" if end else "no event is published yet"
             raise InvalidArgument(f"as_of is {as_of}, but in channel {channel} {newest}")
         if first > 0 and not self._step.archive and not self._step.partial:
             raise InvalidArgument(
                 f"as_of is {as_of}, but channel {channel} begins at event {first}; name an "
-                f"archive with the earlier events, or accept what there is with partial = true"
+                f"archive with the earlier events, or accept missing events with partial = true"
             )
 
-    def _stored(self, found: DataFrame) -> bool:
-        """Whether it was not there before."""
+    def _store(self, state_rows: DataFrame) -> bool:
+        """Store the states; return whether the table lacked them."""
         step, context = self._step, self._context
-        # States after an earlier event may be asked for later, so each has its own number 0.
+        # Each as_of is a separate writer, because a later run may compute an earlier as_of.
         batch = MicroBatch(f"{context.pipeline}/{step.name}/as-of/{step.as_of}", 0)
         written = True
         if (table := _located(table_target(step.table), context)) is not None:
             from penstock_spark.tables import Table
 
             opened = Table.open(table.path, table.format, table.partition_by)
-            written = opened.append(found, batch.app, batch.number)
+            written = opened.append(state_rows, batch.app, batch.number)
         if (channel := channel_target(step.channel)) is not None:
-            publish(found, channel, context.url, batch=batch)
+            publish(state_rows, channel, context.url, batch=batch)
         return written
 
 
@@ -295,81 +299,85 @@ def _located(table: TableTarget | None, context: Context) -> TableTarget | None:
 
 # --- rows of an archive, with the columns that a read of the channel has ----------------------
 #
-# An archive keeps which nulls are meant as the channel stores it: as paths of properties, beside
-# the columns. What is merged needs them as a read with ``includeNulls`` gives them.
+# An archive stores explicit nulls as the channel does: as paths of properties, in a separate
+# column. Merging needs them in the form of a read with ``includeNulls``.
 
 
-def as_read(archive: DataFrame) -> DataFrame:
-    """A table that no archive step has written stays as it is."""
+def with_null_names(archive: DataFrame) -> DataFrame:
+    """Return an archive with the column ``nulls``; other tables are returned unchanged."""
     from pyspark.sql import functions as sf
 
-    has_paths = PATHS in archive.columns  # once an event has set something to null
+    has_paths = PATHS in archive.columns  # only if some event has explicit nulls
     if not has_paths and not {_DAY, *_PLAIN}.issubset(archive.columns):
         return archive
-    left_out = [name for name in archive.columns if name.startswith(RESERVED_PREFIX)]
-    left_out += [name for name in (_DAY, *_ON_REQUEST) if name in archive.columns]
-    names = [name for name in archive.columns if name not in (*left_out, *_PLAIN)]
+    dropped = [name for name in archive.columns if name.startswith(RESERVED_PREFIX)]
+    dropped += [name for name in (_DAY, *_ON_REQUEST) if name in archive.columns]
+    names = [name for name in archive.columns if name not in (*dropped, *_PLAIN)]
     by_property: dict[str, list[str]] = {}
     for name in names:
         by_property.setdefault(_property(name), []).append(name)
-    said = [_said(name, by_property[_property(name)], has_paths=has_paths) for name in names]
-    nulls = sf.array_compact(sf.array(*said)) if said else sf.lit(None)
-    return archive.withColumn(NULLS, nulls.cast("array<string>")).drop(*left_out)
+    null_names = [
+        _null_name(name, by_property[_property(name)], has_paths=has_paths) for name in names
+    ]
+    nulls = sf.array_compact(sf.array(*null_names)) if null_names else sf.lit(None)
+    return archive.withColumn(NULLS, nulls.cast("array<string>")).drop(*dropped)
 
 
 def _property(column: str) -> str:
     return column.removeprefix("properties.").partition("::")[0]
 
 
-def _said(name: str, columns: list[str], *, has_paths: bool) -> Column:
-    """The name of a column where an event sets it to null: that, or another type, is its value."""
+def _null_name(name: str, columns: list[str], *, has_paths: bool) -> Column:
+    """Return the name of a column if an event sets it to null, explicitly or by a value of another
+    type; else null."""
     from pyspark.sql import functions as sf
 
     path = key_path("", _property(name))
     sets = sf.lit(col=False)
     if has_paths:
         sets = sf.coalesce(sf.array_contains(column_of(PATHS), path), sets)
-    for other in columns:
-        if other != name:
-            sets |= column_of(other).isNotNull()
+    for column in columns:
+        if column != name:
+            sets |= column_of(column).isNotNull()
     return sf.when(column_of(name).isNull() & sets, sf.lit(name))
 
 
-# --- the columns of a query's state, which are those of its first run for ever -----------------
+# --- the columns of a query's state, which never change after the first run ---------------------
 #
-# Spark refuses a state of other columns with words about its own files. So a step whose columns
-# follow those of its source writes them down, and says what is new.
+# If the columns change, Spark refuses the state with an error about its files. A step takes its
+# columns from its source, so it stores those of the first run, and names the differences itself.
 
 
-def remembered(checkpoint: str, columns: Mapping[str, str]) -> list[str]:
-    """The columns in the order of the first run, which is kept in the folder of a step, with
-    their types, once its query has begun.
+def state_columns(checkpoint: str, columns: Mapping[str, str]) -> list[str]:
+    """Return the columns in the order of the first run. The step's folder stores them, with their
+    types; they are final when the query has begun its first micro-batch.
 
-    Raises ``InvalidArgument`` naming the columns that are others now, and what can be done.
+    Raises ``InvalidArgument`` naming changed columns, and the remedies.
     """
-    known = _read(checkpoint)
-    if known is None:
+    stored = _read(checkpoint)
+    if stored is None:
         _write(checkpoint, columns)
         return list(columns)
-    new = [name for name in columns if name not in known]
-    gone = [name for name in known if name not in columns]
-    other = [name for name in known if name in columns and known[name] != columns[name]]
-    if not (new or gone or other):
-        return list(known)
-    found = [
+    new = [name for name in columns if name not in stored]
+    missing = [name for name in stored if name not in columns]
+    changed = [name for name in stored if name in columns and stored[name] != columns[name]]
+    if not (new or missing or changed):
+        return list(stored)
+    differences = [
         f"{text} {', '.join(names)}"
         for text, names in (
             ("has new columns", new),
-            ("has lost", gone),
-            ("has other types of", other),
+            ("has lost", missing),
+            ("has other types of", changed),
         )
         if names
     ]
-    others = [name for name in columns if name in known]
+    remaining = [name for name in columns if name in stored]
     raise InvalidArgument(
-        f"source {' and '.join(found)}, but the step's stored state has the columns of its first "
-        f"run: name these in the source (columns = {msgspec.json.encode(others).decode()}), or "
-        f"delete {checkpoint} to start over with the first event"
+        f"source {' and '.join(differences)}, but the step's stored state has the columns of its "
+        "first run: name these in the source "
+        f"(columns = {msgspec.json.encode(remaining).decode()}), or delete "
+        f"{checkpoint} to start over with the first event"
     )
 
 

@@ -1,4 +1,4 @@
-"""The step that is a query: SQL over the sources, or a Python function of them."""
+"""The step ``query``: SQL over the sources, or a Python function of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock_spark.pipelines.step import (
     StreamStep,
     TableTarget,
     channel_target,
-    named_targets,
+    describe_targets,
     table_target,
 )
 
@@ -34,7 +34,7 @@ SESSION: Final = "spark"
 """The parameter of a Python function that gets the session instead of a source."""
 
 _PYTHON: Final = re.compile(r"([\w./-]+):([A-Za-z_]\w*)")
-# Texts and comments are passed over, names are found: quoted ones and plain ones.
+# Skips texts and comments; matches quoted and plain names.
 _WORDS: Final = re.compile(
     r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|--[^\n]*|/\*.*?\*/|`((?:[^`]|``)+)`|([A-Za-z_]\w*)""",
     re.DOTALL,
@@ -52,8 +52,9 @@ class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A SELECT over the sources, by their names."""
 
     python: Any = ""
-    """``"module:function"`` or ``"file.py:function"``, beside the definition's file; in Python
-    the function itself. Its parameters are named as the sources; it returns the table to write.
+    """``"module:function"`` or ``"file.py:function"``, in the folder of the definition's file; in
+    Python, the function itself. Its parameters have the names of sources; it returns the table to
+    write.
     """
 
     channel: ChannelTarget | str | None = None
@@ -72,7 +73,9 @@ class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if not isinstance(self.python, str) and not callable(self.python):
             raise InvalidArgument(f"python is {self.python!r}; it is a function or its name")
         if self.channel is None and self.table is None:
-            raise InvalidArgument("channel, table: none is given; give where the rows go")
+            raise InvalidArgument(
+                "channel, table: none is given; give at least one target of the rows"
+            )
         if self.output_mode != "append" and self.table is not None:
             raise InvalidArgument(
                 f"output_mode is {self.output_mode!r}; for a table it must be append"
@@ -80,18 +83,20 @@ class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def reads(self, sources: Mapping[str, Source]) -> tuple[str, ...]:
         if self.sql:
-            return tuple(used_in(self.sql, sources))
+            return tuple(names_in_sql(self.sql, sources))
         return tuple(self.parameters(Path())) if callable(self.python) else ()
 
     def writes(self) -> tuple[str, ...]:
-        return named_targets(self.channel, self.table)
+        return describe_targets(self.channel, self.table)
 
     def check(self, sources: Mapping[str, Source], folder: Path) -> None:
         key = "sql" if self.sql else "python"
-        read = list(used_in(self.sql, sources)) if self.sql else self._parameters(sources, folder)
+        read = (
+            list(names_in_sql(self.sql, sources)) if self.sql else self._parameters(sources, folder)
+        )
         if not read:
-            there_are = f"there are {', '.join(sources)}" if sources else "none is defined"
-            raise InvalidArgument(f"{key} reads no [[source]]; {there_are}")
+            defined = f"defined are {', '.join(sources)}" if sources else "none is defined"
+            raise InvalidArgument(f"{key} reads no [[source]]; {defined}")
         if not any(sources[name].is_stream for name in read):
             raise InvalidArgument(
                 f"{key} reads no stream, only {', '.join(read)}; a step must read the events of a "
@@ -111,44 +116,44 @@ class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def _by_sql(self, context: Context) -> DataFrame:
         from pyspark.errors import AnalysisException, ParseException
 
-        for name in used_in(self.sql, context.sources):
+        for name in names_in_sql(self.sql, context.sources):
             context.table(name).createOrReplaceTempView(name)
         try:
             return context.spark.sql(self.sql)
         except (ParseException, AnalysisException) as error:
-            raise InvalidArgument(f"sql: {said(str(error), self.sql)}") from error
+            raise InvalidArgument(f"sql: {describe_sql_error(str(error), self.sql)}") from error
 
     def _by_function(self, context: Context) -> DataFrame:
         from pyspark.sql import DataFrame
 
         function = self.function(context.folder)
-        given = {
+        arguments = {
             name: context.spark if name == SESSION else context.table(name)
             for name in parameters_of(function)
         }
-        found = function(**given)
-        if not isinstance(found, DataFrame):
+        table = function(**arguments)
+        if not isinstance(table, DataFrame):
             raise InvalidArgument(
-                f"python: {self._called} returned {type(found).__name__}; it must return a "
+                f"python: {self._called} returned {type(table).__name__}; it must return a "
                 f"DataFrame"
             )
-        return found
+        return table
 
     def parameters(self, folder: Path) -> list[str]:
-        """The sources its Python function reads. A function that is named is not loaded for it:
-        what stands around it may need a session."""
+        """Return the sources that the Python function reads. A function given by name is parsed,
+        not loaded, because its module may need a session."""
         if callable(self.python):
             names = parameters_of(self.python)
         else:
-            names = written_parameters(self.python, folder)
+            names = parameters_in_source(self.python, folder)
         return [name for name in names if name != SESSION]
 
     def function(self, folder: Path) -> Callable[..., Any]:
-        """The step's Python function, loaded so that it and the modules beside it reach Spark's
-        processes. Raises ``InvalidArgument`` if its file fails to load."""
-        found = self._loaded(folder)
-        _travels(found, folder)
-        return found
+        """Return the step's Python function, loaded so that Spark's processes also get it and the
+        modules in its folder. Raises ``InvalidArgument`` if its file fails to load."""
+        function = self._loaded(folder)
+        _pickle_by_value(function, folder)
+        return function
 
     @property
     def _called(self) -> str:
@@ -178,7 +183,7 @@ class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def parameters_of(function: Callable[..., Any]) -> list[str]:
-    """The names a function is called with."""
+    """Return the names of a function's parameters."""
     return [
         name
         for name, parameter in inspect.signature(function).parameters.items()
@@ -186,15 +191,15 @@ def parameters_of(function: Callable[..., Any]) -> list[str]:
     ]
 
 
-def used_in(sql: str, names: Iterable[str]) -> Iterable[str]:
-    """The names that occur in the SQL, outside of string literals and comments."""
-    known = {name.lower(): name for name in names}
-    found = {(quoted or plain).lower(): None for quoted, plain in _WORDS.findall(sql)}
-    return [known[word] for word in found if word in known]
+def names_in_sql(sql: str, names: Iterable[str]) -> Iterable[str]:
+    """Return the names that occur in the SQL, outside of string literals and comments."""
+    by_lower_case = {name.lower(): name for name in names}
+    words = {(quoted or plain).lower(): None for quoted, plain in _WORDS.findall(sql)}
+    return [by_lower_case[word] for word in words if word in by_lower_case]
 
 
-def said(text: str, sql: str) -> str:
-    """Spark's complaint about a query in one line, with the line of the query that it means."""
+def describe_sql_error(text: str, sql: str) -> str:
+    """Return Spark's error about a query in one line, with the line of the query."""
     what = " ".join(_END.split(text.partition("] ")[2] or text, maxsplit=1)[0].split())
     place = _PLACE.search(text)
     if place is None:
@@ -205,9 +210,9 @@ def said(text: str, sql: str) -> str:
     return f"{what.rstrip('. ')}; line {number}{shown}"
 
 
-def written_parameters(called: str, folder: Path) -> list[str]:
-    """The parameters of a function, read from its source. Raises ``InvalidArgument`` if there is no
-    such file or function, or it is not Python."""
+def parameters_in_source(called: str, folder: Path) -> list[str]:
+    """Return the parameters of a function, read from its source. Raises ``InvalidArgument`` if the
+    file or function does not exist, or the file is not Python."""
     place, _, name = called.partition(":")
     path = _file_of(place, folder)
     try:
@@ -218,19 +223,21 @@ def written_parameters(called: str, folder: Path) -> list[str]:
     if name not in defined:
         hint = nearest(name, tuple(defined)) if defined else "it defines none"
         raise InvalidArgument(f"python: {place} has no function {name}: {hint}")
-    given = defined[name].args
-    return [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    arguments = defined[name].args
+    return [
+        argument.arg
+        for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    ]
 
 
 def _file_of(place: str, folder: Path) -> Path:
-    """The file of a module, looked up beside the definition first, then among installed
-    packages."""
-    beside = folder / (place if place.endswith(".py") else f"{place.replace('.', '/')}.py")
-    if beside.is_file() or place.endswith(".py"):
-        if not beside.is_file():
-            raise InvalidArgument(f"python: there is no file {beside}")
-        return beside
-    package = beside.with_suffix("") / "__init__.py"
+    """Return the file of a module, from the definition's folder or from an installed package."""
+    local = folder / (place if place.endswith(".py") else f"{place.replace('.', '/')}.py")
+    if local.is_file() or place.endswith(".py"):
+        if not local.is_file():
+            raise InvalidArgument(f"python: the file {local} does not exist")
+        return local
+    package = local.with_suffix("") / "__init__.py"
     if package.is_file():
         return package
     try:
@@ -239,8 +246,8 @@ def _file_of(place: str, folder: Path) -> Path:
         spec = None
     if spec is None or spec.origin is None:
         raise InvalidArgument(
-            f"python: there is no module {place}; it is looked for beside the definition "
-            f"({beside}) and among what is installed"
+            f"python: the module {place} does not exist, neither as {local} nor as an "
+            f"installed package"
         )
     return Path(spec.origin)
 
@@ -248,20 +255,21 @@ def _file_of(place: str, folder: Path) -> Path:
 def _module(place: str, folder: Path) -> ModuleType:
     """Load a module by its name, or a file."""
     if not place.endswith(".py"):
-        if (beside := str(folder.resolve())) not in sys.path:
-            sys.path.insert(0, beside)
+        if (import_path := str(folder.resolve())) not in sys.path:
+            sys.path.insert(0, import_path)
         return importlib.import_module(place)
     path = _file_of(place, folder).resolve()
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None, "a path that ends with .py has one"
-    assert spec.loader is not None, "and what loads it"
+    assert spec.loader is not None, "and a loader"
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def _travels(function: Callable[..., Any], folder: Path) -> None:
-    """Send the modules beside the definition to Spark's processes, with the code that uses them."""
+def _pickle_by_value(function: Callable[..., Any], folder: Path) -> None:
+    """Make Spark's processes get modules of the definition's folder by value, with the code that
+    uses them."""
     from pyspark import cloudpickle
 
     module = sys.modules.get(function.__module__)

@@ -1,4 +1,4 @@
-"""``kind = "redrive"``: dead events are changed by SQL or Python and go back, each once."""
+"""The step ``redrive``: changes dead events by SQL or Python and publishes each again once."""
 
 from __future__ import annotations
 
@@ -15,8 +15,18 @@ from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_spark.pipelines.bounds import check_selector
 from penstock_spark.pipelines.sources import Source
 from penstock_spark.pipelines.step import Context, Progress, Step, Work, WorkOutcome
-from penstock_spark.pipelines.steps.query import Query, parameters_of, said, used_in
-from penstock_spark.redriving.dead import ChannelOfDead, QueueOfDead, dead_store, seen
+from penstock_spark.pipelines.steps.query import (
+    Query,
+    describe_sql_error,
+    names_in_sql,
+    parameters_of,
+)
+from penstock_spark.redriving.dead import (
+    ChannelOfDead,
+    QueueOfDead,
+    dead_store,
+    transformation_view,
+)
 from penstock_spark.redriving.redrive import (
     PORTION,
     RealmCommit,
@@ -39,7 +49,7 @@ SESSION: Final = "spark"
 
 
 class RedriveStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Takes dead events, changes them, publishes them where they came from, and records it."""
+    """Takes dead events, changes them, publishes them to their origin, and records the outcome."""
 
     kind: ClassVar[str] = "redrive"
 
@@ -50,33 +60,33 @@ class RedriveStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Only dead events that match."""
 
     sql: str = ""
-    """A SELECT over ``dead`` and tables among the sources; each row has the ``event_id`` of the
-    dead event it is made of. Neither ``sql`` nor ``python``: they go back as they were."""
+    """A SELECT over ``dead`` and tables among the sources; each row has the ``event_id`` of its
+    dead event. Without ``sql`` and ``python``, events are published unchanged."""
 
     python: Any = ""
     """``"module:function"`` with a parameter ``dead``, a DataFrame; it returns another one."""
 
     unmatched: Literal["kept", "dropped"] = "kept"
-    """Fate of dead events for which the transformation makes no row."""
+    """Outcome of dead events that are missing in the result of the transformation."""
 
     channel: str = ""
-    """The channel that all events go to. Empty: each event goes to the channel in its column
-    ``channel``, otherwise to the one it came from."""
+    """The target of all events. Empty: the column ``channel`` names the target of an event; if it
+    is null or missing, the event returns to its origin."""
 
     record: str = ""
-    """The channel that gets a record of each event that leaves; made where it is missing."""
+    """The channel that gets a record of each event that leaves; created if it is missing."""
 
     redrive_of: bool = False
-    """Whether events get a property ``redrive_of`` with the channel, id and time they had."""
+    """Whether events get a property ``redrive_of`` with their original channel, id and time."""
 
     max_events: int = PORTION
-    """Dead events of one transaction."""
+    """Most dead events of one transaction."""
 
     once: bool = False
     """End when every dead event was processed; otherwise wait for more."""
 
     dry_run: bool = False
-    """Only report what would be done; ends as with ``once``."""
+    """Only report the outcome without committing it; ends as with ``once``."""
 
     def __post_init__(self) -> None:
         if not self.store:
@@ -96,10 +106,10 @@ class RedriveStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.max_events < 1:
             raise InvalidArgument(f"max_events is {self.max_events}; 1 or more is needed")
         check_selector(self.selector)
-        self._checked_query()
+        self._query()
 
-    def _checked_query(self) -> Query | None:
-        """The transformation, as the step that is a query has it."""
+    def _query(self) -> Query | None:
+        """Return the transformation as a query step, which checks it; None without one."""
         if not (self.sql or self.python):
             return None
         return Query(name=self.name, sql=self.sql, python=self.python, channel=self.store)
@@ -112,35 +122,35 @@ class RedriveStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return (where, f"channel {self.record}")
 
     def check(self, sources: Mapping[str, Source], folder: Path) -> None:
-        query = self._checked_query()
-        if self.sql and VIEW not in used_in(self.sql, (VIEW,)):
+        query = self._query()
+        if self.sql and VIEW not in names_in_sql(self.sql, (VIEW,)):
             raise InvalidArgument(f"sql does not read {VIEW}, the name of the dead events")
         if self.python and query is not None:
             names = query.parameters(folder)
             if VIEW not in names:
                 raise InvalidArgument(
-                    f"python: its function has no parameter {VIEW}; there are {', '.join(names)}"
+                    f"python: its function has no parameter {VIEW}; it has {', '.join(names)}"
                 )
         for name in self._tables(sources):
             if sources[name].is_stream:
                 raise InvalidArgument(
-                    f"{name} is a stream; besides the dead events, read only tables or sources "
-                    f"with bounded = true"
+                    f"{name} is a stream; in addition to the dead events, read only tables or "
+                    f"sources with bounded = true"
                 )
 
     def _tables(self, sources: Mapping[str, Source]) -> tuple[str, ...]:
         if self.sql:
-            return tuple(used_in(self.sql, sources))
+            return tuple(names_in_sql(self.sql, sources))
         names = parameters_of(self.python) if callable(self.python) else ()
         return tuple(name for name in names if name in sources)
 
     def plan(self, context: Context) -> Work:
-        """The work: it waits for more dead events, unless it is to end."""
+        """Return the work: unless ``once`` is set, it waits for more dead events."""
         return partial(redrive, self, context)
 
 
 def redrive(step: RedriveStep, context: Context) -> WorkOutcome:
-    """Redrive until nothing is left or it is stopped.
+    """Redrive until no dead event remains or the pipeline is stopped.
 
     Raises ``NameDoesNotExist``, and ``InvalidArgument`` for a result that cannot be redriven.
     """
@@ -159,10 +169,12 @@ def redrive(step: RedriveStep, context: Context) -> WorkOutcome:
             report=partial(_report, step, context, total),
             portion=step.max_events,
         )
+        # A dry run leaves all events in the store, so it would process them for ever without
+        # `once`.
         once = step.once or step.dry_run or context.once
         done = engine.run(once=once)
-        left = source.store.info().events
-    return _outcome(step, done, left)
+        remaining = source.store.info().events
+    return _outcome(step, done, remaining)
 
 
 def _rules(
@@ -184,17 +196,17 @@ def _check_target(session: Session, name: str) -> None:
 
 
 def _transformation(step: RedriveStep, context: Context) -> Transformation | None:
-    """The transformation that runs on Spark; None if nothing is changed and Spark is not needed."""
+    """Return the transformation, which runs on Spark; None if events stay unchanged."""
     if not (step.sql or step.python):
         return None
     function = _function(step, context) if step.python else None
 
     def transform(dead: pa.RecordBatch) -> pa.Table:
         spark = context.spark
-        # The frame is local to this driver, and does not use the realm.
-        frame = spark.createDataFrame(seen(dead))
-        found = _by_sql(step, context, frame) if function is None else function(spark, frame)
-        return found.toArrow()
+        # The frame holds the rows themselves, so Spark's processes do not read the realm.
+        frame = spark.createDataFrame(transformation_view(dead))
+        table = _by_sql(step, context, frame) if function is None else function(spark, frame)
+        return table.toArrow()
 
     return transform
 
@@ -202,37 +214,39 @@ def _transformation(step: RedriveStep, context: Context) -> Transformation | Non
 def _by_sql(step: RedriveStep, context: Context, frame: DataFrame) -> DataFrame:
     from pyspark.errors import AnalysisException, ParseException
 
-    # A view's name is shared within a session, and other steps may have dead events, too.
+    # Views are shared within a session, and other steps may redrive, too: use a unique name.
     view = f"`{VIEW} of {step.name}`"
     frame.createOrReplaceTempView(view)
-    for name in used_in(step.sql, context.sources):
+    for name in names_in_sql(step.sql, context.sources):
         context.table(name).createOrReplaceTempView(name)
     try:
         query = step.sql.strip().rstrip(";")
         return context.spark.sql(f"WITH {VIEW} AS (SELECT * FROM {view}) SELECT * FROM ({query}\n)")
     except (ParseException, AnalysisException) as error:
-        raise InvalidArgument(f"sql: {said(str(error), step.sql)}") from error
+        raise InvalidArgument(f"sql: {describe_sql_error(str(error), step.sql)}") from error
 
 
 def _function(
     step: RedriveStep, context: Context
 ) -> Callable[[SparkSession, DataFrame], DataFrame]:
-    query = step._checked_query()
-    assert query is not None, "there is a function"
+    query = step._query()
+    assert query is not None, "the step has python"
     function = query.function(context.folder)
     names = parameters_of(function)
 
     def call(spark: SparkSession, frame: DataFrame) -> DataFrame:
         from pyspark.sql import DataFrame
 
-        known = {VIEW: frame, SESSION: spark}
-        given = {name: known[name] if name in known else context.table(name) for name in names}
-        found = function(**given)
-        if not isinstance(found, DataFrame):
+        inputs = {VIEW: frame, SESSION: spark}
+        arguments = {
+            name: inputs[name] if name in inputs else context.table(name) for name in names
+        }
+        table = function(**arguments)
+        if not isinstance(table, DataFrame):
             raise InvalidArgument(
-                f"python: it returned {type(found).__name__}; it must return a DataFrame"
+                f"python: it returned {type(table).__name__}; it must return a DataFrame"
             )
-        return found
+        return table
 
     return call
 
@@ -252,7 +266,7 @@ def _report(step: RedriveStep, context: Context, total: int, done: RedriveCounts
     )
 
 
-def _outcome(step: RedriveStep, done: Done, left: int) -> WorkOutcome:
+def _outcome(step: RedriveStep, done: Done, remaining: int) -> WorkOutcome:
     counts = done.done
     verb = "would be" if step.dry_run else "were"
     text = (
@@ -270,7 +284,7 @@ def _outcome(step: RedriveStep, done: Done, left: int) -> WorkOutcome:
             "kept": counts.kept,
             "homeless": counts.homeless,
             "published": done.channels,
-            "left": left,
+            "left": remaining,
             "is_complete": done.is_complete,
             "dry_run": step.dry_run,
         },

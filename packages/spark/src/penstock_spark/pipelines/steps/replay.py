@@ -1,4 +1,4 @@
-"""``kind = "replay"``: what an archive has is published again, at a pace, each event once."""
+"""The step ``replay``: publishes the events of archives again, at a pace, each event once."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from penstock_core.vocabulary.names import unescaped
 from penstock_spark.pipelines.bounds import (
     bound,
     check_selector,
-    moment_or_ids,
-    said_time,
+    format_time,
+    parse_bound,
 )
 from penstock_spark.pipelines.sources import Source
 from penstock_spark.pipelines.step import Context, Progress, Step, Work, WorkOutcome
 from penstock_spark.replaying.archived import ROWS, Archived, Bounds
 from penstock_spark.replaying.live import LiveHistory, RealmOutlet, WallTimer
 from penstock_spark.replaying.pace import FLAT_OUT, ReplayPace, Timer
-from penstock_spark.replaying.position import PositionFile, opened
+from penstock_spark.replaying.position import PositionFile, open_position
 from penstock_spark.replaying.replay import Reached, Replayed, ReplayRoute
 from penstock_spark.replaying.replay import ReplayRun as Engine
 
@@ -39,7 +39,7 @@ REPORT_US: Final = 500_000
 
 
 class ReplayStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Publishes what archives have, in the order of time; goes on where it was stopped."""
+    """Publishes events of archives in the order of time; continues after an interruption."""
 
     kind: ClassVar[str] = "replay"
 
@@ -48,14 +48,14 @@ class ReplayStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
     part names the channel; for several, or where it does not, a table of ``channel = "path"``."""
 
     live: bool | tuple[str, ...] = False
-    """Go on with what the channels themselves have behind the end of their archives; without
-    ``archive``, the channels."""
+    """Continue with the events of the channels after the end of their archives; without
+    ``archive``, the channels to replay."""
 
     first: Any = field(name="from", default=None)
     """The first event: an id, a time, or a table of ``channel = id``."""
 
     until: Any = None
-    """The first event that is not replayed any more, given in the same way."""
+    """The end, exclusive, in the same form."""
 
     selector: str = ""
     """Only events that match."""
@@ -64,13 +64,13 @@ class ReplayStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``"original"``, a number of times as fast (``10``, ``"10x"``, ``0.5``), or ``"flat out"``."""
 
     channel: str = ""
-    """The channel that all events go to. Empty: each channel goes to one of its own name."""
+    """The target of all events. Empty: the target has the name of the original channel."""
 
     prefix: str = ""
-    """Put in front of the channels' names."""
+    """Prefix of the names of target channels."""
 
     replay_of: bool = False
-    """Whether events get a property ``replay_of`` with the channel, id and time they had."""
+    """Whether events get a property ``replay_of`` with their original channel, id and time."""
 
     def __post_init__(self) -> None:
         if not self.archive and not isinstance(self.live, tuple):
@@ -81,13 +81,13 @@ class ReplayStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.channel and self.prefix:
             raise InvalidArgument("channel and prefix are both given; give only one of them")
         speed_of(self.speed)
-        moment_or_ids("from", self.first)
-        moment_or_ids("until", self.until)
+        parse_bound("from", self.first)
+        parse_bound("until", self.until)
         for key, value in (("from", self.first), ("until", self.until)):
             for name in value if isinstance(value, dict) else ():
                 if name not in self.channels:
                     raise InvalidArgument(
-                        f"{key} names {name}, which is not replayed; there are "
+                        f"{key} names {name}, which is not replayed; replayed are "
                         f"{', '.join(self.channels)}"
                     )
         check_selector(self.selector)
@@ -122,30 +122,31 @@ class ReplayStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return tuple(f"channel {name}" for name in sorted(set(self.targets.values())))
 
     def is_live(self, channel: str) -> bool:
-        """Whether what the channel itself has is replayed, too."""
+        """Return whether events of the channel itself are replayed, too."""
         return channel in self.live if isinstance(self.live, tuple) else self.live
 
     def check(self, sources: Mapping[str, Source], folder: Path) -> None:
-        """Nothing: the rest can only be checked with the archive and the realm."""
+        """Do nothing: other checks need the archive and the realm."""
 
     def plan(self, context: Context) -> Work:
-        """The work: it ends when nothing is left, or is stopped and goes on with the next run."""
+        """Return the work: it ends after the last event; if it is stopped, the next run
+        continues."""
         return partial(replay, self, context)
 
 
 def replay(step: ReplayStep, context: Context) -> WorkOutcome:
-    """Replay what is not replayed yet. Raises ``NameDoesNotExist`` for an archive or channel,
-    ``InvalidArgument`` for a table that is not an archive, ``IllegalState``."""
+    """Replay the events that are not replayed yet. Raises ``NameDoesNotExist`` for an archive or
+    channel, ``InvalidArgument`` for a table that is not an archive, ``IllegalState``."""
     place = PositionFile(context.checkpoint)
     begun_with = identity(step)
     with connect(context.url) as session:
         for target in sorted(set(step.targets.values())):
-            session.channels.get(target)  # raises early if something is missing
+            session.channels.get(target)  # raises before any event is published
         rows = max(1_024, ROWS // len(step.channels))
         histories = [
             history_of(step, name, context, session=session, rows=rows) for name in step.channels
         ]
-        position = opened(place, begun_with)
+        position = open_position(place, begun_with)
         total = _count(histories, position.next_ids)
         timer = WallTimer(context.stopping)
         engine = Engine(
@@ -156,7 +157,7 @@ def replay(step: ReplayStep, context: Context) -> WorkOutcome:
             pace=ReplayPace(speed_of(step.speed)),
             timer=timer,
             replays=begun_with,
-            report=Reporting(step.name, context, timer, total=total).said,
+            report=Reporting(step.name, context, timer, total=total).report,
         )
         done = engine.run()
     return outcome(step, done)
@@ -165,8 +166,7 @@ def replay(step: ReplayStep, context: Context) -> WorkOutcome:
 def history_of(
     step: ReplayStep, name: str, context: Context, session: Session, rows: int
 ) -> Archived | LiveHistory:
-    """The history of a channel: its archive, the channel itself, or first one and then the
-    other."""
+    """Return the history of a channel: its archive, the channel itself, or both in this order."""
     bounds = bounds_of(step, name)
     archived = None
     path = step.archives.get(name)
@@ -179,7 +179,7 @@ def history_of(
 
 
 def bounds_of(step: ReplayStep, channel: str) -> Bounds:
-    """The bounds of the events of a channel that are replayed."""
+    """Return the bounds of the replayed events of a channel."""
     first, end = bound(step.first, channel), bound(step.until, channel)
     return Bounds(
         first if isinstance(first, int) else 0,
@@ -190,8 +190,8 @@ def bounds_of(step: ReplayStep, channel: str) -> Bounds:
 
 
 def identity(step: ReplayStep) -> dict[str, str]:
-    """The settings that identify a replay. A position means nothing to a replay with others; only
-    the pace may change."""
+    """Return the settings that identify a replay. Its position is valid only for these; the pace
+    may change."""
     return {
         "archive": ", ".join(f"{name} = {path}" for name, path in sorted(step.archives.items())),
         "from": str(step.first or ""),
@@ -201,35 +201,36 @@ def identity(step: ReplayStep) -> dict[str, str]:
     }
 
 
-def speed_of(given: str | float) -> float:
-    """The speed as a multiple of the original; 0 for no waits. Raises ``InvalidArgument``."""
-    speed = _SPEEDS.get(given.strip().lower()) if isinstance(given, str) else float(given)
-    if speed is None and (times := _TIMES.fullmatch(str(given))) is not None:
+def speed_of(value: str | float) -> float:
+    """Return the speed as a multiple of the original; 0 for full speed. Raises
+    ``InvalidArgument``."""
+    speed = _SPEEDS.get(value.strip().lower()) if isinstance(value, str) else float(value)
+    if speed is None and (times := _TIMES.fullmatch(str(value))) is not None:
         speed = float(times[1] or times[2])
         speed = speed or None
-    elif not isinstance(given, str) and not (speed and speed > 0 and math.isfinite(speed)):
+    elif not isinstance(value, str) and not (speed and speed > 0 and math.isfinite(speed)):
         speed = None
     if speed is None:
         raise InvalidArgument(
-            f'speed is {given!r}; it is "original", a number of times as fast such as 10 or '
+            f'speed is {value!r}; it is "original", a number of times as fast such as 10 or '
             '"10x", or "flat out"'
         )
     return speed
 
 
 def channel_of(path: str) -> str:
-    """The channel a path names, as the step ``archive`` writes names of folders."""
+    """Return the channel of an archive's folder, which the step ``archive`` has named."""
     return unescaped(path.rstrip("/").rpartition("/")[2], "~")
 
 
 def _count(histories: list[Archived | LiveHistory], next_ids: Mapping[str, int]) -> int | None:
-    """Number of events that are left; None if only reading can tell."""
+    """Return the number of remaining events; None if it requires reading them."""
     total = 0
     for history in histories:
-        left = history.count(next_ids.get(history.channel, 0))
-        if left is None:
+        remaining = history.count(next_ids.get(history.channel, 0))
+        if remaining is None:
             return None
-        total += left
+        total += remaining
     return total
 
 
@@ -245,8 +246,8 @@ class Reporting:
         self._events = 0
         self._rate = 0.0
 
-    def said(self, reached: Reached) -> None:
-        """Called after each portion."""
+    def report(self, reached: Reached) -> None:
+        """Report progress unless the last report is recent; called after each portion."""
         now_us = self._timer.now_us()
         since_us = now_us - self._at_us
         is_last = reached.events == self._total
@@ -264,20 +265,20 @@ class Reporting:
                 rows_out_per_s=self._rate,
                 lag_ms=reached.late_us // 1_000,
                 total=self._total,
-                text=reached.is_refused or f"at {said_time(reached.original_us)}",
+                text=reached.is_refused or f"at {format_time(reached.original_us)}",
             )
         )
 
 
 def outcome(step: ReplayStep, done: Replayed) -> WorkOutcome:
-    """The result of a run, in one line."""
+    """Return the result of a run."""
     targets = sorted(set(step.targets.values()))
     where = targets[0] if len(targets) == 1 else f"{len(targets)} channels"
     text = f"{done.events:,} events replayed to {where}"
     if done.total != done.events:
         text += f", {done.total:,} in all runs"
     if not done.is_complete:
-        text += "; the next run goes on from there"
+        text += "; the next run continues from there"
     if done.late_max_us >= 1_000_000:
         text += f"; at most {done.late_max_us / 1e6:,.1f} s late"
     return WorkOutcome(

@@ -1,4 +1,4 @@
-"""The step that sums up windows of time: final rows when they close, or running values."""
+"""The step ``roll-up``: aggregates windows of time, into final rows or running values."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import msgspec
 
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_spark.options import nearest
-from penstock_spark.pipelines.expressions import calls, judged_by_spark, words_of
+from penstock_spark.pipelines.expressions import calls, explaining_sql, tokens_of
 from penstock_spark.pipelines.keyed import KeyedTarget, check_keyed
 from penstock_spark.pipelines.sources import Source
-from penstock_spark.pipelines.states import widened
+from penstock_spark.pipelines.states import widen_numbers
 from penstock_spark.pipelines.step import (
     ChannelTarget,
     Context,
@@ -22,7 +22,7 @@ from penstock_spark.pipelines.step import (
     StreamStep,
     TableTarget,
     channel_target,
-    named_targets,
+    describe_targets,
     table_target,
 )
 from penstock_spark.pipelines.windows import close_windows, duration
@@ -81,7 +81,7 @@ AGGREGATES: Final = frozenset(
 )
 """The aggregate functions; an aggregate expression has to contain one of them."""
 
-_REFUSED: Final[Mapping[str, str]] = {
+_UNSUITABLE: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("first", "first_value", "any_value"),
         "which row is first differs from run to run: min_by(value, event_id) is the first by id",
@@ -108,27 +108,27 @@ class RollUpStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     source: str
     """Name of a ``[[source]]``, a stream."""
     aggregates: dict[str, str]
-    """Column to SQL: ``{ flights = "count(*)" }``."""
+    """Mapping of column to SQL: ``{ flights = "count(*)" }``."""
     time: str = "published"
-    """SQL: which time of an event counts, usually a column."""
+    """SQL expression of an event's time, usually a column."""
     window: str = ""
     """Length of the windows."""
     slide: str = ""
-    """Interval between the beginnings of windows; empty: each begins when the one before ends."""
+    """Interval between the starts of windows; empty: the length of the windows."""
     gap: str = ""
-    """Instead of ``window``: a window ends when nothing has come for so long."""
+    """Instead of ``window``: a window ends after so long without an event."""
     delay: str = ""
-    """The delay behind the newest event that an event may have; empty: the source's watermark."""
+    """The delay that an event may have behind the newest one; empty: the source's watermark."""
     group_by: tuple[str, ...] | dict[str, str] = ()
-    """Columns, or column to SQL."""
+    """Columns, or a mapping of column to SQL."""
     where: str = ""
-    """SQL condition: which events count."""
+    """SQL condition on the events."""
     output: Literal["append", "update"] = "append"
-    """Final rows when a window closes, or each change of its values."""
+    """``append``: final rows when a window closes; ``update``: each change of its values."""
     key: str = "key"
     """With ``update``: a text column that identifies window and group."""
     at_end: Literal["keep", "close"] = "keep"
-    """Fate of open windows when a run has taken all events and ends."""
+    """Treatment of open windows when a run has processed all events and ends."""
     channel: ChannelTarget | str | None = None
     table: TableTarget | str | None = None
 
@@ -140,7 +140,9 @@ class RollUpStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.output == "update":
             check_keyed(self.channel, self.table, "running values replace each other")
         elif self.channel is None and self.table is None:
-            raise InvalidArgument("channel, table: none is given; give where the rows go")
+            raise InvalidArgument(
+                "channel, table: none is given; give at least one target of the rows"
+            )
 
     def _check_windows(self) -> None:
         if bool(self.window) == bool(self.gap):
@@ -171,13 +173,13 @@ class RollUpStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 _check_single(key, text)
 
     def _check_names(self) -> None:
-        taken = {START, END, *((self.key,) if self.output == "update" else ())}
+        reserved = {START, END, *((self.key,) if self.output == "update" else ())}
         if self.channel is not None:
-            taken |= {"event_id", "published"}
+            reserved |= {"event_id", "published"}
         seen: set[str] = set()
         for key, names in (("group_by", self.groups), ("aggregates", self.aggregates)):
             for name in names:
-                if not name or name in taken or name.lower() in seen:
+                if not name or name in reserved or name.lower() in seen:
                     raise InvalidArgument(
                         f"{key} has {name!r}, which is a column of the result already; choose "
                         f"another name"
@@ -186,7 +188,7 @@ class RollUpStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def groups(self) -> dict[str, str]:
-        """The columns that are grouped by, to the SQL they are made of."""
+        """The grouping columns, with their SQL."""
         if isinstance(self.group_by, dict):
             return self.group_by
         return {name: "`" + name.replace("`", "``") + "`" for name in self.group_by}
@@ -195,7 +197,7 @@ class RollUpStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return (self.source,)
 
     def writes(self) -> tuple[str, ...]:
-        return named_targets(self.channel, self.table)
+        return describe_targets(self.channel, self.table)
 
     def check(self, sources: Mapping[str, Source], folder: Path) -> None:
         from penstock_spark.pipelines.definition import known_source
@@ -222,7 +224,7 @@ class RollUpStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
 
     def plan(self, context: Context) -> Flow:
-        frame = windowed(context.table(self.source), self)
+        frame = aggregate_windows(context.table(self.source), self)
         channel, table = channel_target(self.channel), table_target(self.table)
         if self.output == "append":
             return Flow(
@@ -255,12 +257,13 @@ def _close(context: Context) -> bool:
 
 
 def check_aggregate(key: str, text: str) -> None:
-    """Raises ``InvalidArgument`` for what no window can be summed up by, as far as words tell."""
-    words = words_of(key, text)
+    """Raise ``InvalidArgument`` for an expression that cannot aggregate a window, as far as its
+    tokens show."""
+    words = tokens_of(key, text)
     called = calls(words)
     for word in (*called, *(word for word in words if word in ("distinct", "over"))):
-        if word in _REFUSED:
-            raise InvalidArgument(f"{key} is {text!r}; {_REFUSED[word]}")
+        if word in _UNSUITABLE:
+            raise InvalidArgument(f"{key} is {text!r}; {_UNSUITABLE[word]}")
     if not AGGREGATES & set(called):
         close = [nearest(word, tuple(sorted(AGGREGATES))) for word in called[:1]]
         hint = close[0] if close and close[0].startswith("did") else "for example sum(value)"
@@ -269,10 +272,10 @@ def check_aggregate(key: str, text: str) -> None:
 
 def _check_single(key: str, text: str) -> None:
     """Raise ``InvalidArgument`` unless the text is an expression over one event."""
-    found = AGGREGATES & set(calls(words_of(key, text)))
-    if found:
+    aggregates = AGGREGATES & set(calls(tokens_of(key, text)))
+    if aggregates:
         raise InvalidArgument(
-            f"{key} is {text!r}; {min(found)} summarises many events, but this expression is "
+            f"{key} is {text!r}; {min(aggregates)} summarises many events, but this expression is "
             f"about one"
         )
 
@@ -281,44 +284,45 @@ _TIME: Final = "__time"
 _WINDOW: Final = "__window"
 
 
-def windowed(events: DataFrame, step: RollUpStep) -> DataFrame:
-    """One row for each window and group: ``window_start``, ``window_end``, the groups, the
+def aggregate_windows(events: DataFrame, step: RollUpStep) -> DataFrame:
+    """Return one row for each window and group: ``window_start``, ``window_end``, the groups, the
     aggregates, and with running values the key.
 
     Raises ``InvalidArgument`` naming the expression that Spark refuses.
     """
     from pyspark.sql import functions as sf
 
-    timed, time = _with_time(widened(events), step)
+    timed, time = _with_time(widen_numbers(events), step)
     if step.delay:
         timed = timed.withWatermark(time, step.delay)
     if step.where:
-        with judged_by_spark("where", step.where):
+        with explaining_sql("where", step.where):
             timed = timed.where(step.where)
     if step.gap:
         window = sf.session_window(time, step.gap)
     else:
         window = sf.window(time, step.window, step.slide or None)
     groups = [
-        _made(timed, f"group_by.{name}", name, text=text) for name, text in step.groups.items()
+        _checked_column(timed, f"group_by.{name}", name, text=text)
+        for name, text in step.groups.items()
     ]
     grouped = timed.groupBy(window.alias(_WINDOW), *groups)
     aggregates = []
     for name, text in step.aggregates.items():
-        with judged_by_spark(f"aggregates.{name}", text):
+        with explaining_sql(f"aggregates.{name}", text):
             aggregates.append(sf.expr(text).alias(name))
-            grouped.agg(aggregates[-1]).schema  # noqa: B018 - Spark looks at it now
-    found = grouped.agg(*aggregates).select(
+            grouped.agg(aggregates[-1]).schema  # noqa: B018 - makes Spark check it now
+    rows = grouped.agg(*aggregates).select(
         sf.col(f"{_WINDOW}.start").alias(START),
         sf.col(f"{_WINDOW}.end").alias(END),
-        *_named((*step.groups, *step.aggregates)),
+        *_columns((*step.groups, *step.aggregates)),
     )
-    return found.withColumn(step.key, _key(step.groups)) if step.output == "update" else found
+    return rows.withColumn(step.key, _key(step.groups)) if step.output == "update" else rows
 
 
 def _with_time(events: DataFrame, step: RollUpStep) -> tuple[DataFrame, str]:
-    """The events, and their column with the time that counts."""
-    made = _made(events, "time", _TIME, text=step.time)
+    """Return the events, and the name of their column with the time."""
+    made = _checked_column(events, "time", _TIME, text=step.time)
     kind = events.select(made).schema[0].dataType.typeName()
     if kind != "timestamp":
         raise InvalidArgument(
@@ -330,28 +334,29 @@ def _with_time(events: DataFrame, step: RollUpStep) -> tuple[DataFrame, str]:
     return events.withColumn(_TIME, made), _TIME
 
 
-def _made(events: DataFrame, key: str, name: str, text: str) -> Column:
+def _checked_column(events: DataFrame, key: str, name: str, text: str) -> Column:
     from pyspark.sql import functions as sf
 
-    with judged_by_spark(key, text):
-        found = sf.expr(text).alias(name)
-        events.select(found).schema  # noqa: B018 - Spark looks at it now
-    return found
+    with explaining_sql(key, text):
+        column = sf.expr(text).alias(name)
+        events.select(column).schema  # noqa: B018 - makes Spark check it now
+    return column
 
 
-def _named(names: Iterable[str]) -> list[Column]:
+def _columns(names: Iterable[str]) -> list[Column]:
     from pyspark.sql import functions as sf
 
     return [sf.col("`" + name.replace("`", "``") + "`") for name in names]
 
 
 def _key(groups: Sequence[str] | Mapping[str, str]) -> Column:
-    """Window and group as one text: ``2013-01-01T06:00:00.000Z/EWR/UA``; a null is ``\\N``."""
+    """Return window and group as one text: ``2013-01-01T06:00:00.000Z/EWR/UA``; a null is
+    ``\\N``."""
     from pyspark.sql import functions as sf
 
     start = sf.to_utc_timestamp(START, sf.current_timezone())
     parts = [sf.date_format(start, "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")]
-    for column in _named(groups):
+    for column in _columns(groups):
         text = sf.regexp_replace(column.cast("string"), r"([\\/])", r"\\$1")
         parts.append(sf.coalesce(text, sf.lit(r"\N")))
     return sf.concat_ws("/", *parts)
