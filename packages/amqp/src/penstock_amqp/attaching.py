@@ -255,7 +255,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
             )
         consumer = await self._consumer(attached, destination, terms, selector=selector)
         outgoing = OutgoingLink(link, settled=link.snd_settle_mode == Link.SND_SETTLED)
-        if attached.is_closed:
+        if attached.is_closed:  # the peer has closed the link while it was being opened
             (consumer.lose if attached.is_lost or attached.is_stolen else consumer.end)()
             return
         attached.consumer, attached.outgoing = consumer, outgoing

@@ -78,6 +78,9 @@ _log = logger("penstock.amqp")
 
 
 class AmqpConnection(HostedConnection):
+    """The asyncio protocol of one AMQP connection. Received bytes pass through sign-in, gate and
+    engine to the links; the output of the engine goes to the transport."""
+
     protocol = "amqp"
 
     def __init__(self, service: AmqpService) -> None:
@@ -509,9 +512,9 @@ class AmqpConnection(HostedConnection):
     ) -> None:
         """Run a coroutine that waits for the realm as a task of this connection."""
         self._in_progress += 1
-        self.listener.spawn(self._done, work, *args, **kwargs)
+        self.listener.spawn(self._run, work, *args, **kwargs)
 
-    async def _done(
+    async def _run(
         self, work: Callable[P, Coroutine[Any, Any, None]], /, *args: P.args, **kwargs: P.kwargs
     ) -> None:
         asker.set(self._asker)
@@ -528,6 +531,7 @@ class AmqpConnection(HostedConnection):
     # --- ends ----------------------------------------------------------------------------
 
     def _protocol_error(self, error: PenstockError) -> None:
+        # During the sign-in no AMQP frame can be sent, so the error is only logged.
         _log.warning("amqp.refused", connection=self.number, host=self.host, reason=str(error))
         if self._frames is None:
             self.end(error)
@@ -535,11 +539,11 @@ class AmqpConnection(HostedConnection):
             self._close_transport()
 
     def end(self, reason: PenstockError | None) -> None:
-        """Close the connection with a reason."""
+        """Close the connection with a reason. A peer that does not answer in time is dropped."""
         condition = "" if reason is None else condition_of(reason)
         if reason is not None:
             self.realm.connections.refused(reason)
-        if isinstance(reason, InvalidEvent):
+        if isinstance(reason, InvalidEvent):  # here it means bytes that cannot be decoded
             condition = DECODE
         self._end_with(condition, "" if reason is None else description_of(reason))
 

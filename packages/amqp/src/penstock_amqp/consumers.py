@@ -172,6 +172,7 @@ class Consumer:
             self._granted -= len(ids)
         if self.is_over or link is None or link.is_over:
             return
+        # The hot loop: attributes are read once, and kept bytes are counted once per batch.
         counts = _counts(redeliveries, ids) if redeliveries else {}
         own_container = self._connection.container if self._no_local else None
         credit, send = link.credit, self._connection.engine.send
@@ -334,21 +335,21 @@ class Consumer:
 
     def _settle(self, outcome: Outcome) -> None:
         """Apply an outcome other than a settled ``accepted``, and answer it once it is stored."""
-        self.become(outcome, self.answer(outcome))
+        self.apply(outcome, self.answer(outcome))
 
     def consumes(self, outcome: Outcome) -> bool:
         """Return True if the outcome only consumes the event."""
         is_rejected = outcome.state == REJECTED
         return outcome.state == ACCEPTED or (is_rejected and not self._moves_dead)
 
-    def become(self, outcome: Outcome, reply: Reply | None = None) -> None:
+    def apply(self, outcome: Outcome, reply: Reply | None = None) -> None:
         """Apply the outcome of a delivery."""
         if self.consumes(outcome):
             self.acknowledge([outcome.event_id], reply)
         elif outcome.state == REJECTED or (outcome.undeliverable and self._moves_dead):
-            self._refused(outcome, reply or _ignored)
+            self._bury_rejected(outcome, reply or _ignored)
         else:
-            self.returned(outcome, reply)
+            self._return_event(outcome, reply)
 
     def answer(self, outcome: Outcome) -> Reply:
         """Return a reply that settles the delivery on this side after its outcome is stored."""
@@ -370,8 +371,8 @@ class Consumer:
 
     def acknowledge(self, ids: Sequence[int], reply: Reply | None = None) -> None:
         """Acknowledge events, which consumes them."""
-        acknowledgement = self.acknowledged(ids)
-        self.consumed(ids, acknowledgement)
+        acknowledgement = self.acknowledgement_for(ids)
+        self.record_consumed(ids, acknowledgement)
         if acknowledgement is None:
             (reply or _ignored)(None, None)
             return
@@ -407,15 +408,17 @@ class Consumer:
 
         return reply
 
-    def acknowledged(self, ids: Sequence[int]) -> Acknowledged | None:
+    def acknowledgement_for(self, ids: Sequence[int]) -> Acknowledged | None:
         """Return the acknowledgement to send to the realm for consumed events; None if the realm
-        needs none. The caller then calls :meth:`consumed`."""
+        needs none. The caller then calls :meth:`record_consumed`."""
         if not self.manner.seat:
             return None
         if not self.manner.cumulative:
             spans = IdSet.of(sorted(ids)).spans
             return Acknowledged(self.number, self.subscription, spans)
         acknowledged_ids = frozenset(ids)
+        # A cumulative durable knows one position, so only the prefix before the lowest unsettled
+        # event can be acknowledged.
         first_open = min(
             (event_id for event_id in self.kept if event_id not in acknowledged_ids),
             default=self._newest + 1,
@@ -426,27 +429,27 @@ class Consumer:
         span = Span(through, through + 1)
         return Acknowledged(self.number, self.subscription, (span,), previous=True)
 
-    def consumed(self, ids: Sequence[int], acknowledgement: Acknowledged | None) -> None:
+    def record_consumed(self, ids: Sequence[int], acknowledgement: Acknowledged | None) -> None:
         """Record consumed events, after ``acknowledgement`` has been sent to the realm."""
         self.kept.forget(ids)
         self._service.modifications.forget(self.reader, ids)
         if self.confirms and not self.is_over:
-            self._confirm(ids)
+            self._report_consumed(ids)
         if acknowledgement is not None and acknowledgement.previous:
             self._through = max(self._through, acknowledgement.spans[0][0])
 
-    def _confirm(self, ids: Sequence[int]) -> None:
+    def _report_consumed(self, ids: Sequence[int]) -> None:
         sorted_ids = sorted(ids)
         self._confirming.append(sorted_ids)
         self._realm.subscriptions.arrived(
-            self.subscription, IdSet.of(sorted_ids).spans, lambda *_: self._confirmed()
+            self.subscription, IdSet.of(sorted_ids).spans, lambda *_: self._report_answered()
         )
 
-    def _confirmed(self) -> None:
+    def _report_answered(self) -> None:
         if self._confirming:
             self._confirming.popleft()
 
-    def returned(self, outcome: Outcome, reply: Reply | None = None) -> None:
+    def _return_event(self, outcome: Outcome, reply: Reply | None = None) -> None:
         """Give back an event that the client released or modified."""
         if outcome.added:
             modifications = self._service.modifications
@@ -484,10 +487,10 @@ class Consumer:
         """
         reply = reply or _ignored
         if self.manner.keeps and elsewhere:
-            self._leave(ids, reply, delay_ms)
+            self._skip(ids, reply, delay_ms)
         elif self.manner.keeps:
             reply(None, None)  # before the event is sent again under the same tag
-            self._again(ids, counted=counted)
+            self._deliver_again(ids, counted=counted)
         elif not self.manner.seat:  # a browser holds nothing
             reply(None, None)
         else:
@@ -502,11 +505,11 @@ class Consumer:
                 delay_ms=delay_ms,
             )
 
-    def _leave(self, ids: Sequence[int], reply: Reply, delay_ms: int | None) -> None:
+    def _skip(self, ids: Sequence[int], reply: Reply, delay_ms: int | None) -> None:
         """Skip events that this client refuses. The next client of a durable gets them; on a topic
         they count as consumed by this subscriber."""
         if not self.manner.seat:
-            self.consumed(ids, None)
+            self.record_consumed(ids, None)
             reply(None, None)
             return
         self.kept.forget(ids)
@@ -515,7 +518,7 @@ class Consumer:
             self.number, self.subscription, spans, reply=reply, counted=True, delay_ms=delay_ms
         )
 
-    def _again(self, ids: Sequence[int], *, counted: bool) -> None:
+    def _deliver_again(self, ids: Sequence[int], *, counted: bool) -> None:
         """Deliver kept events again, before waiting events; the realm would not do it."""
         waiting = dict(self._waiting)
         for event_id in ids:
@@ -531,7 +534,7 @@ class Consumer:
             self._send_held()
             self._connection.flush_soon()
 
-    def _refused(self, outcome: Outcome, reply: Reply) -> None:
+    def _bury_rejected(self, outcome: Outcome, reply: Reply) -> None:
         """Move an event that the client rejects to the dead event store (SEM T11)."""
         event_id = outcome.event_id
         self.kept.forget([event_id])

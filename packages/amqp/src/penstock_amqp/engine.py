@@ -292,6 +292,8 @@ class AmqpEngine:
             self._is_reporting = False
 
     def _report_all(self) -> None:
+        # The hot loop of the package: global names are bound to local ones, and messages and
+        # outcomes create no Python event objects.
         events, peek, pop = self._events, pn.pn_collector_peek, pn.pn_collector_pop
         kind_of, delivery_of, link_of = (
             pn.pn_event_type,
@@ -341,6 +343,8 @@ class AmqpEngine:
         self._peer.happened(Event.wrap(event))
 
     def _report_touched(self) -> None:
+        """Report the messages and outcomes collected on links, one call per link."""
+        # A callee may touch further links, so repeat until no link is left.
         while self._touched:
             touched = list(self._touched)
             self._touched.clear()
@@ -357,6 +361,8 @@ class AmqpEngine:
         if surplus <= 0:
             self._peer.received(link)
             return
+        # The sender exceeded its credit: messages within the credit are accepted, the rest is
+        # released before the link ends.
         kept_count = max(0, len(link.messages) - surplus)
         for delivery in link.deliveries[kept_count:]:
             if delivery is not None:
@@ -424,6 +430,7 @@ class AmqpEngine:
             part = self._read(pointer, size)
             link.parts += part
             self._parts_bytes += len(part)
+        # The size of a message is unknown until its last part, so the limits apply to each part.
         too_large = len(link.parts) > link.message_bytes_max
         if (
             too_large
@@ -457,6 +464,7 @@ class AmqpEngine:
             return
         tag = pn.pn_delivery_tag(delivery)
         event_id = int.from_bytes(ffi.buffer(tag.start, tag.size)[:], "big")
+        # The most frequent outcome needs no `Outcome` object.
         if state == ACCEPTED and pn.pn_delivery_settled(delivery):
             pn.pn_delivery_settle(delivery)
             link.accepted.append(event_id)
@@ -464,7 +472,7 @@ class AmqpEngine:
         outcome = Outcome(event_id, delivery, state)
         if state not in (0, ACCEPTED, RELEASED):
             describe(outcome, Delivery.wrap(delivery))
-        if outcome.state == pn.PN_RECEIVED:
+        if outcome.state == pn.PN_RECEIVED:  # only progress, not an outcome (3.4.1)
             return
         link.deciding.add(key_of(delivery))
         link.outcomes.append(outcome)

@@ -195,6 +195,7 @@ class Flows:
         if len(flows) != 1:  # the session is over
             return session_frames
         session_fields = [*flows[0].fields, None, None, None, None][:4]
+        # Proton has deducted the queued messages, but the peer has not received them yet.
         credit = pn.pn_link_credit(link.pointer) + pn.pn_link_queued(link.pointer)
         count = (self._limits.get(key, 0) - credit) % _UINT
         link_fields = (

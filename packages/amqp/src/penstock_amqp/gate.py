@@ -292,6 +292,7 @@ class Gate:
     # --- sessions ------------------------------------------------------------------------
 
     def _begin(self, channel: int, frame: bytes) -> None:
+        # Proton reports the new session from within `feed`, by a call of `began`.
         session = self._sessions[channel] = self._beginning = _Session()
         self._unannounced.append(session)
         self._checked.clear()
@@ -352,6 +353,7 @@ class Gate:
             raise Offence(
                 TOO_MUCH, f"{self._links} links are attached, the maximum; detach a link first"
             )
+        # Before the new link is added, which has the same name.
         older = _handle_of_link_named(state, name, is_sender=is_sender)
         state.links[handle] = _Link(
             name, is_sender, values[5] is not None, settles_second=values[4] == _SECOND
@@ -433,7 +435,7 @@ class Gate:
         if ids.next_id is not None and delivery_id != ids.next_id:
             text = f"delivery-id of transfer is {delivery_id}; the next one must be {ids.next_id}"
             raise Offence(INVALID, text, of_session=True)
-        ids.next_id = (delivery_id + 1) % (2 * _HALF)
+        ids.next_id = (delivery_id + 1) % (2 * _HALF)  # ids are 32-bit serial numbers (2.8.10)
         link.delivery = identity
         if identity[2]:
             text = f"message-format of transfer is {int(identity[2])}; only 0 is supported"

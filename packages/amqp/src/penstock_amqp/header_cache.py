@@ -20,6 +20,8 @@ KNOWN_BYTES_MAX: Final = 4_096
 
 
 class MessageHeader(NamedTuple):
+    """The decoded header section of a message."""
+
     durable: bool
     priority: int | None
     ttl: int
@@ -30,6 +32,8 @@ class MessageHeader(NamedTuple):
 
 
 class Annotations(NamedTuple):
+    """The decoded message annotations; `rest` contains those without a column or property."""
+
     deliver_ms: int | None
     """Delivery time in milliseconds since 1970."""
     delay_ms: int

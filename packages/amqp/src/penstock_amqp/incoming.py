@@ -100,12 +100,13 @@ def batches_of(
     return batches, unusable
 
 
-# --- messages that are alike --------------------------------------------------------------
+# --- messages with the same prefix --------------------------------------------------------
 
 
 def _batch_of_equal_messages(messages: Sequence[bytes]) -> pa.RecordBatch | None:
     """Return a batch if each message is the same prefix and one data section of the same length,
     and the prefix states nothing except durability; None otherwise."""
+    # Lengths first: this rejects most other batches at almost no cost.
     first = messages[0]
     size = len(first)
     for message in messages:
@@ -120,7 +121,7 @@ def _batch_of_equal_messages(messages: Sequence[bytes]) -> pa.RecordBatch | None
     if count > 1 and not (table[1:, :begin] == table[0, :begin]).all():
         return None
     length = size - begin
-    if length * count > _INT32_MAX:
+    if length * count > _INT32_MAX:  # the offsets of an Arrow binary column are int32
         return None
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(length)
     values = np.ascontiguousarray(table[:, begin:])
@@ -131,7 +132,7 @@ def _batch_of_equal_messages(messages: Sequence[bytes]) -> pa.RecordBatch | None
     ]
     if durable:
         return pa.RecordBatch.from_arrays(columns, schema=_PLAIN)
-    bits = pa.py_buffer(bytes(-(-count // 8)))
+    bits = pa.py_buffer(bytes(-(-count // 8)))  # one bit per row, all False, rounded up to bytes
     columns.append(pa.Array.from_buffers(pa.bool_(), count, [None, bits], 0))
     return pa.RecordBatch.from_arrays(columns, schema=_PLAIN_FLEETING)
 
@@ -165,7 +166,10 @@ def _plain_prefix(message: bytes) -> tuple[int, bool] | None:
 
 
 class Row(NamedTuple):
+    """A decoded message, before its values are arranged in columns."""
+
     place: int
+    """Index of the message among those of its read."""
     data: bytes
     header: MessageHeader
     deliver_ms: int | None
@@ -178,6 +182,7 @@ class Row(NamedTuple):
 
 
 def row_of(place: int, message: bytes, now_ms: int) -> Row:
+    """Decode a message. Raises ``InvalidEvent``, ``RemoteProtocolViolation``, ``UnicodeError``."""
     sections = sections_of(message)
     header = decode_header(sections.header)
     annotations = decode_annotations(sections.message_annotations)
@@ -203,6 +208,7 @@ def row_of(place: int, message: bytes, now_ms: int) -> Row:
     _note_rest(sections, annotations, kind, sizes, rest)
     if rest and (text := _residue_text(rest)) is not None:
         headers[message_header.HEADER] = text
+    # A relative time to live takes precedence over an absolute expiry.
     ttl = header.ttl
     if not ttl and expires_ms:
         ttl = min(max(1, expires_ms - now_ms), TTL_MS_MAX)
@@ -392,7 +398,7 @@ def _user_and_group(
     properties: dict[str, Any],
     rest: dict[str, Any],
 ) -> None:
-    if type(user) is bytes:  # a decimal is made of bytes, too
+    if type(user) is bytes:  # not isinstance: `Decimal` is a subclass of bytes
         try:
             headers["user"] = user.decode()
         except UnicodeDecodeError:

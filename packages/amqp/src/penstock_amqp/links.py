@@ -341,6 +341,7 @@ class Links(ConnectionPart[LinksPeer]):
     def leave(self, *, lost: bool) -> None:
         """End all links with their connection; their events go back at once (SEM D13). If the
         connection is ``lost``, its subscribers may resume (SEM J5)."""
+        # Everything that needs no wait is done here, at once; the rest runs as a task.
         links, self._links = list(self._links.values()), {}
         self._awaiting_detach.clear()
         for attached in links:
@@ -362,6 +363,7 @@ class Links(ConnectionPart[LinksPeer]):
 
     async def _release_links(self, links: list[Attached]) -> None:
         try:
+            # All consumers first: a durable can be deleted only after its last consumer has left.
             for attached in links:
                 if attached.consumer is not None:
                     await self._end_consumer(attached)

@@ -63,7 +63,7 @@ class Modifications:
         previous = self._added.pop(key, {})
         self._bytes -= _size(previous)
         merged = {**previous, **added}
-        self._added[key] = merged
+        self._added[key] = merged  # at the end, so the oldest annotations are dropped first
         self._bytes += _size(merged)
         while self._bytes > self._bytes_max:
             _, oldest = self._added.popitem(last=False)

@@ -197,6 +197,7 @@ def _rests(
             expiration if end is None or expiration is not None else EPOCH + end * _MILLISECOND
             for expiration, end in zip(stated, expiries, strict=True)
         ]
+    # Per-row decoding from here on; events with data alone have returned above.
     rows = Rows(batch, in_order=True)
     has_properties = "properties" in names or "more" in names
     narrow = _narrow(batch) if has_properties else {}

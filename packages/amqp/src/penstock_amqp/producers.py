@@ -284,6 +284,7 @@ class LinkProducer:
 
         for index, message in enumerate(messages):
             try:
+                # While a message waits for its destination, later ones queue behind it.
                 destination = None if self._waiting else self._existing_destination(message)
             except PenstockError as error:
                 self._refuse([deliveries[index]], error)
@@ -304,7 +305,7 @@ class LinkProducer:
         return find_destination(
             self._realm,
             self._connection.principal,
-            *parse_address(*addressed(message)),
+            *parse_address(*address_in(message)),
             SEND_OPERATIONS,
         )
 
@@ -313,9 +314,9 @@ class LinkProducer:
         order is kept."""
         self._waiting.append((message, delivery))
         if len(self._waiting) == 1:
-            self._connection.spawn(self._make)
+            self._connection.spawn(self._create_destinations)
 
-    async def _make(self) -> None:
+    async def _create_destinations(self) -> None:
         while self._waiting:
             message, delivery = self._waiting[0]
             try:
@@ -324,6 +325,7 @@ class LinkProducer:
                 self._refuse([delivery], error)
             else:
                 self.publish(to, [message], [delivery])
+            # Removed last: a queued message keeps later ones from overtaking it.
             self._waiting.popleft()
 
     async def destination_of(self, message: bytes) -> LinkDestination:
@@ -332,7 +334,7 @@ class LinkProducer:
         if self._destination is not None:
             return self._destination
         return await resolve_destination(
-            self._realm, self._connection.principal, *addressed(message), needs=SEND_OPERATIONS
+            self._realm, self._connection.principal, *address_in(message), needs=SEND_OPERATIONS
         )
 
     # --- transactions --------------------------------------------------------------------
@@ -346,13 +348,15 @@ class LinkProducer:
         for index, message in enumerate(messages):
             delivery = deliveries[index]
             if index in transactions:
-                self._put(message, delivery, transactions[index])
+                self._add_to_transaction(message, delivery, transactions[index])
             elif self._destination is not None:
                 self.publish(self._destination, [message], [delivery])
             else:
                 self._relay([message], [delivery])
 
-    def _put(self, message: bytes, delivery: Pointer | None, name: bytes | None) -> None:
+    def _add_to_transaction(
+        self, message: bytes, delivery: Pointer | None, name: bytes | None
+    ) -> None:
         connection, transactions = self._connection, self._connection.transactions
         if name is None or not transactions.is_declared(name):
             self._refuse(
@@ -375,7 +379,7 @@ class LinkProducer:
             self.incoming.unanswered -= 1
 
 
-def addressed(message: bytes) -> tuple[str, Kind | None]:
+def address_in(message: bytes) -> tuple[str, Kind | None]:
     """Return the address in a message and the kind of destination. Raises ``InvalidEvent``."""
     try:
         sections = sections_of(message)

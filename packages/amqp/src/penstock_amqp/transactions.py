@@ -181,7 +181,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
         self._size -= transaction.size
         if fails:
             self._roll_back(transaction)
-            self._done(link, delivery)
+            self._accept_request(link, delivery)
         elif transaction.broken is not None:
             self._roll_back(transaction)
             self._realm.connections.refused(transaction.broken)
@@ -212,10 +212,11 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
             realm.connections.refused(error)
             self._answer(link, delivery, ROLLED_BACK, description=description_of(error))
         else:
+            # The realm has stored the commit; only bookkeeping follows.
             for consumer, ids, acknowledgement in accepted:
-                consumer.consumed(ids, acknowledgement)
+                consumer.record_consumed(ids, acknowledgement)
             self._settle_others(transaction)
-            self._done(link, delivery)
+            self._accept_request(link, delivery)
 
     async def _build_publishes(
         self, transaction: DeclaredTransaction
@@ -243,13 +244,15 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
         for consumer, outcome in transaction.settled:
             if consumer.consumes(outcome):
                 accepted.setdefault(consumer, []).append(outcome.event_id)
-        return [(consumer, ids, consumer.acknowledged(ids)) for consumer, ids in accepted.items()]
+        return [
+            (consumer, ids, consumer.acknowledgement_for(ids)) for consumer, ids in accepted.items()
+        ]
 
     def _settle_others(self, transaction: DeclaredTransaction) -> None:
         """Apply the other outcomes: returned and rejected events."""
         for consumer, outcome in transaction.settled:
             if not consumer.consumes(outcome) and not consumer.is_over:
-                consumer.become(outcome)
+                consumer.apply(outcome)
 
     def _roll_back(self, transaction: DeclaredTransaction) -> None:
         ids_by_consumer: dict[Consumer, list[int]] = {}
@@ -259,7 +262,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
             if not consumer.is_over:
                 consumer.give_back(ids, counted=True)
 
-    def _done(self, link: IncomingLink, delivery: Pointer) -> None:
+    def _accept_request(self, link: IncomingLink, delivery: Pointer) -> None:
         self._connection.engine.settle(delivery)
         link.unanswered -= 1
         self._connection.answered(link)
