@@ -97,7 +97,7 @@ class ComparesNothing(EngineJournal):
             self._log.append(self._log.last, frame)
             return self._log.last
 
-        self._last = await self._asking.patiently(append)
+        self._last = await self._requests.until_answered(append)
 
 
 class FencesNewerOwners(EngineJournal):
@@ -133,9 +133,9 @@ class AppendsAgainAtTheNewTail(EngineJournal):
 
     async def _publish(self, frame: LogFrame) -> None:
         try:
-            await self._asking.once(lambda: self._log.append(self._last, frame))
+            await self._requests.once(lambda: self._log.append(self._last, frame))
         except NoAnswer:
-            await self._asking.pause()
+            await self._requests.pause()
             self._last = self._log.last
             await self._publish(frame)
         except Conflict as error:
@@ -147,7 +147,7 @@ class AppendsAgainAtTheNewTail(EngineJournal):
 class TakesSilenceForNo(EngineJournal):
     async def _publish(self, frame: LogFrame) -> None:
         try:
-            await self._asking.once(lambda: self._log.append(self._last, frame))
+            await self._requests.once(lambda: self._log.append(self._last, frame))
         except NoAnswer:
             raise StorageFailed("no answer") from None
         except Conflict as error:
@@ -158,7 +158,7 @@ class TakesSilenceForNo(EngineJournal):
 class TakesSilenceForYes(EngineJournal):
     async def _publish(self, frame: LogFrame) -> None:
         try:
-            await self._asking.once(lambda: self._log.append(self._last, frame))
+            await self._requests.once(lambda: self._log.append(self._last, frame))
         except NoAnswer:
             pass
         except Conflict as error:
@@ -172,7 +172,7 @@ class TakesItselfForAnother(EngineJournal):
     async def _publish(self, frame: LogFrame) -> None:
         at = self._last
         try:
-            await self._asking.patiently(lambda: self._log.append(at, frame))
+            await self._requests.until_answered(lambda: self._log.append(at, frame))
         except Conflict as error:
             raise Deposed(str(error)) from error
         self._last += 1
@@ -219,7 +219,7 @@ class LeavesWhatIsDeleted(EngineRegistry):
 
 class TakesItsOwnChangeForAnothers(EngineRegistry):
     async def cas(self, key: str, expected: int, value: bytes) -> int:
-        return await self._asking.patiently(
+        return await self._requests.until_answered(
             lambda: at_once(self._records.cas(key, expected, value))
         )
 
@@ -298,7 +298,7 @@ class HasOneFolder(MemoryEngine):
 
 class HasARegisterOfItsOwn(MemoryEngine):
     async def registry(self) -> EngineRegistry:
-        return EngineRegistry(MemoryRegistry(), self._asking)
+        return EngineRegistry(MemoryRegistry(), self._requests)
 
 
 class WaitsForEver(EngineJournal):

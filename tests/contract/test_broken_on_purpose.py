@@ -33,18 +33,16 @@ MISTAKES: dict[type[MemoryEngine], str] = {
     ): "a_journal_trimmed_to_its_tail_keeps_its_number",
     with_journals(broken.GivesMarksNumbers): "an_empty_journal_opened_again_is_empty",
     with_journals(broken.TakesTornBlocksForWhole): (
-        "a_torn_block_is_not_there_and_its_number_is_given_again"
+        "a_torn_block_is_dropped_and_its_number_is_used_again"
     ),
     with_journals(broken.GivesNoNumberAgain): (
-        "a_torn_block_is_not_there_and_its_number_is_given_again"
+        "a_torn_block_is_dropped_and_its_number_is_used_again"
     ),
     with_journals(broken.DoesNotFence): "an_idle_owner_is_deposed_too",
     with_journals(broken.ComparesNothing): "a_newer_owner_deposes_the_older",
     with_journals(broken.FencesNewerOwners): "an_older_epoch_cannot_open_after_a_newer",
     with_journals(broken.OpensAnEpochOnce): "an_epoch_may_be_opened_again",
-    with_journals(broken.CallsTrimmedDamaged): (
-        "a_deposed_owner_reads_blocks_or_hears_they_are_trimmed"
-    ),
+    with_journals(broken.CallsTrimmedDamaged): ("a_deposed_owner_reads_blocks_or_raises_trimmed"),
     with_journals(broken.AppendsAgainAtTheNewTail): "an_append_without_an_answer_has_one_outcome",
     with_journals(broken.TakesSilenceForNo): "an_append_without_an_answer_has_one_outcome",
     with_journals(broken.TakesSilenceForYes): "an_append_without_an_answer_has_one_outcome",
@@ -52,18 +50,18 @@ MISTAKES: dict[type[MemoryEngine], str] = {
     with_journals(broken.WaitsForEver): "a_journal_closed_without_an_answer_does_not_know",
     with_journals(broken.LosesTheEndOfLargeBlocks): "blocks_may_be_empty_and_large",
     with_journals(broken.LosesEmptyBlocks): "blocks_may_be_empty_and_large",
-    with_journals(broken.ReadsAsMuchAsThereIs): ("a_read_has_so_many_bytes_and_one_block_at_least"),
-    with_journals(broken.SaysItIsLocal): "what_it_says_of_itself",
-    broken.BeginsAtOne: "a_journal_begins_where_it_is_told",
-    with_journals(broken.ForgetsWhereItBegan): "a_journal_begins_where_it_is_told",
-    broken.BeginsAnew: "a_journal_begins_where_it_is_told",
+    with_journals(broken.ReadsAsMuchAsThereIs): ("a_read_is_limited_in_bytes_but_returns_a_block"),
+    with_journals(broken.SaysItIsLocal): "health_and_durability_are_reported",
+    broken.BeginsAtOne: "a_journal_begins_at_the_given_number",
+    with_journals(broken.ForgetsWhereItBegan): "a_journal_begins_at_the_given_number",
+    broken.BeginsAnew: "a_journal_begins_at_the_given_number",
     broken.TakesAnyEpoch: "epochs_and_beginnings_have_bounds",
     broken.HasOneLog: "shards_are_apart",
     broken.HasOneFolder: "shards_are_apart",
-    broken.HasARegisterOfItsOwn: "of_two_writers_of_a_key_one_wins",
-    with_registries(broken.LastWriterWins): "of_two_writers_of_a_key_one_wins",
-    with_registries(broken.DeletesWhateverIsThere): "a_key_is_deleted_by_who_knows_its_version",
-    with_registries(broken.LeavesWhatIsDeleted): "a_key_deleted_by_one_is_gone_for_all",
+    broken.HasARegisterOfItsOwn: "one_of_concurrent_writers_of_a_key_wins",
+    with_registries(broken.LastWriterWins): "one_of_concurrent_writers_of_a_key_wins",
+    with_registries(broken.DeletesWhateverIsThere): "a_key_is_deleted_only_with_its_version",
+    with_registries(broken.LeavesWhatIsDeleted): "a_deleted_key_is_deleted_for_all_nodes",
     with_registries(broken.TakesItsOwnChangeForAnothers): (
         "a_change_without_an_answer_is_made_once"
     ),
@@ -72,7 +70,7 @@ MISTAKES: dict[type[MemoryEngine], str] = {
     ),
     with_stores(broken.Overwrites): "nodes_see_the_same_blobs_which_do_not_grow",
     with_stores(broken.KeepsDeletedBlobs): "deleted_names_are_free_again",
-    with_stores(broken.ListsNoFolders): "who_only_reads_files_leaves_them_as_they_are",
+    with_stores(broken.ListsNoFolders): "a_reader_of_files_does_not_change_them",
     with_stores(broken.WritesIntoFiles): "nodes_see_the_same_blobs_which_do_not_grow",
 }
 """Broken engines, and a check that has to notice each."""

@@ -22,7 +22,13 @@ from penstock_server.runtime.realm import Limits, RunningRealm
 from penstock_server.runtime.upkeep.sealer import SealingLimits
 from penstock_server.runtime.writer.clock import SystemClock
 from penstock_server.storage.memory import MemoryBlobs, MemoryPages
-from penstock_testing.engine import Asking, EngineBlobs, EngineJournal, MemoryEngine, NoAnswer
+from penstock_testing.engine import (
+    EngineBlobs,
+    EngineJournal,
+    MemoryEngine,
+    NoAnswer,
+    RetryingRequests,
+)
 from penstock_testing.loop import START_US, SlowOffload, pass_time
 from penstock_testing.network import MACHINE, Door
 from tests.sim.cluster_oracles import hear
@@ -163,14 +169,16 @@ class SlowToFence(MemoryEngine):
     async def blobs(self, shard: int) -> EngineBlobs:
         place = self._machine.other_place
         files = self.servers.blobs(shard) if place is None else place
-        return SlowToList(files, self._asking, self._machine)
+        return SlowToList(files, self._requests, self._machine)
 
 
 class SlowToList(EngineBlobs):
     """Files in front of whose list a machine often freezes: before it removes some of them. Now and
     then it freezes behind a new one, of which nobody knows then."""
 
-    def __init__(self, blobs: MemoryBlobs, asking: Asking, machine: ClusterMachine) -> None:
+    def __init__(
+        self, blobs: MemoryBlobs, asking: RetryingRequests, machine: ClusterMachine
+    ) -> None:
         super().__init__(blobs, asking)
         self._machine = machine
 

@@ -28,7 +28,7 @@ def lease_alone(patch: pytest.MonkeyPatch) -> None:
         log.frames.append(frame)
 
     async def publish(journal: EngineJournal, frame: LogFrame) -> None:
-        await journal._asking.patiently(lambda: journal._log.append(0, frame))
+        await journal._requests.until_answered(lambda: journal._log.append(0, frame))
         journal._last = journal._log.last
 
     patch.setattr(ShardLog, "append", append)
@@ -46,9 +46,9 @@ def retry_at_the_tail(patch: pytest.MonkeyPatch) -> None:
         while True:
             at = journal._last
             try:
-                await journal._asking.once(partial(journal._log.append, at, frame))
+                await journal._requests.once(partial(journal._log.append, at, frame))
             except NoAnswer:
-                journal._last = await journal._asking.patiently(lambda: journal._log.last)
+                journal._last = await journal._requests.until_answered(lambda: journal._log.last)
                 continue
             except Conflict as error:
                 raise Deposed(str(error)) from error

@@ -20,11 +20,11 @@ from penstock_server.runtime.store.records import FactRecord
 from penstock_server.runtime.upkeep.recovery import recover
 from penstock_server.storage.memory import MemoryBlobs, MemoryPages
 from penstock_testing.engine import (
-    Asking,
     EngineBlobs,
     EngineServers,
     LogFrame,
     MemoryEngine,
+    RetryingRequests,
     ShardLog,
 )
 
@@ -73,7 +73,7 @@ class WatchedBlobs(MemoryBlobs):
 class WithoutSnapshots(EngineBlobs):
     """Nobody has ever taken a snapshot, or removed the bodies of a block."""
 
-    def __init__(self, blobs: WatchedBlobs, asking: Asking) -> None:
+    def __init__(self, blobs: WatchedBlobs, asking: RetryingRequests) -> None:
         super().__init__(blobs, asking)
         self._all_bodies = blobs.all_bodies
 
@@ -114,8 +114,8 @@ async def check_log(world: ClusterWorld) -> None:
     kept = MemoryEngine(world.servers)
     whole = MemoryEngine(EngineServers())
     whole.servers.log(0).frames = list(world.log.all_frames)
-    shown = await _state_of(kept, EngineBlobs(world.files, kept._asking))
-    wanted = await _state_of(whole, WithoutSnapshots(world.files, whole._asking))
+    shown = await _state_of(kept, EngineBlobs(world.files, kept._requests))
+    wanted = await _state_of(whole, WithoutSnapshots(world.files, whole._requests))
     for is_there, should_be in zip_longest(shown, wanted):
         assert is_there == should_be, f"snapshot and tail differ from the log in {is_there}"
 

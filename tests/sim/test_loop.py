@@ -33,7 +33,7 @@ async def _never_wait() -> None:
 
 @pytest.mark.slow
 def test_tasks_that_wake_each_other_without_end_are_a_livelock() -> None:
-    with pytest.raises(Livelock, match=r"no time passes; busy: _throw"):
+    with pytest.raises(Livelock, match=r"time does not pass .*; busy: _throw"):
         simulate(_play_without_end(), Random(1))
 
 
@@ -50,7 +50,7 @@ async def test_a_life_may_take_any_number_of_rounds_while_time_passes() -> None:
 def test_a_step_that_never_ends_is_a_livelock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "CPU_S_MAX", 0.05)
 
-    with pytest.raises(Livelock, match="of computing"):
+    with pytest.raises(Livelock, match="of processor time"):
         simulate(_never_wait(), Random(1))
 
 

@@ -131,8 +131,8 @@ def test_a_session_that_a_test_leaves_open_is_a_warning(pytester: pytest.Pyteste
     result.assert_outcomes(passed=1, warnings=2)
     result.stdout.fnmatch_lines(
         [
-            "*SessionLeftOpen: *::test_it has left 1 session of its realm open; close each, or *",
-            "*SessionLeftOpen: *::test_it has left 2 sessions of its realm open; close each, or *",
+            "*SessionLeftOpen: *::test_it left 1 session of its realm open; close every *",
+            "*SessionLeftOpen: *::test_it left 2 sessions of its realm open; close every *",
         ]
     )
 

@@ -332,9 +332,9 @@ def test_an_asynchronous_test_that_waits_for_what_never_comes_fails(realm: Virtu
 def test_time_never_goes_backwards(realm: VirtualRealm, duration: Any) -> None:
     with pytest.raises(penstock.InvalidArgument, match=r"-"):
         realm.advance(duration)
-    with pytest.raises(penstock.InvalidArgument, match=r"by -60 s; virtual time never goes back"):
+    with pytest.raises(penstock.InvalidArgument, match=r"by -60 s; allowed are 0 to"):
         realm.advance(minutes=-1)
-    with pytest.raises(penstock.InvalidArgument, match="virtual time never goes back"):
+    with pytest.raises(penstock.InvalidArgument, match="allowed are 0 to"):
         realm.advance_to(START - SECOND)
     assert realm.now == START
 
@@ -378,7 +378,7 @@ def test_advance_in_another_thread_is_refused(realm: VirtualRealm) -> None:
     async def story() -> None:
         await asyncio.to_thread(realm.advance, 1)
 
-    with pytest.raises(penstock.IllegalState, match="in another thread than the one that made"):
+    with pytest.raises(penstock.IllegalState, match="in another thread than the one that created"):
         realm.run(story)
 
 
@@ -386,9 +386,9 @@ def test_run_takes_a_coroutine_function(realm: VirtualRealm) -> None:
     async def story() -> None: ...
 
     wrong: Any = story()
-    with pytest.raises(penstock.InvalidArgument, match="is not a coroutine function; give it one"):
+    with pytest.raises(penstock.InvalidArgument, match="is not a coroutine function; pass one"):
         realm.run(wrong)
-    with pytest.raises(penstock.InvalidArgument, match="is not a coroutine function; give it one"):
+    with pytest.raises(penstock.InvalidArgument, match="is not a coroutine function; pass one"):
         realm.run(lambda: wrong.cr_code)
     with pytest.raises(penstock.IllegalState, match="outside of run"):
         connect_from_another_loop(realm)

@@ -105,7 +105,7 @@ def test_status_shows_owner_nodes_and_servers(filled: EngineServers, run: Run) -
     assert any(row.startswith("n1 owner 1.0 +0.0 s") for row in rows)
     assert any(row.startswith("n2 stands by 1.0") for row in rows)
     assert "server-1 leads 1 memory" in rows
-    assert "server-3 down: it is gone 1 memory" in rows
+    assert "server-3 down: it is not running 1 memory" in rows
 
 
 @pytest.mark.parametrize("asked", [["--json"], ["--format", "json"]])

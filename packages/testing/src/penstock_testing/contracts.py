@@ -1,6 +1,6 @@
-"""Contracts that each adapter of a storage port must keep, as checks to run over it.
+"""Contracts of the storage ports, as checks to run on every adapter.
 
-Subclass a kit, say how to open your adapter, and run every ``check_*``::
+Subclass a kit, implement how your adapter is opened, and run every ``check_*``::
 
     class TestMine:
         @pytest.mark.parametrize("check", checks(JournalContract))
@@ -37,12 +37,12 @@ from penstock_core.vocabulary.ports import (
 
 
 class JournalContract(ABC):
-    """A journal appends only at the expected position, reads back what it stored, and can be
-    trimmed."""
+    """A journal appends only at the expected position, returns blocks as they were written, and can
+    be trimmed."""
 
     @abstractmethod
     async def open(self) -> Journal:
-        """A new, empty journal."""
+        """Return a new, empty journal."""
 
     async def check_a_new_journal_is_empty(self) -> None:
         journal = await self.open()
@@ -75,15 +75,15 @@ class JournalContract(ABC):
             assert len(block.data) == size, f"{len(block.data)} bytes of {size}"
             assert block.data == b"%d" % (number - 1) * size
 
-    async def check_a_read_has_so_many_bytes_and_one_block_at_least(self) -> None:
+    async def check_a_read_is_limited_in_bytes_but_returns_a_block(self) -> None:
         journal = await self.open()
         for number in range(6):
             await journal.append(number, [b"x" * 1_000], sync=False)
         assert [b.seq for b in await journal.read(2, 9, 10)] == [2]
         assert [b.seq for b in await journal.read(2, 2, 1 << 20)] == [2, 3]
-        found = await journal.read(1, 9, 3_500)
-        assert [b.seq for b in found] == list(range(1, len(found) + 1))
-        assert 1 <= len(found) <= 3
+        blocks = await journal.read(1, 9, 3_500)
+        assert [b.seq for b in blocks] == list(range(1, len(blocks) + 1))
+        assert 1 <= len(blocks) <= 3
 
     async def check_read_honours_first_and_limit(self) -> None:
         journal = await self.open()
@@ -146,14 +146,14 @@ class JournalContract(ABC):
         assert [len(data) for _, data in await blocks_of(journal, 1)] == [3, 100_000]
         await raises(InvalidArgument, journal.reserve(-1))
 
-    async def check_sync_of_nothing_is_fine(self) -> None:
+    async def check_sync_without_changes_succeeds(self) -> None:
         journal = await self.open()
         await journal.sync()
         await journal.append(0, [b"one"], sync=False)
         await journal.sync()
         assert journal.info().tail == 1
 
-    async def check_a_closed_journal_takes_nothing(self) -> None:
+    async def check_a_closed_journal_refuses_all_calls(self) -> None:
         journal = await self.open()
         await journal.append(0, [b"one"])
         await journal.close()
@@ -164,11 +164,11 @@ class JournalContract(ABC):
 
 
 class BlobsContract(ABC):
-    """Blobs are bytes by name that never change, but may grow."""
+    """Blobs are named bytes that never change but may grow."""
 
     @abstractmethod
     async def open(self) -> Blobs:
-        """A store without blobs."""
+        """Return a store without blobs."""
 
     async def check_bytes_come_back_whole_and_in_ranges(self) -> None:
         blobs = await self.open()
@@ -198,7 +198,7 @@ class BlobsContract(ABC):
         await raises(Conflict, blobs.put("segments/a", [b"on"]))
         assert bytes(await blobs.get("segments/a")) == b"one"
 
-    async def check_a_blob_grows_from_where_it_is_told(self) -> None:
+    async def check_a_blob_grows_from_the_given_offset(self) -> None:
         blobs = await self.open()
         await blobs.put("segments/a", [b"0123", b"end"])
         if not blobs.grows:
@@ -217,7 +217,7 @@ class BlobsContract(ABC):
         await raises(InvalidArgument, blobs.extend("segments/a", -1, [b"x"]))
         await raises(NameDoesNotExist, blobs.extend("segments/b", 0, [b"x"]))
 
-    async def check_what_is_not_there_is_named(self) -> None:
+    async def check_errors_name_the_missing_blob(self) -> None:
         blobs = await self.open()
         error = await raises(NameDoesNotExist, blobs.get("segments/none"))
         assert "segments/none" in str(error)
@@ -228,8 +228,8 @@ class BlobsContract(ABC):
         for name in names:
             await blobs.put(name, [name.encode()])
         assert [blob.name for blob in await blobs.list()] == sorted(names)
-        found = await blobs.list("segments/b/")
-        assert [(blob.name, blob.size) for blob in found] == [
+        blob_infos = await blobs.list("segments/b/")
+        assert [(blob.name, blob.size) for blob in blob_infos] == [
             ("segments/b/1", 12),
             ("segments/b/2", 12),
         ]
@@ -258,11 +258,11 @@ class BlobsContract(ABC):
 
 
 class RegistryContract(ABC):
-    """A registry has small records that are changed by compare-and-set."""
+    """A registry stores small records and changes them by compare-and-set."""
 
     @abstractmethod
     async def open(self) -> Registry:
-        """A registry; keys that start with ``test/`` are free."""
+        """Return a registry without keys that start with ``test/``."""
 
     async def check_versions_count_changes(self) -> None:
         registry = await self.open()
@@ -271,7 +271,7 @@ class RegistryContract(ABC):
         assert await registry.cas("test/a", 1, b"") == 2
         assert await registry.get("test/a") == VersionedRecord(2, b"")
 
-    async def check_who_is_late_changes_nothing(self) -> None:
+    async def check_a_stale_version_changes_nothing(self) -> None:
         registry = await self.open()
         await registry.cas("test/a", 0, b"one")
         for expected in (0, 2):
@@ -280,7 +280,7 @@ class RegistryContract(ABC):
         assert await registry.get("test/a") == VersionedRecord(1, b"one")
         assert await registry.get("test/b") is None
 
-    async def check_a_key_is_deleted_by_who_knows_its_version(self) -> None:
+    async def check_a_key_is_deleted_only_with_its_version(self) -> None:
         registry = await self.open()
         await registry.cas("test/a", 0, b"one")
         await registry.cas("test/b", 0, b"stays")
@@ -319,7 +319,7 @@ class RegistryContract(ABC):
         await registry.cas("test/b", 0, b"two")
         assert await _next(changes.__anext__()) == ("test/b", VersionedRecord(1, b"two"))
 
-    async def check_watch_wakes_who_waits(self) -> None:
+    async def check_watch_wakes_a_waiting_reader(self) -> None:
         registry = await self.open()
         changes = registry.watch("test/a")
         async with asyncio.TaskGroup() as group:
@@ -330,17 +330,18 @@ class RegistryContract(ABC):
 
 
 def checks(kit: type[ABC]) -> list[str]:
-    """The names of the kit's checks."""
+    """Return the names of the kit's checks."""
     return [name for name in vars(kit) if name.startswith("check_")]
 
 
 async def run(kit: ABC, check: str) -> None:
-    """Run one check by its name; an ``AssertionError`` says what is broken."""
+    """Run one check by its name. Raises ``AssertionError`` if the adapter breaks the contract."""
     await cast("Callable[[], Awaitable[None]]", getattr(kit, check))()
 
 
 async def raises(kind: type[PenstockError], call: Awaitable[object]) -> PenstockError:
-    """The error of this class that a call fails with."""
+    """Return the error of class ``kind`` that ``call`` raises. Raises ``AssertionError`` if it
+    raises none."""
     try:
         await call
     except kind as error:
@@ -354,7 +355,8 @@ async def _next(change: Awaitable[Change]) -> Change:
 
 
 async def blocks_of(journal: Journal, first: int) -> list[tuple[int, bytes]]:
-    """The blocks from ``first`` on with their numbers, none of which may be damaged."""
-    found = await journal.read(first, 10**9)
-    assert all(isinstance(block, Block) for block in found), found
-    return [(block.seq, bytes(block.data)) for block in found if isinstance(block, Block)]
+    """Return the blocks from ``first`` on with their numbers. Raises ``AssertionError`` if a block
+    is damaged."""
+    blocks = await journal.read(first, 10**9)
+    assert all(isinstance(block, Block) for block in blocks), blocks
+    return [(block.seq, bytes(block.data)) for block in blocks if isinstance(block, Block)]

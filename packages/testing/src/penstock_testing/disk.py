@@ -1,9 +1,8 @@
-"""A disk in memory that loses power, fills up and decays, the same way for the same seed.
+"""A disk in memory that loses power, fills up and decays; its faults are determined by a seed.
 
-It does what a real disk may do and a test must see. Bytes that were not synced are lost, torn at
-sector borders, or written out of order. Names that were made, moved or removed without a sync of
-their directory come back or vanish. A failed sync drops the bytes, and the next one reports
-success.
+It reproduces the faults of real disks. Bytes that were not synced are lost, torn at sector borders,
+or written out of order. Files that were created, moved or removed without a sync of their directory
+reappear or vanish. A failed sync drops the bytes, and the next sync reports success.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from penstock_core.vocabulary.ports import Buffer
 from penstock_server.storage.disk import DirectoryEntry, LockHeld
 
 SECTOR = 512
-"""Bytes that a power cut writes all or not at all."""
+"""Number of bytes that a power cut writes completely or not at all."""
 
 _PAGE = 4096
 
@@ -34,7 +33,7 @@ class _Resize(NamedTuple):
 
 
 class _File:
-    """A file: its bytes as programs see them, as they are on the disk, and the changes between."""
+    """A file: its bytes as programs see them, its bytes on the disk, and the unsynced changes."""
 
     def __init__(self) -> None:
         self.live = bytearray()
@@ -45,7 +44,7 @@ class _File:
     def apply(self, change: _Write | _Resize) -> None:
         try:
             _apply(self.live, change)
-        except BufferError:  # mappings exist: they see writes, but not the new size
+        except BufferError:  # mappings prevent a resize; they keep the old size
             self.live = bytearray(self.live)
             _apply(self.live, change)
         self.pending.append(change)
@@ -114,8 +113,8 @@ class _Directory:
 
 
 class FaultyDisk:
-    """A :class:`~penstock_server.storage.disk.Disk` with faults that are ordered, or drawn from a
-    seed."""
+    """A :class:`~penstock_server.storage.disk.Disk` with faults that a test requests or that are
+    drawn from a seed."""
 
     def __init__(
         self,
@@ -124,8 +123,8 @@ class FaultyDisk:
         on_sync: Callable[[], None] | None = None,
         on_halt: Callable[[], None] | None = None,
     ) -> None:
-        """``on_sync`` is called at each sync, where a simulation lets its clock advance;
-        ``on_halt`` when the disk halts after :meth:`halt_after` or :meth:`halt_in_sync`."""
+        """``on_sync`` is called at each sync; simulations advance their clock in it. ``on_halt`` is
+        called when the disk halts because of :meth:`halt_after` or :meth:`halt_in_sync`."""
         self._random = Random(seed)
         self._root = _Directory()
         self._open: dict[int, _File] = {}
@@ -145,13 +144,12 @@ class FaultyDisk:
         self.syncs = 0
         """Number of file syncs."""
         self.faults: Counter[str] = Counter()
-        """Faults that really happened, by kind; a planned fault that hits nothing is not
-        counted."""
+        """Faults that had an effect, by kind."""
 
     # Faults
 
     def power_cut(self) -> None:
-        """Cut the power: each change that was not synced is kept, torn or lost; files and locks are
+        """Cut the power: each unsynced change is kept, torn or lost, and files and locks are
         closed."""
         self._is_halted, self._calls_left, self._syncs_left = False, 0, 0
         self._root.cut(self._random, self.faults)
@@ -159,39 +157,40 @@ class FaultyDisk:
         self._locks.clear()
 
     def kill(self) -> None:
-        """Kill the process but not the machine: files and locks are closed, all bytes stay."""
+        """Kill the process but not the machine: files and locks are closed, and all bytes are
+        kept."""
         self._is_halted, self._calls_left, self._syncs_left = False, 0, 0
         self._open.clear()
         self._locks.clear()
 
     def halt(self) -> None:
-        """Let nothing more reach the disk, until :meth:`kill` or :meth:`power_cut`: what the
-        program does in its last moments has no effect."""
+        """Refuse all further calls until :meth:`kill` or :meth:`power_cut`, so that the last
+        actions of the program have no effect."""
         self._is_halted, self._calls_left, self._syncs_left = True, 0, 0
 
     def halt_after(self, calls: int) -> None:
-        """Halt after ``calls`` more calls, in the middle of what the program does."""
+        """Halt after ``calls`` more calls, in the middle of an operation of the program."""
         self._calls_left = calls
 
     def halt_in_sync(self, syncs: int, *, least_bytes: int = 0) -> None:
-        """Halt in the middle of one of the next syncs of files, the one numbered ``syncs``. Only
-        those with at least ``least_bytes`` bytes to write count."""
+        """Halt during the sync of a file; ``syncs`` is its number from now on. Only syncs that
+        write at least ``least_bytes`` are counted."""
         self._syncs_left, self._sync_bytes_min = syncs, least_bytes
 
     def fail_writes(self, times: int = 1) -> None:
-        """Let the next ``times`` writes fail with EIO after a part of their bytes."""
+        """Fail the next ``times`` writes with EIO after a part of their bytes."""
         self._writes_to_fail = times
 
     def fail_syncs(self, times: int = 1) -> None:
-        """Let the next ``times`` syncs of files or directories fail with EIO and lose the bytes."""
+        """Fail the next ``times`` syncs of files or directories with EIO; their bytes are lost."""
         self._good_syncs, self._syncs_to_fail = 0, times
 
     def fail_syncs_after(self, good: int) -> None:
-        """Let every sync after ``good`` more fail, until ``fail_syncs(0)``."""
+        """Fail all syncs after the next ``good`` ones, until ``fail_syncs(0)``."""
         self._good_syncs, self._syncs_to_fail = good, 1 << 60
 
     def flip(self, path: str, offset: int, *, bit: int = 0) -> None:
-        """Flip one bit, on disk and in every cache."""
+        """Flip one bit on the disk and in every cache."""
         file = self._file(path)
         self.faults["bit flipped"] += 1
         file.live[offset] ^= 1 << bit
@@ -199,16 +198,16 @@ class FaultyDisk:
             file.durable[offset] = file.live[offset]
 
     def shorten(self, path: str, size: int) -> None:
-        """Cut the file off at ``size`` bytes, durably."""
+        """Truncate the file to ``size`` bytes durably."""
         self.faults["file cut off"] += 1
         self._file(path).shorten(size)
 
     def make_unreadable(self, path: str, offset: int) -> None:
-        """Let reads of the 4 KiB page at ``offset`` fail with EIO from now on."""
+        """Fail all further reads of the 4 KiB page at ``offset`` with EIO."""
         self._file(path).unreadable.add(offset // _PAGE)
 
     def content(self, path: str) -> bytes:
-        """A file's bytes as a program would read them."""
+        """Return the bytes of a file as a program reads them."""
         return bytes(self._file(path).live)
 
     # Disk
@@ -336,7 +335,7 @@ class FaultyDisk:
     def local_path(self, path: str) -> str | None:
         return None
 
-    # Inside
+    # Internals
 
     def _handle(self, node: _File) -> int:
         self._numbers += 1
@@ -351,9 +350,9 @@ class FaultyDisk:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from None
 
     def _open_bytes(self, file: int) -> int:
-        """Bytes of an open file that a sync would write."""
+        """Return the number of bytes that a sync of an open file would write."""
         pending = self._open[file].pending if file in self._open else ()
-        return sum(len(each.written) for each in pending if isinstance(each, _Write))
+        return sum(len(change.written) for change in pending if isinstance(change, _Write))
 
     def _check_runs(self) -> None:
         if self._calls_left and not self._is_halted:
@@ -388,14 +387,15 @@ class FaultyDisk:
         return node
 
     def _take_room(self, node: _File, end: int) -> int:
-        """Bytes left after the file has grown to ``end``; negative: as many are missing."""
+        """Reserve space for growing a file to ``end``, and return the remaining free bytes; a
+        negative result is the number of missing bytes, and reserves nothing."""
         growth = max(end - len(node.live), 0)
         if self.free_bytes is None:
             return growth
-        left = self.free_bytes - growth
-        if left >= 0:
-            self.free_bytes = left
-        return left
+        free_bytes = self.free_bytes - growth
+        if free_bytes >= 0:
+            self.free_bytes = free_bytes
+        return free_bytes
 
     def _fails_sync(self) -> bool:
         if self._on_sync is not None:
@@ -421,14 +421,16 @@ def _apply(content: bytearray, change: _Write | _Resize) -> None:
 
 
 def _sectors(change: _Write) -> list[_Write]:
-    """The parts of a write, one for each sector."""
-    found = []
-    at, end = change.offset, change.offset + len(change.written)
-    while at < end:
-        border = min((at // SECTOR + 1) * SECTOR, end)
-        found.append(_Write(at, change.written[at - change.offset : border - change.offset]))
-        at = border
-    return found
+    """Split a write at sector borders."""
+    sectors = []
+    offset, end = change.offset, change.offset + len(change.written)
+    while offset < end:
+        border = min((offset // SECTOR + 1) * SECTOR, end)
+        sectors.append(
+            _Write(offset, change.written[offset - change.offset : border - change.offset])
+        )
+        offset = border
+    return sectors
 
 
 def _rename(

@@ -1,11 +1,11 @@
-"""A replicated storage engine in memory: what nodes of a cluster share, without any server.
+"""A replicated storage engine in memory, for clusters in tests.
 
-:class:`EngineServers` is what the servers hold. A node reaches it through a :class:`MemoryEngine`,
-and all that it asks goes through one ``call``: a test puts one in its place that loses a request or
-its answer (by raising :class:`NoAnswer`), or has it done late.
+:class:`EngineServers` is the state of the servers. Each node uses it through a
+:class:`MemoryEngine`, whose requests go through one function, ``call``. A test passes a ``call``
+that loses a request or its answer (by raising :class:`NoAnswer`), or that executes it late.
 
-A block is one frame or several, and true once its last frame is there. Every frame is appended by
-compare-and-set of the frame before it. Marks of epochs and floors are frames without a block.
+A block consists of one or more frames, and is complete with its last frame. Every frame is appended
+by compare-and-set on the newest frame. Frames without data mark epochs and floors.
 """
 
 from __future__ import annotations
@@ -51,34 +51,34 @@ T = TypeVar("T")
 
 FRAME_BYTES_MAX: Final = 1 << 20
 RETRY_S: Final = 0.05
-"""How long somebody without an answer waits before asking again."""
+"""Pause before an unanswered request is repeated."""
 LOOKING: Final = 1 << 62
-"""The epoch of who only looks: none is newer."""
+"""Epoch of a handle that only reads; no epoch is newer."""
 
 
 FrameKind = Literal["epoch", "floor", "data"]
 
 
 class NoAnswer(Exception):
-    """The engine did not answer in time: whether it has done what it was asked is unknown."""
+    """The engine did not answer in time; it is unknown whether it executed the request."""
 
 
 class LogFrame(Struct, frozen=True):
-    """One entry in the log of a shard."""
+    """An entry in the log of a shard."""
 
     kind: FrameKind
     epoch: int
     writer: int
-    """Which handle has written it; no other has this number."""
+    """Number of the handle that wrote the frame; each handle has a different one."""
     block: int
-    """The block it is a part of; with marks the newest block there was."""
+    """The block that the frame is a part of; in a mark, the newest block at that time."""
     part: int = 0
     parts: int = 1
     data: bytes = b""
 
 
 class ShardLog:
-    """The frames of one shard, with sequences from 1 on, of which the oldest may be purged."""
+    """The frames of one shard. Their sequences start at 1; the oldest frames may be purged."""
 
     def __init__(self) -> None:
         self.frames: list[LogFrame] = []
@@ -89,36 +89,36 @@ class ShardLog:
         return self.purged + len(self.frames)
 
     def append(self, expected: int, frame: LogFrame) -> None:
-        """Add a frame after the newest, if that is ``expected``; else raises ``Conflict``."""
+        """Append a frame. Raises ``Conflict`` if ``expected`` is not the newest sequence."""
         if expected != self.last:
             raise Conflict(f"the newest frame is {self.last}, not {expected}")
         self.frames.append(frame)
 
     def held(self) -> tuple[int, list[LogFrame]]:
-        """All frames, and the sequence before the first of them."""
+        """Return the sequence before the first frame, and all frames."""
         return self.purged, list(self.frames)
 
     def get(self, first: int, parts: int) -> list[LogFrame]:
-        """Frames by their sequence. Raises ``Trimmed`` if the first is purged."""
+        """Return frames from sequence ``first`` on. Raises ``Trimmed`` if the first is purged."""
         if first <= self.purged:
             raise Trimmed(f"frame {first} is gone: the log starts after {self.purged}")
         begin = first - self.purged - 1
         return self.frames[begin : begin + parts]
 
     def holds(self, sequence: int, frame: LogFrame) -> bool:
-        """Whether this is the frame with that sequence."""
-        at = sequence - self.purged - 1
-        return 0 <= at < len(self.frames) and self.frames[at] == frame
+        """Whether ``frame`` is the frame with that sequence."""
+        index = sequence - self.purged - 1
+        return 0 <= index < len(self.frames) and self.frames[index] == frame
 
     def purge(self, below: int) -> None:
-        """Forget frames below a sequence."""
-        gone = min(max(below - 1 - self.purged, 0), len(self.frames))
-        del self.frames[:gone]
-        self.purged += gone
+        """Delete the frames below a sequence."""
+        removed = min(max(below - 1 - self.purged, 0), len(self.frames))
+        del self.frames[:removed]
+        self.purged += removed
 
 
 class EngineServers:
-    """What the servers of an engine hold, whoever asks them."""
+    """The state of the servers of an engine, which all nodes share."""
 
     def __init__(self, servers: int = 3) -> None:
         self.servers = self.present = servers
@@ -135,9 +135,10 @@ class EngineServers:
 
 
 class MemoryEngine:
-    """The :class:`~penstock_core.vocabulary.ports.StorageEngine` as one node sees it.
+    """The :class:`~penstock_core.vocabulary.ports.StorageEngine` of one node.
 
-    What it gives out are the classes it names, so that a test can make one of them err.
+    The class attributes name the classes of its parts, so that a test can replace one of them by a
+    faulty class.
     """
 
     journals: ClassVar[type[EngineJournal]]
@@ -151,25 +152,27 @@ class MemoryEngine:
         call: Offload = inline,
         frame_bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
-        """``call`` does what the servers are asked, or raises :class:`NoAnswer`."""
+        """``call`` executes requests to the servers, or raises :class:`NoAnswer`."""
         self.servers = servers or EngineServers()
-        self._asking = Asking(call)
+        self._requests = RetryingRequests(call)
         self._frame_bytes_max = frame_bytes_max
         self._journals: list[EngineJournal] = []
 
     async def check(self, shard: int) -> None:
-        """Nothing is ever wrong with it."""
+        """Do nothing: an engine in memory has no configuration that could be wrong."""
 
     async def registry(self) -> EngineRegistry:
-        return self.registries(self.servers.records, self._asking)
+        return self.registries(self.servers.records, self._requests)
 
     async def journal(self, shard: int, epoch: int, *, begins: int = 0) -> EngineJournal:
         """See :meth:`penstock_core.vocabulary.ports.StorageEngine.journal`."""
         if epoch < 1 or begins < 0:
-            raise InvalidArgument(f"epoch {epoch}, begins {begins}: at least 1 and at least 0")
+            raise InvalidArgument(
+                f"epoch is {epoch} and begins is {begins}; they must be at least 1 and at least 0"
+            )
         journal = self.journals(
             self.servers.log(shard),
-            self._asking,
+            self._requests,
             epoch=epoch,
             writer=next(self.servers.writers),
             begins=begins,
@@ -186,21 +189,21 @@ class MemoryEngine:
             return None
         journal = self.journals(
             log,
-            self._asking,
+            self._requests,
             epoch=LOOKING,
             writer=0,
             begins=0,
             frame_bytes_max=self._frame_bytes_max,
         )
-        await journal.look()
+        await journal.read_log()
         self._journals.append(journal)
         return journal
 
     async def blobs(self, shard: int) -> EngineBlobs:
-        return self.stores(self.servers.blobs(shard), self._asking)
+        return self.stores(self.servers.blobs(shard), self._requests)
 
     async def health(self) -> EngineHealth:
-        servers, present = await self._asking.patiently(
+        servers, present = await self._requests.until_answered(
             lambda: (self.servers.servers, self.servers.present)
         )
         return _health(servers, present)
@@ -221,38 +224,38 @@ class MemoryInspector:
         if not self._has_quorum:
             raise Unavailable("the engine in memory has no majority of its servers")
         records = self._servers.records
-        found = {key: await records.get(key) for key in await records.list(prefix)}
-        return {key: record for key, record in found.items() if record is not None}
+        records_by_key = {key: await records.get(key) for key in await records.list(prefix)}
+        return {key: record for key, record in records_by_key.items() if record is not None}
 
     async def health(self) -> EngineHealth:
         return _health(self._servers.servers, self._servers.present)
 
     async def servers(self) -> Sequence[EngineServer]:
-        """The ones that are present come first, and the first of all leads."""
+        """Return the servers, those that are present first; the first server is the leader."""
         return [
             EngineServer(
                 name=f"server-{number}",
                 address="memory",
                 version="1",
                 leads=self._has_quorum and number == 1,
-                failure="" if number <= self._servers.present else "it is gone",
+                failure="" if number <= self._servers.present else "it is not running",
             )
             for number in range(1, self._servers.servers + 1)
         ]
 
     async def checks(self, shard: int) -> Sequence[EngineCheck]:
-        """There is nothing but the number of servers that could be wrong."""
-        found = f"{self._servers.present} of {self._servers.servers} servers are present"
+        """Return one check: the number of present servers."""
+        description = f"{self._servers.present} of {self._servers.servers} servers are present"
         if not self._has_quorum:
-            found += ". To change: start a majority of them"
-        return [EngineCheck(name="servers", found=found, is_ok=self._has_quorum)]
+            description += ". To change: start a majority of them"
+        return [EngineCheck(name="servers", found=description, is_ok=self._has_quorum)]
 
     async def clusters(self) -> Sequence[str]:
-        """The one that the servers have."""
+        """Return the name of the only cluster if it has records."""
         return ["penstock"] if await self.records() else []
 
     async def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing: the inspector has no connection."""
 
     @property
     def _has_quorum(self) -> bool:
@@ -271,14 +274,14 @@ def _health(servers: int, present: int) -> EngineHealth:
     )
 
 
-class Asking:
-    """Asks the servers until they answer."""
+class RetryingRequests:
+    """Sends requests to the servers; :meth:`until_answered` repeats them."""
 
     def __init__(self, call: Offload) -> None:
         self.once = call
 
-    async def patiently(self, do: Callable[[], T]) -> T:
-        """The answer to what may be done twice."""
+    async def until_answered(self, do: Callable[[], T]) -> T:
+        """Repeat an idempotent request until it is answered, and return the answer."""
         while True:
             try:
                 return await self.once(do)
@@ -286,21 +289,21 @@ class Asking:
                 await self.pause()
 
     async def pause(self) -> None:
-        """Wait a little before asking again."""
+        """Wait before a request is repeated."""
         await asyncio.sleep(RETRY_S)
 
 
 class EngineJournal:
     """The :class:`~penstock_core.vocabulary.ports.Journal` of a shard, for the owner of one epoch.
 
-    An append without an answer is asked again in the same place until the log shows what became of
-    it: there is this very frame, or somebody else's.
+    An unanswered append is repeated at the same position until the log shows its outcome: the
+    position has this frame, or the frame of another writer.
     """
 
     def __init__(
         self,
         log: ShardLog,
-        asking: Asking,
+        requests: RetryingRequests,
         *,
         epoch: int,
         writer: int,
@@ -308,15 +311,15 @@ class EngineJournal:
         frame_bytes_max: int,
     ) -> None:
         self._log = log
-        self._asking = asking
+        self._requests = requests
         self._epoch = epoch
         self._writer = writer
         self._frame_bytes_max = frame_bytes_max
         self._floor = self._tail = begins
         self._last = 0
-        """Sequence of the newest frame this handle knows."""
+        """Sequence of the newest frame that this handle has seen."""
         self._places: dict[int, tuple[int, int, int]] = {}
-        """By block, the sequence of its first frame, how many it has, and its bytes."""
+        """Sequence of the first frame, number of frames and size in bytes of each block."""
         self._waiting_since: float | None = None
         self._appends = Timings()
         self._closed = False
@@ -324,17 +327,19 @@ class EngineJournal:
         self._unknown = ""
 
     async def fence(self) -> None:
-        """Read what is there and mark the epoch behind it. Raises ``Deposed``."""
+        """Read the log and append the mark of this epoch. Raises ``Deposed`` if the log has a newer
+        epoch."""
         while True:
             await self._catch_up()
             try:
                 await self._publish(self._frame("epoch", self._tail))
             except Deposed:
-                continue  # an older owner was faster once more, or a newer one: the log will tell
+                # Another owner appended first. The next reading tells whether its epoch is newer.
+                continue
             return
 
-    async def look(self) -> None:
-        """Read what is there, for somebody who does not write."""
+    async def read_log(self) -> None:
+        """Read the log for a handle that does not write."""
         await self._catch_up()
         self._deposed = "this journal was opened to be read only"
 
@@ -343,14 +348,16 @@ class EngineJournal:
         self._check_open()
         data = b"".join(block)
         if expected != self._tail:
-            return await self._again(expected, data)
+            return await self._repeat_append(expected, data)
         if self._deposed:
             raise Deposed(self._deposed)
         if self._unknown:
             raise Unknown(self._unknown)
         size, first = self._frame_bytes_max, self._last + 1
         parts = max(1, -(-len(data) // size))
-        self._unknown = f"what became of block {expected + 1} is unknown: its append was broken off"
+        self._unknown = (
+            f"it is unknown whether block {expected + 1} is stored: its append was interrupted"
+        )
         now = asyncio.get_running_loop().time
         self._waiting_since = began = now()
         try:
@@ -371,7 +378,7 @@ class EngineJournal:
         return self._tail
 
     async def reserve(self, size: int) -> None:
-        """Nothing to do: there is no disk that could be full."""
+        """Check the arguments; memory needs no reservation."""
         self._check_open()
         check_room(size)
 
@@ -381,22 +388,24 @@ class EngineJournal:
         """See :meth:`penstock_core.vocabulary.ports.Journal.read`."""
         self._check_open()
         check_read(first, limit, floor=self._floor)
-        found: list[Block | DamagedBlock] = []
+        blocks: list[Block | DamagedBlock] = []
         for block in range(first, min(self._tail, first + limit - 1) + 1):
-            at, parts, size = self._places[block]
+            first_sequence, parts, size = self._places[block]
             bytes_max -= size
-            if found and bytes_max < 0:
+            if blocks and bytes_max < 0:
                 break
-            frames = await self._asking.patiently(partial(self._log.get, at, parts))
-            found.append(Block(block, memoryview(b"".join([frame.data for frame in frames]))))
-        return found
+            frames = await self._requests.until_answered(
+                partial(self._log.get, first_sequence, parts)
+            )
+            blocks.append(Block(block, memoryview(b"".join([frame.data for frame in frames]))))
+        return blocks
 
     async def sync(self) -> None:
-        """Nothing to do: what was appended is there."""
+        """Do nothing: appended blocks are stored already."""
         self._check_open()
 
     async def free(self) -> None:
-        """Nothing to do: :meth:`trim` gives back the room itself."""
+        """Do nothing: :meth:`trim` frees the memory."""
 
     async def trim(self, through: int) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Journal.trim`."""
@@ -404,12 +413,12 @@ class EngineJournal:
         check_trim(through, tail=self._tail)
         if through <= self._floor:
             return
-        if through == self._tail:  # an empty log would forget the number of the newest block
+        if through == self._tail:  # an empty log would lose the number of the newest block
             await self._publish(self._frame("floor", through))
             kept = self._last
         else:
             kept = self._places[through + 1][0]
-        await self._asking.patiently(lambda: self._log.purge(kept))
+        await self._requests.until_answered(lambda: self._log.purge(kept))
         for block in range(self._floor + 1, through + 1):
             del self._places[block]
         self._floor = through
@@ -441,52 +450,55 @@ class EngineJournal:
         )
 
     async def _publish(self, frame: LogFrame) -> None:
-        """Append one frame after the newest this handle knows; comes back when that is known."""
-        at = self._last
+        """Append one frame after the newest frame that this handle has seen; return when the append
+        is confirmed. Raises ``Deposed`` if another writer was first."""
+        newest = self._last
         while True:
             try:
-                await self._asking.once(lambda: self._log.append(at, frame))
+                await self._requests.once(lambda: self._log.append(newest, frame))
             except NoAnswer:
                 if self._closed:
                     raise Unknown("the journal was closed before the engine had answered") from None
-                await self._asking.pause()
+                await self._requests.pause()
                 continue
             except Conflict as error:
-                if await self._asking.patiently(lambda: self._log.holds(at + 1, frame)):
+                if await self._requests.until_answered(lambda: self._log.holds(newest + 1, frame)):
                     break
-                raise Deposed(f"somebody else has written after frame {at}: {error}") from error
+                raise Deposed(
+                    f"another writer has written after frame {newest}: {error}"
+                ) from error
             break
-        self._last = at + 1
+        self._last = newest + 1
 
     async def _catch_up(self) -> None:
-        """Learn what is in the log. Raises ``Deposed``."""
-        before, frames = await self._asking.patiently(self._log.held)
+        """Read the whole log. Raises ``Deposed`` if it has a newer epoch."""
+        before, frames = await self._requests.until_answered(self._log.held)
         self._last = before + len(frames)
         self._places.clear()
         if frames:
             self._floor = self._tail = frames[0].block - (frames[0].kind == "data")
         begun = 0
-        """How many frames of a block that is not whole yet were just before this one."""
+        """Number of frames of the current incomplete block."""
         for sequence, frame in enumerate(frames, before + 1):
             if frame.epoch > self._epoch:
                 raise Deposed(
                     f"epoch {frame.epoch} of this journal has begun; {self._epoch} is over"
                 )
             if frame.kind != "data":
-                begun = 0  # what an older owner had begun is torn
+                begun = 0  # a block that an older owner left incomplete does not count
                 continue
             begun = begun + 1 if frame.part else 1
             if frame.part + 1 == frame.parts:
                 if frame.block != self._tail + 1:
-                    raise Damaged(f"block {frame.block} comes behind block {self._tail}")
+                    raise Damaged(f"block {frame.block} follows block {self._tail}")
                 size = sum(len(part.data) for part in frames[sequence - before - begun :][:begun])
                 self._places[frame.block] = sequence - begun + 1, begun, size
                 self._tail = frame.block
 
-    async def _again(self, expected: int, data: bytes) -> int:
+    async def _repeat_append(self, expected: int, data: bytes) -> int:
         if self._floor <= expected < self._tail:
-            (known,) = await self.read(expected + 1, 1)
-            if isinstance(known, Block) and known.data == data:
+            (block,) = await self.read(expected + 1, 1)
+            if isinstance(block, Block) and block.data == data:
                 return expected + 1
         raise Deposed(f"expected the tail to be {expected}, it is {self._tail}")
 
@@ -498,24 +510,24 @@ class EngineJournal:
 class EngineRegistry:
     """The :class:`~penstock_core.vocabulary.ports.Registry` on the engine."""
 
-    def __init__(self, records: MemoryRegistry, asking: Asking) -> None:
+    def __init__(self, records: MemoryRegistry, requests: RetryingRequests) -> None:
         self._records = records
-        self._asking = asking
+        self._requests = requests
 
     async def get(self, key: str) -> VersionedRecord | None:
-        return await self._asking.patiently(lambda: at_once(self._records.get(key)))
+        return await self._requests.until_answered(lambda: at_once(self._records.get(key)))
 
     async def cas(self, key: str, expected: int, value: bytes) -> int:
         """See :meth:`penstock_core.vocabulary.ports.Registry.cas`."""
         may_be_done = False
         while True:
             try:
-                return await self._asking.once(
+                return await self._requests.once(
                     lambda: at_once(self._records.cas(key, expected, value))
                 )
             except NoAnswer:
                 may_be_done = True
-                await self._asking.pause()
+                await self._requests.pause()
             except Conflict:
                 if may_be_done and await self.get(key) == VersionedRecord(
                     expected + 1, bytes(value)
@@ -528,20 +540,22 @@ class EngineRegistry:
         may_be_done = False
         while True:
             try:
-                return await self._asking.once(lambda: at_once(self._records.delete(key, expected)))
+                return await self._requests.once(
+                    lambda: at_once(self._records.delete(key, expected))
+                )
             except NoAnswer:
                 may_be_done = True
-                await self._asking.pause()
+                await self._requests.pause()
             except Conflict:
                 if may_be_done and await self.get(key) is None:
                     return None
                 raise
 
     async def list(self, prefix: str = "") -> Sequence[str]:
-        return await self._asking.patiently(lambda: at_once(self._records.list(prefix)))
+        return await self._requests.until_answered(lambda: at_once(self._records.list(prefix)))
 
     def watch(self, prefix: str = "") -> AsyncIterator[Change]:
-        """Changes from now on, by whichever node."""
+        """Yield the changes from now on, of all nodes."""
         return self._records.watch(prefix)
 
 
@@ -550,27 +564,30 @@ class EngineBlobs:
 
     grows: Final = False
 
-    def __init__(self, blobs: MemoryBlobs, asking: Asking) -> None:
+    def __init__(self, blobs: MemoryBlobs, requests: RetryingRequests) -> None:
         self._blobs = blobs
-        self._asking = asking
+        self._requests = requests
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.put`."""
-        await self._asking.patiently(lambda: at_once(self._blobs.put(name, chunks)))
+        await self._requests.until_answered(lambda: at_once(self._blobs.put(name, chunks)))
 
     async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
-        """Raises ``IllegalState``: a deposed owner would write into a file of its successor."""
+        """Raise ``IllegalState``. With ``extend``, a deposed owner could write into a file of its
+        successor."""
         await self._blobs.extend(name, at, chunks)
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
         """See :meth:`penstock_core.vocabulary.ports.Blobs.get`."""
-        return await self._asking.patiently(lambda: at_once(self._blobs.get(name, offset, length)))
+        return await self._requests.until_answered(
+            lambda: at_once(self._blobs.get(name, offset, length))
+        )
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
-        return await self._asking.patiently(lambda: at_once(self._blobs.list(prefix)))
+        return await self._requests.until_answered(lambda: at_once(self._blobs.list(prefix)))
 
     async def delete(self, name: str) -> None:
-        await self._asking.patiently(lambda: at_once(self._blobs.delete(name)))
+        await self._requests.until_answered(lambda: at_once(self._blobs.delete(name)))
 
     def local_path(self, name: str) -> str | None:
         return self._blobs.local_path(name)
@@ -582,10 +599,10 @@ MemoryEngine.stores = EngineBlobs
 
 
 def at_once(call: Coroutine[Any, Any, T]) -> T:
-    """The result of an asynchronous call that waits for nothing: the stores in memory are such."""
+    """Return the result of an asynchronous call that never waits, as calls of stores in memory."""
     try:
         call.send(None)
     except StopIteration as end:
         result: T = end.value
         return result
-    raise AssertionError("it waits for something")
+    raise AssertionError("the call waits; only calls that never wait are allowed here")

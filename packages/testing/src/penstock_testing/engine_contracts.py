@@ -1,7 +1,7 @@
-"""What every storage engine below a cluster has to do, as checks to run over it.
+"""The contract of storage engines for clusters, as checks to run on every engine.
 
-They are run as those of :mod:`penstock_testing.contracts` are, whose kits its journals, blobs and
-registry have to pass as well. A kit is made anew for each check.
+The checks are run like those of :mod:`penstock_testing.contracts`; the journals, blobs and
+registries of an engine must pass these, too. Use a new kit for each check.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from penstock_testing.contracts import blocks_of, raises
 T = TypeVar("T")
 
 Fate = Literal["done", "lost", "answer lost", "late"]
-"""What becomes of a request: with ``late`` it is done after a later one, and its answer is lost."""
+"""The outcome of a request. A ``late`` request is executed after a later one, and its answer is
+lost."""
 
 FATES: Final[tuple[tuple[Fate, ...], ...]] = (
     ("lost",),
@@ -48,50 +49,49 @@ FATES: Final[tuple[tuple[Fate, ...], ...]] = (
     ("done", "late", "answer lost"),
     ("done", "answer lost", "done", "lost"),
 )
-"""The fates of the first requests of something that is asked; all later ones are done."""
+"""The fates of the first requests of a call; all later requests are executed and answered."""
 
 PATIENCE_S: Final = 60
-"""After so long something that is asked of an engine counts as stuck."""
+"""Seconds after which a call counts as stuck."""
 
 
 class Fates:
-    """What becomes of the next requests of one node to its engine, as a check has decided it.
+    """The fates of the next requests of one node to its engine, chosen by a check.
 
-    The adapter's kit asks :meth:`next` before each request, most of all before those that change
-    something, and sees to it that the adapter gets no answer unless the request is ``done``.
+    The adapter's kit calls :meth:`next` before each request, above all before requests that change
+    something. Unless the fate is ``done``, the kit ensures that the adapter receives no answer.
     """
 
     def __init__(self) -> None:
-        self.asked = asyncio.Event()
-        """Set when something was asked since a check has cleared it."""
+        self.requested = asyncio.Event()
+        """Set at each request; :meth:`draw` clears it."""
         self._waiting: list[Fate] = []
         self._then: Fate = "done"
 
     def draw(self, fates: Sequence[Fate], then: Fate = "done") -> None:
         self._waiting, self._then = list(fates), then
-        self.asked.clear()
+        self.requested.clear()
 
     def next(self) -> Fate:
-        self.asked.set()
+        self.requested.set()
         return self._waiting.pop(0) if self._waiting else self._then
 
 
 class ReopenedJournalContract(ABC):
-    """A journal outlives its owner, whether that one closed it or not."""
+    """A journal keeps its content after its owner has closed it or was killed."""
 
     @abstractmethod
     async def open(self, epoch: int) -> Journal:
-        """The journal: new and empty at the first call, and for its next owner from then on, to
-        whom any owner before is no more."""
+        """Return the journal: new and empty at the first call, later for the next owner. Earlier
+        owners have ended then."""
 
     @abstractmethod
     async def tear(self, data: bytes) -> None:
-        """Leave the beginning of a block with these bytes behind the newest whole one, as the owner
-        does who opened the journal last and is killed while it writes. The bytes are many enough
-        for two frames."""
+        """Append the start of a block with these bytes, as the current owner does if it is killed
+        during a write. The bytes fill at least two frames."""
 
     torn_bytes: int = 4 << 20
-    """How large a block has to be so that an owner can be killed in the middle of it."""
+    """Size of a block that is large enough for an owner to be killed in the middle of it."""
 
     async def check_a_journal_opened_again_has_its_blocks(self) -> None:
         journal = await self.open(1)
@@ -137,7 +137,7 @@ class ReopenedJournalContract(ABC):
             await journal.close()
         assert await (await self.open(4)).append(3, [b"four"]) == 4
 
-    async def check_a_torn_block_is_not_there_and_its_number_is_given_again(self) -> None:
+    async def check_a_torn_block_is_dropped_and_its_number_is_used_again(self) -> None:
         journal = await self.open(1)
         await journal.append(0, [b"one"])
         await self.tear(b"torn" * (self.torn_bytes // 4))
@@ -159,12 +159,13 @@ class ReopenedJournalContract(ABC):
 
 
 class EngineContract(ABC):
-    """One owner of each shard, whatever the others believe; each request has one outcome."""
+    """An engine has one owner for each shard, whatever other nodes believe, and each request has
+    one outcome."""
 
     @abstractmethod
     async def engine(self, fates: Fates | None = None) -> StorageEngine:
-        """The engine as one more node sees it, new and empty for the first. What this node asks has
-        the ``fates`` given."""
+        """Return the engine for another node; it is empty for the first node. ``fates`` decides on
+        the requests of this node."""
 
     async def check_a_newer_owner_deposes_the_older(self) -> None:
         older, newer = await self.engine(), await self.engine()
@@ -197,7 +198,7 @@ class EngineContract(ABC):
         reopened = await older.journal(0, 4)
         assert await blocks_of(reopened, 2) == [(2, b"two")]
 
-    async def check_of_two_who_open_at_once_the_newer_owns(self) -> None:
+    async def check_the_newest_of_concurrent_owners_wins(self) -> None:
         engines = [await self.engine() for _ in range(3)]
         opened: dict[int, Journal] = {}
 
@@ -205,7 +206,7 @@ class EngineContract(ABC):
             try:
                 opened[epoch] = await engine.journal(0, epoch)
             except Deposed:
-                assert epoch < 3, "nobody is newer"
+                assert epoch < 3, "no epoch is newer"
 
         async with asyncio.TaskGroup() as group:
             for engine, epoch in zip(engines, (2, 3, 1), strict=True):
@@ -223,19 +224,19 @@ class EngineContract(ABC):
         await raises(Deposed, journal.append(1, [b"other"]))
         assert await blocks_of(again, 1) == [(1, b"one"), (2, b"two")]
 
-    async def check_a_deposed_owner_reads_blocks_or_hears_they_are_trimmed(self) -> None:
+    async def check_a_deposed_owner_reads_blocks_or_raises_trimmed(self) -> None:
         old = await (await self.engine()).journal(0, 1)
         for number in range(4):
             await old.append(number, [b"%d" % number])
         new = await (await self.engine()).journal(0, 2)
         await new.trim(3)
         try:
-            found = await old.read(1, 10)
+            blocks = await old.read(1, 10)
         except Trimmed:
-            found = await old.read(4, 10)
-        assert all(isinstance(block, Block) for block in found), found
+            blocks = await old.read(4, 10)
+        assert all(isinstance(block, Block) for block in blocks), blocks
 
-    async def check_a_journal_begins_where_it_is_told(self) -> None:
+    async def check_a_journal_begins_at_the_given_number(self) -> None:
         journal = await (await self.engine()).journal(0, 1, begins=41)
         assert (journal.info().floor, journal.info().tail) == (41, 41)
         await raises(Trimmed, journal.read(41, 1))
@@ -246,9 +247,9 @@ class EngineContract(ABC):
         assert (third.info().floor, third.info().tail) == (41, 42)
         assert await blocks_of(third, 42) == [(42, b"first")]
 
-    async def check_who_looks_at_a_journal_reads_it_and_fences_nobody(self) -> None:
+    async def check_a_reader_of_a_journal_does_not_fence_its_owner(self) -> None:
         engine = await self.engine()
-        assert await engine.look(0) is None, "it was never begun"
+        assert await engine.look(0) is None, "the journal does not exist yet"
         journal = await engine.journal(0, 3, begins=7)
         await journal.append(7, [b"one"])
         seen = await (await self.engine()).look(0)
@@ -289,7 +290,7 @@ class EngineContract(ABC):
         await others.delete("segments/a")
         assert await blobs.list() == []
 
-    async def check_who_only_reads_files_leaves_them_as_they_are(self) -> None:
+    async def check_a_reader_of_files_does_not_change_them(self) -> None:
         blobs, elsewhere = [await (await self.engine()).blobs(0) for _ in range(2)]
         await blobs.put("segments/a", [b"one"])
         reading = HistoryBlobs(MemoryBlobs(), elsewhere, offload=inline)
@@ -301,17 +302,17 @@ class EngineContract(ABC):
         reading.check_against(lambda name: BlobSum(3, 7))
         await raises(StorageFailed, reading.get("segments/a"))
 
-    async def check_of_two_writers_of_a_key_one_wins(self) -> None:
+    async def check_one_of_concurrent_writers_of_a_key_wins(self) -> None:
         registries = [await (await self.engine()).registry() for _ in range(3)]
         for version in range(3):
-            won = await _raced(registries, "test/a", version)
+            winner = await _race(registries, "test/a", version)
             record = await registries[0].get("test/a")
-            assert record == VersionedRecord(version + 1, won), (record, won)
+            assert record == VersionedRecord(version + 1, winner), (record, winner)
 
-    async def check_a_key_deleted_by_one_is_gone_for_all(self) -> None:
-        registry, other = [await (await self.engine()).registry() for _ in range(2)]
+    async def check_a_deleted_key_is_deleted_for_all_nodes(self) -> None:
+        registry, second = [await (await self.engine()).registry() for _ in range(2)]
         await registry.cas("test/a", 0, b"one")
-        await other.delete("test/a", 1)
+        await second.delete("test/a", 1)
         assert await registry.get("test/a") is None
         assert list(await registry.list()) == []
         await raises(Conflict, registry.cas("test/a", 1, b"two"))
@@ -339,13 +340,13 @@ class EngineContract(ABC):
             fates.draw(drawn)
             async with asyncio.TaskGroup() as group:
                 append = group.create_task(_outcome(old, 1, b"open"))
-                await fates.asked.wait()
+                await fates.requested.wait()
                 new = await (await self.engine()).journal(shard, 2)
             await _soon(new.append(new.info().tail, [b"behind"]))
-            there = [data for _, data in await blocks_of(new, 1)]
-            assert there in ([b"before", b"behind"], [b"before", b"open", b"behind"]), drawn
+            stored = [data for _, data in await blocks_of(new, 1)]
+            assert stored in ([b"before", b"behind"], [b"before", b"open", b"behind"]), drawn
             if append.result() is not None:
-                assert (append.result(), there[1]) == (2, b"open"), drawn
+                assert (append.result(), stored[1]) == (2, b"open"), drawn
 
     async def check_opening_without_an_answer_fences_all_the_same(self) -> None:
         for shard, drawn in enumerate(FATES):
@@ -366,40 +367,40 @@ class EngineContract(ABC):
         fates.draw((), then="lost")
         async with asyncio.TaskGroup() as group:
             append = group.create_task(raises(Unknown, _soon(journal.append(0, [b"open"]))))
-            await fates.asked.wait()
+            await fates.requested.wait()
             await journal.close()
         assert append.result().code == "unknown"
 
     async def check_a_change_without_an_answer_is_made_once(self) -> None:
         fates = Fates()
         registry = await (await self.engine(fates)).registry()
-        other = await (await self.engine()).registry()
+        second = await (await self.engine()).registry()
         for number, drawn in enumerate(FATES):
             key, value = f"test/{number}", b"mine %d" % number
             fates.draw(drawn)
             assert await _soon(registry.cas(key, 0, value)) == 1, drawn
-            assert await other.get(key) == VersionedRecord(1, value), drawn
+            assert await second.get(key) == VersionedRecord(1, value), drawn
             fates.draw(drawn)
             assert await _soon(registry.cas(key, 1, value)) == 2, drawn
-            assert await other.get(key) == VersionedRecord(2, value), drawn
+            assert await second.get(key) == VersionedRecord(2, value), drawn
             fates.draw(drawn)
             await _soon(registry.delete(key, 2))
-            assert await other.get(key) is None, drawn
+            assert await second.get(key) is None, drawn
 
     async def check_a_change_that_came_too_late_is_a_conflict_without_an_answer_too(self) -> None:
         fates = Fates()
         registry = await (await self.engine(fates)).registry()
-        other = await (await self.engine()).registry()
+        second = await (await self.engine()).registry()
         for number, drawn in enumerate(FATES):
             key = f"test/{number}"
-            await other.cas(key, 0, b"theirs")
+            await second.cas(key, 0, b"theirs")
             fates.draw(drawn)
             await raises(Conflict, _soon(registry.cas(key, 0, b"mine")))
             fates.draw(drawn)
             await raises(Conflict, _soon(registry.delete(key, 7)))
-            assert await other.get(key) == VersionedRecord(1, b"theirs"), drawn
+            assert await second.get(key) == VersionedRecord(1, b"theirs"), drawn
 
-    async def check_what_it_says_of_itself(self) -> None:
+    async def check_health_and_durability_are_reported(self) -> None:
         engine = await self.engine()
         health = await engine.health()
         assert health.kind
@@ -418,26 +419,26 @@ class EngineContract(ABC):
         await engine.close()
 
 
-async def _raced(registries: Sequence[Registry], key: str, version: int) -> bytes:
-    """All writers change a key at once; gives the value of the one who won."""
-    won: list[bytes] = []
+async def _race(registries: Sequence[Registry], key: str, version: int) -> bytes:
+    """Let all writers change a key at once, and return the value of the winner."""
+    winning_values: list[bytes] = []
 
     async def change(registry: Registry, value: bytes) -> None:
         try:
             assert await registry.cas(key, version, value) == version + 1
         except Conflict:
             return
-        won.append(value)
+        winning_values.append(value)
 
     async with asyncio.TaskGroup() as group:
         for number, registry in enumerate(registries):
             group.create_task(change(registry, b"by %d" % number))
-    assert len(won) == 1, f"{len(won)} of {len(registries)} writers believe they have won"
-    return won[0]
+    assert len(winning_values) == 1, f"{len(winning_values)} writers believe that they have won"
+    return winning_values[0]
 
 
 async def _outcome(journal: Journal, expected: int, data: bytes) -> int | None:
-    """The number an append was given; None: its owner was deposed."""
+    """Append a block, and return its number, or None if the owner was deposed."""
     try:
         return await _soon(journal.append(expected, [data]))
     except Deposed:

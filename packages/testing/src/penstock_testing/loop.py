@@ -1,4 +1,4 @@
-"""A seeded asyncio loop on virtual time: the same seed gives the same interleaving and result."""
+"""A seeded asyncio loop on virtual time: equal seeds give equal interleavings and results."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 START_US = 1_700_000_000_000_000
-"""What the clock shows when a loop is made, in microseconds since 1970."""
+"""Initial time of a loop, in microseconds since 1970."""
 
 ROUNDS_MAX = 20_000
-"""Most rounds of a loop in one instant; a simulation that needs more makes no progress."""
+"""Most rounds of a loop in one instant; a simulation with more makes no progress."""
 
 
 CPU_S_MAX = 60
-"""Most seconds of processor time for one simulation; usual ones take a hundredth of it."""
+"""Most seconds of processor time of one simulation; most need a hundredth of it."""
 
 
 class Deadlock(AssertionError):
-    """Every task waits for another, and no timer is set: nothing would ever happen again."""
+    """All tasks wait for each other, and no timer is set."""
 
 
 class Livelock(AssertionError):
-    """Tasks wake each other without end while no time passes: nothing else would ever happen."""
+    """Tasks wake each other endlessly, so that time does not pass."""
 
 
 class Unheard(AssertionError):
-    """A task failed in the background, and nobody asked how it ended."""
+    """A background task failed, and its exception was never retrieved."""
 
 
 class _JumpingSelector(selectors.SelectSelector):
@@ -59,19 +59,20 @@ class _JumpingSelector(selectors.SelectSelector):
 
 
 class _SimTask(asyncio.Task[Any]):
-    """A task ordered by its age in sets, and not by its address in memory."""
+    """A task whose hash is its creation number, so that the order of sets of tasks does not depend
+    on memory addresses."""
 
     def __init__(self, work: Any, *, loop: SimLoop, **more: Any) -> None:
         self.number = loop.number()
         self.machine = more["context"].get(MACHINE, "") if "context" in more else MACHINE.get()
-        """The simulated machine it runs on."""
+        """The simulated machine on which the task runs."""
         super().__init__(work, loop=loop, **more)
 
     def __hash__(self) -> int:
         return self.number
 
     def __str__(self) -> str:
-        return getattr(self.get_coro(), "__qualname__", "something")
+        return getattr(self.get_coro(), "__qualname__", "a task")
 
 
 class _SimFuture(asyncio.Future[Any]):
@@ -84,17 +85,17 @@ class _SimFuture(asyncio.Future[Any]):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """A loop with a clock of its own, which its selector moves. Sleeping takes no real time.
+    """A loop with a virtual clock that its selector moves. Sleeping takes no real time.
 
-    It is a :class:`~penstock_core.vocabulary.ports.Clock`, too.
+    The loop is also a :class:`~penstock_core.vocabulary.ports.Clock`.
     """
 
     start_us = START_US
-    """What the clock shows when the loop is made."""
+    """Initial time of the clock, in microseconds since 1970."""
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
         self.elapsed_s = 0.0
-        """Virtual seconds since the loop was made."""
+        """Virtual seconds since the creation of the loop."""
         super().__init__(selector)
 
     def time(self) -> float:
@@ -108,27 +109,27 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 class SimLoop(VirtualTimeLoop):
-    """Runs ready callbacks in an order drawn from the seed; time passes when every task waits.
+    """Runs ready callbacks in an order drawn from the seed; time passes when all tasks wait.
 
-    Its connections are those of :attr:`network`.
+    Connections use the simulated :attr:`network`.
     """
 
     _ready: deque[asyncio.Handle]
 
     def __init__(self, random: Random) -> None:
         self.shuffles = True
-        """Whether the callbacks of one round run in any order, as those of threads would. If false
-        they keep the order in which they became ready, on which a client may rely."""
+        """Whether the callbacks of a round run in random order, as if threads had scheduled them.
+        If false, they run in the order of becoming ready, as clients may expect."""
         self._random = random
         self._numbers = 0
         self.tasks: dict[_SimTask, None] = {}
         """Tasks that are not done, oldest first."""
         self.failed: list[_SimTask] = []
-        """Tasks that ended by an error."""
+        """Tasks that failed while no other task awaited them."""
         self.network = SimNetwork(self, random)
         self._instant_s = 0.0
         self._rounds = 0
-        """Rounds in this instant."""
+        """Number of rounds in the current instant."""
         selector = _JumpingSelector()
         selector.loop = self
         super().__init__(selector)
@@ -138,7 +139,7 @@ class SimLoop(VirtualTimeLoop):
         return _SimFuture(loop=self)
 
     def kill(self, machine: str) -> None:
-        """Kill the programs of a machine, as far as other machines can see."""
+        """Kill the programs of a machine: reset its connections and cancel its tasks."""
         self.network.kill(machine)
         for task in [task for task in self.tasks if task.machine == machine]:
             task.cancel()
@@ -180,15 +181,16 @@ class SimLoop(VirtualTimeLoop):
             self._instant_s, self._rounds = self.elapsed_s, 0
         self._rounds += 1
         if self._rounds > ROUNDS_MAX:
-            self._rounds = 0  # the callee may end its tasks
+            self._rounds = 0  # the runner still has to cancel the tasks
             busy = ", ".join(sorted({_wakes(handle) for handle in self._ready}))
             raise Livelock(
-                f"{ROUNDS_MAX:,} rounds at {self.elapsed_s:.6f} s and no time passes; busy: {busy}"
+                f"time does not pass after {ROUNDS_MAX:,} rounds at {self.elapsed_s:.6f} s; "
+                f"busy: {busy}"
             )
 
 
 def _new_task(loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asyncio.Task[Any]:
-    assert isinstance(loop, SimLoop), "it is its factory"
+    assert isinstance(loop, SimLoop), "only SimLoop uses this factory"
     task = _SimTask(work, loop=loop, **more)
     loop.tasks[task] = None
     task.add_done_callback(lambda done: _ended(task, loop))
@@ -202,12 +204,12 @@ def _ended(task: _SimTask, loop: SimLoop) -> None:
 
 
 def _unheard(task: _SimTask) -> bool:
-    """Whether a task ended by an error that nobody asked for."""
+    """Whether a task failed and its exception was not retrieved."""
     return bool(task._log_traceback)
 
 
 def _wakes(handle: asyncio.Handle) -> str:
-    """A description of what a handle continues with."""
+    """Return the name of the coroutine or callback that a handle runs."""
     callback: Any = handle._callback  # type: ignore[attr-defined]  # asyncio shows it in repr only
     task = getattr(callback, "__self__", None)
     if isinstance(task, asyncio.Task):
@@ -217,7 +219,7 @@ def _wakes(handle: asyncio.Handle) -> str:
 
 
 class SlowOffload:
-    """Runs blocking calls in place, and lets each take a moment of virtual time."""
+    """Runs blocking calls in the loop's thread; each takes a random virtual time."""
 
     def __init__(self, random: Random, *, longest_s: float) -> None:
         self._random = random
@@ -225,47 +227,48 @@ class SlowOffload:
 
     async def __call__(self, call: Callable[[], T]) -> T:
         await asyncio.sleep(self._random.random() * self._longest_s)
-        made = call()
+        result = call()
         await asyncio.sleep(self._random.random() * self._longest_s)
-        return made
+        return result
 
 
 def elapsed_s() -> float:
-    """Real seconds since an arbitrary moment: for reporting how long a simulation took."""
+    """Return real seconds since an arbitrary moment, for reporting the duration of a simulation."""
     return time.perf_counter()
 
 
 async def pass_time(seconds: float) -> None:
-    """Let virtual time pass. It refuses to run on a real loop, where a test must not sleep."""
-    assert isinstance(asyncio.get_running_loop(), VirtualTimeLoop), "real time is not ours to spend"
+    """Let virtual time pass. Raises ``AssertionError`` on a real loop, where tests must not
+    sleep."""
+    assert isinstance(asyncio.get_running_loop(), VirtualTimeLoop), "the loop is on real time"
     await asyncio.sleep(seconds)
 
 
 def simulate(life: Coroutine[Any, Any, T], random: Random) -> T:
-    """Run ``life`` to its end on a loop of its own.
+    """Run ``life`` to its end on a new loop, and return its result.
 
     Raises :class:`Deadlock` or :class:`Livelock` if it can never end, and :class:`Unheard` if a
-    task failed and nobody asked how it ended. Told later it would be told in the middle of some
-    other test, whenever the garbage collector finds the task: CPython 3.11 then fails what that
-    test does if it parses a program.
+    background task failed and its exception was not retrieved. Without that check, the garbage
+    collector would report the failure during another test, and CPython 3.11 would fail that test
+    if it was parsing a program at that moment.
     """
     loop = SimLoop(random)
     with (
         _cpu_time_limited(),
         _any_machine(random),
-        asyncio.Runner(loop_factory=lambda: loop) as one,
+        asyncio.Runner(loop_factory=lambda: loop) as runner,
     ):
-        made = one.run(life)
+        result = runner.run(life)
     for task in filter(_unheard, loop.failed):
         raise Unheard(f"{task} failed in the background") from task.exception()
-    return made
+    return result
 
 
 def simulated(story: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Turn an asynchronous test into a plain one, which runs as :func:`simulate` does.
+    """Turn an asynchronous test into a synchronous one that runs under :func:`simulate`.
 
-    Its parameters stay, so fixtures, marks and parametrised cases work as on any test. A parameter
-    ``seed`` seeds the loop; without one the seed is 1.
+    The parameters are kept, so fixtures, marks and parametrised cases work as usual. The parameter
+    ``seed``, if present, seeds the loop; the default seed is 1.
     """
     signature = inspect.signature(story)
 
@@ -293,13 +296,14 @@ def _any_machine(random: Random) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _cpu_time_limited() -> Iterator[None]:
-    """Stop a task whose single step never ends, which no count of rounds would notice."""
+    """Stop a simulation in which one step of a task never ends; the count of rounds does not detect
+    that."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals work in the main thread only
         return
 
     def stop(*_: object) -> None:
-        raise Livelock(f"{CPU_S_MAX} s of computing, and the life has not come to its end")
+        raise Livelock(f"the simulation did not end within {CPU_S_MAX} s of processor time")
 
     before = signal.signal(signal.SIGVTALRM, stop)
     signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S_MAX)

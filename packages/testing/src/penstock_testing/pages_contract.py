@@ -1,4 +1,4 @@
-"""The contract of pages, where paged channels are kept; see :mod:`penstock_testing.contracts`."""
+"""The contract of pages, the storage of paged channels; see :mod:`penstock_testing.contracts`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from penstock_testing.contracts import raises
 
 
 class PagesContract(ABC):
-    """Pages hold bodies in slots, from which they are read without a copy."""
+    """Pages store bodies in slots; they are read without a copy."""
 
     @abstractmethod
     async def open(self) -> Pages:
-        """Pages of a realm without paged channels; nothing was restored yet."""
+        """Return pages of a realm without paged channels, before ``restore`` was called."""
 
-    async def check_bodies_lie_where_they_were_put(self) -> None:
+    async def check_bodies_are_read_back_from_their_places(self) -> None:
         pages = await self.begin()
         bodies = [b"", b"a", bytes(range(256)) * 40, b"", b"\0" * 9]
         places = await _put(pages, 7, bodies)
@@ -41,7 +41,7 @@ class PagesContract(ABC):
             assert bytes(pages.view(1, place)) == b"one"
             assert pages.view(1, place).readonly
 
-    async def check_channels_are_apart(self) -> None:
+    async def check_channels_are_separate(self) -> None:
         pages = await self.begin()
         bodies = {channel: f"of {channel}".encode() for channel in (1, 2, 30)}
         for channel, body in bodies.items():
@@ -53,7 +53,7 @@ class PagesContract(ABC):
             1: b"of 1",
             30: b"of 30",
         }
-        _refused(pages, 2, places[2])
+        _check_refused(pages, 2, places[2])
         assert (pages.info(2), pages.info(30).used) == (PagesInfo(0, 0, 0), 5)
 
     async def check_room_may_be_left_unused(self) -> None:
@@ -119,27 +119,27 @@ class PagesContract(ABC):
         pages = await self.begin()
         for channel in (1, 2):
             await pages.reserve(channel, [3])
-        place, gone = pages.allocate(1, b"one"), pages.allocate(2, b"two")
+        place, dropped = pages.allocate(1, b"one"), pages.allocate(2, b"two")
         await pages.drop(2)
         await pages.flush()
         assert bytes(pages.view(1, place)) == b"one"
-        assert len(await pages.check(2, [gone])) == 1
+        assert len(await pages.check(2, [dropped])) == 1
 
-    async def check_a_place_nothing_was_put_at_is_damaged(self) -> None:
+    async def check_a_place_without_a_body_is_damaged(self) -> None:
         pages = await self.begin()
         (place,) = await _put(pages, 1, [b"one"])
         beyond = structs.replace(place, offset=1 << 40)
         elsewhere = structs.replace(place, page=99)
         for channel, wrong in ((1, beyond), (1, elsewhere), (2, place)):
-            _refused(pages, channel, wrong)
+            _check_refused(pages, channel, wrong)
             (damaged,) = await pages.check(channel, [wrong])
             assert damaged.place == wrong
             assert damaged.where
             assert damaged.reason
-        other = structs.replace(place, checksum=place.checksum ^ 1)
-        assert [body.place for body in await pages.check(1, [place, other])] == [other]
+        corrupted = structs.replace(place, checksum=place.checksum ^ 1)
+        assert [body.place for body in await pages.check(1, [place, corrupted])] == [corrupted]
 
-    async def check_flush_of_nothing_is_fine(self) -> None:
+    async def check_flush_without_changes_succeeds(self) -> None:
         pages = await self.begin()
         await pages.flush()
         places = await _put(pages, 1, [b"one"], sync=False)
@@ -147,7 +147,7 @@ class PagesContract(ABC):
         await pages.flush(sync=False)
         assert await pages.check(1, places) == []
 
-    async def check_closed_pages_take_nothing(self) -> None:
+    async def check_closed_pages_refuse_all_calls(self) -> None:
         pages = await self.begin()
         await pages.reserve(1, [3, 3])
         pages.allocate(1, b"one")
@@ -164,7 +164,7 @@ class PagesContract(ABC):
         raise AssertionError("closed pages allocate nothing")
 
     async def begin(self) -> Pages:
-        """Open pages with no slot in use."""
+        """Return open pages without used slots."""
         pages = await self.open()
         await pages.restore({})
         return pages
@@ -179,9 +179,9 @@ async def _put(
     return places
 
 
-def _refused(pages: Pages, channel: int, place: PageSlot) -> None:
+def _check_refused(pages: Pages, channel: int, place: PageSlot) -> None:
     try:
         pages.view(channel, place)
     except Damaged:
         return
-    raise AssertionError(f"there is nothing at {place}")
+    raise AssertionError(f"{place} has no body, but reading it raised no error")

@@ -1,4 +1,4 @@
-"""A peer for tests that speaks the native protocol frame by frame, correctly or not."""
+"""A peer that speaks the native protocol frame by frame, correctly or not, for tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ANSWER_TIMEOUT_S = 60.0
 
 
 class RawPeer:
-    """One connection to a realm, on which the test sends every byte."""
+    """A connection to a realm on which the test sends every byte itself."""
 
     def __init__(
         self,
@@ -26,8 +26,8 @@ class RawPeer:
         receive_bytes: int | None = None,
         patience_s: float = ANSWER_TIMEOUT_S,
     ) -> None:
-        """``receive_bytes`` makes a small receive buffer, for a peer that does not keep up. After
-        ``patience_s`` seconds sending and receiving raise ``TimeoutError``."""
+        """``receive_bytes`` is the size of the socket's receive buffer, for a peer that reads too
+        slowly. Sending and receiving raise ``TimeoutError`` after ``patience_s`` seconds."""
         address = parse_url(url).addresses[0]
         self._socket = socket.socket()
         if receive_bytes is not None:
@@ -38,11 +38,12 @@ class RawPeer:
         self._waiting: list[tuple[wire.FromServer, bytes]] = []
 
     def wait_at_most(self, patience_s: float) -> None:
-        """Change how long sending and receiving may take."""
+        """Change the timeout of sending and receiving."""
         self._socket.settimeout(patience_s)
 
     def send(self, *pieces: bytes | bytearray | memoryview) -> None:
-        """Send raw bytes. Whether the realm still reads shows when an answer is expected."""
+        """Send raw bytes. Errors of the connection are ignored here; they show when the test waits
+        for an answer."""
         try:
             self._socket.sendall(b"".join(pieces))
         except ConnectionError:
@@ -57,9 +58,10 @@ class RawPeer:
         return self.hear(wire.Welcome)
 
     def hear(self, kind: type[M]) -> M:
-        """The next message of a type; others are skipped.
+        """Return the next message of a type; other messages are skipped.
 
-        Raises ``EOFError`` when the realm closes first, ``TimeoutError`` when none comes.
+        Raises ``EOFError`` if the realm closes the connection, and ``TimeoutError`` if no message
+        arrives.
         """
         while True:
             message, _ = self._next()
@@ -67,32 +69,37 @@ class RawPeer:
                 return message
 
     def hear_until(self, request: int) -> list[wire.FromServer]:
-        """All messages up to the answer to ``request``, or until the realm closes."""
-        found: list[wire.FromServer] = []
+        """Return all messages up to the answer to ``request``, or up to the end of the
+        connection."""
+        messages: list[wire.FromServer] = []
         try:
             while True:
-                found.append(self._next()[0])
-                if isinstance(found[-1], wire.Done | wire.Failed) and found[-1].request == request:
-                    return found
+                messages.append(self._next()[0])
+                if (
+                    isinstance(messages[-1], wire.Done | wire.Failed)
+                    and messages[-1].request == request
+                ):
+                    return messages
         except EOFError:
-            return found
+            return messages
 
     def _next(self) -> tuple[wire.FromServer, bytes]:
         while not self._waiting:
             try:
-                piece = self._socket.recv(1 << 16)
+                chunk = self._socket.recv(1 << 16)
             except ConnectionError:
-                piece = b""
-            if not piece:
-                raise EOFError("the realm has hung up")
-            self._reader.receive(piece)
+                chunk = b""
+            if not chunk:
+                raise EOFError("the realm closed the connection")
+            self._reader.receive(chunk)
             for header, body in self._reader.frames():
                 self._waiting.append((wire.decode_from_server(header), bytes(body)))
         return self._waiting.pop(0)
 
     @property
     def is_closed_by_the_realm(self) -> bool:
-        """Whether the connection ends; waits for the next message or the end."""
+        """Whether the realm closes the connection before it sends another message; waits for
+        either."""
         try:
             self._next()
         except (EOFError, RemoteProtocolViolation):

@@ -1,4 +1,4 @@
-"""Drives one channel by hand, without a loop or a store, on a clock that moves when told."""
+"""Drives one channel without a loop or a store; the test sets the clock."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from penstock_core.vocabulary.effects import Deliver, Effect, FindLanes, ReportE
 
 
 class Play:
-    """A channel, and the facts it recorded in the order in which a shard would store them."""
+    """A channel and the facts that it recorded, in the order in which a shard stores them."""
 
     def __init__(self, channel: ChannelMachine, *, now_us: int = 1_700_000_000_000_000) -> None:
         self.channel = channel
         self.now_us = now_us
         self.definition = channel.state.definition
-        """The definition with which the channel was created."""
+        """The definition at the creation of the channel."""
         self.recorded: list[StoredFact] = []
-        """The facts that a restart would find."""
+        """The stored facts, which a restart replays."""
         self.removed: list[Removed] = []
-        """All removals in order, including those that are not recorded."""
+        """All removals in order, including removals that are not recorded."""
         self.lane_of: Callable[[int], Hashable] = lambda event_id: None
-        """The lane of an event, by its id, for durables that keep order per lane (SEM D11)."""
+        """Returns the lane of an event id, for durables that keep the order of each lane
+        (SEM D11)."""
         self.answer: Span | int | None = None
         """The answer to the last command."""
 
@@ -46,10 +47,10 @@ class Play:
         self.now_us += ms * 1_000
 
     def do(self, command: Command) -> list[Effect]:
-        """Execute ``command`` as a group of its own: sweep, decide, apply, attend, sweep, recall,
-        offer.
+        """Execute ``command`` as a group with a single command: sweep, decide, apply, attend,
+        sweep, recall, offer. Return the effects.
 
-        Raises ``Refused``; what was swept before stays swept.
+        Raises ``Refused`` if the channel refuses the command; the sweep before it remains.
         """
         self.sweep()
         self.answer = self._decide(command)
@@ -57,19 +58,20 @@ class Play:
         return [*self.channel.recalls(), *self.offers()]
 
     def step(self, command: Command) -> None:
-        """Execute ``command`` as one of a group: nothing is offered before the group is stored."""
+        """Execute ``command`` as a part of a larger group: effects are offered only after the whole
+        group is stored."""
         self.sweep()
         self.answer = self._decide(command)
 
     def sweep(self) -> None:
-        """Remove what is due, as a shard does before and after each group; events that move to a
-        dead event store in one step."""
+        """Remove due events, as a shard does before and after each group. Events that move to a
+        dead event store move in one step."""
         if self.channel.needs_sweep(self.now_us):
             self._decide(Sweep())
 
     def offers(self) -> list[Effect]:
-        """All effects that are due, round after round until there are none. Relayed and passing
-        events are gone then. While expired events still have to move there are none (SEM T1)."""
+        """Return all due effects, and remove relayed and passing events after them. The result is
+        empty while expired events still have to move (SEM T1)."""
         effects: list[Effect] = []
         state = self.channel.state
         while self.channel.has_offers and not state.overdue:
@@ -96,22 +98,22 @@ class Play:
         self.channel.attend(command, self.now_us)
 
     def restart(self) -> None:
-        """Restart: a new channel from the recorded facts, so that everything else is lost."""
+        """Restart: build a new channel from the recorded facts; all other state is lost."""
         self._rebuild()
 
     def restart_from_snapshot(self) -> None:
-        """Restart from a snapshot taken now; later facts are replayed after it."""
+        """Restart from a snapshot taken now; later restarts replay later facts after it."""
         snapshot = self.channel.snapshot()
         assert isinstance(snapshot, Restored), "a snapshot is one fact"
         self.recorded = [snapshot, *self.channel.kept_places()]
         self._rebuild()
 
     def snapshot(self) -> None:
-        """Replace all facts so far by a snapshot, and continue."""
+        """Replace all recorded facts by a snapshot, and continue without a restart."""
         self.recorded = [self.channel.snapshot(), *self.channel.kept_places()]
 
     def close(self) -> None:
-        """Close in order, and start again."""
+        """Close the channel in order, and restart."""
         for fact in self.channel.closing():
             self.recorded.append(fact)
             self.channel.apply(fact)
@@ -143,33 +145,33 @@ class Play:
 
 
 def publish(count: int = 1, *, superseded: Spans = (), **more: object) -> Publish:
-    """A publish of ``count`` small events; ``more`` are fields of its digest."""
+    """Return a publish of ``count`` small events; ``more`` are fields of its digest."""
     replaced = listed(IdSet(superseded)) if superseded else b""
     digest = Digest(count=count, size=100 * count, largest=100, superseded=replaced, **more)  # type: ignore[arg-type]  # named by the caller
     return Publish(digest)
 
 
 def span(first: int, last: int | None = None) -> Span:
-    """The span of the ids ``first`` to ``last``, both inclusive."""
+    """Return the span of the ids ``first`` to ``last``, both inclusive."""
     return Span(first, (first if last is None else last) + 1)
 
 
 def events(spans: Spans) -> list[int]:
-    """The ids of ``spans``, one by one."""
+    """Return the ids of ``spans`` as a list."""
     return [event_id for part in spans for event_id in range(*part)]
 
 
 def delivered(effects: list[Effect]) -> dict[int, list[int]]:
-    """The ids delivered to each subscription, in order."""
-    found: dict[int, list[int]] = {}
+    """Return the ids delivered to each subscription, in order."""
+    event_ids: dict[int, list[int]] = {}
     for effect in effects:
         if isinstance(effect, Deliver):
-            found.setdefault(effect.subscription, []).extend(events(effect.spans))
-    return found
+            event_ids.setdefault(effect.subscription, []).extend(events(effect.spans))
+    return event_ids
 
 
 def redelivered(effects: list[Effect]) -> dict[int, int]:
-    """The redelivery counts of events that were delivered again, by id."""
+    """Return the redelivery counts of redelivered events, by id."""
     return {
         event_id: count
         for effect in effects
@@ -180,5 +182,5 @@ def redelivered(effects: list[Effect]) -> dict[int, int]:
 
 
 def finished(effects: list[Effect]) -> list[int]:
-    """The subscriptions whose browse has ended, or whose demand is met."""
+    """Return the subscriptions whose browse has ended or whose demand is met."""
     return [effect.subscription for effect in effects if isinstance(effect, ReportEnd)]

@@ -1,4 +1,4 @@
-"""A server in a process of its own, for tests that end it by force.
+"""A server in a separate process, for tests that kill it.
 
 ::
 
@@ -23,18 +23,19 @@ from typing import Any
 import msgspec
 
 START_TIMEOUT_S = 60.0
-"""Seconds that a server may take until it listens; many, because test machines are busy."""
+"""Seconds that a server may take until it listens. The value is large because test machines are
+busy."""
 END_TIMEOUT_S = 60.0
 _READY = ("realm.listening", "realm.standing_by")
 _ENDS_OWNING = ("shard.lost", "shard.given_up", "shard.not_served")
 
 
 class ServerDidNotStart(AssertionError):
-    """The server ended before it listened; the text has its exit status and log."""
+    """The server ended before it listened; the text contains its exit status and log."""
 
 
 class ServerProcess:
-    """``python -m penstock serve`` on a free port. The process has ended when the block has."""
+    """``python -m penstock serve`` on a free port. The process is ended with the block."""
 
     def __init__(
         self,
@@ -44,13 +45,13 @@ class ServerProcess:
         program: Sequence[str] = ("-m", "penstock"),
         command: Sequence[str] = ("serve",),
     ) -> None:
-        """``arguments`` follow our own and override them: ``"--port", "9001"``. ``program`` is what
-        Python runs, which takes the rest of the line as ``penstock`` does; ``command`` is what it
-        is to do, such as ``cluster node``."""
+        """``arguments`` follow the default arguments and override them: ``"--port", "9001"``.
+        ``program`` is the program that Python runs, with the command line of ``penstock``;
+        ``command`` is its subcommand, such as ``cluster node``."""
         self.directory = Path(directory)
         self.url = ""
-        """The URL it listens at, as a realm on its own or as a node that serves or stands by; empty
-        until it does."""
+        """URL at which the server listens, as a single realm or as a node that serves or stands by;
+        empty before."""
         self._command = [
             sys.executable,
             *program,
@@ -69,11 +70,11 @@ class ServerProcess:
         self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the process
         self._lines: list[str] = []
         self._settled = threading.Event()
-        """Set when it listens, or has ended."""
+        """Set when the server listens or has ended."""
         self._reader: threading.Thread | None = None
 
     def begin(self) -> ServerProcess:
-        """Start it, and wait for nothing."""
+        """Start the process without waiting until it listens."""
         assert self._process is None, "a server process is started once"
         self._process = subprocess.Popen(
             self._command,
@@ -88,11 +89,12 @@ class ServerProcess:
         return self
 
     def start(self) -> ServerProcess:
-        """Start it, and wait until it listens. Raises :class:`ServerDidNotStart`."""
+        """Start the process, and wait until it listens. Raises :class:`ServerDidNotStart` if the
+        process ends before, or after ``START_TIMEOUT_S``."""
         self.begin()
         try:
             is_settled = self._settled.wait(START_TIMEOUT_S)
-        except BaseException:  # whoever waits is to end, and nobody else knows of this process
+        except BaseException:  # the caller is being ended and will not end the process itself
             self._reap()
             raise
         if not is_settled or not self.url:
@@ -102,8 +104,8 @@ class ServerProcess:
         return self
 
     def _read(self) -> None:
-        assert self._process is not None, "started"
-        assert self._process.stderr is not None, "it is a pipe"
+        assert self._process is not None, "the process is started"
+        assert self._process.stderr is not None, "stderr is a pipe"
         for line in self._process.stderr:
             self._lines.append(line)
             if not self.url and any(f'"{event}"' in line for event in _READY):
@@ -117,43 +119,43 @@ class ServerProcess:
 
     @property
     def http_url(self) -> str:
-        """The URL of its HTTP port, if it was started with ``--http`` and ``--http-port 0``."""
+        """URL of the HTTP port, if the server was started with ``--http`` and ``--http-port 0``."""
         return str(self.logged("http.listening")[0]["url"])
 
     @property
     def mqtt_url(self) -> str:
-        """The URL of its MQTT port, if it was started with ``--mqtt-port 0``."""
+        """URL of the MQTT port, if the server was started with ``--mqtt-port 0``."""
         return str(self.logged("mqtt.listening")[0]["url"])
 
     @property
     def port(self) -> int:
-        """The port it listens on, for example to start a successor on it."""
+        """The port of the server, for example to start a successor on it."""
         return int(self.url.rpartition(":")[2])
 
     @property
     def log(self) -> str:
-        """Everything it has logged so far, one JSON object in each line."""
+        """The log so far, one JSON object in each line."""
         return "".join(self._lines)
 
     @property
     def output(self) -> str:
-        """Everything it has written to its standard output so far, while it is in use."""
+        """The standard output so far. Only available within the block."""
         self._output.seek(0)
         return self._output.read()
 
     def logged(self, event: str) -> list[dict[str, Any]]:
-        """The log entries of one event name, e.g. ``realm.recovered``."""
+        """Return the log entries with an event name such as ``realm.recovered``."""
         entries = [_entry(line) for line in self._lines]
         return [entry for entry in entries if entry.get("event") == event]
 
     @property
     def epoch_served(self) -> int:
-        """The epoch in which it serves the realm of its cluster, as far as it knows; 0: it does
-        not."""
+        """The epoch in which the node believes that it serves its realm; 0 if it does not
+        serve."""
         claimed = served = 0
-        told = ("shard.claimed", "realm.listening", *_ENDS_OWNING)
+        events = ("shard.claimed", "realm.listening", *_ENDS_OWNING)
         for line in list(self._lines):
-            if not any(f'"{event}"' in line for event in told):
+            if not any(f'"{event}"' in line for event in events):
                 continue
             entry = _entry(line)
             if entry.get("event") == "shard.claimed":
@@ -172,17 +174,17 @@ class ServerProcess:
         self._running.send_signal(number)
 
     def terminate(self) -> int:
-        """Ask it to stop (SIGTERM), and wait; gives the exit status."""
+        """Stop the process with SIGTERM, wait for its end, and return the exit status."""
         self.signal(signal.SIGTERM)
         return self.wait()
 
     def kill(self) -> int:
-        """Kill it (SIGKILL) as a crash would, and wait."""
+        """Kill the process with SIGKILL, wait for its end, and return the exit status."""
         self.signal(signal.SIGKILL)
         return self.wait()
 
     def wait(self, timeout_s: float = END_TIMEOUT_S) -> int:
-        """Wait until it has ended and its log is complete; gives the exit status."""
+        """Wait until the process has ended and its log is complete, and return the exit status."""
         status = self._running.wait(timeout_s)
         if self._reader is not None:
             self._reader.join(timeout_s)
@@ -190,7 +192,7 @@ class ServerProcess:
 
     @property
     def _running(self) -> subprocess.Popen[str]:
-        assert self._process is not None, "start() it, or use it as a context manager"
+        assert self._process is not None, "call start(), or use the server as a context manager"
         return self._process
 
     def _reap(self) -> None:
@@ -202,7 +204,7 @@ class ServerProcess:
             except subprocess.TimeoutExpired:
                 process.kill()
         self.wait()
-        assert process.stderr is not None, "it is a pipe"
+        assert process.stderr is not None, "stderr is a pipe"
         process.stderr.close()
         self._output.close()
 
@@ -220,13 +222,12 @@ class ServerProcess:
 
 def _entry(line: str) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(line)
+        entry = msgspec.json.decode(line)
     except (msgspec.DecodeError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return entry if isinstance(entry, dict) else {}
 
 
 def search_path() -> str:
-    """Return the value of ``PYTHONPATH`` with which a child process runs the packages that this
-    process runs."""
+    """Return a ``PYTHONPATH`` that makes child processes run the packages of this process."""
     return os.pathsep.join(filter(None, sys.path))

@@ -1,6 +1,6 @@
-"""Fixtures of pytest for programs that use a realm. pytest loads them by the entry point
-``penstock``, in each run where the package is installed: nothing heavy is imported before a test
-asks for a fixture."""
+"""pytest fixtures for programs that use a realm. pytest loads this module through the entry point
+``penstock`` in every run on a machine with the package, so it imports the server only when a test
+uses a fixture."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:  # a fixture imports them when a test uses it
 
 
 class SessionLeftOpen(UserWarning):
-    """A test has not closed a session; the fixture of its realm has done so."""
+    """A test left a session open, and the fixture of its realm closed it."""
 
 
 @pytest.fixture
 def penstock_settings() -> dict[str, Any]:
-    """Settings of the realms of the other fixtures, as ``penstock.Realm`` takes them. Define a
-    fixture of this name to change them: ``return {"limits__max_event_bytes": 2_000}``."""
+    """Settings for the realms of the other fixtures, as keyword arguments of ``penstock.Realm``.
+    Define a fixture of this name to change them: ``return {"limits__max_event_bytes": 2_000}``."""
     return {}
 
 
@@ -40,7 +40,7 @@ def penstock_realm(
 
 @pytest.fixture
 def penstock_session(penstock_realm: penstock.Realm) -> Iterator[penstock.Session]:
-    """A session with ``penstock_realm``, which may do everything."""
+    """A session with ``penstock_realm`` that has all rights."""
     with penstock_realm.connect() as session:
         yield session
 
@@ -49,8 +49,8 @@ def penstock_session(penstock_realm: penstock.Realm) -> Iterator[penstock.Sessio
 def penstock_aio_realm(
     penstock_realm: penstock.Realm, request: pytest.FixtureRequest
 ) -> Iterator[aio.Realm]:
-    """``penstock_realm`` for asyncio: ``async with penstock_aio_realm.connect() as session``, on
-    whichever loop the test runs."""
+    """``penstock_realm`` for asyncio: ``async with penstock_aio_realm.connect() as session``. It
+    runs on the loop of the test."""
     from penstock_server.bootstrap.aio_realm import Realm
 
     realm = Realm.sharing(penstock_realm)
@@ -62,7 +62,7 @@ def penstock_aio_realm(
 def penstock_virtual_realm(
     penstock_settings: dict[str, Any], request: pytest.FixtureRequest
 ) -> Iterator[VirtualRealm]:
-    """A new realm in memory for each test, whose clock the test moves:
+    """A new realm in memory for each test. Its clock is moved by the test:
     ``penstock_virtual_realm.advance(hours=25)``."""
     from penstock_testing.virtual_realm import VirtualRealm
 
@@ -75,8 +75,8 @@ def _warn_of_sessions(request: pytest.FixtureRequest, realm: penstock.Realm | ai
     __tracebackhide__ = True
     if count := realm.open_sessions:
         warnings.warn(
-            f"{request.node.nodeid} has left {count} session{'s' * (count > 1)} of its realm open; "
-            "close each, or open it in a block: with realm.connect() as session",
+            f"{request.node.nodeid} left {count} session{'s' * (count > 1)} of its realm open; "
+            "close every session, or open it in a block: with realm.connect() as session",
             SessionLeftOpen,
             stacklevel=1,
         )

@@ -1,4 +1,4 @@
-"""A relay in front of a realm: a network that can be cut, held up and closed, for tests.
+"""A TCP relay in front of a realm that a test can cut, delay and close.
 
 ::
 
@@ -21,15 +21,15 @@ _PIECE_BYTES = 64 << 10
 
 
 class Relay:
-    """Passes bytes both ways between clients and one realm."""
+    """Forwards bytes in both directions between clients and one realm."""
 
     def __init__(self, url: str) -> None:
         self.target = url
-        """URL of the realm, for new connections."""
+        """URL of the realm, used for new connections."""
         self.asked_bytes = 0
-        """Bytes that went to the realm, over all connections."""
+        """Bytes that clients sent to the realm, over all connections."""
         self.dropped = 0
-        """Connections that were closed at once."""
+        """Connections that were closed at once because the relay was closed for new ones."""
         self._door_is_open = True
         self._answers = threading.Event()
         self._answers.set()
@@ -45,7 +45,7 @@ class Relay:
         return f"penstock://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def hold_answers(self) -> None:
-        """Hold back everything from the realm to clients; the other way stays open."""
+        """Hold back all bytes from the realm to clients; the other direction stays open."""
         self._answers.clear()
 
     def release_answers(self) -> None:
@@ -59,11 +59,11 @@ class Relay:
         self._door_is_open = True
 
     def cut(self) -> None:
-        """Close all connections now; bytes under way are lost."""
+        """Close all connections now; bytes in flight are lost."""
         with self._lock:
             sockets, self._sockets = self._sockets, []
-        for each in sockets:
-            _end(each)
+        for connection in sockets:
+            _end(connection)
 
     def close(self) -> None:
         _end(self._listener)
@@ -100,12 +100,12 @@ class Relay:
 
     def _pump(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
         with contextlib.suppress(OSError):
-            while piece := source.recv(_PIECE_BYTES):
+            while chunk := source.recv(_PIECE_BYTES):
                 if answers:
                     self._answers.wait()
-                sink.sendall(piece)
+                sink.sendall(chunk)
                 if not answers:
-                    self.asked_bytes += len(piece)
+                    self.asked_bytes += len(chunk)
         _end(source)
         _end(sink)
 
@@ -121,7 +121,7 @@ class Relay:
         self.close()
 
 
-def _end(each: socket.socket) -> None:
+def _end(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        each.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits on it
-    each.close()
+        connection.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for its bytes
+    connection.close()

@@ -1,4 +1,4 @@
-"""An embedded store on any disk, opened in one line; the test decides everything in it."""
+"""Opens an embedded store on any disk, with a clock, an identity and limits that the test sets."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from penstock_server.storage.disk import Disk
 from penstock_server.storage.embedded import Embedded, JournalLimits, PageLimits, open_embedded
 
 IDENTITY = 0x5EED
-"""Id of every journal that a test makes."""
+"""Id of every journal that a test creates."""
 
 
 class StillClock:
-    """A clock that moves when told."""
+    """A clock that moves only by :meth:`advance`."""
 
     def __init__(self, now_us: int = 1_700_000_000_000_000) -> None:
         self._now_us = now_us
@@ -38,7 +38,7 @@ def open_store(
     holder: str = "a test",
     identity: int = IDENTITY,
 ) -> Embedded:
-    """``open_embedded`` with small files."""
+    """Return the result of ``open_embedded`` with small files."""
     return open_embedded(
         root,
         disk=disk,

@@ -1,9 +1,8 @@
 """A loop whose clock stands still while a test computes, and leaps while the test waits.
 
-The clock never waits for the machine. It goes to the next timer at once when nothing is left to do,
-no thread of the loop's executor computes, and the thread that made the loop waits in a call. A day
-is a few dozen leaps, because the upkeep of a realm, which looks at its state every second, is done
-once in each leap.
+The clock jumps to the next timer as soon as the loop is idle, no thread of its executor computes,
+and the thread that created the loop waits in a call. A day takes a few dozen leaps: the upkeep of a
+realm, which normally runs every second, runs once in each leap.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 IS_UPKEEP: Final[ContextVar[bool]] = ContextVar("penstock_is_upkeep", default=False)
-"""Whether timers that are set in this context may be late, by the length of a leap."""
+"""Whether timers that are set in this context may be late by up to one leap."""
 
 LEAPS: Final = 64
-"""A wait is divided into as many leaps, and more where something is due in between."""
+"""Number of leaps of one wait; further leaps are added for timers and events due in between."""
 LEAP_MIN_S: Final = 0.001
 
 DAY_S: Final = 86_400.0
 PATIENCE_S: Final = 366 * DAY_S
-"""Longest virtual time for which a blocking call may wait for something that does not come."""
+"""Longest virtual time of a blocking call without a result."""
 
 
 class StillWaiting(AssertionError):
-    """A call has waited for years of virtual time: what it waits for never comes."""
+    """A call has waited for so much virtual time that it will never return."""
 
 
 class _LeapingSelector(selectors.DefaultSelector):
@@ -60,26 +59,26 @@ class LeapingLoop(VirtualTimeLoop):
     """A loop on virtual time with real sockets and threads."""
 
     def __init__(self, start_us: int) -> None:
-        """``start_us`` is what the clock shows first, in microseconds since 1970."""
+        """``start_us`` is the initial time of the clock, in microseconds since 1970."""
         self.start_us = start_us
         self.next_due_us: Callable[[], int] = lambda: NEVER_US
-        """Gives when the realm has something to do next that must not be late."""
+        """Returns the next time at which the realm has punctual work."""
         self._waits = 0
-        """Calls of the thread that made the loop, which let time pass."""
+        """Waiting calls of the thread that created the loop; time passes only if there is one."""
         self._jobs = 0
-        """Jobs of the executor that compute, and hold time."""
+        """Computing jobs of the executor; time stands still meanwhile."""
         self._timers: list[asyncio.TimerHandle] = []
-        """Heap of the timers that are never late. Cancelled ones are removed now and then."""
+        """Heap of the punctual timers. Cancelled timers are removed when the heap is full."""
         self._timers_max = 64
         self._settling: list[asyncio.Future[None]] = []
         self._target_s = 0.0
-        """Where the current leaps lead to."""
+        """The target time of the current leaps, in virtual seconds."""
         self._leap_s = LEAP_MIN_S
         selector = _LeapingSelector()
         selector.loop = self
         super().__init__(selector)
-        # A timer is due when it is earlier than the time and this, which must be more than the
-        # rounding error of the time after some years.
+        # asyncio runs timers up to this much early. The value must exceed the rounding error of the
+        # time after some years; otherwise a due timer would not run and the loop would spin.
         self._clock_resolution = 1e-6
 
     def steady_us(self) -> int:
@@ -121,18 +120,19 @@ class LeapingLoop(VirtualTimeLoop):
         return future
 
     def run_until_complete(self, future: Any) -> Any:
-        """The thread of the loop ends with it: cancelled tasks may still wait for timers."""
+        """Let time pass until ``future`` is done: it is the end of the loop's thread, and cancelled
+        tasks may still wait for timers."""
         with self.time_passes():
             return super().run_until_complete(future)
 
     def _job_ended(self, _: object) -> None:
         self._jobs -= 1
 
-    # --- who lets time pass --------------------------------------------------------------
+    # --- conditions for the passing of time ----------------------------------------------
 
     @contextmanager
     def time_passes(self) -> Iterator[None]:
-        """Let time pass meanwhile."""
+        """Let time pass within the block."""
         self._waits += 1
         try:
             yield
@@ -141,7 +141,7 @@ class LeapingLoop(VirtualTimeLoop):
 
     @contextmanager
     def job_waits(self) -> Iterator[None]:
-        """A job of the executor does not compute meanwhile."""
+        """Mark the current job of the executor as waiting, so that time may pass."""
         self._jobs -= 1
         try:
             yield
@@ -151,13 +151,13 @@ class LeapingLoop(VirtualTimeLoop):
     # --- passing time --------------------------------------------------------------------
 
     async def settled(self) -> None:
-        """Wait until nothing is left to do at this time."""
+        """Wait until the loop is idle at the current time."""
         future = self.create_future()
         self._settling.append(future)
         await future
 
     def settle(self) -> bool:
-        """Tell tasks that wait in :meth:`settled` that the loop is idle; gives whether any did."""
+        """Wake the tasks that wait in :meth:`settled`, and return whether there were any."""
         if self._jobs or not self._settling:
             return False
         settling, self._settling = self._settling, []
@@ -167,9 +167,8 @@ class LeapingLoop(VirtualTimeLoop):
         return True
 
     def leap(self, timeout: float | None) -> bool:
-        """Move the clock to the next timer that must not be late, or to what is due in the realm,
-        or by a share of that; gives whether time may pass. The first timer of all is ``timeout``
-        seconds away."""
+        """Move the clock by one leap, at most to the next punctual timer or the next due time of
+        the realm. Return whether time may pass. The first timer is due in ``timeout`` seconds."""
         if not self._waits or self._jobs or timeout is None:
             return False
         now_s = self.elapsed_s
@@ -189,14 +188,14 @@ class LeapingLoop(VirtualTimeLoop):
 
 class _Job(threading.local):
     loop: LeapingLoop | None = None
-    """The loop on whose executor this thread works."""
+    """The loop whose executor runs this thread."""
 
 
 _job = _Job()
 
 
 class LeapingThread(LoopThread):
-    """The thread of a loop on virtual time. Time passes while the thread that made it waits."""
+    """The thread of a loop on virtual time. Time passes while the thread that created it waits."""
 
     def __init__(self, loop: LeapingLoop) -> None:
         self._owner = threading.get_ident()
@@ -205,7 +204,7 @@ class LeapingThread(LoopThread):
 
     @property
     def is_owner(self) -> bool:
-        """Whether the calling thread is the one whose calls let time pass."""
+        """Whether calls of the current thread let time pass."""
         return threading.get_ident() == self._owner
 
     def call(
@@ -215,23 +214,25 @@ class LeapingThread(LoopThread):
         patience_s: float | None = PATIENCE_S,
         name: str = "",
     ) -> T:
-        """Run ``work`` on the loop, and wait for its result; raises :class:`StillWaiting`, with the
+        """Run ``work`` on the loop, and return its result. Raises :class:`StillWaiting`, with the
         name of the work, after ``patience_s`` virtual seconds."""
         __tracebackhide__ = True
         if self.is_owner:
             name = name or getattr(work, "__qualname__", "a call")
-            waiting = self._waited(work, patience_s, name)
+            waiting = self._await_with_patience(work, patience_s, name)
         elif _job.loop is self._leaping:
-            waiting = self._waited_in_job(work)
+            waiting = self._await_in_job(work)
         else:
             return super().call(work)
         try:
             return super().call(waiting)
         finally:
-            if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:  # it was refused
+            if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:  # the call was refused
                 work.close()
 
-    async def _waited(self, work: Coroutine[Any, Any, T], patience_s: float | None, name: str) -> T:
+    async def _await_with_patience(
+        self, work: Coroutine[Any, Any, T], patience_s: float | None, name: str
+    ) -> T:
         __tracebackhide__ = True
         patience = asyncio.timeout(patience_s)
         try:
@@ -243,10 +244,10 @@ class LeapingThread(LoopThread):
                 raise
         days = (patience_s or 0) / DAY_S
         raise StillWaiting(
-            f"{name} has waited for {days:.0f} days of virtual time, and what it waits for has not "
-            "come; give it a timeout"
+            f"{name} has waited for {days:.0f} days of virtual time without a result; "
+            "pass a timeout"
         )
 
-    async def _waited_in_job(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _await_in_job(self, work: Coroutine[Any, Any, T]) -> T:
         with self._leaping.job_waits():
             return await work

@@ -1,4 +1,4 @@
-"""An embedded realm on virtual time, for tests of programs that use one."""
+"""An embedded realm on virtual time, for tests of programs that use a realm."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LONGEST_S: Final = 100 * PATIENCE_S
-"""The clock is moved by so much at most."""
+"""Largest step of the clock, in seconds."""
 STORY_S: Final = 10 * PATIENCE_S
-"""An asynchronous test that takes longer, in virtual time, waits for something that never comes."""
+"""Virtual seconds after which an asynchronous test counts as stuck."""
 
 _SETTINGS: Final = {
-    # A sweep is done in each leap, however short it is.
+    # Sweep in each leap, even in the shortest.
     "storage__sweep_interval_ms": 1,
-    # AMQP cannot say more: 2**32 ms are 49 days.
+    # The maximum of AMQP: 2**32 ms are 49 days.
     "listen__idle_timeout_s": 4_000_000.0,
 }
 _PING_AFTER_S: Final = 2_000_000.0
 
 
 class _PatientTerms(SessionTerms):
-    """Terms of a session in this process, which is always told when its connection ends. It keeps a
-    silent connection, and pings before the realm would end it."""
+    """Terms of a session in this process. It is always notified of the end of its connection, so it
+    keeps a silent one, and pings before the realm ends it."""
 
     ping_after_s = _PING_AFTER_S
 
@@ -61,8 +61,8 @@ class VirtualRealm(Realm):
 
     It runs the server's code. Its clock moves only in :meth:`advance`, in :meth:`run`, and while a
     call of its sessions waits: ``queue.pop(timeout=60)`` takes a minute of virtual time, and no
-    real time. Only calls of the thread that made the realm move it. It stands still while a handler
-    of a subscription, or a function in ``asyncio.to_thread``, computes.
+    real time. Only calls of the thread that created the realm move the clock. It stands still while
+    a handler of a subscription, or a function in ``asyncio.to_thread``, computes.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class VirtualRealm(Realm):
         start: datetime | None = None,
         **settings: Any,
     ) -> None:
-        """``start`` is what the clock shows first, by default the time of the machine; it needs a
-        time zone. ``settings`` as for ``penstock.Realm``.
+        """``start`` is the initial time of the clock, by default the time of the machine; it needs
+        a time zone. ``settings`` are those of ``penstock.Realm``.
 
         Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``, ``StorageFailed``.
         """
@@ -90,7 +90,7 @@ class VirtualRealm(Realm):
 
     @property
     def now(self) -> datetime:
-        """What the clock of the realm shows, in UTC."""
+        """The time of the realm's clock, in UTC."""
         return moment_of(self._clock.now_us())
 
     def advance(
@@ -104,10 +104,10 @@ class VirtualRealm(Realm):
     ) -> None:
         """Move the clock: ``advance(hours=25)``, ``advance("25h")``, ``advance(timedelta(...))``.
 
-        Whatever becomes due on the way is done at its time: expiry, redelivery, schedules,
-        timeouts. On return all of it is done.
+        Everything that becomes due on the way happens at its time: expiry, redelivery, schedules,
+        timeouts. All of it is complete on return.
         Raises ``InvalidArgument``, and ``IllegalState`` if the realm is closed, within :meth:`run`,
-        and in other threads than the one that made the realm.
+        and in other threads than the one that created the realm.
         """
         __tracebackhide__ = True
         by_s = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds).total_seconds()
@@ -119,26 +119,26 @@ class VirtualRealm(Realm):
             raise InvalidArgument(
                 'advance needs a duration, such as advance(hours=25) or advance("25h")'
             )
-        self._move(by_s)
+        self._advance_by(by_s)
 
     def advance_to(self, moment: datetime) -> None:
-        """Move the clock to a moment, which has a time zone, as :meth:`advance` does."""
+        """Move the clock to ``moment``, which needs a time zone, as :meth:`advance` does."""
         __tracebackhide__ = True
         if moment.tzinfo is None:
             raise InvalidArgument(f"moment is {moment!r}, which has no time zone; give one")
-        self._move((moment - self.now).total_seconds())
+        self._advance_by((moment - self.now).total_seconds())
 
-    def _move(self, by_s: float) -> None:
+    def _advance_by(self, by_s: float) -> None:
         __tracebackhide__ = True
         self._check_usable("advance")
         if not 0 <= by_s <= LONGEST_S:
             raise InvalidArgument(
-                f"the clock cannot be moved by {by_s:g} s; virtual time never goes backwards, and "
-                f"{LONGEST_S:.0f} s are the most in one step"
+                f"the clock cannot be moved by {by_s:g} s; allowed are 0 to {LONGEST_S:.0f} s in "
+                "one step"
             )
-        self._thread.call(self._moved(by_s), patience_s=None)
+        self._thread.call(self._wait_until_settled(by_s), patience_s=None)
 
-    async def _moved(self, by_s: float) -> None:
+    async def _wait_until_settled(self, by_s: float) -> None:
         await asyncio.sleep(by_s)
         await self._clock.settled()
 
@@ -147,7 +147,7 @@ class VirtualRealm(Realm):
     def run(
         self, story: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run an asynchronous test on the loop of the realm, and give what it returns::
+        """Run an asynchronous test on the loop of the realm, and return its result::
 
             async def story() -> None:
                 async with realm.aio_connect() as session:
@@ -156,19 +156,19 @@ class VirtualRealm(Realm):
 
             realm.run(story)
 
-        Each ``asyncio.sleep`` and ``asyncio.timeout`` in it is on virtual time.
-        Raises what the story raises, ``InvalidArgument`` and ``IllegalState``.
+        Each ``asyncio.sleep`` and ``asyncio.timeout`` in it uses virtual time.
+        Raises the errors of the story, ``InvalidArgument`` and ``IllegalState``.
         """
         __tracebackhide__ = True
         self._check_usable("run")
-        given: object = story
-        if inspect.iscoroutine(given):
-            given.close()
+        candidate: object = story
+        if inspect.iscoroutine(candidate):
+            candidate.close()
         work = story(*args, **kwargs) if callable(story) else None
         if not inspect.iscoroutine(work):
             raise InvalidArgument(
-                f"run got {story!r}, which is not a coroutine function; give it one, and its "
-                "arguments, such as run(story, 1)"
+                f"{story!r} is not a coroutine function; pass one to run, and its arguments, such "
+                "as run(story, 1)"
             )
         outcome: T | _Raised = self._thread.call(
             _outcome(work), patience_s=STORY_S, name=work.__qualname__
@@ -178,15 +178,15 @@ class VirtualRealm(Realm):
         return outcome
 
     def aio_connect(self, user: str = "") -> Opening:
-        """Open a session of ``penstock.aio`` with this realm, within :meth:`run`; it may do what
-        one of :meth:`connect` may."""
-        return Opening(self._opened(user))
+        """Open a session of ``penstock.aio`` with this realm, within :meth:`run`. It has the rights
+        of a session of :meth:`connect`."""
+        return Opening(self._open_session(user))
 
-    async def _opened(self, user: str) -> Session:
+    async def _open_session(self, user: str) -> Session:
         if asyncio.get_running_loop() is not self._clock:
             raise IllegalState(
                 "aio_connect was called outside of run, on another loop than that of the realm; "
-                "give run the coroutine function that connects"
+                "pass the coroutine function that connects to run"
             )
         return await self._session(user)
 
@@ -201,8 +201,8 @@ class VirtualRealm(Realm):
             raise IllegalState(f"{call} needs an open realm; this one is closed")
         if not self._thread.is_owner:
             raise IllegalState(
-                f"{call} was called in another thread than the one that made the realm; only calls "
-                "of that thread let time pass"
+                f"{call} was called in another thread than the one that created the realm; call it "
+                "in that thread"
             )
 
     def __repr__(self) -> str:
@@ -223,7 +223,8 @@ class VirtualRealm(Realm):
         return realm
 
     async def _stop(self) -> None:
-        """Stop, in whichever thread: connections that end wait for timers."""
+        """Stop the realm and let time pass meanwhile: ending connections wait for timers. Any
+        thread may do so."""
         with self._clock.time_passes():
             await super()._stop()
 
@@ -255,8 +256,8 @@ def _seconds(duration: float | timedelta) -> float:
 
 
 class _Raised(NamedTuple):
-    """An error of a story. The blocking client cuts the traceback of an error that it raises, but
-    not that of a result."""
+    """An error of a story, passed as a result: the blocking client would cut the traceback of an
+    error that it raises."""
 
     error: BaseException
 
