@@ -34,7 +34,7 @@ def realm(tmp_path: Path) -> Iterator[penstock.Realm]:
 
 @pytest.fixture
 def url(realm: penstock.Realm) -> str:
-    """Where other processes find the realm."""
+    """The realm's URL for other processes."""
     return realm.listen()
 
 

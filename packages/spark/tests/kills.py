@@ -52,7 +52,7 @@ class Failed(Exception):
 
 
 class Report(Struct):
-    """What a run comes to. ``lost`` and ``doubled`` are to be 0."""
+    """The result of a run. ``lost`` and ``doubled`` are to be 0."""
 
     seeds: int = 0
     expected: int = 0
@@ -77,7 +77,7 @@ class Query:
         self._random = world.random
         self._batches = batches
         self._routed = routed
-        """Whether rows say where they go; else all go to the first channel."""
+        """Whether rows name their channel; otherwise all go to the first channel."""
         self._offsets: dict[int, tuple[int, int]] = {}
         self._commits: set[int] = set()
         self._zombies: list[tuple[list[Staged | None], int]] = []
@@ -127,8 +127,8 @@ class Query:
         while len(attempts) < wanted:
             with suppress(Failed):
                 rows = self._rows(batch, partition, fails=self._chance(0.15))
-                found = written(writer, rows, partition, query=self.id, batch=batch)
-                attempts.append(found)
+                task_files = written(writer, rows, partition, query=self.id, batch=batch)
+                attempts.append(task_files)
         return self._random.choice(attempts)
 
     def _rows(self, batch: int, partition: int, *, fails: bool) -> Iterator[pa.RecordBatch]:
@@ -152,7 +152,7 @@ class Query:
         return PenstockSource(options).streamWriter(ROW, overwrite=False)
 
     def _late_zombie(self) -> None:
-        """What an earlier driver had sent before it died arrives now."""
+        """Deliver messages that a killed driver had sent."""
         if self._zombies and self._chance(0.5):
             messages, batch = self._zombies.pop()
             with suppress(PenstockError):
@@ -172,7 +172,7 @@ class Query:
 
 
 class World:
-    """A realm with channels of its own for a seed, and one or two queries that write to them."""
+    """A realm with separate channels for each seed, and one or two queries that write to them."""
 
     def __init__(self, seed: int, realm: Mortal, report: Report) -> None:
         self.random = Random(seed)
@@ -200,33 +200,33 @@ class World:
         chance = self.random
         self.realm.doom([(chance.randint(1, 30), chance.randrange(1 << 30)) for _ in range(2)])
         lives = 0
-        while left := [query for query in self._queries if not query.is_done]:
+        while unfinished := [query for query in self._queries if not query.is_done]:
             lives += 1
             assert lives < LIVES_MAX, "the queries do not get on"
             with suppress(Killed, PenstockError):
-                chance.choice(left).live()
+                chance.choice(unfinished).live()
             disconnect()
         self.realm.doom([])
         self._check()
 
     def _check(self) -> None:
         """Each row of each query is on its channel once, a micro-batch all at once."""
-        report, found = self.report, Counter[tuple[str, int]]()
+        report, rows = self.report, Counter[tuple[str, int]]()
         times: dict[tuple[str, int], set[datetime]] = {}
         with self._session() as session:
             for name in self.channels:
                 for row in session.channels.get(name).read().to_pylist():
-                    found[row["query"], row["n"]] += 1
+                    rows[row["query"], row["n"]] += 1
                     times.setdefault((row["query"], row["batch"]), set()).add(row["published"])
                 session.channels.delete(name)
         expected = {(query.id, n) for query in self._queries for n in query.numbers}
         report.seeds += 1
         report.batches += len(times)
         report.expected += len(expected)
-        report.published += sum(found.values())
-        report.lost += len(expected - set(found))
-        report.doubled += sum(count - 1 for count in found.values())
-        report.torn += sum(len(each) > 1 for each in times.values())
+        report.published += sum(rows.values())
+        report.lost += len(expected - set(rows))
+        report.doubled += sum(count - 1 for count in rows.values())
+        report.torn += sum(len(times_of_batch) > 1 for times_of_batch in times.values())
 
 
 def run(seeds: range, directory: Path) -> Report:

@@ -56,8 +56,8 @@ class DoomedDisk(RealDisk):
     def pwrite(self, file: int, chunks: Sequence[Buffer], offset: int) -> None:
         when = self._doom()
         if when == "in it":
-            whole = b"".join(chunks)
-            super().pwrite(file, [whole[: self._random.randrange(len(whole) + 1)]], offset)
+            data = b"".join(chunks)
+            super().pwrite(file, [data[: self._random.randrange(len(data) + 1)]], offset)
             _die()
         super().pwrite(file, chunks, offset)
         if when == "after":
@@ -163,11 +163,11 @@ def main(directory: str) -> None:
         ready, _, _ = select.select([life, sys.stdin], [], [])
         os.close(life)
         if sys.stdin in ready:
-            said = os.read(sys.stdin.fileno(), 1 << 16).decode()
+            commands = os.read(sys.stdin.fileno(), 1 << 16).decode()
             os.kill(pid, signal.SIGKILL)
-            if not said:
+            if not commands:
                 return
-            for line in said.splitlines():
+            for line in commands.splitlines():
                 dooms = line.split()[1:] if line.startswith("doom") else dooms
         _, status = os.waitpid(pid, 0)
         _say("killed" if os.WIFSIGNALED(status) else "failed")
@@ -189,7 +189,7 @@ class Mortal:
             env=environment,
         )
         self.killed = self.failed = 0
-        """How many lives have ended, by force and otherwise."""
+        """Number of ended lives."""
         self.url = f"penstock://127.0.0.1:{int(self._line())}"
 
     def doom(self, dooms: Sequence[tuple[int, int]]) -> None:

@@ -1,4 +1,4 @@
-"""What tasks read."""
+"""Reads like the tasks of a query."""
 
 from __future__ import annotations
 

@@ -44,13 +44,13 @@ ROW: Final = StructType().add("n", LongType())
 
 Moment = Literal["planning", "tasks", "commit", "replay"]
 MOMENTS: Final[tuple[Moment, ...]] = ("planning", "tasks", "commit", "replay")
-"""When the owner is killed: before the partitions are planned; between two tasks that write;
+"""The moment of the owner's kill: before the partitions are planned; between two tasks that write;
 between the tasks and the commit; and after the commit, of which the commit log then knows
 nothing."""
 
 
 class TakeoverReport(Struct):
-    """What a run comes to. ``lost`` and ``doubled`` are to be 0."""
+    """The result of a run. ``lost`` and ``doubled`` are to be 0."""
 
     batches: int = 0
     killed: int = 0
@@ -140,11 +140,11 @@ class TakeoverQuery:
         self._committed = 0
         """Micro-batches in the commit log."""
         self._waiting = {batch: MOMENTS[batch % len(MOMENTS)] for batch in range(batches)}
-        """When the owner is still to be killed in each of them."""
+        """The remaining kills of each micro-batch."""
         self.report = TakeoverReport(batches=batches)
 
     def run(self) -> TakeoverReport:
-        """To its end, whatever befalls it."""
+        """Run to the end in spite of kills."""
         while self._committed < self._batches:
             self.report.lives += 1
             assert self.report.lives < LIVES_MAX, "the query does not get on"
@@ -156,8 +156,8 @@ class TakeoverQuery:
         return self.report
 
     def _live(self) -> None:
-        given = {"url": self._cluster.url, "channel": "orders", "startingOffsets": "earliest"}
-        reader = PenstockSource(given).streamReader(ROW)
+        all_options = {"url": self._cluster.url, "channel": "orders", "startingOffsets": "earliest"}
+        reader = PenstockSource(all_options).streamReader(ROW)
         while self._committed < self._batches:
             self._micro_batch(reader, self._committed)
 
@@ -168,10 +168,12 @@ class TakeoverQuery:
         start, end = self._offsets[batch]
         self._perhaps_kill(batch, "planning")
         partitions = [
-            each for each in reader.partitions(start, end) if isinstance(each, EventRange)
+            partition
+            for partition in reader.partitions(start, end)
+            if isinstance(partition, EventRange)
         ]
         self._count_files(partitions)
-        rows = [row for each in partitions for row in self._read(reader, each)]
+        rows = [row for partition in partitions for row in self._read(reader, partition)]
         half = len(rows) // 2
         writer = self._writer()
         messages = [written(writer, rows[:half], 0, query="q", batch=batch)]
@@ -195,9 +197,9 @@ class TakeoverQuery:
         return PenstockSource(options).streamWriter(ROW, overwrite=False)
 
     def _count_files(self, partitions: list[EventRange]) -> None:
-        for each in partitions:
-            for part in each.parts:
-                if isinstance(part, FileRows) and each.files.startswith("file://"):
+        for partition in partitions:
+            for part in partition.parts:
+                if isinstance(part, FileRows) and partition.files.startswith("file://"):
                     self.report.from_files += sum(span.size for span in part.spans)
 
     def _perhaps_kill(self, batch: int, moment: Moment) -> bool:
@@ -209,7 +211,7 @@ class TakeoverQuery:
 
 
 def run(batches: int, folder: Path) -> TakeoverReport:
-    """So many micro-batches, in each of which the owner is killed."""
+    """Run micro-batches, and kill the owner in each."""
     with MortalCluster(folder) as cluster:
         with penstock.connect(cluster.url, reconnect_timeout=PATIENCE_S) as session:
             spindles: Any = {"events_per_spindle": PER_FILE}
@@ -221,9 +223,9 @@ def run(batches: int, folder: Path) -> TakeoverReport:
         report = TakeoverQuery(cluster, batches).run()
         disconnect()
         with penstock.connect(cluster.url, reconnect_timeout=PATIENCE_S) as session:
-            found = session.channels.get("out").read().column("n").to_pylist()
-    report.lost = len(set(range(count)) - set(found))
-    report.doubled = len(found) - len(set(found))
+            result = session.channels.get("out").read().column("n").to_pylist()
+    report.lost = len(set(range(count)) - set(result))
+    report.doubled = len(result) - len(set(result))
     return report
 
 

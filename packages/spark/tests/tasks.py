@@ -15,7 +15,7 @@ from penstock_spark.writing.writing import Staged
 
 @contextmanager
 def in_task(partition: int = 0, query: str = "q-1", batch: int = 0) -> Iterator[None]:
-    """What runs in the block is told of this task, as in a worker of Spark's."""
+    """Run the block with the context of this task, as in a worker of Spark."""
     context = TaskContext._getOrCreate()
     context._partitionId = partition
     properties = {"sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)}
@@ -34,7 +34,7 @@ def written(
     query: str = "q-1",
     batch: int = 0,
 ) -> Staged:
-    """What a task gives, as the driver gets it: writer and message go through a pickle."""
+    """Return a task's message as the driver gets it: writer and message are pickled."""
     with in_task(partition, query, batch):
         message = pickle.loads(pickle.dumps(writer)).write(iter(batches))
     return pickle.loads(pickle.dumps(message))  # type: ignore[no-any-return]  # the same type again

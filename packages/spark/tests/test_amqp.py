@@ -1,4 +1,4 @@
-"""What AMQP clients publish, read by Spark, and what Spark writes, read by AMQP clients."""
+"""Spark reads events of AMQP clients, and AMQP clients read events of Spark."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ def test_spark_reads_what_an_amqp_client_has_published(
     with Client(realm.listen_amqp()) as publisher:
         publisher.sender("news", "topic").send(sent())
 
-    found = read(spark, url, "news", includeHeaders=True)
-    kinds = {field.name: field.dataType for field in found.schema}
-    (row,) = found.collect()
+    result = read(spark, url, "news", includeHeaders=True)
+    kinds = {field.name: field.dataType for field in result.schema}
+    (row,) = result.collect()
 
     assert {name: kinds[name] for name in TYPES} == TYPES
-    at = datetime.fromtimestamp(AT_MS / 1_000, UTC).astimezone().replace(tzinfo=None)
-    assert {name: row[name] for name in TYPES} == {**PROPERTIES, "at": at}
+    time = datetime.fromtimestamp(AT_MS / 1_000, UTC).astimezone().replace(tzinfo=None)
+    assert {name: row[name] for name in TYPES} == {**PROPERTIES, "at": time}
     assert bytes(row["data"]).decode() == "Grüße"
     assert (row["priority"], row["ttl"]) == (7, 3_600_000)
     assert row["headers"]["correlation_id"] == "c"
@@ -102,7 +102,7 @@ def test_spark_reads_what_an_amqp_client_has_published(
 def test_an_amqp_client_reads_what_spark_has_written(
     spark: SparkSession, realm: penstock.Realm, client: Session, url: str
 ) -> None:
-    """By way of Spark a message of one AMQP client is what it was for another."""
+    """A message that Spark copies is the same for another AMQP client."""
     client.channels.create("in")
     client.channels.create("out")
     with Client(realm.listen_amqp()) as amqp:
@@ -111,12 +111,12 @@ def test_an_amqp_client_reads_what_spark_has_written(
         rows = read(spark, url, "in", includeHeaders=True).drop("event_id", "published")
         writer = rows.write.format("penstock").option("url", url).option("channel", "out")
         writer.mode("append").save()
-        found = receiver.receive(WAIT_S)
+        received = receiver.receive(WAIT_S)
 
     original = sent()
     for part in ("body", "id", "correlation_id", "subject", "reply_to", "properties", "priority"):
-        assert getattr(found, part) == getattr(original, part), part
+        assert getattr(received, part) == getattr(original, part), part
     for name, value in PROPERTIES.items():
-        assert type(found.properties[name]) is type(value) or name == "bytes", name
-    assert found.annotations["x-opt-mine"] == "kept"
-    assert 0 < found.ttl <= 3_600.0
+        assert type(received.properties[name]) is type(value) or name == "bytes", name
+    assert received.annotations["x-opt-mine"] == "kept"
+    assert 0 < received.ttl <= 3_600.0

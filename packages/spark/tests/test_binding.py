@@ -64,33 +64,33 @@ def source(url: str, **options: str) -> PenstockSource:
 
 
 def stream(url: str, **options: str) -> ChannelStreamReader:
-    given = source(url, **options)
-    return given.streamReader(given.schema())
+    data_source = source(url, **options)
+    return data_source.streamReader(data_source.schema())
 
 
 def read(url: str, **options: str) -> list[int]:
-    given = source(url, **options)
-    reader = given.reader(given.schema())
+    data_source = source(url, **options)
+    reader = data_source.reader(data_source.schema())
     return [row["n"] for row in rows_of(reader, reader.partitions())]
 
 
 def stored(offset: dict[str, Any]) -> dict[str, Any]:
-    """What Spark keeps of a position."""
+    """Return a position as Spark stores it."""
     kept: dict[str, Any] = json.loads(json.dumps(offset))
     return kept
 
 
 class Query:
-    """What Spark does with a stream, step by step; a restart keeps the checkpoint alone."""
+    """Calls a stream like Spark, step by step; a restart keeps only the checkpoint."""
 
     def __init__(self, url: str, **options: str) -> None:
         self.url = url
         self.options = options
         self.reader = stream(url, **options)
         self.committed: dict[str, Any] | None = None
-        """In the commit log."""
+        """Position in the commit log."""
         self.begun: dict[str, Any] | None = None
-        """In the offset log, and not in the commit log."""
+        """Position in the offset log that is not in the commit log."""
 
     def begin(self, most: int = 1_000_000) -> None:
         """Decide where the next micro-batch ends, and write it down."""
@@ -112,12 +112,12 @@ class Query:
 
     def batch(self, most: int = 1_000_000) -> list[int]:
         self.begin(most)
-        found = self.run()
+        planned_batch = self.run()
         self.finish()
-        return found
+        return planned_batch
 
     def die(self) -> None:
-        """The process is gone; Spark starts another one."""
+        """End the process; Spark starts another one."""
         disconnect()
         self.reader = stream(self.url, **self.options)
 
@@ -153,7 +153,7 @@ def test_a_durable_that_owes_nothing_begins_with_what_comes(
 
 
 class Racing(ChannelLink):
-    """Something is published whenever somebody asks for the end."""
+    """Publishes an event at each request for the end."""
 
     @property
     def end(self) -> int:
@@ -241,7 +241,7 @@ def test_a_failing_micro_batch_is_rolled_back_counted_and_repeated(
 def test_the_same_micro_batch_planned_twice_by_one_query_is_no_failure(
     url: str, orders: Channel, lake: Durable
 ) -> None:
-    """As when ``foreachBatch`` uses its table twice."""
+    """As in a ``foreachBatch`` that uses its table twice."""
     publish(orders, 0, 5)
     query = Query(url)
     query.begin()
@@ -273,9 +273,9 @@ def test_a_restart_acknowledges_what_the_checkpoint_is_ahead(
 def test_what_others_have_acknowledged_is_not_read(
     url: str, orders: Channel, sealed: Sealed
 ) -> None:
-    """In a file and on the wire, in one partition or several."""
+    """Partitions of files and of the wire, one or several."""
     lake = orders.durables.create("lake", type="shared")
-    other = orders.durables.create("other", type="shared")
+    other_durable = orders.durables.create("other", type="shared")
     publish(orders, 0, 2_500)
     sealed(orders, 2)
     with lake.subscribe(window=5_000, timeout=1.0) as subscription:
@@ -286,7 +286,7 @@ def test_what_others_have_acknowledged_is_not_read(
     expected = list(range(0, 2_500, 5))
 
     assert outstanding(lake) == expected
-    assert other.info().outstanding == 2_500
+    assert other_durable.info().outstanding == 2_500
     for access in ("auto", "remote"):
         assert read(url, access=access) == expected
     query = Query(url, minPartitions="4")
@@ -510,7 +510,7 @@ def test_partitions_name_what_is_owed_only_where_something_is_not(
         hold.ack(999)
     reader = source(url).reader(source(url).schema())
     parts = [part for part in reader.partitions() if isinstance(part, EventRange)]
-    kinds = [type(part) for each in parts for part in each.parts]
+    kinds = [type(part) for planned in parts for part in planned.parts]
 
     assert kinds == [FileRows, WireRows]
     assert [part.owed for part in parts] == [None] * len(parts)

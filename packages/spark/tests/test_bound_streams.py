@@ -63,7 +63,7 @@ def checked(table: DataFrame, *bad: int) -> DataFrame:
 def run(
     spark: SparkSession, url: str, checkpoint: Path, *bad: int, **options: str
 ) -> StreamingQuery:
-    """Process what there is, and end."""
+    """Process the stored events, and end."""
     table = spark.readStream.format("penstock").options(**source(url, **options)).load()
     query = (
         checked(table, *bad)

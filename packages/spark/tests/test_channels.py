@@ -34,8 +34,8 @@ def source(url: str, channel: str, **options: str) -> PenstockSource:
 
 
 def batch(url: str, channel: str, **options: str) -> ChannelReader:
-    given = source(url, channel, **options)
-    return given.reader(given.schema())
+    data_source = source(url, channel, **options)
+    return data_source.reader(data_source.schema())
 
 
 def read(url: str, channel: str, **options: str) -> list[Row]:
@@ -44,8 +44,8 @@ def read(url: str, channel: str, **options: str) -> list[Row]:
 
 
 def stream(url: str, channel: str, **options: str) -> ChannelStreamReader:
-    given = source(url, channel, **{"startingOffsets": "earliest"} | options)
-    return given.streamReader(given.schema())
+    data_source = source(url, channel, **{"startingOffsets": "earliest"} | options)
+    return data_source.streamReader(data_source.schema())
 
 
 def ends(offset: dict[str, Any]) -> dict[str, int]:
@@ -53,10 +53,10 @@ def ends(offset: dict[str, Any]) -> dict[str, int]:
 
 
 def seen(rows: list[Row]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    ids_by_channel: dict[str, list[int]] = {}
     for row in rows:
-        found.setdefault(row["channel"], []).append(row["n"])
-    return found
+        ids_by_channel.setdefault(row["channel"], []).append(row["n"])
+    return ids_by_channel
 
 
 # --- which channels -----------------------------------------------------------------------
@@ -337,8 +337,8 @@ def test_a_queue_is_not_a_channel_and_a_channel_no_queue(url: str, client: Sessi
 
 
 def _queue(url: str, name: str) -> list[Row]:
-    given = PenstockSource({"url": url, "queue": name})
-    reader = given.reader(given.schema())
+    data_source = PenstockSource({"url": url, "queue": name})
+    reader = data_source.reader(data_source.schema())
     return rows_of(reader, reader.partitions())
 
 

@@ -173,15 +173,15 @@ def daemon(running: ExitStack, name: str, log: Path, *arguments: str) -> None:
 
 
 def logged(log: Path, pattern: str) -> str:
-    """What a process says once it is there."""
+    """Return the first line of a started process."""
     with subprocess.Popen(
         ["tail", "-n", "+1", "-F", log], stdout=subprocess.PIPE, text=True
     ) as lines:
         try:
             assert lines.stdout is not None, "it is a pipe"
             for line in lines.stdout:
-                if found := re.search(pattern, line):
-                    return found[0]
+                if match := re.search(pattern, line):
+                    return match[0]
         finally:
             lines.kill()
     raise AssertionError(f"{log} has ended")
@@ -243,10 +243,10 @@ def copy(realm_url: str) -> Iterator[ObjectStore]:
         with penstock.connect(realm_url) as session:
             copy_files(session, store.uri(COPY))
         missing, stale, rotten, _ = names = sorted(n for n in store.objects if n.endswith("arrow"))
-        whole = store.objects[rotten]
+        content = store.objects[rotten]
         del store.objects[missing]
         store.objects[stale] = store.objects[stale][:-1]
-        store.objects[rotten] = whole[: len(whole) // 2].ljust(len(whole), b"-")
+        store.objects[rotten] = content[: len(content) // 2].ljust(len(content), b"-")
         assert len(names) == SEALED_ROWS // PER_FILE
         store.requests.clear()
         yield store
@@ -254,7 +254,7 @@ def copy(realm_url: str) -> Iterator[ObjectStore]:
 
 @pytest.fixture(scope="module")
 def found(folder: Path, realm_url: str, master: str, copy: ObjectStore) -> dict[str, Any]:
-    """What the driver, a process of its own, says after it has done everything."""
+    """Return the output of the driver, which runs in a separate process."""
     options = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -323,9 +323,9 @@ def test_executors_say_where_events_came_from_and_nobody_says_who_asks(
     found: dict[str, Any], folder: Path
 ) -> None:
     logs = [log.read_text(errors="replace") for log in folder.glob("worker-*/**/stderr")]
-    told = [line for log in logs for line in log.splitlines() if "over the wire" in line]
-    assert told
-    assert all(re.search(r"\d+ of Copy\('s3://\*\*\*@", line) for line in told)
+    lines = [line for log in logs for line in log.splitlines() if "over the wire" in line]
+    assert lines
+    assert all(re.search(r"\d+ of Copy\('s3://\*\*\*@", line) for line in lines)
     assert not any("very-secret" in text for text in [*logs, *told_to_users(found)])
 
 

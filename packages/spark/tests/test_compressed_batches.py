@@ -24,7 +24,7 @@ def test_it_is_damage_to_those_who_read_files_without_the_realm(
 ) -> None:
     file, index = with_a_batch_that_cannot_be_unpacked(compression)
     (tmp_path / "orders").write_bytes(file)
-    spans = tuple(each.span for each in index.batches)
+    spans = tuple(batch_place.span for batch_place in index.batches)
     part = FileRows(
         f"{tmp_path}/orders", len(file), index.schema, batches=index.batches, spans=spans
     )

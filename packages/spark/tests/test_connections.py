@@ -1,4 +1,4 @@
-"""What a process of Spark's asks a realm once, and again."""
+"""Requests that a process of Spark sends once, and repeatedly."""
 
 from __future__ import annotations
 

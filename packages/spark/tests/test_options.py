@@ -1,4 +1,4 @@
-"""Options say what they may be, and unknown ones are refused with the nearest name."""
+"""Errors name the allowed values of options, and the most similar name of unknown ones."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def test_a_read_needs_a_realm_and_a_channel_only() -> None:
 
 
 def test_the_channel_may_come_as_the_path_of_load() -> None:
-    given = {"url": HERE["url"], "path": "orders/eu"}
+    all_options = {"url": HERE["url"], "path": "orders/eu"}
 
-    assert source_options(given).where.channel == "orders/eu"
-    assert sink_options(given).where.channel == "orders/eu"
+    assert source_options(all_options).where.channel == "orders/eu"
+    assert sink_options(all_options).where.channel == "orders/eu"
 
 
 def test_spark_hands_names_over_in_lower_case() -> None:
@@ -162,9 +162,9 @@ def test_a_write_refuses_what_is_for_reading() -> None:
 
 
 def test_what_spark_adds_itself_is_no_mistake() -> None:
-    given = HERE | {"checkpointLocation": "somewhere", "queryname": "q", "path": "orders"}
+    all_options = HERE | {"checkpointLocation": "somewhere", "queryname": "q", "path": "orders"}
 
-    assert sink_options(given).where.channel == "orders"
+    assert sink_options(all_options).where.channel == "orders"
 
 
 def test_a_durable_is_for_channels() -> None:
@@ -183,9 +183,9 @@ def test_a_list_of_a_pipeline_is_one_option() -> None:
 
 
 def test_a_table_of_sparks_catalog_is_refused_with_what_to_use() -> None:
-    given = {"url": "penstock://localhost:1", "channel": "orders", "provider": "penstock"}
+    all_options = {"url": "penstock://localhost:1", "channel": "orders", "provider": "penstock"}
     with pytest.raises(InvalidArgument, match="instead of CREATE TABLE use CREATE TEMPORARY VIEW"):
-        source_options(given)
-    given = {"option.channel": "orders", "url": "penstock://localhost:1"}  # without columns
+        source_options(all_options)
+    all_options = {"option.channel": "orders", "url": "penstock://localhost:1"}  # without columns
     with pytest.raises(InvalidArgument, match="instead of CREATE TABLE use CREATE TEMPORARY VIEW"):
-        source_options(given)
+        source_options(all_options)

@@ -151,9 +151,9 @@ def test_files_of_a_cluster_are_read_where_it_keeps_them() -> None:
 
 
 def test_a_realm_on_its_own_answers_with_the_bytes_it_always_sent() -> None:
-    found = Location((), (Span(0, 3),))
+    location = Location((), (Span(0, 3),))
 
-    assert msgspec.msgpack.encode(found) == msgspec.msgpack.encode(
+    assert msgspec.msgpack.encode(location) == msgspec.msgpack.encode(
         {"sealed": (), "tail": ((0, 3),)}
     )
 
@@ -182,9 +182,9 @@ def test_record_batches_that_do_not_pass_are_left_out() -> None:
     encoded = msgspec.msgpack.encode(replace(index, batches=batches))
     location = Location((replace(part, index=encoded),), (Span(60, 65),))
 
-    (found,) = partitions(location, parts_min=1, may_match=lambda summary: int(summary) in (20, 40))
+    (parts,) = partitions(location, parts_min=1, may_match=lambda summary: int(summary) in (20, 40))
 
-    assert ids_of(found) == [*range(20, 30), *range(40, 50), *range(60, 65)]
+    assert ids_of(parts) == [*range(20, 30), *range(40, 50), *range(60, 65)]
 
 
 @pytest.mark.slow

@@ -189,15 +189,15 @@ def test_a_checkpoint_without_one(tmp_path: Path) -> None:
 
 
 def test_without_a_durable_nothing_can_be_buried(tmp_path: Path) -> None:
-    given: dict[str, Any] = {"url": "penstock://localhost:9000", "channel": "orders"}
+    all_options: dict[str, Any] = {"url": "penstock://localhost:9000", "channel": "orders"}
     with pytest.raises(InvalidArgument, match="give the source the option durable"):
-        bury_poison(NO_SPARK, given, tmp_path, attempt=lambda table: None)
+        bury_poison(NO_SPARK, all_options, tmp_path, attempt=lambda table: None)
 
 
 def test_a_realm_that_is_away_buries_nothing(tmp_path: Path) -> None:
     log(tmp_path, "offsets", 0, offset(5))
-    given = {"url": "penstock://127.0.0.1:1", "channel": "orders", "durable": "lake"}
-    verdict = bury_poison(NO_SPARK, given, tmp_path, attempt=lambda table: None)
+    all_options = {"url": "penstock://127.0.0.1:1", "channel": "orders", "durable": "lake"}
+    verdict = bury_poison(NO_SPARK, all_options, tmp_path, attempt=lambda table: None)
 
     assert (verdict.buried, verdict.runs) == ((), 0)
     assert "no realm answered" in verdict.why_none

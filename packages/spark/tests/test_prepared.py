@@ -27,7 +27,7 @@ pytestmark = [
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where those that fork are found."""
+    """The folder with the sockets of forking processes."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return Path(python_for_spark()).with_name("forks")
 
@@ -111,12 +111,12 @@ def test_all_sources_of_a_jvm_are_forked_by_one_process_that_ends_with_it(
 
     for link in links:
         link.close()
-    _, said = running.communicate(timeout=60)
+    _, output = running.communicate(timeout=60)
 
     until(lambda: not is_there(forks))
     assert not any(map(is_there, processes))
     assert not list(folder.iterdir())
-    assert not said, "a query that is stopped is no error"
+    assert not output, "a query that is stopped is no error"
 
 
 def test_a_source_ends_when_spark_kills_what_it_has_started(
@@ -164,16 +164,16 @@ def test_where_nothing_can_be_forked_a_new_process_is_the_source(
 ) -> None:
     if trouble == "no folder":
         jvm(f"rmdir {folder}; start & wait")
-        found = [connected(spark_end)]
+        connections = [connected(spark_end)]
     else:
         elsewhere = "PYTHONPATH=/nowhere" if trouble == "other imports" else f"cd {tmp_path};"
         jvm(f"start & {elsewhere} start & wait")
-        found = [connected(spark_end) for _ in range(2)]
+        connections = [connected(spark_end) for _ in range(2)]
 
-    parents = [program_of(parent_of(process)) for _, process in found]
+    parents = [program_of(parent_of(process)) for _, process in connections]
 
     assert len([program for program in parents if program.startswith("sh -c")]) == 1
-    for link, _ in found:
+    for link, _ in connections:
         link.close()
 
 

@@ -52,8 +52,10 @@ def test_a_source_reports_how_far_behind_it_is(url: str, client: Session) -> Non
     orders = client.channels.create("orders")
     orders.publish_many([penstock.Event(b"x")] * 10)
     client.channels.create("quiet")
-    given = PenstockSource({"url": url, "channel": "orders,quiet", "startingOffsets": "earliest"})
-    reader = given.streamReader(given.schema())
+    data_source = PenstockSource(
+        {"url": url, "channel": "orders,quiet", "startingOffsets": "earliest"}
+    )
+    reader = data_source.streamReader(data_source.schema())
 
     end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(4))
     newest = reader.reportLatestOffset()
@@ -70,8 +72,8 @@ def test_a_source_reports_how_far_behind_it_is(url: str, client: Session) -> Non
 def test_properties_that_a_running_query_leaves_out_are_said(url: str, client: Session) -> None:
     orders = client.channels.create("orders")
     orders.publish(properties={"price": 1})
-    given = PenstockSource({"url": url, "channel": "orders", "startingOffsets": "earliest"})
-    reader = given.streamReader(given.schema())
+    data_source = PenstockSource({"url": url, "channel": "orders", "startingOffsets": "earliest"})
+    reader = data_source.streamReader(data_source.schema())
 
     def micro_batch(start: dict[str, Any]) -> dict[str, Any]:
         end = reader.latestOffset(start, ReadMaxRows(10))
@@ -108,8 +110,8 @@ def test_what_is_published_between_load_and_the_first_micro_batch_is_told(
     orders = client.channels.create("orders")
     orders.publish(properties={"price": 1, "d": {"a": 1}})
     options = {"url": url, "channel": "orders", "startingOffsets": "earliest", **choice}
-    given = PenstockSource(options)
-    reader = given.streamReader(given.schema())
+    data_source = PenstockSource(options)
+    reader = data_source.streamReader(data_source.schema())
     orders.publish(properties={"price": 9.5, "d": {"b": 2}})
 
     start = reader.initialOffset()
@@ -126,8 +128,8 @@ def test_what_a_schema_of_its_own_leaves_out_from_the_start_is_not_told(
     orders = client.channels.create("orders")
     orders.publish(properties={"price": 1, "sku": "a"})
     options = {"url": url, "channel": "orders", "startingOffsets": "earliest"}
-    given = PenstockSource(options)
-    reader = given.streamReader(StructType().add("price", DoubleType()))
+    data_source = PenstockSource(options)
+    reader = data_source.streamReader(StructType().add("price", DoubleType()))
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadMaxRows(10))
     reader.partitions(start, end)
@@ -149,8 +151,8 @@ def test_a_query_of_integers_tells_of_floats_and_one_of_floats_shows_integers(
 ) -> None:
     orders = client.channels.create("orders")
     orders.publish(properties={"price": first})
-    given = PenstockSource({"url": url, "channel": "orders", "startingOffsets": "earliest"})
-    reader = given.streamReader(given.schema())
+    data_source = PenstockSource({"url": url, "channel": "orders", "startingOffsets": "earliest"})
+    reader = data_source.streamReader(data_source.schema())
     start = reader.latestOffset(reader.initialOffset(), ReadMaxRows(10))
     reader.partitions(reader.initialOffset(), start)
     orders.publish(properties={"price": then})
@@ -162,7 +164,7 @@ def test_a_query_of_integers_tells_of_floats_and_one_of_floats_shows_integers(
     assert later_columns({"sources": [{"endOffset": "{}", "latestOffset": newest}]}) == told
     [row] = [row for batch in batches for row in batch.to_pylist()]
     assert row["price"] == (None if told else 3.0)
-    assert given.schema()["price"].dataType == DoubleType()
+    assert data_source.schema()["price"].dataType == DoubleType()
 
 
 @pytest.mark.slow
@@ -172,13 +174,13 @@ def test_a_property_with_an_integer_beyond_doubles_has_typed_columns(
 ) -> None:
     orders = client.channels.create("orders")
     orders.publish_many([penstock.Event(properties={"n": n, "m": n}) for n in (1.5, 1e300, 7)])
-    given = PenstockSource({"url": url, "channel": "orders"})
-    assert given.schema().names[4:] == ["n", "m"], "floats beyond 2**53 are exact"
+    data_source = PenstockSource({"url": url, "channel": "orders"})
+    assert data_source.schema().names[4:] == ["n", "m"], "floats beyond 2**53 are exact"
 
     orders.publish(properties={"n": (1 << 53) + 1})
 
-    assert given.schema().names[4:] == ["n::float", "n::int", "m"]
-    reader = given.reader(given.schema())
+    assert data_source.schema().names[4:] == ["n::float", "n::int", "m"]
+    reader = data_source.reader(data_source.schema())
     rows = [row for p in reader.partitions() for b in reader.read(p) for row in b.to_pylist()]
     assert [row["n::int"] for row in rows] == [None, None, 7, (1 << 53) + 1]
     assert [row["m"] for row in rows] == [1.5, 1e300, 7.0, None]

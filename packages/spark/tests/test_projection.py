@@ -1,4 +1,4 @@
-"""What Spark gets is what is stored, in exactly the schema Spark expects."""
+"""Spark gets stored events in exactly the schema that it expects."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NOON = datetime(2013, 1, 1, hour=12, tzinfo=UTC)
 
 
 def stored(*properties: dict[str, Any] | None, first: int = 0, **event: Any) -> pa.RecordBatch:
-    events = [Event(b"x", properties=each, **event) for each in properties]
+    events = [Event(b"x", properties=event_properties, **event) for event_properties in properties]
     return stamp(body_of(events), Span(first, first + len(events)), 1_000_000)
 
 
@@ -52,13 +52,13 @@ def read(
 ) -> pa.RecordBatch:
     schema = spark_schema([channel], extras=extras)
     if ddl:
-        given = _ddl(ddl)
-        schema = given
+        ddl_schema = _ddl(ddl)
+        schema = ddl_schema
     wanted = arrow_schema(schema)
-    found = Projection(channel, wanted, extras=extras).project(batch)
-    assert found.schema.equals(wanted)
-    found.validate(full=True)
-    return found
+    result = Projection(channel, wanted, extras=extras).project(batch)
+    assert result.schema.equals(wanted)
+    result.validate(full=True)
+    return result
 
 
 def _ddl(text: str) -> StructType:
@@ -99,9 +99,9 @@ def test_every_kind_of_property_is_a_column_of_its_type() -> None:
     }
     batch = stored(properties, None)
 
-    found = read(batch, channel_of(batch))
+    result = read(batch, channel_of(batch))
 
-    rows = found.to_pylist()
+    rows = result.to_pylist()
     assert {name: rows[0][name] for name in properties} == properties
     assert {rows[1][name] for name in properties} == {None}
     schema = spark_schema([channel_of(batch)])
@@ -140,9 +140,9 @@ def test_chosen_columns_come_in_the_order_chosen() -> None:
 def test_a_schema_of_the_users_casts_and_fills() -> None:
     batch = stored({"a": 1, "b": "text"})
 
-    found = read(batch, channel_of(batch), "a string, missing bigint, data string")
+    result = read(batch, channel_of(batch), "a string, missing bigint, data string")
 
-    assert found.to_pylist() == [{"a": "1", "missing": None, "data": "x"}]
+    assert result.to_pylist() == [{"a": "1", "missing": None, "data": "x"}]
 
 
 def test_a_value_that_does_not_fit_names_its_column() -> None:
@@ -155,10 +155,10 @@ def test_a_value_that_does_not_fit_names_its_column() -> None:
 def test_rows_of_a_slice_are_read_at_their_place() -> None:
     batch = stored(*({"a": i, "s": {"b": i}} if i % 2 else None for i in range(10)))
 
-    found = read(batch.slice(3, 4), channel_of(batch)).to_pylist()
+    result = read(batch.slice(3, 4), channel_of(batch)).to_pylist()
 
-    assert [row["a"] for row in found] == [3, None, 5, None]
-    assert [row["s"] for row in found] == [{"b": 3}, None, {"b": 5}, None]
+    assert [row["a"] for row in result] == [3, None, 5, None]
+    assert [row["s"] for row in result] == [{"b": 3}, None, {"b": 5}, None]
 
 
 def test_a_property_named_like_a_column_keeps_out_of_its_way() -> None:
@@ -190,8 +190,8 @@ def test_events_without_data_have_empty_data() -> None:
 
 
 def united(*rows: dict[str, Any]) -> tuple[list[pa.RecordBatch], pa.Schema]:
-    """Each event in a batch of its own, and the channel that has them."""
-    batches = [stored(row, first=at) for at, row in enumerate(rows)]
+    """Return each event in a separate batch, and the schema of their channel."""
+    batches = [stored(row, first=event_id) for event_id, row in enumerate(rows)]
     return batches, channel_of(*batches)
 
 
@@ -211,13 +211,13 @@ def test_integers_and_floats_of_a_property_are_one_column_of_doubles(by_type: bo
     wanted = arrow_schema(spark_schema([channel]))
 
     assert wanted.names[4:] == ["p", "p::string", "d", "xs"]
-    found = values(batches, channel, wanted, by_type=by_type)
-    assert [(row["p"], row["p::string"]) for row in found[:3]] == [
+    result = values(batches, channel, wanted, by_type=by_type)
+    assert [(row["p"], row["p::string"]) for row in result[:3]] == [
         (3.0, None),
         (9.5, None),
         (None, "x"),
     ]
-    assert [(row["d"], row["xs"]) for row in found[3:]] == [
+    assert [(row["d"], row["xs"]) for row in result[3:]] == [
         ({"n": 1.0}, [1.0]),
         ({"n": 0.5}, [0.5]),
     ]
@@ -231,9 +231,9 @@ def test_exact_columns_of_numbers_are_chosen_by_name() -> None:
         spark_schema([channel], columns=("event_id", "published", "tag", "data", "p::int", "p")),
         spark_schema([channel], typed={"p"}),
     ):
-        found = values(batches, channel, arrow_schema(schema))
-        assert [row["p::int"] for row in found] == [3, None]
-        assert [row.get("p", row.get("p::float")) for row in found] in ([3.0, 9.5], [None, 9.5])
+        result = values(batches, channel, arrow_schema(schema))
+        assert [row["p::int"] for row in result] == [3, None]
+        assert [row.get("p", row.get("p::float")) for row in result] in ([3.0, 9.5], [None, 9.5])
 
 
 @pytest.mark.spec("E10")
@@ -251,7 +251,7 @@ def test_an_integer_without_an_exact_double_is_an_error_that_says_what_to_do(by_
 def test_a_query_that_began_with_integers_leaves_floats_out_until_it_starts_again(
     by_type: bool,
 ) -> None:
-    """They are told as a later column, `p::float`; one that began with floats has them all."""
+    """Floats are reported as a later column, `p::float`; a query that began with floats has all."""
     batches, channel = united({"p": 3}, {"p": 9.5})
     began = arrow_schema(spark_schema([batches[0].schema]))
     with_floats = arrow_schema(spark_schema([batches[1].schema]))
@@ -262,11 +262,13 @@ def test_a_query_that_began_with_integers_leaves_floats_out_until_it_starts_agai
 
 @pytest.mark.spec("E10")
 def test_channels_with_integers_and_with_floats_share_a_column() -> None:
-    whole, texts, floats = stored({"p": 3}), stored({"p": "x"}), stored({"p": 9.5})
-    wanted = arrow_schema(spark_schema([each.schema for each in (texts, whole, floats)]))
+    integers, texts, floats = stored({"p": 3}), stored({"p": "x"}), stored({"p": 9.5})
+    wanted = arrow_schema(
+        spark_schema([channel_batch.schema for channel_batch in (texts, integers, floats)])
+    )
     assert wanted.names[4:] == ["p", "p::number"]
 
-    for batch, value in ((whole, 3.0), (floats, 9.5)):
+    for batch, value in ((integers, 3.0), (floats, 9.5)):
         [row] = values([batch], batch.schema, wanted, by_type=True)
         assert row == {"p": None, "p::number": value}
 
@@ -327,10 +329,13 @@ def test_fields_that_differ_in_case_only_are_told_apart_by_spark(by_type: bool) 
 
 
 def test_of_channels_with_fields_in_another_order_each_value_is_in_its_field() -> None:
-    one, other = stored({"d": {"a": 1, "A": 2}}), stored({"d": {"A": 3, "a": 4}})
-    wanted = arrow_schema(spark_schema([one.schema, other.schema]))
+    one, reordered = stored({"d": {"a": 1, "A": 2}}), stored({"d": {"A": 3, "a": 4}})
+    wanted = arrow_schema(spark_schema([one.schema, reordered.schema]))
 
-    rows = [values([each], each.schema, wanted, by_type=True)[0]["d"] for each in (one, other)]
+    rows = [
+        values([channel_batch], channel_batch.schema, wanted, by_type=True)[0]["d"]
+        for channel_batch in (one, reordered)
+    ]
 
     assert rows == [{"a": 1, "properties.A": 2}, {"a": 4, "properties.A": 3}]
 
@@ -358,9 +363,9 @@ def test_a_query_leaves_out_what_a_new_one_would_read(
     then: dict[str, Any], columns: tuple[str, ...], told: list[str], by_type: bool
 ) -> None:
     first = stored({"price": 1, "d": {"a": 1}, "lines": [{"sku": "b"}]})
-    known = tuple(name for name in columns if name != "of_another_channel")
+    known_columns = tuple(name for name in columns if name != "of_another_channel")
     extras = Extras(headers="headers" in columns)
-    wanted = arrow_schema(spark_schema([first.schema], columns=known, extras=extras))
+    wanted = arrow_schema(spark_schema([first.schema], columns=known_columns, extras=extras))
 
     names = unread_properties(
         channel_of(first, stored(then)), wanted, columns=columns, by_type=by_type

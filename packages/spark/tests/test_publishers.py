@@ -1,4 +1,4 @@
-"""Who published an event is in the headers, however it is read."""
+"""The headers have the publisher of an event, in every kind of read."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ KIND = pa.struct([("type", pa.string()), ("publisher", pa.string()), ("host", pa
 
 def filled(rows: list[dict[str, Any] | None], *publishers: Any) -> list[Any]:
     ids = pa.array(range(10, 10 + len(rows)), pa.int64())
-    found = with_publishers(pa.array(rows, KIND), ids, publishers)
-    found.validate(full=True)
-    return [each and tuple(each.values()) for each in found.to_pylist()]
+    result = with_publishers(pa.array(rows, KIND), ids, publishers)
+    result.validate(full=True)
+    return [item and tuple(item.values()) for item in result.to_pylist()]
 
 
 def test_the_realm_knows_better_than_the_event_says() -> None:
-    said = {"type": "t", "publisher": "liar", "host": None}
-    rows = [said, None, said, None]
+    headers = {"type": "t", "publisher": "liar", "host": None}
+    rows = [headers, None, headers, None]
 
     assert filled(rows) == [("t", "liar", None), None, ("t", "liar", None), None]
     assert filled(rows, ("ann@one", (Span(10, 11), Span(11, 12))), ("@two", (Span(12, 13),))) == [
@@ -59,7 +59,7 @@ def test_files_and_tail_say_who_published(
     )
     orders.publish_many([penstock.Event(b"x")] * 1_500)
     sealed(orders, 1)
-    (told,) = {
+    (publisher_name,) = {
         (event.headers.get("publisher"), event.headers["host"])
         for event in orders.browse(start=1_499)
     }
@@ -67,7 +67,9 @@ def test_files_and_tail_say_who_published(
     for access in ("auto", "remote"):
         rows = read(url, includeHeaders="true", access=access, columns="event_id,headers")
         assert len(rows) == 1_500
-        assert {(row["headers"]["publisher"], row["headers"]["host"]) for row in rows} == {told}
+        assert {(row["headers"]["publisher"], row["headers"]["host"]) for row in rows} == {
+            publisher_name
+        }
 
 
 @pytest.mark.slow
@@ -89,6 +91,6 @@ def test_the_origin_of_an_event_is_a_column(url: str, client: Session) -> None:
 
 
 def read(url: str, channel: str = "orders", **options: str) -> list[Row]:
-    given = PenstockSource({"url": url, "channel": channel, **options})
-    reader = given.reader(given.schema())
+    data_source = PenstockSource({"url": url, "channel": channel, **options})
+    reader = data_source.reader(data_source.schema())
     return rows_of(reader, reader.partitions())

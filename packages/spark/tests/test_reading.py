@@ -46,8 +46,8 @@ def source(url: str, **options: str) -> PenstockSource:
 
 
 def read(url: str, **options: str) -> list[Row]:
-    given = source(url, **options)
-    reader = given.reader(given.schema())
+    data_source = source(url, **options)
+    reader = data_source.reader(data_source.schema())
     return rows_of(reader, reader.partitions())
 
 
@@ -63,11 +63,13 @@ def test_files_and_tail_are_read_with_no_gap_and_no_duplicate(
 ) -> None:
     orders.publish_many(events(0, 2_500))
     sealed(orders, 2)
-    given = source(url)
-    reader = given.reader(given.schema())
+    data_source = source(url)
+    reader = data_source.reader(data_source.schema())
     parts = reader.partitions()
 
-    kinds = [type(part) for each in parts if isinstance(each, EventRange) for part in each.parts]
+    kinds = [
+        type(part) for planned in parts if isinstance(planned, EventRange) for part in planned.parts
+    ]
     assert kinds == [FileRows, FileRows, WireRows]
     rows = rows_of(reader, parts)
     assert [row["event_id"] for row in rows] == list(range(2_500))
@@ -96,8 +98,8 @@ def test_partitions_cut_the_ids_and_keep_the_order(
 ) -> None:
     orders.publish_many(events(0, 2_500))
     sealed(orders, 2)
-    given = source(url, minPartitions="7")
-    reader = given.reader(given.schema())
+    data_source = source(url, minPartitions="7")
+    reader = data_source.reader(data_source.schema())
     parts = reader.partitions()
 
     assert len(parts) == 7
@@ -111,10 +113,10 @@ def test_removed_events_are_read_neither_from_files_nor_from_the_tail(
     sealed(orders, 2)
     orders.purge(selector="third = 0 AND n > 500")
     orders.purge(start=10, end=19)
-    left = [n for n in range(2_500) if not (n % 3 == 0 and n > 500) and not 10 <= n <= 19]
+    remaining = [n for n in range(2_500) if not (n % 3 == 0 and n > 500) and not 10 <= n <= 19]
 
-    assert numbers(read(url)) == left
-    assert numbers(read(url, minPartitions="5")) == left
+    assert numbers(read(url)) == remaining
+    assert numbers(read(url, minPartitions="5")) == remaining
 
 
 def test_a_selector_selects_in_files_and_over_the_wire(
@@ -164,8 +166,8 @@ def test_events_kept_in_memory_are_read_in_their_place(
 def test_a_file_that_is_not_here_is_asked_for(url: str, orders: Channel, sealed: Sealed) -> None:
     orders.publish_many(events(0, 1_000))
     sealed(orders, 1)
-    given = source(url)
-    reader = given.reader(given.schema())
+    data_source = source(url)
+    reader = data_source.reader(data_source.schema())
     (part,) = reader.partitions()
     assert isinstance(part, EventRange)
     (file,) = part.parts
@@ -183,23 +185,23 @@ def test_a_file_that_is_not_here_is_an_error_where_nothing_else_is_allowed(
 ) -> None:
     orders.publish_many(events(0, 1_000))
     sealed(orders, 1)
-    given = source(url, access="local")
-    reader = given.reader(given.schema())
+    data_source = source(url, access="local")
+    reader = data_source.reader(data_source.schema())
     (part,) = reader.partitions()
     assert isinstance(part, EventRange)
     (file,) = part.parts
     assert isinstance(file, FileRows)
-    gone = msgspec.structs.replace(file, path=f"{file.path}.elsewhere")
+    missing_file = msgspec.structs.replace(file, path=f"{file.path}.elsewhere")
 
     with pytest.raises(InvalidArgument, match='access is "local"'):
-        list(reader.read(dataclasses.replace(part, parts=(gone,))))
+        list(reader.read(dataclasses.replace(part, parts=(missing_file,))))
 
 
 def test_a_damaged_file_is_noticed(url: str, orders: Channel, sealed: Sealed) -> None:
     orders.publish_many(events(0, 1_000))
     sealed(orders, 1)
-    given = source(url, access="local")
-    reader = given.reader(given.schema())
+    data_source = source(url, access="local")
+    reader = data_source.reader(data_source.schema())
     parts = reader.partitions()
     (file,) = [f for p in parts if isinstance(p, EventRange) for f in p.parts]
     assert isinstance(file, FileRows)
@@ -216,8 +218,8 @@ def test_a_file_put_in_the_place_of_one_that_was_sound_is_looked_at_again(
 ) -> None:
     orders.publish_many(events(0, 1_000))
     sealed(orders, 1)
-    given = source(url, access="local")
-    reader = given.reader(given.schema())
+    data_source = source(url, access="local")
+    reader = data_source.reader(data_source.schema())
     parts = reader.partitions()
     (file,) = [f for p in parts if isinstance(p, EventRange) for f in p.parts]
     assert isinstance(file, FileRows)
@@ -240,8 +242,8 @@ def test_events_over_the_wire_are_of_the_channel_that_was_planned(
     url: str, client: Session, orders: Channel
 ) -> None:
     orders.publish_many(events(0, 10))
-    given = source(url)
-    reader = given.reader(given.schema())
+    data_source = source(url)
+    reader = data_source.reader(data_source.schema())
     parts = reader.partitions()
     client.channels.delete("orders")
     client.channels.create("orders").publish_many(events(0, 10))
@@ -254,8 +256,8 @@ def test_events_over_the_wire_are_of_the_channel_that_was_planned(
 
 
 def stream(url: str, **options: str) -> ChannelStreamReader:
-    given = source(url, **options)
-    return given.streamReader(given.schema())
+    data_source = source(url, **options)
+    return data_source.streamReader(data_source.schema())
 
 
 def position(offset: dict[str, Any]) -> int:

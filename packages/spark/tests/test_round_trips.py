@@ -41,9 +41,9 @@ COLUMNS = (
 
 def event_of(row: Row) -> dict[str, Any]:
     """A row as the event that native clients get."""
-    found = row.asDict(recursive=True)
-    properties = {name: found[name] for name in PROPERTIES if found[name] is not None}
-    return {**found, "data": bytes(found["data"]), "properties": properties}
+    values = row.asDict(recursive=True)
+    properties = {name: values[name] for name in PROPERTIES if values[name] is not None}
+    return {**values, "data": bytes(values["data"]), "properties": properties}
 
 
 @pytest.mark.spec("M3")
@@ -64,8 +64,8 @@ def test_spark_reads_and_writes_what_the_guide_says(spark: SparkSession, tmp_pat
         )
         rows = [event_of(row) for row in reader.load(CHANNEL).orderBy("event_id").collect()]
         assert len(rows) == 2 * len(HERE)
-        for at, source in enumerate(HERE):
-            assert_as_told(parts_of_events(rows[2 * at : 2 * at + 2]), source, "Spark")
+        for index, source in enumerate(HERE):
+            assert_as_told(parts_of_events(rows[2 * index : 2 * index + 2]), source, "Spark")
 
         hearing = {sink: SINKS[sink](everybody) for sink in HERE}
         headers = AS_EVENT["headers"]

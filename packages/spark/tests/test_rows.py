@@ -1,4 +1,4 @@
-"""Rows to events: where each goes, and what is said of one that cannot be an event."""
+"""Rows become events: their routes, and the errors of invalid rows."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def rows(first: int = 0, partition: int = 2, **columns: Any) -> ChannelRows:
 def test_rows_go_where_their_column_says_each_channel_in_the_order_of_the_rows() -> None:
     table = pa.table({"to": ["b", "a", None, "b", "a"], "n": [0, 1, 2, 3, 4]})
 
-    found = list(routed(table, 10, 1, options=options(channelColumn="to", channel="rest")))
+    result = list(routed(table, 10, 1, options=options(channelColumn="to", channel="rest")))
 
-    assert [(r.channel, r.table.column("n").to_pylist(), r.numbers.tolist()) for r in found] == [
+    assert [(r.channel, r.table.column("n").to_pylist(), r.numbers.tolist()) for r in result] == [
         ("b", [0, 3], [10, 13]),
         ("a", [1, 4], [11, 14]),
         ("rest", [2], [12]),
     ]
-    assert all(r.table.column_names == ["n"] for r in found)
+    assert all(r.table.column_names == ["n"] for r in result)
 
 
 def test_without_a_column_all_rows_go_to_the_channel_of_the_write() -> None:
-    (found,) = routed(pa.table({"n": [1, 2]}), 0, 0, options=options(channel="out"))
+    (result,) = routed(pa.table({"n": [1, 2]}), 0, 0, options=options(channel="out"))
 
-    assert (found.channel, found.table.num_rows) == ("out", 2)
+    assert (result.channel, result.table.num_rows) == ("out", 2)
 
 
 def test_a_row_without_a_channel_is_named() -> None:
@@ -132,14 +132,14 @@ def test_columns_of_meaning_are_no_properties() -> None:
 
 
 def test_in_a_delta_a_null_is_no_change() -> None:
-    given: dict[str, Any] = {"key": ["a", "b"], "bid": [1.0, None], "whole": [False, True]}
+    columns: dict[str, Any] = {"key": ["a", "b"], "bid": [1.0, None], "whole": [False, True]}
 
     (all_of_them,) = events_of(
-        rows(key=given["key"], bid=given["bid"]), options(channel="out", delta="true"), ANY_SIZE
+        rows(key=columns["key"], bid=columns["bid"]), options(channel="out", delta="true"), ANY_SIZE
     )
-    (some,) = events_of(rows(**given), options(channel="out", deltaColumn="whole"), ANY_SIZE)
+    (some,) = events_of(rows(**columns), options(channel="out", deltaColumn="whole"), ANY_SIZE)
     (none,) = events_of(
-        rows(**{**given, "whole": [None, False]}),
+        rows(**{**columns, "whole": [None, False]}),
         options(channel="out", deltaColumn="whole"),
         ANY_SIZE,
     )
@@ -209,7 +209,7 @@ def test_a_type_that_fits_by_its_values_is_taken() -> None:
 
 
 def test_lists_of_nothing_but_nulls_are_taken_also_empty_ones() -> None:
-    """As ``array()`` and ``array(null)`` are in SQL."""
+    """The types of ``array()`` and ``array(null)`` in SQL."""
     void = StructField("void", NullType(), nullable=False)
     kinds: list[DataType] = [
         NullType(),

@@ -39,9 +39,9 @@ def test_a_batch_is_read_without_a_quorum(tmp_path: Path) -> None:
                 )
                 orders.publish_many([penstock.Event(properties={"n": n}) for n in range(EVENTS)])
                 until(lambda: orders.info().storage.sealed_files == 2)
-                taken = len(node.logged("realm.snapshot_taken"))
+                snapshots = len(node.logged("realm.snapshot_taken"))
                 orders.publish(properties={"n": EVENTS})  # in no file, and in the next snapshot
-                until(lambda: len(node.logged("realm.snapshot_taken")) > taken)
+                until(lambda: len(node.logged("realm.snapshot_taken")) > snapshots)
             for number in (1, 2):
                 servers.kill(number)
             until(lambda: bool(node.logged("history.shown")))
@@ -55,7 +55,11 @@ def test_a_batch_is_read_without_a_quorum(tmp_path: Path) -> None:
                 disconnect()
 
     assert sorted(row["n"] for row in rows) == [*range(EVENTS + 1)]
-    planned = [each for each in partitions if isinstance(each, EventRange)]
-    assert all(each.files.startswith(settings["PENSTOCK_CLUSTER_BLOBS"]) for each in planned)
-    files = [part for each in planned for part in each.parts if isinstance(part, FileRows)]
+    planned = [event_range for event_range in partitions if isinstance(event_range, EventRange)]
+    assert all(
+        event_range.files.startswith(settings["PENSTOCK_CLUSTER_BLOBS"]) for event_range in planned
+    )
+    files = [
+        part for event_range in planned for part in event_range.parts if isinstance(part, FileRows)
+    ]
     assert sum(span.size for part in files for span in part.spans) == EVENTS

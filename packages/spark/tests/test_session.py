@@ -97,9 +97,9 @@ def test_values_and_nulls_of_all_kinds_come_out_of_arrow_unchecked(spark: SparkS
             yield rows
 
     kinds = "n bigint, text string, raw binary, many array<bigint>, deep struct<x: double>"
-    found = spark.range(1, numPartitions=1).mapInArrow(give, kinds).collect()
+    result = spark.range(1, numPartitions=1).mapInArrow(give, kinds).collect()
 
-    assert [row.asDict(recursive=True) for row in found] == rows.to_pylist()
+    assert [row.asDict(recursive=True) for row in result] == rows.to_pylist()
     assert _java(spark).getProperty("arrow.enable_unsafe_memory_access") == "true"
 
 

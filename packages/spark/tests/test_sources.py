@@ -1,4 +1,4 @@
-"""Several channels, what came later and what is gone, in streams of a real Spark session."""
+"""Streams of several channels, with new and deleted ones, in a real Spark session."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def running(spark: SparkSession) -> Iterator[list[StreamingQuery]]:
 
 
 def load(spark: SparkSession, url: str, channel: str, **options: Any) -> DataFrame:
-    given = {"url": url, "channel": channel, "startingOffsets": "earliest", **options}
-    return spark.readStream.format("penstock").options(**given).load()
+    all_options = {"url": url, "channel": channel, "startingOffsets": "earliest", **options}
+    return spark.readStream.format("penstock").options(**all_options).load()
 
 
 def start(table: DataFrame, url: str, checkpoint: Path, **trigger: Any) -> StreamingQuery:
@@ -48,13 +48,13 @@ def start(table: DataFrame, url: str, checkpoint: Path, **trigger: Any) -> Strea
 
 def properties(channel: Channel, count: int) -> list[dict[str, Any]]:
     """Properties of the first events, waited for."""
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     with channel.subscribe(start="earliest", timeout=QUERY_TIMEOUT_S) as subscription:
         for event in subscription:
-            found.append({key: value for key, value in event.properties.items() if value})
-            if len(found) == count:
-                return found
-    raise AssertionError(f"{len(found)} events came, {count} should have")
+            rows.append({key: value for key, value in event.properties.items() if value})
+            if len(rows) == count:
+                return rows
+    raise AssertionError(f"{len(rows)} events came, {count} should have")
 
 
 def test_a_channel_that_fits_the_pattern_joins_a_running_query(
@@ -76,9 +76,9 @@ def test_a_channel_that_fits_the_pattern_joins_a_running_query(
     assert properties(out, 6)[1:] == [{"source": "day/2", "n": 2}] * 5
     query.processAllAvailable()
     query.stop()
-    progress = [each for each in query.recentProgress if each["numInputRows"]]
-    assert [each["numInputRows"] for each in progress] == [1, 2, 2, 1]
-    assert [lag(each).get("day/2", Lag(0, 0)).events for each in progress] == [0, 3, 1, 0]
+    progress = [report for report in query.recentProgress if report["numInputRows"]]
+    assert [report["numInputRows"] for report in progress] == [1, 2, 2, 1]
+    assert [lag(report).get("day/2", Lag(0, 0)).events for report in progress] == [0, 3, 1, 0]
     assert lag(progress[1])["day/2"].ms > 0
     assert lag(progress[-1]) == {"day/1": Lag(0, 0), "day/2": Lag(0, 0)}
 

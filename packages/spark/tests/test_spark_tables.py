@@ -33,11 +33,11 @@ def test_a_dataframe_is_appended_once_and_read_again(
         frame.where("event_id = 3").selectExpr("event_id", "day"), "event_id", "m", version=0
     )
 
-    found = {row.event_id: row for row in table.read(spark).collect()}
-    assert sorted(found) == list(range(20))
-    assert found[4].s.n == 4
-    assert (found[3].s, found[3].day) == (None, "1")
-    assert (found[4].more, found[14].more) == (None, 1)
+    result = {row.event_id: row for row in table.read(spark).collect()}
+    assert sorted(result) == list(range(20))
+    assert result[4].s.n == 4
+    assert (result[3].s, result[3].day) == (None, "1")
+    assert (result[4].more, result[14].more) == (None, 1)
     assert table.read(spark).where("day = '0'").count() == 10
 
 
@@ -55,11 +55,11 @@ def test_rows_that_a_table_cannot_hold_leave_nothing_of_their_batch(
 
 
 def test_rows_are_added_beside_those_of_another_writer(spark: SparkSession, tmp_path: Path) -> None:
-    """Also where it has added a column while the rows were on their way, and without any row."""
-    table, other = Table.open(str(tmp_path / "t")), Table.open(str(tmp_path / "t"))
+    """Also if the other writer has added a column meanwhile, and without rows."""
+    table, other_table = Table.open(str(tmp_path / "t")), Table.open(str(tmp_path / "t"))
     assert table.append(spark.sql("select 1 as event_id where false"), "app", 0)
     assert table.schema.names == ["event_id"]
-    assert other.append(pa.table({"event_id": [2], "more": ["m"]}), "other", 0)
+    assert other_table.append(pa.table({"event_id": [2], "more": ["m"]}), "other", 0)
     assert table.append(spark.sql("select 3 as event_id, 'l' as less"), "app", 1)
 
     rows = {row.event_id: (row.more, row.less) for row in table.read(spark).collect()}

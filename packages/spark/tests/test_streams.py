@@ -41,14 +41,14 @@ def publish(channel: Channel, first: int, end: int) -> None:
 
 
 def load(spark: SparkSession, url: str, channel: str = "orders", **options: Any) -> DataFrame:
-    given = {"url": url, "channel": channel, "startingOffsets": "earliest", **options}
-    return spark.readStream.format("penstock").options(**given).load()
+    all_options = {"url": url, "channel": channel, "startingOffsets": "earliest", **options}
+    return spark.readStream.format("penstock").options(**all_options).load()
 
 
 def run(
     table: DataFrame, url: str, checkpoint: Path, *, sink: str = "penstock", **options: Any
 ) -> StreamingQuery:
-    """Process what there is, and end."""
+    """Process the stored events, and end."""
     query = (
         table.writeStream.format(sink)
         .options(url=url, channel="out", checkpointLocation=str(checkpoint), **options)
@@ -329,8 +329,8 @@ def test_an_aggregate_goes_out_by_a_batch_write_for_each_micro_batch(
     process()
 
     assert attempts[:2] == [0, 0]
-    found = out.read().select(["odd", "count"]).sort_by("odd").to_pydict()
-    assert found == {"odd": [0, 1], "count": [500, 500]}
+    result = out.read().select(["odd", "count"]).sort_by("odd").to_pydict()
+    assert result == {"odd": [0, 1], "count": [500, 500]}
 
 
 def test_a_result_that_is_rewritten_as_a_whole_is_refused(

@@ -57,10 +57,10 @@ def test_a_read_gives_what_was_published(
     assert table.rdd.getNumPartitions() == 3
     assert [row["event_id"] for row in rows] == list(range(2_501))
     for event, row in zip(published, rows, strict=False):
-        at = row.pop("at").astimezone(UTC)
+        time = row.pop("at").astimezone(UTC)
         assert bytes(row["data"]) == event.data
         assert row["tag"] == event.tag
-        assert at == NOON
+        assert time == NOON
         for name in ("n", "price", "flag", "lines", "place"):
             assert row[name] == event.properties[name]
         assert row["late"] is None
@@ -141,14 +141,14 @@ def test_columns_selectors_and_schemas_choose(
     chosen = load(spark, url, columns="n, event_id", selector="price > 4.5 AND flag = TRUE")
     assert chosen.columns == ["n", "event_id"]
     assert sorted(row.n for row in chosen.collect()) == [20, 22, 26, 28]
-    given = (
+    reader = (
         spark.read.format("penstock")
         .options(url=url, channel="orders")
         .schema("price STRING, n DOUBLE, absent DATE")
         .load()
         .where("n = 4")
     )
-    assert [tuple(row) for row in given.collect()] == [("1", 4.0, None)]
+    assert [tuple(row) for row in reader.collect()] == [("1", 4.0, None)]
 
 
 def test_purged_events_are_not_read(
@@ -158,10 +158,10 @@ def test_purged_events_are_not_read(
     sealed(orders, 1)
     orders.purge(selector="n BETWEEN 100 AND 199 OR n > 1400")
 
-    found = load(spark, url, minPartitions=2).agg({"n": "sum", "event_id": "count"}).collect()[0]
+    result = load(spark, url, minPartitions=2).agg({"n": "sum", "event_id": "count"}).collect()[0]
 
-    assert found["count(event_id)"] == 1_301
-    assert found["sum(n)"] == sum(n for n in range(1_401) if not 100 <= n <= 199)
+    assert result["count(event_id)"] == 1_301
+    assert result["sum(n)"] == sum(n for n in range(1_401) if not 100 <= n <= 199)
 
 
 def test_an_empty_channel_is_an_empty_table(spark: SparkSession, url: str, orders: Channel) -> None:
@@ -203,9 +203,9 @@ def test_a_table_is_appended_in_the_order_of_its_partitions(
 
     table.write.format("penstock").options(url=url, channel="out").mode("append").save()
 
-    found = out.read()
-    assert found.column("n").to_pylist() == list(range(1_000))
-    first = found.slice(1, 1).to_pylist()[0]
+    result = out.read()
+    assert result.column("n").to_pylist() == list(range(1_000))
+    first = result.slice(1, 1).to_pylist()[0]
     assert (first["data"], first["tag"], first["at"], first["list"]) == (
         b"row 1",
         None,
@@ -260,10 +260,10 @@ def test_a_task_tried_again_is_stored_once(spark: SparkSession, url: str, client
 def test_a_mistake_is_said_when_the_table_is_named(
     spark: SparkSession, url: str, orders: Channel, options: dict[str, str], says: str
 ) -> None:
-    given = {"url": url, "channel": "orders", **options}
+    all_options = {"url": url, "channel": "orders", **options}
 
     with pytest.raises(AnalysisException) as refusal:
-        spark.read.format("penstock").options(**given).load()
+        spark.read.format("penstock").options(**all_options).load()
 
     assert says in str(refusal.value)
 

@@ -1,4 +1,4 @@
-"""A streaming query goes on while owners of its cluster are killed, and every event comes once."""
+"""A streaming query survives kills of its cluster's owners, and stores every event once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What few events of a file have is in its column for Spark, and in archives (SEM E2)."""
+"""Rare properties have their columns in Spark and in archives (SEM E2)."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ def test_a_read_has_the_column_of_every_name(sealed: tuple[ChannelSchema, pa.Rec
     extras = Extras(nulls=True)
     wanted = arrow_schema(spark_schema([channel.arrow], extras=extras))
 
-    found = Projection(channel.arrow, wanted, extras=extras).project(batch)
+    result = Projection(channel.arrow, wanted, extras=extras).project(batch)
 
-    assert found.column("p042").to_pylist() == [None] * 1_000 + [42] + [None] * 500
-    assert found.column("sku").to_pylist() == [row["sku"] for row in ROWS]
-    assert found.column("price").null_count == 501
-    assert found.column("nulls").to_pylist() == [None] * 1_000 + [["p007"]] + [None] * 500
+    assert result.column("p042").to_pylist() == [None] * 1_000 + [42] + [None] * 500
+    assert result.column("sku").to_pylist() == [row["sku"] for row in ROWS]
+    assert result.column("price").null_count == 501
+    assert result.column("nulls").to_pylist() == [None] * 1_000 + [["p007"]] + [None] * 500
 
 
 def test_a_read_of_some_columns_has_them(sealed: tuple[ChannelSchema, pa.RecordBatch]) -> None:
     channel, batch = sealed
     wanted = arrow_schema(spark_schema([channel.arrow], columns=("p001", "event_id")))
 
-    found = Projection(channel.arrow, wanted).project(batch)
+    result = Projection(channel.arrow, wanted).project(batch)
 
-    assert found.schema.names == ["p001", "event_id"]
-    assert found.column("p001").drop_null().to_pylist() == [1]
+    assert result.schema.names == ["p001", "event_id"]
+    assert result.column("p001").drop_null().to_pylist() == [1]
 
 
 @pytest.mark.slow

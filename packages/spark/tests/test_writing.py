@@ -262,7 +262,7 @@ def test_a_batch_write_without_a_name_is_a_write_of_its_own(url: str, out: Chann
 
 
 def test_columns_of_meaning_are_told_from_properties() -> None:
-    given = pa.RecordBatch.from_pydict(
+    batch = pa.RecordBatch.from_pydict(
         {
             "data": ["é", None],
             "tag": ["a", None],
@@ -271,7 +271,7 @@ def test_columns_of_meaning_are_told_from_properties() -> None:
         }
     )
 
-    table = as_table(given, OUT)
+    table = as_table(batch, OUT)
 
     assert table.column("data").to_pylist() == ["é".encode(), None]
     with pytest.raises(InvalidEvent, match="two columns have one name"):
@@ -345,32 +345,32 @@ def part(writer: Any, partition: int, *rows: tuple[str | None, int]) -> Staged:
 def test_rows_for_several_channels_are_published_in_one_step(
     url: str, client: Session, out: Channel
 ) -> None:
-    other = client.channels.create("other", type="persistent")
+    other_channel = client.channels.create("other", type="persistent")
     writer = routing(url)
 
     messages = [
         part(writer, 1, ("other", 4), ("out", 5)),
         part(writer, 0, ("out", 1), ("other", 2), ("out", 3)),
     ]
-    assert out.info().events == other.info().events == 0
+    assert out.info().events == other_channel.info().events == 0
     writer.commit(messages, 0)
 
-    assert (numbers(out), numbers(other)) == ([1, 3, 5], [2, 4])
-    times = [*out.read().column("published"), *other.read().column("published")]
+    assert (numbers(out), numbers(other_channel)) == ([1, 3, 5], [2, 4])
+    times = [*out.read().column("published"), *other_channel.read().column("published")]
     assert len(set(times)) == 1
 
 
 def test_a_repetition_that_names_other_channels_writes_nothing(
     url: str, client: Session, out: Channel
 ) -> None:
-    other = client.channels.create("other", type="persistent")
+    other_channel = client.channels.create("other", type="persistent")
     writer = routing(url, channelColumn="channel", channel="out")
     writer.commit([part(writer, 0, ("out", 1), (None, 2))], 4)
     writer.commit([part(writer, 0, ("other", 1), ("other", 2))], 4)
     elsewhere = PenstockSource({"url": url, "channel": "other"}).streamWriter(ROW, overwrite=False)
     elsewhere.commit([task(elsewhere, 0, 1)], 4)
 
-    assert (numbers(out), numbers(other)) == ([1, 2], [])
+    assert (numbers(out), numbers(other_channel)) == ([1, 2], [])
 
 
 def test_a_name_for_one_channel_each_counts_for_each(
@@ -437,8 +437,10 @@ def deltas(*rows: tuple[str | None, int | None, int | None]) -> pa.RecordBatch:
 
 
 def test_deltas_change_what_they_name(url: str, rates: Channel) -> None:
-    whole = source(url).streamWriter(RATE, overwrite=False)
-    whole.commit([written(whole, [deltas(("eur", 1, 2), ("chf", 5, 6))])], 0)
+    whole_rows_writer = source(url).streamWriter(RATE, overwrite=False)
+    whole_rows_writer.commit(
+        [written(whole_rows_writer, [deltas(("eur", 1, 2), ("chf", 5, 6))])], 0
+    )
     changes = source(url, delta="true", txnAppId="changes").streamWriter(RATE, overwrite=False)
     for _ in range(2):
         changes.commit([written(changes, [deltas(("eur", None, 3), ("usd", 7, None))])], 0)
@@ -477,10 +479,10 @@ def test_rows_with_a_time_are_published_then(url: str, out: Channel) -> None:
     writer = source(url).streamWriter(schema, overwrite=False)
     far = datetime(2999, 1, 1, tzinfo=UTC)
     times = pa.array([None, far, None], pa.timestamp("us", tz="UTC"))
-    given = pa.RecordBatch.from_arrays([pa.array([1, 2, 3]), times], names=["n", "deliver_at"])
+    batch = pa.RecordBatch.from_arrays([pa.array([1, 2, 3]), times], names=["n", "deliver_at"])
 
     for _ in range(2):
-        writer.commit([written(writer, [given])], 0)
+        writer.commit([written(writer, [batch])], 0)
 
     assert numbers(out) == [1, 3]
     assert [waiting.event.properties["n"] for waiting in out.scheduled.list()] == [2]

@@ -190,8 +190,8 @@ def test_what_a_step_says_is_text_at_a_terminal_too() -> None:
         live.moved([Progress(step="archive", rows=7, text="[/] \u202ewaits")])
         screen.refresh()
     assert isinstance(console.file, io.StringIO)
-    said = console.file.getvalue()
+    output = console.file.getvalue()
 
-    assert r"archive: failed: [red]\x1b]0;taken\x07" in said
-    assert r"[/] \u202ewaits" in said
-    assert "\x1b]" not in said
+    assert r"archive: failed: [red]\x1b]0;taken\x07" in output
+    assert r"[/] \u202ewaits" in output
+    assert "\x1b]" not in output

@@ -1,4 +1,4 @@
-"""What is in a Delta table, without Spark."""
+"""Reads Delta tables without Spark."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from deltalake import DeltaTable
 
 def rows_in(path: Path) -> list[dict[str, Any]]:
     """All rows, in no order."""
-    found: list[dict[str, Any]] = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
-    return found
+    table_rows: list[dict[str, Any]] = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    return table_rows

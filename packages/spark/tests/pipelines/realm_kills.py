@@ -74,7 +74,7 @@ table = "lake/newest"
 
 
 class Outcome(Struct):
-    """What a run of the loop did."""
+    """The result of a run of the loop."""
 
     seconds: float = 0.0
     published: int = 0
@@ -85,7 +85,7 @@ class Outcome(Struct):
     """Exit status of the pipeline after SIGINT; None: it had ended before."""
     output: str = ""
     wrong: dict[str, str] = field(default_factory=dict)
-    """By target, how it differs from what was published."""
+    """Return the differences of each target from the published events."""
 
     @property
     def is_well(self) -> bool:
@@ -183,9 +183,9 @@ class Loop:
             while not self._stopping.is_set():
                 count = 3_000 if n % 4_000 < 100 else 100
                 properties = [
-                    {"n": each, "customer": each % 97, "text": DATA} for each in range(n, n + count)
+                    {"n": item, "customer": item % 97, "text": DATA} for item in range(n, n + count)
                 ]
-                orders.publish_many([penstock.Event(properties=each) for each in properties])
+                orders.publish_many([penstock.Event(properties=item) for item in properties])
                 n += count
                 self.outcome.published = n
                 self._stopping.wait(0.3)
@@ -222,10 +222,10 @@ class Loop:
             rows = Table.found(str(lake / name)).to_arrow(["n"]).column("n").to_pylist()
             stored[f"table {name}"] = (sorted(rows), wanted)
         return {
-            name: f"{len(found)} rows, {len(set(wanted) - set(found))} missing, "
-            f"{len(found) - len(set(found))} twice"
-            for name, (found, wanted) in stored.items()
-            if found != wanted
+            name: f"{len(result)} rows, {len(set(wanted) - set(result))} missing, "
+            f"{len(result) - len(set(result))} twice"
+            for name, (result, wanted) in stored.items()
+            if result != wanted
         }
 
 
@@ -250,10 +250,10 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="realm-kills-"))
-    outcome = play(folder, asked.seed, asked.minutes * 60)
-    sys.stdout.write(f"seed {asked.seed}: {outcome}\n")
+    outcome = play(folder, arguments.seed, arguments.minutes * 60)
+    sys.stdout.write(f"seed {arguments.seed}: {outcome}\n")
     if not outcome.is_well:
         sys.stdout.write(f"files are in {folder}; the pipeline said\n{outcome.output[-4_000:]}\n")
     return 0 if outcome.is_well else 1

@@ -54,30 +54,30 @@ class Query:
     """A query by hand: the driver's steps and the tasks', in this process."""
 
     def __init__(self, url: str, lake: Lake, **options: str) -> None:
-        given = {"url": url, "channel": "flights", "startingOffsets": "earliest", **options}
+        all_options = {"url": url, "channel": "flights", "startingOffsets": "earliest", **options}
         text = msgspec.json.encode(lake).decode()
-        source = ArchiveSource({**given, "archive": text})
+        source = ArchiveSource({**all_options, "archive": text})
         self.lake = lake
         self.reader = source.streamReader(source.schema())
         self.at = self.reader.initialOffset()
 
     def written(self) -> list[Written]:
-        """What the tasks of the next micro-batch write."""
+        """Return the files that the tasks of the next micro-batch write."""
 
         end = self.reader.latestOffset(self.at, self.reader.getDefaultReadLimit())
-        found = []
+        written_files = []
         for partition in self.reader.partitions(self.at, end):
             for batch in self.reader.read(partition):
                 (row,) = batch.to_pylist()
                 files = msgspec.json.decode(row["files"], type=tuple[DataFile, ...])
                 columns = schema_from(row["columns"])
-                found.append(
+                written_files.append(
                     Written(
                         row["channel"], row["epoch"], row["events"], files=files, columns=columns
                     )
                 )
         self.end = end
-        return found
+        return written_files
 
     def step(self, number: int) -> None:
         commit(self.lake, self.written(), "query", version=number)
@@ -133,8 +133,8 @@ def test_columns_that_turn_up_later_are_added(
     assert (rows[6]["carrier"], rows[6]["properties.Carrier"]) == ("AA", "mixed")
     assert (rows[11]["carrier"], rows[11]["carrier::int"]) == (None, 7)
     flights.purge()
-    found = flights.browse(archive=lake.uri)
-    properties = {event.event_id: event.properties for event in found}
+    result = flights.browse(archive=lake.uri)
+    properties = {event.event_id: event.properties for event in result}
     assert properties[0] == {"n": 0, "carrier": "AA"}
     assert properties[6] == {
         "n": 6,

@@ -34,7 +34,7 @@ def test_other_things_are_no_bounds(given: Any) -> None:
 
 
 def test_a_bound_is_of_a_channel() -> None:
-    assert [bound(given, "b") for given in (5, NOON, {"a": 1}, {"b": 2})] == [5, NOON, None, 2]
+    assert [bound(value, "b") for value in (5, NOON, {"a": 1}, {"b": 2})] == [5, NOON, None, 2]
 
 
 def test_times_are_counted_and_said() -> None:

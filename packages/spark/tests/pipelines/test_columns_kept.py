@@ -13,7 +13,7 @@ FIRST = {"event_id": "bigint", "ccy": "string", "bid": "double"}
 
 
 def begin(step: Path) -> None:
-    """As a query does with its first micro-batch."""
+    """Begin the first micro-batch, as a query does."""
     (step / "query" / "offsets").mkdir(parents=True)
     (step / "query" / "offsets" / "0").touch()
 

@@ -50,7 +50,7 @@ channel = "copies"
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    """Where a Connect server listens, which is a process of its own."""
+    """The URL of a Connect server in a separate process."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-c", SERVER, str(port)]

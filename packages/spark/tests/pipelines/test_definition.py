@@ -1,4 +1,4 @@
-"""Definitions: what a file says becomes a pipeline, and what is wrong in it is told by name."""
+"""Definitions: files become pipelines, and errors name the mistakes."""
 
 from __future__ import annotations
 
@@ -340,11 +340,11 @@ def test_a_definition_is_read_without_spark(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("durable", [{}, {"bounded": True}])
 def test_poison_is_buried_through_a_durable(durable: dict[str, Any]) -> None:
-    other = {"name": "others", "channel": "others"}
+    other_source = {"name": "others", "channel": "others"}
     step = {**LATE, "sql": "SELECT * FROM flights, others", "poison": "bury"}
 
     with pytest.raises(InvalidArgument, match="step late: poison needs a durable"):
-        whole(source=[{**FLIGHTS, **durable}, other], step=[step])
+        whole(source=[{**FLIGHTS, **durable}, other_source], step=[step])
 
 
 def test_a_step_that_reads_what_it_writes_is_refused() -> None:

@@ -64,7 +64,7 @@ Task 0 in stage 8.0 failed 1 times, most recent failure: Lost task 0.0 in stage 
 {FRAMES}
 Driver stacktrace:
 {FRAMES}"""
-"""What a collection of rows as Arrow raises in the driver."""
+"""Return the error that collecting rows as Arrow raises in the driver."""
 IN_BATCH = f"""An exception was raised by the Python Proxy. Return Message: Traceback (most recent \
 call last):
   File "/opt/lib/python3.11/site-packages/pyspark/sql/utils.py", line 163, in call
@@ -111,14 +111,14 @@ def test_the_cause_in_another_thread_of_spark_is_told_and_judged(text: str) -> N
     ],
 )
 def test_the_cause_is_told_of_an_exception_that_only_passes_it_on(outer: tuple[str, ...]) -> None:
-    told = cause_of(passed_on(*outer, STATE))
+    cause = cause_of(passed_on(*outer, STATE))
 
-    assert told.text == (
+    assert cause.text == (
         "State store commit validation failed for batch 2. [STATE_STORE_COMMIT_VALIDATION_FAILED]; "
         "the function that writes the step's micro-batches must compute all rows of each, also of "
         "one that is stored already"
     )
-    assert not told.may_pass
+    assert not cause.may_pass
     assert reason_of(passed_on(*outer, STATE)).startswith("[STATE_STORE_COMMIT_VALIDATION_FAILED]")
     assert cause_of(passed_on(*outer, LOST)).may_pass
     assert cause_of(passed_on(*outer, OURS)).may_pass
@@ -178,9 +178,9 @@ def test_the_cause_is_told_of_an_exception_that_only_passes_it_on(outer: tuple[s
     ],
 )
 def test_a_cause_is_one_line(text: str, cause: FailureCause | None) -> None:
-    found = cause_of(PySparkRuntimeError(text))
+    failure = cause_of(PySparkRuntimeError(text))
 
-    assert found == (
+    assert failure == (
         cause or FailureCause("Python worker exited unexpectedly (crashed)", may_pass=True)
     )
 
@@ -233,8 +233,8 @@ def test_a_mark_in_the_value_of_an_event_is_not_believed() -> None:
 
     assert not cause_of(PySparkRuntimeError(value)).may_pass
     assert not blameless(PySparkRuntimeError(value))
-    for other in ("<penstock-error>", f"<penstock-error {'0' * 32} aaaa>"):
-        assert not cause_of(PySparkRuntimeError(f"[CAST_INVALID_INPUT] {other}")).may_pass
+    for fake_mark in ("<penstock-error>", f"<penstock-error {'0' * 32} aaaa>"):
+        assert not cause_of(PySparkRuntimeError(f"[CAST_INVALID_INPUT] {fake_mark}")).may_pass
 
 
 LIES = (

@@ -164,7 +164,10 @@ def test_steps_with_state_go_on_after_a_kill_between_their_table_and_their_check
 
     report = run(pipeline, url=url, once=True, spark=spark)
 
-    assert [(each.state, each.restarts) for each in report.steps] == [("done", 0), ("done", 0)]
+    assert [(step_report.state, step_report.restarts) for step_report in report.steps] == [
+        ("done", 0),
+        ("done", 0),
+    ]
     assert states_in(tmp_path / "table", "bid", "last_event_id") == {1: (2.0, 2), 2: (7.0, 1)}
 
 
@@ -206,10 +209,10 @@ def test_states_as_of_an_event_are_made_of_channel_and_archive_and_stored_once(
     run(defined(tmp_path, as_of=1, archive="lake"), url=url, spark=spark)
 
     assert "were in table table already" in done.steps[0].text
-    found = [
+    result = [
         (*(row[name] for name in AS_OF), str(row["bid"])) for row in rows_in(tmp_path / "table")
     ]
-    assert sorted(found, key=str) == [
+    assert sorted(result, key=str) == [
         (1, 1, None, 2.0, "1.0"),
         (1, 2, None, None, "7.0"),
         (4, 1, None, 3.0, "None"),

@@ -1,4 +1,4 @@
-"""``penstock pipeline run`` as a process: killed, interrupted, started twice, its realm gone."""
+"""``penstock pipeline run`` as a process: killed, interrupted, started twice, without its realm."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.slow, pytest.mark.process]
 
 TIMEOUT_S = 600
-"""For a machine on which many things start at once; alone, each test takes some ten seconds."""
+"""Generous for a busy machine; on an idle one, each test takes some ten seconds."""
 
 DEFINITION = """
 name = "copy"
@@ -50,7 +50,7 @@ table = "lake"
 
 @contextmanager
 def started(url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A command in a process of its own; gone when the block ends."""
+    """Run a command in a separate process; kill it at the end of the block."""
     with subprocess.Popen(
         [sys.executable, "-m", "penstock", "pipeline", *arguments],
         env={**os.environ, "PENSTOCK_URL": url},

@@ -127,9 +127,9 @@ class Flights:
         self.channel.publish_many([self._flight(n) for n in range(first, self._count)])
 
     def _flight(self, n: int) -> penstock.Event:
-        at = MIDNIGHT + timedelta(minutes=10 * n)
+        time = MIDNIGHT + timedelta(minutes=10 * n)
         origin = ("EWR", "JFK")[n % 2]
-        return penstock.Event(properties={"scheduled": at, "origin": origin, "flight": n})
+        return penstock.Event(properties={"scheduled": time, "origin": origin, "flight": n})
 
 
 @pytest.fixture
@@ -140,8 +140,8 @@ def flights(client: Session) -> Flights:
 def sums_of(channel: Channel) -> list[tuple[int, str, int, int]]:
     """Hour, origin, flights and first flight of each row, in the order of windows."""
     rows = channel.read().to_pylist()
-    found = [(int((row["window_start"] - MIDNIGHT) / timedelta(hours=1)), row) for row in rows]
-    return sorted((hour, row["origin"], row["flights"], row["first"]) for hour, row in found)
+    result = [(int((row["window_start"] - MIDNIGHT) / timedelta(hours=1)), row) for row in rows]
+    return sorted((hour, row["origin"], row["flights"], row["first"]) for hour, row in result)
 
 
 def hours(first: int, end: int) -> list[tuple[int, str, int, int]]:
@@ -206,8 +206,8 @@ def test_sessions_end_after_a_gap(
 
     run(pipeline, url=url, once=True, spark=spark)
 
-    found = flights.sums.read().select(["origin", "flights", "first"]).sort_by("first").to_pylist()
-    assert [tuple(row.values()) for row in found] == [("EWR", 2, 0), ("JFK", 2, 3), ("EWR", 1, 6)]
+    result = flights.sums.read().select(["origin", "flights", "first"]).sort_by("first").to_pylist()
+    assert [tuple(row.values()) for row in result] == [("EWR", 2, 0), ("JFK", 2, 3), ("EWR", 1, 6)]
 
 
 def test_running_values_are_the_state_of_a_merge_channel_and_rows_of_a_table(

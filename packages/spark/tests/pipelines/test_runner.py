@@ -32,7 +32,7 @@ class Trying(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Lines:
-    """Remembers what was told."""
+    """Records reports."""
 
     def __init__(self) -> None:
         self.told_of: list[str] = []
@@ -79,18 +79,22 @@ class Lab:
             self.step.check(self.lines)
 
     def waits_s(self) -> list[float]:
-        """The times between a failure and the start that came after it."""
+        """Return the times between a failure and the next start."""
         words = [text.split() for text in self.lines.told_of]
-        return [float(each[3]) for each in words if each[:3] == ["starts", "again", "in"]]
+        return [
+            float(line_words[3])
+            for line_words in words
+            if line_words[:3] == ["starts", "again", "in"]
+        ]
 
 
 def failing(*errors: Exception) -> Callable[[Context], Work]:
     """Starts that fail one after the other, and then one that does not."""
-    left = list(errors)
+    remaining = list(errors)
 
     def start(context: Context) -> Work:
-        if left:
-            raise left.pop(0)
+        if remaining:
+            raise remaining.pop(0)
         return lambda: DONE
 
     return start
@@ -198,10 +202,10 @@ def test_a_failure_to_bury_is_told_with_what_it_is_about(tmp_path: Path, poison:
 
     lab = Lab(tmp_path, start)
 
-    (told,) = lab.lines.told_of
+    (line,) = lab.lines.told_of
     first = "its sql reads no stream; read a channel or queue in it [invalid-argument]"
-    assert told.startswith(first)
-    assert ("nothing was buried: step move: poison needs a durable" in told) == bool(poison)
+    assert line.startswith(first)
+    assert ("nothing was buried: step move: poison needs a durable" in line) == bool(poison)
 
 
 def test_a_value_that_overflows_is_told_with_how_to_learn_whose_it_is(tmp_path: Path) -> None:
@@ -229,7 +233,7 @@ def test_what_py4j_logs_of_a_lost_jvm_is_not_printed(
 
 
 class Signal(threading.Event):
-    """A signal to stop that nobody sleeps on."""
+    """A stop signal whose waits return at once."""
 
     def wait(self, timeout: float | None = None) -> bool:
         raise AssertionError("a run that takes what is there waits for its steps alone")

@@ -1,4 +1,4 @@
-"""How far steps have come, in figures that people see."""
+"""The progress of steps in the figures that users see."""
 
 from __future__ import annotations
 

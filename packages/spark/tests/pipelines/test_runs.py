@@ -44,7 +44,7 @@ def late(client: Session) -> Channel:
 
 @pytest.fixture
 def runs(spark: SparkSession, url: str, tmp_path: Path) -> Runs:
-    """Runs steps over the flights, on what is there unless told otherwise."""
+    """Runs steps over the flights, by default with ``once``."""
     register(spark, url)
 
     def run_steps(*steps: dict[str, Any], **given: Any) -> Report:
@@ -92,7 +92,7 @@ class Watching:
         self.lines.append(f"{step}: {text}")
 
     def moved(self, progress: Sequence[Progress]) -> None:
-        if any(self._until(each) for each in progress):
+        if any(self._until(report) for report in progress):
             self.stopping.set()
 
 
@@ -112,10 +112,10 @@ def test_a_query_goes_on_where_the_last_run_was(
     publish(flights, 2_500, 2_600)
     again = runs(step, sources=[airlines])
 
-    assert [(each.state, each.rows, each.rows_out) for each in report.steps] == [
-        ("done", 2_500, 1_250)
-    ]
-    assert [(each.rows, each.rows_out) for each in again.steps] == [(100, 50)]
+    assert [
+        (step_report.state, step_report.rows, step_report.rows_out) for step_report in report.steps
+    ] == [("done", 2_500, 1_250)]
+    assert [(step_report.rows, step_report.rows_out) for step_report in again.steps] == [(100, 50)]
     assert numbers(late) == [n for n in range(2_600) if n % 100 >= 50]
     assert set(late.read().column("name").to_pylist()) == {"American"}
     keeping = Keeping(small(url, tmp_path, step, sources=[airlines]), "late")
@@ -167,20 +167,20 @@ def test_a_step_stops_between_micro_batches_and_the_lock_is_free_then(
 def test_a_step_that_fails_ends_the_run_and_says_why(
     runs: Runs, url: str, flights: Channel, late: Channel, tmp_path: Path
 ) -> None:
-    other = {"name": "other", "sql": "SELECT n FROM flights", "channel": "late"}
+    other_step = {"name": "other", "sql": "SELECT n FROM flights", "channel": "late"}
     fails = {"name": "fails", "sql": "SELECT 1 DIV (n - 5) AS n\nFROM flights", "channel": "late"}
     seen = Watching()
     publish(flights, 0, 10)
 
     with pytest.raises(StepFailed) as raised:
-        runs(other, fails, once=False, watch=seen, stopping=seen.stopping)
+        runs(other_step, fails, once=False, watch=seen, stopping=seen.stopping)
 
     text = str(raised.value)
     assert text.startswith("small.toml: step fails: Division by zero.")
     assert "\n" not in text
     assert "\tat " not in text
     assert "other: stopped" in seen.lines
-    status = Keeping(small(url, tmp_path, other, fails), "fails").status()
+    status = Keeping(small(url, tmp_path, other_step, fails), "fails").status()
     assert status is not None
     assert status.state == "failed"
     assert status.error.startswith("Division by zero.")
@@ -246,7 +246,7 @@ def test_only_the_named_steps_run(runs: Runs, flights: Channel, late: Channel) -
 
     report = runs(*steps, steps=["two"])
 
-    assert [each.name for each in report.steps] == ["two"]
+    assert [step_report.name for step_report in report.steps] == ["two"]
     assert late.read().column("who").to_pylist() == ["two"] * 3
     with pytest.raises(InvalidArgument, match="has no step 'tow': did you mean two"):
         runs(*steps, steps=["tow"])
@@ -339,8 +339,8 @@ def test_an_event_that_makes_a_step_fail_is_buried(
         watch=seen,
     )
 
-    told = "late: searches for the events that make it fail"
-    assert seen.lines[1] == told, "it may take longer than anything else"
+    line = "late: searches for the events that make it fail"
+    assert seen.lines[1] == line, "it may take longer than anything else"
 
     assert (report.steps[0].state, report.steps[0].restarts) == ("done", 1)
     assert numbers(late) == [0, 1, 3]
@@ -464,7 +464,9 @@ def test_a_realm_restarted_between_staging_and_commit_costs_no_event(
         stored = numbers(late)
     assert mortal.killed >= 1
     restarts = 0 if restages else 1
-    assert [(each.state, each.restarts) for each in report.steps] == [("done", restarts)]
+    assert [(step_report.state, step_report.restarts) for step_report in report.steps] == [
+        ("done", restarts)
+    ]
     assert stored == list(range(2_500))
     assert (seen.lines[0], seen.lines[-1]) == ("late: runs", "late: done")
     if not restages:
@@ -534,8 +536,8 @@ def test_a_step_tells_which_properties_it_leaves_out_until_it_is_restarted(
     step = {"name": "late", "sql": "SELECT n FROM flights", "channel": "late"}
     runs(step, once=False, watch=seen, stopping=seen.stopping)
 
-    told = "leaves out gate of flights, published since it started; restart it to read them"
-    assert f"late: {told}" in seen.lines
+    line = "leaves out gate of flights, published since it started; restart it to read them"
+    assert f"late: {line}" in seen.lines
     assert numbers(late)[:11] == list(range(11))
 
 

@@ -1,4 +1,4 @@
-"""Where steps stand: read from files alone."""
+"""The state of steps, read from files alone."""
 
 from __future__ import annotations
 

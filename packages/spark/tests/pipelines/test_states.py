@@ -54,15 +54,15 @@ class History:
         return (None, number, number / 4, f"v{number}", [number, "mixed"])
 
     def as_of(self, event_id: int) -> dict[int, dict[str, Any]]:
-        """What the realm says."""
-        found = {}
+        """Return the states of the realm."""
+        states_by_key = {}
         for key in KEYS:
             try:
                 state = self.rates.state(key, as_of=event_id, archive="history")
             except InvalidArgument:
                 continue  # there was nothing of it yet
-            found[key] = shown(state.properties) | {"last_event_id": state.event_id}
-        return found
+            states_by_key[key] = shown(state.properties) | {"last_event_id": state.event_id}
+        return states_by_key
 
 
 def shown(properties: dict[str, Any]) -> dict[str, Any]:
@@ -76,8 +76,8 @@ def shown(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def told(rows: list[Row]) -> dict[int, dict[str, Any]]:
-    """What Spark found, in the same form."""
-    found = {}
+    """Return the states that Spark computed, in the same form."""
+    states_by_key = {}
     for row in rows:
         columns = row.asDict(recursive=True)
         properties: dict[str, Any] = {}
@@ -86,8 +86,8 @@ def told(rows: list[Row]) -> dict[int, dict[str, Any]]:
             if name in NAMES and value is not None:
                 assert name not in properties, f"{name} has two values"
                 properties[name] = value
-        found[columns["id"]] = properties | {"last_event_id": columns["last_event_id"]}
-    return found
+        states_by_key[columns["id"]] = properties | {"last_event_id": columns["last_event_id"]}
+    return states_by_key
 
 
 def read(spark: SparkSession, url: str, channel: str, **options: Any) -> DataFrame:
@@ -118,9 +118,9 @@ def test_states_of_a_merge_channel_are_whole(
     history = History(client, 5)
     history.go_on(80)
 
-    found = states(read(spark, url, "rates"), StateRules(key=("id",)))
+    result = states(read(spark, url, "rates"), StateRules(key=("id",)))
 
-    assert told(found.collect()) == history.as_of(79)
+    assert told(result.collect()) == history.as_of(79)
 
 
 def test_a_key_that_was_deleted_begins_anew(spark: SparkSession) -> None:
@@ -138,9 +138,9 @@ def test_a_key_that_was_deleted_begins_anew(spark: SparkSession) -> None:
     )
     rules = StateRules(key=("key",), deltas=True, deleted="gone")
 
-    found = states(events, rules).drop("gone").orderBy("key").collect()
+    result = states(events, rules).drop("gone").orderBy("key").collect()
 
-    assert [row.asDict() for row in found] == [
+    assert [row.asDict() for row in result] == [
         {"key": "a", "last_event_id": 2, "x": None, "y": None, "deleted": True},
         {"key": "b", "last_event_id": 4, "x": None, "y": 7, "deleted": False},
         {"key": "c", "last_event_id": 6, "x": None, "y": 2, "deleted": False},

@@ -30,7 +30,7 @@ def test_each_class_of_errors_raised_in_a_task_keeps_its_verdict(spark: SparkSes
     secret = driver_secret()
 
     def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What a task tells the JVM, for an error of each class."""
+        """Return the text that a task reports to the JVM, for an error of each class."""
         from pyspark.util import handle_worker_exception
 
         from penstock_spark.errors.errors import converts_errors

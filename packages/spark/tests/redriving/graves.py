@@ -30,5 +30,5 @@ def buried(
 
 
 def data_of(session: Session, name: str) -> list[bytes]:
-    """What a channel holds, in order."""
+    """Return the events of a channel, in order."""
     return [event.data for event in session.channels.get(name).browse()]

@@ -93,16 +93,16 @@ def test_events_go_back_as_they_were_with_a_record_of_each(client: Session) -> N
     assert back[2].properties == {"mixed": [1, "x"], "none": None}
     assert all(event.origin is None for event in back)
     assert grave.info().counters.redriven == 3
-    said = records(client)
-    assert [(each["dead_id"], each["origin_id"], each["outcome"]) for each in said] == [
+    entries = records(client)
+    assert [(record["dead_id"], record["origin_id"], record["outcome"]) for record in entries] == [
         (0, 0, "redriven"),
         (1, 1, "redriven"),
         (2, 2, "redriven"),
     ]
-    assert {(each["step"], each["store"], each["origin"], each["target"]) for each in said} == {
-        ("fix", "dead", "orders", "orders")
-    }
-    assert {(each["cause"], each["events"]) for each in said} == {("evicted", 1)}
+    assert {
+        (record["step"], record["store"], record["origin"], record["target"]) for record in entries
+    } == {("fix", "dead", "orders", "orders")}
+    assert {(record["cause"], record["events"]) for record in entries} == {("evicted", 1)}
 
 
 def test_a_transformation_changes_drops_and_keeps(client: Session) -> None:
@@ -126,8 +126,8 @@ def test_a_transformation_changes_drops_and_keeps(client: Session) -> None:
     ]
     counters = client.channels.get("dead").info().counters
     assert (counters.redriven, counters.purged) == (2, 1)
-    assert Counter(each["outcome"] for each in records(client)) == {"redriven": 2, "dropped": 1}
-    assert [each.get("target") for each in records(client)] == ["orders", None, "orders"]
+    assert Counter(record["outcome"] for record in records(client)) == {"redriven": 2, "dropped": 1}
+    assert [record.get("target") for record in records(client)] == ["orders", None, "orders"]
 
 
 @pytest.mark.slow
@@ -140,13 +140,13 @@ def test_events_go_back_in_their_order_whatever_the_order_of_the_rows(client: Se
 
 @pytest.mark.slow
 def test_properties_called_as_what_a_row_says_are_none_the_less_kept(client: Session) -> None:
-    given = {"channel": "dead", "outcome": "dropped", "tag": 1, "n": 2}
-    buried(client, [Event(b"x", properties=given)])
+    dead_properties = {"channel": "dead", "outcome": "dropped", "tag": 1, "n": 2}
+    buried(client, [Event(b"x", properties=dead_properties)])
     done = redrive(client, lambda dead: dead).done
 
     assert (done.redriven, done.dropped) == (1, 0)
     (_, back) = client.channels.get("orders").browse()
-    assert (back.data, back.properties) == (b"x", given)
+    assert (back.data, back.properties) == (b"x", dead_properties)
 
 
 def test_what_no_row_is_made_of_is_dropped_where_the_step_says_so(client: Session) -> None:
@@ -172,7 +172,7 @@ def test_one_event_may_become_several_and_rows_say_where_they_go(client: Session
     assert data_of(client, "other") == [b"0", b"1"]
     assert data_of(client, "orders") == [b"stays", b"1"]
     assert [event.data for event in client.queues.get("work").peek()] == [b"0"]
-    assert [each["events"] for each in records(client)] == [2, 2]
+    assert [record["events"] for record in records(client)] == [2, 2]
 
 
 def test_an_event_without_a_place_to_go_back_to_stays(client: Session) -> None:
@@ -278,12 +278,12 @@ def test_a_result_that_cannot_be_read_changes_nothing(
 @pytest.mark.slow
 def test_killed_at_any_point_each_event_goes_back_once(client: Session) -> None:
     survived = False
-    at = 0
+    kill_point = 0
     while not survived:
-        at += 1
-        dead, channel = f"dead{at}", f"orders{at}"
+        kill_point += 1
+        dead, channel = f"dead{kill_point}", f"orders{kill_point}"
         buried(client, numbered(7), channel=channel, dead=dead)
-        dying = Dying(at)
+        dying = Dying(kill_point)
 
         def mortal(realm: RealmCommit, dying: Dying = dying) -> Mortal:
             return Mortal(realm, dying)
@@ -297,8 +297,8 @@ def test_killed_at_any_point_each_event_goes_back_once(client: Session) -> None:
         assert data_of(client, channel) == wanted
         assert data_of(client, dead) == []
         client.channels.get("record").purge(selector=f"store <> '{dead}'")
-        assert [each["dead_id"] for each in records(client)] == list(range(7))
-    assert at == 9
+        assert [entry["dead_id"] for entry in records(client)] == list(range(7))
+    assert kill_point == 9
 
 
 class Portions(PassingTime):
@@ -323,7 +323,7 @@ def test_several_that_redrive_one_store_and_are_killed_redrive_each_event_once(
     lives = 0
 
     def overtaken(realm: RealmCommit) -> Callable[[RedriveVerdict], None]:
-        """What happens where another process has read the same events, and commits first."""
+        """Commits first, like another process that has read the same events."""
 
         def commit(verdict: RedriveVerdict) -> None:
             chosen = chance.randrange(3)
@@ -344,7 +344,7 @@ def test_several_that_redrive_one_store_and_are_killed_redrive_each_event_once(
 
     assert lives > 5
     assert sorted(map(int, data_of(client, "orders")[1:])) == list(range(300))
-    assert sorted(each["dead_id"] for each in records(client)) == list(range(300))
+    assert sorted(record["dead_id"] for record in records(client)) == list(range(300))
 
 
 @pytest.mark.slow
@@ -374,17 +374,17 @@ def test_a_full_channel_is_waited_for(client: Session) -> None:
     buried(client, numbered(2))
     orders = client.channels.get("orders")
     orders.edit(capacity=1, storage={"honour_capacity": True})
-    said: list[str] = []
+    refusals: list[str] = []
 
     def look(done: RedriveCounts) -> None:
-        said.append(done.is_refused)
-        if len(said) == 2:
+        refusals.append(done.is_refused)
+        if len(refusals) == 2:
             orders.edit(capacity=10)
 
     done = redrive(client, report=look)
 
     assert done.done.redriven == 2
-    assert [bool(text) for text in said] == [True, True, False, False]
+    assert [bool(text) for text in refusals] == [True, True, False, False]
 
 
 @pytest.mark.slow
@@ -416,11 +416,11 @@ def test_nothing_is_evicted_for_what_comes_back(client: Session) -> None:
     buried(client, numbered(5))
     orders = client.channels.get("orders")
     orders.edit(capacity=3)
-    said: list[str] = []
+    refusals: list[str] = []
 
     def look(done: RedriveCounts) -> None:
-        said.append(done.is_refused)
-        if len(said) == 5:
+        refusals.append(done.is_refused)
+        if len(refusals) == 5:
             orders.edit(capacity=0)
 
     done = redrive(client, report=look).done

@@ -14,7 +14,7 @@ from penstock.client.sync.sync import Session
 from penstock_core.columns.schema.layout import UTC_MICROSECONDS
 
 START_US = 1_357_000_000_000_000
-"""When the archives of these tests begin: early in 2013."""
+"""Start of the archives of these tests: early in 2013."""
 
 
 class Killed(BaseException):
@@ -126,7 +126,7 @@ def events(ids: Sequence[int], times_us: Sequence[int], **columns: Any) -> pa.Ta
     return pa.table(
         {
             "event_id": pa.array(ids, pa.int64()),
-            "published": pa.array([START_US + at for at in times_us], pa.int64()).cast(
+            "published": pa.array([START_US + time_us for time_us in times_us], pa.int64()).cast(
                 UTC_MICROSECONDS
             ),
             "tag": pa.nulls(len(ids), pa.string()),

@@ -55,9 +55,9 @@ def test_days_that_are_out_of_range_are_not_read(tmp_path: Path) -> None:
     day_us = 86_400_000_000
     days = [pa.scalar(15_000 + day, pa.date32()) for day in range(3)]
     for day in range(3):
-        at = days[day].value * day_us - START_US
+        offset_us = days[day].value * day_us - START_US
         folder = tmp_path / "a" / f"{DAY}={days[day].as_py()}"
-        archive(folder, events([day * 2 + 1, day * 2 + 2], [at, at + day_us - 1]))
+        archive(folder, events([day * 2 + 1, day * 2 + 2], [offset_us, offset_us + day_us - 1]))
     (tmp_path / "a" / f"{DAY}={days[0].as_py()}" / "000.parquet").write_bytes(b"damaged")
     partitioning = ds.partitioning(pa.schema([(DAY, pa.date32())]), flavor="hive")
     schema = events([], []).schema.append(pa.field(DAY, pa.date32()))

@@ -24,13 +24,13 @@ from tests.thorough import examples
 
 
 def batches(source: int, keys: list[int], rows: int) -> list[SortedRows]:
-    found = []
+    batches_found = []
     for first in range(0, len(keys), rows):
         part = keys[first : first + rows]
         numbers = [source * 1_000 + first + row for row in range(len(part))]
         batch = pa.record_batch({"n": pa.array(numbers, pa.int64())})
-        found.append(SortedRows(np.array(part, dtype=np.int64), batch))
-    return found
+        batches_found.append(SortedRows(np.array(part, dtype=np.int64), batch))
+    return batches_found
 
 
 def source_of(runs: list[SortedRows], opened: list[int], index: int = 0) -> SortedRun:
@@ -52,15 +52,17 @@ RUNS = st.lists(
 @settings(max_examples=examples(150), deadline=None)
 def test_the_order_is_by_key_then_source_then_row(runs: list[tuple[list[int], int]]) -> None:
     parts = [batches(index, keys, rows) for index, (keys, rows) in enumerate(runs)]
-    found: list[int] = []
+    numbers_in_order: list[int] = []
     for portion in merged([source_of(part, []) for part in parts]):
-        numbers = pa.concat_tables([pa.table(piece.rows.batch) for piece in portion])["n"]
-        found += numbers.take(pa.array(order_of(portion))).to_pylist()
+        numbers = pa.concat_tables([pa.table(source_rows.rows.batch) for source_rows in portion])[
+            "n"
+        ]
+        numbers_in_order += numbers.take(pa.array(order_of(portion))).to_pylist()
 
     wanted = sorted(
         (key, index, row) for index, (keys, _) in enumerate(runs) for row, key in enumerate(keys)
     )
-    assert found == [index * 1_000 + row for _, index, row in wanted]
+    assert numbers_in_order == [index * 1_000 + row for _, index, row in wanted]
 
 
 def test_sources_that_lie_behind_each_other_are_open_one_at_a_time() -> None:

@@ -85,10 +85,10 @@ def test_events_come_at_their_pace(client: Session, tmp_path: Path, speed: float
     to = {"a": "all", "b": "all"}
     done = replay(two_channels(tmp_path), outlet, Memory(), to=to, speed=speed, timer=timer).run()
 
-    due = [at for at, _, count in outlet.at for _ in range(count)]
+    due = [time for time, _, count in outlet.at for _ in range(count)]
     tick = 20_000
-    wanted = [begun + int(at * S / speed) for at in (0, 1, 2, 2, 4, 5, 6, 6)]
-    assert all(0 <= at - when <= tick for at, when in zip(due, wanted, strict=True))
+    wanted = [begun + int(time * S / speed) for time in (0, 1, 2, 2, 4, 5, 6, 6)]
+    assert all(0 <= time - when <= tick for time, when in zip(due, wanted, strict=True))
     assert done.late_max_us <= tick
 
 
@@ -96,7 +96,7 @@ def test_a_slow_realm_makes_it_late_and_it_catches_up_in_larger_portions(
     client: Session, tmp_path: Path
 ) -> None:
     client.channels.create("a", type="persistent")
-    table = events(range(1, 101), [at * 10_000 for at in range(100)])
+    table = events(range(1, 101), [time * 10_000 for time in range(100)])
     history = Archived("a", archive(tmp_path / "a", table), Bounds())
     timer = PassingTime()
     outlet = ToRealm(client, timer)
@@ -154,14 +154,14 @@ def test_killed_at_any_point_it_publishes_each_event_once(
 ) -> None:
     histories = two_channels(tmp_path, rows=2)
     survived = False
-    at = 0
+    kill_point = 0
     while not survived:
-        at += 1
-        to = {"a": f"a{at}", "b": f"b{at}"}
+        kill_point += 1
+        to = {"a": f"a{kill_point}", "b": f"b{kill_point}"}
         for name in to.values():
             client.channels.create(name, type="persistent")
         memory = Memory()
-        place, outlet = mortal(memory, ToRealm(client), Dying(at))
+        place, outlet = mortal(memory, ToRealm(client), Dying(kill_point))
         try:
             replay(histories, outlet, place, to=to, speed=speed, rows=3).run()
             survived = True
@@ -171,7 +171,7 @@ def test_killed_at_any_point_it_publishes_each_event_once(
 
         assert list(stored(client, to["a"])) == [b"e1", b"e2", b"e3", b"e4"]
         assert list(stored(client, to["b"])) == [b"e11", b"e12", b"e13", b"e14"]
-    assert at > 15
+    assert kill_point > 15
 
 
 @pytest.mark.slow
@@ -181,11 +181,11 @@ def test_killed_again_and_again_a_random_archive_arrives_once_and_in_order(
     chance = random.Random(4711)
     histories, keys = [], []
     for name in ("x", "y", "z"):
-        at, event, rows = 0, 0, []
+        time_us, event, rows = 0, 0, []
         for _ in range(200):
-            at += chance.choice((0, 0, 1, 7, 50_000))
+            time_us += chance.choice((0, 0, 1, 7, 50_000))
             event += chance.choice((1, 1, 1, 5))
-            rows.append((event, at))
+            rows.append((event, time_us))
         keys += [(when, name, event) for event, when in rows]
         tables = [
             events([event for event, _ in part], [when for _, when in part])
@@ -216,10 +216,10 @@ def test_events_can_say_which_ones_they_were(client: Session, tmp_path: Path) ->
     client.channels.create("all", type="persistent")
     to = {"a": "all", "b": "all"}
     replay(two_channels(tmp_path), ToRealm(client), Memory(), to=to, marks=True).run()
-    found = list(client.channels.get("all").browse(selector="replay_of.channel = 'b'"))
+    result = list(client.channels.get("all").browse(selector="replay_of.channel = 'b'"))
 
-    assert [event.properties["replay_of"]["event_id"] for event in found] == [11, 12, 13, 14]
-    assert found[0].properties["replay_of"]["published"].year == 2013
+    assert [event.properties["replay_of"]["event_id"] for event in result] == [11, 12, 13, 14]
+    assert result[0].properties["replay_of"]["published"].year == 2013
 
 
 @pytest.mark.slow
@@ -231,9 +231,9 @@ def test_types_that_differ_between_channels_keep_their_values(
     b = archive(tmp_path / "b", events([1, 2], [1, 3], price=pa.array(["dear", None])))
     histories = [Archived("a", a, Bounds()), Archived("b", b, Bounds())]
     replay(histories, ToRealm(client), Memory(), to={"a": "all", "b": "all"}).run()
-    found = [dict(event.properties) for event in client.channels.get("all").browse()]
+    result = [dict(event.properties) for event in client.channels.get("all").browse()]
 
-    assert found == [{"price": 1.5, "only_a": 7}, {"price": "dear"}, {"only_a": 8}, {}]
+    assert result == [{"price": 1.5, "only_a": 7}, {"price": "dear"}, {"only_a": 8}, {}]
 
 
 def test_a_full_realm_is_waited_for(client: Session, tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_a_full_realm_is_waited_for(client: Session, tmp_path: Path) -> None:
     done = replay([history], ToRealm(client), Memory(), rows=1, report=look).run()
 
     assert done.is_complete
-    assert [bool(each.is_refused) for each in seen] == [False, False, True, False]
+    assert [bool(progress.is_refused) for progress in seen] == [False, False, True, False]
     assert list(stored(client, "a")) == [b"e2", b"e3"]
 
 

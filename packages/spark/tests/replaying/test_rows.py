@@ -75,7 +75,7 @@ def test_an_archive_brings_back_what_no_other_table_can(client: Session) -> None
     layout = ArchiveLayout(channel.columns(), channel="a", epoch="1")
     rows = [layout.of(batch) for batch in stored]
     copy = client.channels.create("copy", type="persistent")
-    bodies = [body_of_stored(stored_rows(each, each.schema)) for each in rows]
+    bodies = [body_of_stored(stored_rows(row, row.schema)) for row in rows]
     copy.publish_bodies(bodies, producer="p", sequence=1)
     first, second = copy.browse()
 
@@ -89,9 +89,9 @@ def test_an_archive_brings_back_what_no_other_table_can(client: Session) -> None
 def test_events_without_anything_are_events(client: Session) -> None:
     channel = client.channels.create("a", type="persistent")
     flat = events([1, 2], [0, 1]).drop_columns(["data", "tag"])
-    found = published(channel, flat)
+    result = published(channel, flat)
 
-    assert [(event.data, event.tag, event.properties) for event in found] == [(b"", None, {})] * 2
+    assert [(event.data, event.tag, event.properties) for event in result] == [(b"", None, {})] * 2
 
 
 @pytest.mark.slow

@@ -1,9 +1,9 @@
-"""Reads sealed files where a copy of the realm's data directory is, such as an object store.
+"""Reads sealed files from a copy of the realm's data directory, such as one in an object store.
 
-The length of a file is asked for once, when it is opened. Then the record batches that a task wants
-are read in ranges of some megabytes, neighbours together, some ranges ahead of the one in use.
-Nobody waits longer than :data:`ANSWER_S` for a store; after a failure this process leaves it alone
-for a minute.
+The length of a file is requested once, when it is opened. Then the wanted record batches are read
+in ranges of some megabytes, adjacent ones together, and some ranges ahead of the one in use. A read
+waits at most :data:`ANSWER_S` for a store; after a failure this process does not use the store for
+:data:`PAUSE_S`.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_core.vocabulary.uris import shown, without_secrets
 
 T = TypeVar("T")
-Found = tuple[pa.RecordBatch, Any, Any]
-"""A batch, which of its rows are wanted, and their publishers."""
+ReadBatch = tuple[pa.RecordBatch, Any, Any]
+"""A batch, a mask of its wanted rows, and their publishers."""
 
 RANGE_BYTES: Final = 8 << 20
-"""Record batches that lie together are read together, up to about so many bytes."""
+"""Adjacent record batches are read together, up to about so many bytes."""
 HOLE_BYTES: Final = 256 << 10
-"""Unwanted bytes that are read along, because another request to a store takes as long."""
+"""Most unwanted bytes between two batches of a range: another request would take as long."""
 AHEAD: Final = 4
-"""Ranges on their way: a store that takes 50 ms for each gives 640 MB/s."""
+"""Ranges in flight: a store with a latency of 50 ms then delivers 640 MB/s."""
 ANSWER_S: Final = 20.0
 """Seconds after which a store that has not answered counts as unavailable."""
 PAUSE_S: Final = 60.0
-"""Seconds for which an unavailable store is not asked again."""
+"""Seconds without requests to an unavailable store."""
 
 _log = logging.getLogger("penstock.spark")
 
 
 class MissingInCopy(Exception):
-    """The copy lacks a file, or a part of it; the text says which and why."""
+    """The copy lacks a file, or a part of it; the text names the file and the reason."""
 
 
 class Range(NamedTuple):
-    """Bytes of a file that are read in one piece."""
+    """Bytes of a file that one request reads."""
 
     offset: int
     length: int
     batches: int
-    """Number of record batches in the file."""
+    """Number of record batches in the range."""
 
 
 class Copy:
@@ -76,36 +76,36 @@ class Copy:
         return f"Copy({shown(self._uri)!r})"
 
     def is_news(self) -> bool:
-        """Whether this process has not warned yet that events had to be read from the realm."""
+        """Return True at the first call after a failure of the store; the caller then warns."""
         was, self._warned = self._warned, True
         return not was
 
     def open(self, name: str, size: int) -> Any:
-        """Open the file of that name, which has at least ``size`` bytes.
+        """Open a file of the copy that must have at least ``size`` bytes.
 
         Raises ``MissingInCopy``, and ``OSError`` for a store that does not answer or refuses; for
-        a minute after that it raises without asking the store again.
+        ``PAUSE_S`` after that, it raises without a request to the store.
         """
         if self._failed and time.perf_counter() < self._until:
             raise OSError(self._failed)
-        found = self._place or self._asked(lambda: place(self._uri, "option files"), name)
-        self._place = found
+        location = self._place or self._ask(lambda: place(self._uri, "option files"), name)
+        self._place = location
         try:
-            file, length = self._asked(lambda: _opened(found, name), name)
+            file, length = self._ask(lambda: _open_file(location, name), name)
         except FileNotFoundError:
-            raise MissingInCopy(f"{found.shown} has no {name}") from None
+            raise MissingInCopy(f"{location.shown} has no {name}") from None
         if length < size:  # a single file grows, and the copy follows later
-            raise MissingInCopy(f"{name} at {found.shown} has {length} bytes of {size}")
+            raise MissingInCopy(f"{name} at {location.shown} has {length} bytes of {size}")
         return file
 
     def messages(self, file: Any, name: str, places: Sequence[SegmentBatch]) -> Iterator[pa.Buffer]:
-        """The bytes of record batches, in the order of the file. Raises ``OSError``."""
+        """Yield the bytes of record batches, in the order of the file. Raises ``OSError``."""
         ahead: deque[tuple[Range, Future[bytes]]] = deque()
-        waiting = iter(ranges(places))
-        at = 0
+        remaining_ranges = iter(ranges(places))
+        first = 0
         while True:
-            while len(ahead) < AHEAD and (part := next(waiting, None)) is not None:
-                ahead.append((part, _begun(partial(file.read_at, part.length, part.offset))))
+            while len(ahead) < AHEAD and (part := next(remaining_ranges, None)) is not None:
+                ahead.append((part, _start_call(partial(file.read_at, part.length, part.offset))))
             if not ahead:
                 return
             part, reading = ahead.popleft()
@@ -115,16 +115,16 @@ class Copy:
                     f"option files: {name} at {shown(self._uri)} ends within bytes "
                     f"{part.offset}-{part.offset + part.length}"
                 )
-            for batch in places[at : at + part.batches]:
+            for batch in places[first : first + part.batches]:
                 yield read.slice(batch.offset - part.offset, batch.length)
-            at += part.batches
+            first += part.batches
 
-    def _asked(self, question: Callable[[], T], name: str) -> T:
-        return self._answer(_begun(question), name)
+    def _ask(self, question: Callable[[], T], name: str) -> T:
+        return self._answer(_start_call(question), name)
 
-    def _answer(self, asked: Future[T], name: str) -> T:
+    def _answer(self, answer: Future[T], name: str) -> T:
         try:
-            return asked.result(self.answer_s)
+            return answer.result(self.answer_s)
         except FileNotFoundError:
             raise
         except TooLate:
@@ -139,7 +139,7 @@ class Copy:
 
 
 class Tally:
-    """Counts where the events of a task came from; logs it where a copy was to be read."""
+    """Counts the events of a task by origin; logs the counts if a copy was requested."""
 
     def __init__(self, channel: str, span: Span, copy: Copy | None) -> None:
         self._channel = channel
@@ -162,33 +162,33 @@ class Tally:
         _log.log(level, text, self._channel, self._span.first, self._span.end - 1, *counts, why)
 
     def read(self, batch: pa.RecordBatch, rows: Any) -> None:
-        """A batch of a file, and which of its rows (None: all)."""
+        """Count the wanted rows of a batch of a file (None: all)."""
         self._read += batch.num_rows if rows is None else int(rows.sum())
 
-    def tail(self, found: Iterator[Found]) -> Iterator[Found]:
-        """Count events that are in no file yet and come over the wire."""
-        for each in found:
-            self._tail += each[0].num_rows
-            yield each
+    def tail(self, batches: Iterator[ReadBatch]) -> Iterator[ReadBatch]:
+        """Count events that are not in a file yet and are read over the wire."""
+        for read in batches:
+            self._tail += read[0].num_rows
+            yield read
 
-    def instead(self, found: Iterator[Found], why: str) -> Iterator[Found]:
-        """Count events that come over the wire because their file could not be read."""
+    def instead(self, batches: Iterator[ReadBatch], why: str) -> Iterator[ReadBatch]:
+        """Count events that are read over the wire because their file could not be read."""
         self._why = self._why or why
-        for each in found:
-            self._instead += each[0].num_rows
-            yield each
+        for read in batches:
+            self._instead += read[0].num_rows
+            yield read
 
 
 _copies: dict[str, Copy] = {}
 
 
 def copy_at(uri: str) -> Copy:
-    """The copy at a place; connections are kept for the life of the process."""
+    """Return the copy at a URI; connections are kept for the life of the process."""
     return _copies.setdefault(uri, Copy(uri))
 
 
 def ranges(places: Sequence[SegmentBatch]) -> Iterator[Range]:
-    """The ranges in which record batches are read; neighbours are read together."""
+    """Yield the ranges to read for these record batches; adjacent batches share a range."""
     first, end, batches = 0, 0, 0
     for batch in places:
         after = batch.offset + batch.length
@@ -202,20 +202,20 @@ def ranges(places: Sequence[SegmentBatch]) -> Iterator[Range]:
         yield Range(first, end - first, batches)
 
 
-def _opened(found: CopyLocation, name: str) -> tuple[Any, int]:
-    file = found.files.open_input_file(found.path(name))
+def _open_file(location: CopyLocation, name: str) -> tuple[Any, int]:
+    file = location.files.open_input_file(location.path(name))
     return file, file.size()
 
 
-def _begun(call: Callable[[], T]) -> Future[T]:
-    """Runs on a thread of its own: no pool that the end of a process would wait for, as a store
-    may never answer."""
+def _start_call(call: Callable[[], T]) -> Future[T]:
+    """Run ``call`` on a new daemon thread. A pool would delay the end of the process, because a
+    store may never answer."""
     future: Future[T] = Future()
 
     def run() -> None:
         try:
             future.set_result(call())
-        except Exception as error:  # noqa: BLE001 - raised where the answer is waited for
+        except Exception as error:  # noqa: BLE001 - the future raises it
             future.set_exception(error)
 
     threading.Thread(target=run, name="penstock-copy", daemon=True).start()

@@ -1,4 +1,4 @@
-"""What a step is given when it runs, without a runner and without Spark."""
+"""Contexts of steps without a runner and without Spark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Given:
-    """A context that keeps what is reported."""
+    """A context that records reports."""
 
     def __init__(
         self,

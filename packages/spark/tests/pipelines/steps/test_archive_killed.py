@@ -55,12 +55,12 @@ compact_every = 3
 
 
 def tables_in(folder: Path) -> dict[str, Table]:
-    found = {}
+    tables = {}
     for place in ("delta", "parquet"):
         for channel in ("flights~2Fa", "flights~2Fb"):
             with suppress(NameDoesNotExist):
-                found[f"{place}/{channel}"] = Table.found(str(folder / place / channel))
-    return found
+                tables[f"{place}/{channel}"] = Table.found(str(folder / place / channel))
+    return tables
 
 
 def stored_in(folder: Path) -> int:

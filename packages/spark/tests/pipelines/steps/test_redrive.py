@@ -20,10 +20,10 @@ from penstock_spark.pipelines.steps.redrive import RedriveStep
 
 
 def step(**keys: Any) -> RedriveStep:
-    given = {"name": "fix-it", "kind": "redrive", "record": "record", **keys}
-    found = parse({"name": "p", "step": [given]}).steps[0]
-    assert isinstance(found, RedriveStep)
-    return found
+    keys_of_step = {"name": "fix-it", "kind": "redrive", "record": "record", **keys}
+    parsed = parse({"name": "p", "step": [keys_of_step]}).steps[0]
+    assert isinstance(parsed, RedriveStep)
+    return parsed
 
 
 def run(given: RedriveStep, context: Given) -> WorkOutcome:
@@ -56,8 +56,8 @@ def test_without_a_transformation_no_spark_is_needed(
 @pytest.mark.slow
 def test_a_dry_run_says_what_would_be(client: Session, url: str, tmp_path: Path) -> None:
     buried(client, flights())
-    given = step(**{"from": "dead"}, dry_run=True, selector="number < 3")
-    done = run(given, Given(url, tmp_path, "fix-it"))
+    definition = step(**{"from": "dead"}, dry_run=True, selector="number < 3")
+    done = run(definition, Given(url, tmp_path, "fix-it"))
 
     assert done.text == "3 dead events of dead would be redriven, 0 dropped, 0 kept"
     assert done.facts["left"] == 4
@@ -92,8 +92,8 @@ def test_sql_changes_events_and_chooses_what_becomes_of_them(
                CASE WHEN fixed = '' THEN 'dropped' END AS outcome
         FROM named WHERE number <> 2 AND origin.cause = 'evicted';
     """
-    given = step(**{"from": "dead"}, sql=sql, once=True)
-    done = run(given, Given(url, tmp_path, "fix-it", spark=spark))
+    definition = step(**{"from": "dead"}, sql=sql, once=True)
+    done = run(definition, Given(url, tmp_path, "fix-it", spark=spark))
 
     assert done.text == "2 dead events of dead were redriven, 1 dropped, 1 kept"
     back = [event.properties for event in client.channels.get("orders").browse(start=5)]
@@ -105,15 +105,15 @@ def test_sql_changes_events_and_chooses_what_becomes_of_them(
 
 
 def upper(dead: DataFrame, spark: SparkSession) -> DataFrame:
-    """What the test below gives as its function."""
-    known = spark.createDataFrame([("SEA", "Seattle")], ["code", "city"])
-    joined = dead.join(known, f.upper(dead.dest) == known.code)
+    """The function of the test below."""
+    cities = spark.createDataFrame([("SEA", "Seattle")], ["code", "city"])
+    joined = dead.join(cities, f.upper(dead.dest) == cities.code)
     return joined.drop("dest", "code")
 
 
 def test_python_does_too(client: Session, url: str, tmp_path: Path, spark: SparkSession) -> None:
     buried(client, flights())
-    given = RedriveStep(
+    definition = RedriveStep(
         name="fix-it",
         store="dead",
         python=upper,
@@ -123,22 +123,22 @@ def test_python_does_too(client: Session, url: str, tmp_path: Path, spark: Spark
         once=True,
         max_events=3,
     )
-    done = run(given, Given(url, tmp_path, "fix-it", spark=spark))
+    done = run(definition, Given(url, tmp_path, "fix-it", spark=spark))
 
     assert done.text == "2 dead events of dead were redriven, 2 dropped, 0 kept"
     back = [event.properties for event in client.channels.get("orders").browse(start=5)]
-    assert [each["city"] for each in back] == ["Seattle", "Seattle"]
-    assert [each["redrive_of"]["event_id"] for each in back] == [0, 1]
+    assert [item["city"] for item in back] == ["Seattle", "Seattle"]
+    assert [item["redrive_of"]["event_id"] for item in back] == [0, 1]
 
 
 def test_sql_that_spark_does_not_take_is_named(
     client: Session, url: str, tmp_path: Path, spark: SparkSession
 ) -> None:
     buried(client, flights())
-    given = step(**{"from": "dead"}, sql="SELECT\n nothing FROM dead", once=True)
+    definition = step(**{"from": "dead"}, sql="SELECT\n nothing FROM dead", once=True)
 
     with pytest.raises(InvalidArgument, match=r"sql: .*nothing.*line 2"):
-        run(given, Given(url, tmp_path, "fix-it", spark=spark))
+        run(definition, Given(url, tmp_path, "fix-it", spark=spark))
     assert len(data_of(client, "dead")) == 4
 
 
@@ -185,8 +185,8 @@ def test_only_tables_are_read_beside_the_dead_events() -> None:
 
 
 def test_what_it_reads_and_writes_is_told() -> None:
-    given = step(**{"from": "dead"}, sql="SELECT * FROM dead JOIN airports USING (dest)")
+    definition = step(**{"from": "dead"}, sql="SELECT * FROM dead JOIN airports USING (dest)")
     airports = Source(name="airports", table="airports", format="csv")
 
-    assert given.reads({"airports": airports}) == ("channel dead", "airports")
-    assert given.writes() == ("where they came from", "channel record")
+    assert definition.reads({"airports": airports}) == ("channel dead", "airports")
+    assert definition.writes() == ("where they came from", "channel record")

@@ -22,9 +22,9 @@ HOUR_US = 3_600_000_000
 
 
 def step(**keys: Any) -> ReplayStep:
-    found = parse({"name": "p", "step": [{"name": "again", "kind": "replay", **keys}]}).steps[0]
-    assert isinstance(found, ReplayStep)
-    return found
+    parsed = parse({"name": "p", "step": [{"name": "again", "kind": "replay", **keys}]}).steps[0]
+    assert isinstance(parsed, ReplayStep)
+    return parsed
 
 
 def run(given: ReplayStep, context: Given) -> WorkOutcome:
@@ -63,8 +63,8 @@ def test_two_archives_of_two_formats_come_into_one_channel_in_order(
 ) -> None:
     client.channels.create("all", type="persistent")
     archives = {"flights": "lake/flights", "delays": "lake/delays"}
-    given = step(archive=archives, channel="all", speed=1_000_000_000, replay_of=True)
-    run(given, Given(url, lake, "again"))
+    definition = step(archive=archives, channel="all", speed=1_000_000_000, replay_of=True)
+    run(definition, Given(url, lake, "again"))
     marks = [event.properties["replay_of"] for event in client.channels.get("all").browse()]
 
     assert [(mark["channel"], mark["event_id"]) for mark in marks] == [
@@ -76,12 +76,12 @@ def test_a_range_of_time_and_a_selector(client: Session, url: str, lake: Path) -
     client.channels.create("again/flights", type="persistent")
     start = datetime.fromtimestamp(START_US / 1e6, UTC)
     until = start.replace(hour=start.hour + 6).isoformat()
-    given = step(
+    definition = step(
         **{"archive": "lake/flights", "prefix": "again/", "speed": "flat out", "from": 3},
         until=until,
         selector="number <> 4",
     )
-    run(given, Given(url, lake, "again"))
+    run(definition, Given(url, lake, "again"))
 
     assert list(stored(client, "again/flights")) == [b"e3", b"e4", b"e6"]
 
@@ -92,11 +92,11 @@ def test_a_channel_goes_on_where_its_archive_ends(client: Session, url: str, lak
     for number in range(11, 14):
         flights.publish(f"e{number}".encode())
     client.channels.create("copy", type="persistent")
-    given = step(archive="lake/flights", live=True, channel="copy", speed="flat out")
+    definition = step(archive="lake/flights", live=True, channel="copy", speed="flat out")
     context = Given(url, lake, "again")
-    run(given, context)
+    run(definition, context)
     flights.publish(b"e14")
-    run(given, context)
+    run(definition, context)
 
     assert list(stored(client, "copy")) == [f"e{event}".encode() for event in range(1, 15)]
 
@@ -123,12 +123,12 @@ def test_what_an_archive_knows_besides_comes_back(
     client: Session, url: str, tmp_path: Path, format: Literal["delta", "parquet"]
 ) -> None:
     flights = client.channels.create("flights", type="persistent")
-    given: list[dict[str, Any]] = [
+    event_fields: list[dict[str, Any]] = [
         {"n": None, "mixed": [1, "x"]},
         {"n": 2, "Tag": "mine"},
         {"deep": {"a": None}},
     ]
-    for properties in given:
+    for properties in event_fields:
         flights.publish(b"x", properties=properties)
     layout = ArchiveLayout(flights.columns(), channel="flights", epoch="1")
     table = Table.open(str(tmp_path / "lake/flights"), format, [DAY])
@@ -138,7 +138,7 @@ def test_what_an_archive_knows_besides_comes_back(
     keys = {"archive": "lake/flights", "prefix": "copy/", "speed": "flat out", "selector": "1 = 1"}
     run(step(**keys), Given(url, tmp_path, "again"))
 
-    assert [event.properties for event in copy.browse()] == given
+    assert [event.properties for event in copy.browse()] == event_fields
 
 
 @pytest.mark.slow
@@ -186,14 +186,14 @@ def test_speeds(given: str | float, speed: float) -> None:
 
 
 def test_bounds_are_of_each_channel() -> None:
-    given = step(
+    definition = step(
         **{"archive": {"a": "x/a", "b": "x/b"}, "from": {"a": 7}}, until="2013-01-01T00:00:00Z"
     )
 
-    assert (bounds_of(given, "a").first_id, bounds_of(given, "b").first_id) == (7, 0)
-    assert bounds_of(given, "a").until_us == 1_356_998_400_000_000
-    assert given.reads({}) == ("table x/a", "table x/b")
-    assert given.writes() == ("channel a", "channel b")
+    assert (bounds_of(definition, "a").first_id, bounds_of(definition, "b").first_id) == (7, 0)
+    assert bounds_of(definition, "a").until_us == 1_356_998_400_000_000
+    assert definition.reads({}) == ("table x/a", "table x/b")
+    assert definition.writes() == ("channel a", "channel b")
 
 
 @pytest.mark.parametrize(
