@@ -54,10 +54,12 @@ class Client:
     """One connection."""
 
     def __init__(self, url: str, container: str = "", *, sole: bool = False, **sasl: Any) -> None:
-        own = Container()
-        own.container_id = container or own.container_id
+        proton_container = Container()
+        proton_container.container_id = container or proton_container.container_id
         more = {"desired_capabilities": [symbol("sole-connection-for-container")]} if sole else {}
-        self.blocking = BlockingConnection(url, timeout=WAIT_S, container=own, **more, **sasl)
+        self.blocking = BlockingConnection(
+            url, timeout=WAIT_S, container=proton_container, **more, **sasl
+        )
         self._links = 0
 
     def __enter__(self) -> Self:
@@ -100,12 +102,12 @@ class Client:
 
 def texts(receiver: BlockingReceiver, count: int) -> list[Any]:
     """The bodies of messages, each accepted."""
-    found = []
+    bodies = []
     for _ in range(count):
         message = receiver.receive(WAIT_S)  # its body lies in it
-        found.append(plain(message.body))
+        bodies.append(plain(message.body))
         receiver.accept()
-    return found
+    return bodies
 
 
 def plain(body: Any) -> Any:

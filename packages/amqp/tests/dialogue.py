@@ -38,16 +38,16 @@ class Heard(NamedTuple):
     @property
     def handle(self) -> int:
         """That of an attach, else of whatever begins with one."""
-        found: int = self.values[1 if self.code == ATTACH else 0]
-        return found
+        handle: int = self.values[1 if self.code == ATTACH else 0]
+        return handle
 
     @property
     def error(self) -> tuple[str, str]:
         """Condition and description of a detach, an end or a close; empty without an error."""
-        found = next((each for each in self.values if isinstance(each, Described)), None)
-        if found is None:
+        error = next((value for value in self.values if isinstance(value, Described)), None)
+        if error is None:
             return "", ""
-        return str(found.value[0]), str(found.value[1] or "")
+        return str(error.value[0]), str(error.value[1] or "")
 
     @property
     def condition(self) -> str:
@@ -88,8 +88,8 @@ class Dialogue:
             more = self._socket.recv(1 << 16)
             assert more, f"closed after {self._data!r}"
             self._data += more
-        found, self._data = self._data[:count], self._data[count:]
-        return found
+        chunk, self._data = self._data[:count], self._data[count:]
+        return chunk
 
     def next(self) -> Heard:
         """The next frame that says something."""
@@ -103,17 +103,17 @@ class Dialogue:
             rest = self.bytes(int.from_bytes(size, "big") - 4)
             body = rest[4 * rest[0] - 4 :]
             if body:
-                found = performative_of(body, 0)
-                missing = len(PERFORMATIVES[found.code].fields) - len(found.values)
+                performative = performative_of(body, 0)
+                missing = len(PERFORMATIVES[performative.code].fields) - len(performative.values)
                 channel = int.from_bytes(rest[2:4], "big")
-                return Heard(found.code, channel, found.values + [None] * missing)
+                return Heard(performative.code, channel, performative.values + [None] * missing)
 
     def hear(self, code: int, where: Callable[[Heard], bool] = lambda _: True) -> Heard:
         """The next one of a kind; those before it do not matter."""
         while True:
-            found = self.next()
-            if found.code == code and where(found):
-                return found
+            frame = self.next()
+            if frame.code == code and where(frame):
+                return frame
 
     def is_hung_up(self) -> bool:
         """Wait until the realm hangs up."""
@@ -125,11 +125,11 @@ class Dialogue:
 @contextmanager
 def talk(realm: penstock.Realm, container: str = "teller", **more: Any) -> Iterator[Dialogue]:
     """A connection that is open, with a session."""
-    with Dialogue(realm.listen_amqp()) as found:
-        found.say(opening(container, **more), begin())
-        found.hear(OPEN)
-        found.hear(BEGIN)
-        yield found
+    with Dialogue(realm.listen_amqp()) as dialogue:
+        dialogue.say(opening(container, **more), begin())
+        dialogue.hear(OPEN)
+        dialogue.hear(BEGIN)
+        yield dialogue
 
 
 def opening(container: str = "teller", **more: Any) -> bytes:

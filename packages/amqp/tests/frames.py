@@ -57,7 +57,9 @@ class Raw:
 def terminus(code: int, address: str | Raw | None, *more: Any, capability: str = "") -> Raw:
     """Source (0x28) or target (0x29): address, durable, expiry, timeout, dynamic, properties,
     and then what only one of them has."""
-    encoded = [each.data if isinstance(each, Raw) else encode(each) for each in (address, *more)]
+    encoded = [
+        field.data if isinstance(field, Raw) else encode(field) for field in (address, *more)
+    ]
     if capability:
         last = 9 if code == 0x28 else 6
         encoded += [NULL] * (last - len(encoded) + (code == 0x28))

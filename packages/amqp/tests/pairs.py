@@ -48,11 +48,11 @@ class Pair:
 
     def sent(self) -> bytes:
         """What the client has to send now."""
-        found = b""
+        output = b""
         while (pending := self._transport.pending()) > 0:
-            found += self._transport.peek(pending)
+            output += self._transport.peek(pending)
             self._transport.pop(pending)
-        return found
+        return output
 
     def pump(self) -> None:
         """Both sides hear of everything."""
@@ -133,5 +133,5 @@ class Pair:
 
 
 def encoded(body: bytes) -> bytes:
-    found: bytes = Message(body=body).encode()
-    return found
+    message: bytes = Message(body=body).encode()
+    return message

@@ -34,16 +34,16 @@ class Peer:
     def next(self, code: int | None = None) -> Frame:
         """The next frame, or the next of a kind."""
         while True:
-            at = self._read
-            while len(self.heard) < at + 8:
+            offset = self._read
+            while len(self.heard) < offset + 8:
                 self._hear_more()
-            end = at + int.from_bytes(self.heard[at : at + 4], "big")
+            end = offset + int.from_bytes(self.heard[offset : offset + 4], "big")
             while len(self.heard) < end:
                 self._hear_more()
             self._read = end
-            found = frame_of(self.heard[at:end]) if end > at + 8 else None
-            if found is not None and code in (None, found.code):
-                return found
+            frame = frame_of(self.heard[offset:end]) if end > offset + 8 else None
+            if frame is not None and code in (None, frame.code):
+                return frame
 
     def _hear_more(self) -> None:
         more = self._socket.recv(1 << 16)

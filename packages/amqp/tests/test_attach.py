@@ -98,9 +98,9 @@ def test_a_receiver_that_settles_second_is_told_that_the_realm_has(
     assert (is_receiver, first, settled) == (False, 0, True)
     peer.hang_up()
     jobs.push(b"b")
-    found = jobs.pop(timeout=WAIT_S)
-    assert found is not None
-    assert found.data == b"b"
+    event = jobs.pop(timeout=WAIT_S)
+    assert event is not None
+    assert event.data == b"b"
 
 
 # --- how long a subscription lasts (messaging, 3.5.3, 3.5.6) ------------------------------------
@@ -138,9 +138,9 @@ def test_the_largest_message_is_told_and_taken(
     send(peer, BYTES_MAX, frames)
 
     assert performative(ACCEPTED)[:3] in peer.next(DISPOSITION).raw
-    found = session.queues.get("jobs").pop(timeout=WAIT_S)
-    assert found is not None
-    assert len(found.data) == BYTES_MAX - 8
+    event = session.queues.get("jobs").pop(timeout=WAIT_S)
+    assert event is not None
+    assert len(event.data) == BYTES_MAX - 8
 
 
 @pytest.mark.parametrize("frames", [1, 3])
@@ -167,12 +167,12 @@ def test_a_receiver_gets_what_it_takes_to_the_byte(dial: Dial, session: penstock
     assert peer.next(TRANSFER).raw.endswith(b"\xa0\x58" + bytes(88))
 
     assert TOO_LARGE in peer.next(DETACH).raw
-    assert {each.redelivery_count: len(each.data) for each in taken(jobs)} == {1: 88, 0: 89}
+    assert {event.redelivery_count: len(event.data) for event in taken(jobs)} == {1: 88, 0: 89}
 
 
 def taken(jobs: penstock.Queue) -> list[penstock.Event]:
-    found = [jobs.pop(timeout=WAIT_S) for _ in range(2)]
-    return [each for each in found if each is not None]
+    events = [jobs.pop(timeout=WAIT_S) for _ in range(2)]
+    return [event for event in events if event is not None]
 
 
 def test_a_subscriber_that_cannot_take_an_event_is_told_so(

@@ -62,23 +62,26 @@ async def publishers(world: World) -> tuple[AmqpPublisher, AmqpPublisher, Publis
     for name in ("flooded", "quiet"):
         await realm.create_channel(name, Definition(type="reliable"))
     hub = AmqpHub(world.listener)
-    found = AmqpPublisher(hub, "flooding", "flooded"), AmqpPublisher(hub, "other", "quiet")
+    both_publishers = (
+        AmqpPublisher(hub, "flooding", "flooded"),
+        AmqpPublisher(hub, "other", "quiet"),
+    )
     native = Publisher(world, "native", 2)
     await pass_time(1.0)
-    return *found, native
+    return *both_publishers, native
 
 
 def arrivals(world: World, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The channels and events of publishes, as they come."""
-    found: list[tuple[int, int]] = []
+    counts: list[tuple[int, int]] = []
     publish = world.listener.realm.publish
 
     def noted(number: int, bodies: Any, *given: Any, **named: Any) -> None:
-        found.append((number, sum(body.rows for body in bodies)))
+        counts.append((number, sum(body.rows for body in bodies)))
         publish(ChannelId(number), bodies, *given, **named)
 
     monkeypatch.setattr(world.listener.realm, "publish", noted)
-    return found
+    return counts
 
 
 async def stored(world: World, name: str) -> int:

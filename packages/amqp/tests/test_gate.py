@@ -59,7 +59,7 @@ def sent(number: int, handle: int = 0, tag: int = 4) -> bytes:
 
 
 def disposed(first: int, last: int) -> bytes:
-    wide = [Raw(b"\x70" + each.to_bytes(4, "big")) for each in (first, last)]
+    wide = [Raw(b"\x70" + delivery_id.to_bytes(4, "big")) for delivery_id in (first, last)]
     return said(DISPOSITION, True, *wide, True, ACCEPTED)
 
 
@@ -79,11 +79,11 @@ def test_good_frames_arrive_as_they_came_however_they_are_cut(
         for number, (handle, tag) in enumerate(forms)
     ]
     watched, data = Watched(), OPENED + b"".join(frames)
-    left = data
+    remaining = data
     for cut in cuts:
-        watched.gate.feed(left[:cut])
-        left = left[cut:]
-    watched.gate.feed(left)
+        watched.gate.feed(remaining[:cut])
+        remaining = remaining[cut:]
+    watched.gate.feed(remaining)
 
     assert watched.fed == data
     assert watched.said == []

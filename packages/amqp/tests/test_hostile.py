@@ -29,10 +29,10 @@ def raw(realm: penstock.Realm) -> Iterator[socket.socket]:
 
 def until_closed(connection: socket.socket) -> bytes:
     """All it still says."""
-    found = b""
+    received = b""
     while part := connection.recv(65_536):
-        found += part
-    return found
+        received += part
+    return received
 
 
 def check_lives(realm: penstock.Realm) -> None:

@@ -61,7 +61,9 @@ def uncollected() -> Iterator[None]:
 
 def wrappers() -> list[str]:
     kinds = (Wrapper, proton.Collector, proton.Event)
-    return [type(each).__name__ for each in gc.get_objects() if issubclass(type(each), kinds)]
+    return [
+        type(wrapper).__name__ for wrapper in gc.get_objects() if issubclass(type(wrapper), kinds)
+    ]
 
 
 def check_none(session: Session) -> None:
@@ -124,10 +126,10 @@ def test_links_that_are_refused_leave_none(
     """What the writer refuses them with is in a cycle with the frames it was raised through."""
     session.channels.create("news", engine="jms")
     wrong_kind = terminus(0x28, "news", capability="queue")
-    with talk(realm) as told:
-        told.say(receiver("kept", 0, KEPT), receiver("kept|2", 1, KEPT))
-        told.say(receiver("wrong", 2, wrong_kind))
-        refused = [told.hear(DETACH).condition for _ in range(2)]
+    with talk(realm) as dialogue:
+        dialogue.say(receiver("kept", 0, KEPT), receiver("kept|2", 1, KEPT))
+        dialogue.say(receiver("wrong", 2, wrong_kind))
+        refused = [dialogue.hear(DETACH).condition for _ in range(2)]
 
         assert sorted(refused) == ["amqp:not-found", "amqp:resource-locked"]
         check_none(session)
@@ -137,18 +139,18 @@ def test_messages_and_transactions_that_are_refused_leave_none(
     realm: penstock.Realm, session: Session, uncollected: None
 ) -> None:
     session.queues.create("work")
-    with talk(realm) as told:
-        told.say(attach_sender("s", 0), coordinator(1))
-        granted(told)
-        granted(told)
-        told.say(transfer(0, 0, BROKEN), transfer(1, 1, declare()))
-        answers = [told.hear(DISPOSITION).values[4] for _ in range(2)]
-        assert sorted(each.descriptor for each in answers) == [REJECTED, DECLARED_STATE]
-        (txn,) = next(each.value for each in answers if each.descriptor == DECLARED_STATE)
-        told.say(transfer(0, 2, message(), state=in_transaction(txn)))
-        told.hear(DISPOSITION)
-        told.say(transfer(1, 3, discharge(b"another")))
-        assert told.hear(DISPOSITION).values[4].descriptor == REJECTED
+    with talk(realm) as dialogue:
+        dialogue.say(attach_sender("s", 0), coordinator(1))
+        granted(dialogue)
+        granted(dialogue)
+        dialogue.say(transfer(0, 0, BROKEN), transfer(1, 1, declare()))
+        answers = [dialogue.hear(DISPOSITION).values[4] for _ in range(2)]
+        assert sorted(answer.descriptor for answer in answers) == [REJECTED, DECLARED_STATE]
+        (txn,) = next(answer.value for answer in answers if answer.descriptor == DECLARED_STATE)
+        dialogue.say(transfer(0, 2, message(), state=in_transaction(txn)))
+        dialogue.hear(DISPOSITION)
+        dialogue.say(transfer(1, 3, discharge(b"another")))
+        assert dialogue.hear(DISPOSITION).values[4].descriptor == REJECTED
 
         check_none(session)
 

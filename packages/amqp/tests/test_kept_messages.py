@@ -30,13 +30,13 @@ def send(client: Any, *numbers: int) -> None:
 
 def received(receiver: Any) -> list[int]:
     """What comes by itself: receivers are told of nothing else, so that the wait is short."""
-    found: list[int] = []
+    event_ids: list[int] = []
     while True:
         try:
-            message = receiver.receive(WAIT_S if not found else 0.3)
+            message = receiver.receive(WAIT_S if not event_ids else 0.3)
         except Timeout:
-            return found
-        found.append(int(message.body.split()[0]))
+            return event_ids
+        event_ids.append(int(message.body.split()[0]))
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -124,7 +124,7 @@ def test_a_link_that_ends_keeps_nothing() -> None:
     room = LinkRoom(connection, lambda: None)
     kept = KeptMessages()
     kept.within(room)
-    kept.by_id.update({each: (None, each, 0, 100) for each in range(10)})  # type: ignore[misc]
+    kept.by_id.update({event_id: (None, event_id, 0, 100) for event_id in range(10)})  # type: ignore[misc]
     kept.grown(1_000)
     kept.forget([3, 99])
     kept.forget_all(IdSet.of([4, 5]))

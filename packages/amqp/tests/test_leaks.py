@@ -69,7 +69,7 @@ KINDS = (AmqpConnection, AmqpEngine, IncomingLink, OutgoingLink)
 def left() -> list[str]:
     """What there is still of connections that are over."""
     gc.collect()
-    return [type(each).__name__ for each in gc.get_objects() if type(each) in KINDS]
+    return [type(instance).__name__ for instance in gc.get_objects() if type(instance) in KINDS]
 
 
 def exists(session: Session, queue: str) -> bool:

@@ -37,12 +37,12 @@ def answers(url: str, data: bytes) -> bytes:
     """All the realm says to somebody until it hangs up."""
     where = urlsplit(url)
     assert where.port is not None
-    found = b""
+    received = b""
     with socket.create_connection(("127.0.0.1", where.port), WAIT_S) as raw:
         raw.sendall(data)
         while part := raw.recv(1 << 16):
-            found += part
-    return found
+            received += part
+    return received
 
 
 def conditions(heard: bytes) -> list[bytes]:

@@ -24,15 +24,15 @@ from penstock_server.runtime.realm import RunningRealm
 @pytest.fixture
 def engines(monkeypatch: pytest.MonkeyPatch) -> list[AmqpEngine]:
     """The engines of arriving connections."""
-    found: list[AmqpEngine] = []
+    created: list[AmqpEngine] = []
 
     class Known(AmqpEngine):
         def __init__(self, *args: Any, **more: Any) -> None:
             super().__init__(*args, **more)
-            found.append(self)
+            created.append(self)
 
     monkeypatch.setattr(connection_module, "AmqpEngine", Known)
-    return found
+    return created
 
 
 async def sessions_of(engine: AmqpEngine) -> int:

@@ -75,8 +75,8 @@ def is_well(realm: penstock.Realm) -> bool:
     with realm.connect() as session:
         queue = session.queues.create("well")
         queue.push(b"x")
-        found = queue.pop()
-    return found is not None and found.data == b"x"
+        event = queue.pop()
+    return event is not None and event.data == b"x"
 
 
 @pytest.mark.parametrize("hello_timeout_s", [SECONDS_MAX])

@@ -110,14 +110,14 @@ def typed(value: Any) -> Any:
 
 def meaning(raw: bytes) -> dict[str, Any]:
     """What a message says, in values and types."""
-    found = sections_of(raw)
+    sections = sections_of(raw)
     return {
-        "header": fields(found.header)[:3],
-        "annotations": typed(entries(found.message_annotations)),
-        "properties": typed(fields(found.properties)),
-        "application": typed(entries(found.application_properties)),
-        "body": [(code, typed(read(value)[0])) for code, value in found.body],
-        "footer": typed(entries(found.footer)),
+        "header": fields(sections.header)[:3],
+        "annotations": typed(entries(sections.message_annotations)),
+        "properties": typed(fields(sections.properties)),
+        "application": typed(entries(sections.application_properties)),
+        "body": [(code, typed(read(value)[0])) for code, value in sections.body],
+        "footer": typed(entries(sections.footer)),
     }
 
 
@@ -213,9 +213,9 @@ def test_messages_of_one_batch_do_not_mix() -> None:
 
 @pytest.mark.spec("E2")
 def test_application_properties_are_properties_of_their_types() -> None:
-    found = event(message(application=APPLICATION))
+    decoded = event(message(application=APPLICATION))
 
-    assert found.properties == {
+    assert decoded.properties == {
         "bool": True,
         "ubyte": 1,
         "ushort": 2,
@@ -241,9 +241,9 @@ def test_application_properties_are_properties_of_their_types() -> None:
 
 @pytest.mark.spec("E3")
 def test_properties_of_a_message_are_headers() -> None:
-    found = event(message(durable=True, priority=7, properties=FULL, body=BODIES["text"]))
+    decoded = event(message(durable=True, priority=7, properties=FULL, body=BODIES["text"]))
 
-    headers = dict(found.headers)
+    headers = dict(decoded.headers)
     assert headers.pop("amqp").startswith('{"body":"text","to":"to"')
     assert headers == {
         "message_id": "id",
@@ -254,9 +254,9 @@ def test_properties_of_a_message_are_headers() -> None:
         "expiration": datetime(2027, 1, 15, hour=8, minute=0, second=9, tzinfo=UTC),
         "timestamp": datetime(2027, 1, 15, hour=8, tzinfo=UTC),
     }
-    assert (found.priority, found.persistent, found.ttl) == (7, True, 9_000)
-    assert found.properties == {"JMSXGroupID": "group", "JMSXGroupSeq": 7}
-    assert found.data == "žluť".encode()
+    assert (decoded.priority, decoded.persistent, decoded.ttl) == (7, True, 9_000)
+    assert decoded.properties == {"JMSXGroupID": "group", "JMSXGroupSeq": 7}
+    assert decoded.data == "žluť".encode()
 
 
 def test_messages_that_differ_in_their_data_alone_are_one_table() -> None:
@@ -282,17 +282,17 @@ def test_messages_of_any_lengths_are_what_they_were(given: list[tuple[bool, byte
 def test_a_message_that_means_nothing_spoils_no_other() -> None:
     batches, unusable = batches_of([message(), b"\x00\x99", message()], NOW_MS)
 
-    assert [list(each.indexes) for each in batches] == [[0, 2]]
-    assert [each.index for each in unusable] == [1]
+    assert [list(part.indexes) for part in batches] == [[0, 2]]
+    assert [part.index for part in unusable] == [1]
 
 
 @given(st.lists(st.binary(max_size=80), min_size=1, max_size=3))
 def test_bytes_of_strangers_do_no_harm(raws: list[bytes]) -> None:
     batches, unusable = batches_of(raws, NOW_MS)
 
-    for each in batches:
-        check_body(each.batch)
-    assert sum(len(each.indexes) for each in batches) + len(unusable) == len(raws)
+    for batch in batches:
+        check_body(batch.batch)
+    assert sum(len(batch.indexes) for batch in batches) + len(unusable) == len(raws)
 
 
 @pytest.mark.spec("X4")
@@ -301,7 +301,7 @@ def test_what_is_to_be_delivered_later_is_a_batch_of_its_own() -> None:
 
     batches, _ = batches_of([message(), later], NOW_MS)
 
-    assert [list(each.indexes) for each in batches] == [[0], [1]]
+    assert [list(batch.indexes) for batch in batches] == [[0], [1]]
     assert batches[1].batch.column("deliver_at").cast(pa.int64()).to_pylist() == [
         (NOW_MS + 5) * 1_000
     ]
@@ -335,9 +335,9 @@ NESTED = {
 
 
 def test_a_native_event_is_a_message_of_its_types() -> None:
-    found = meaning(of_native(Event(b"x", tag="t", properties=NATIVE, priority=3, ttl=9)))
+    decoded = meaning(of_native(Event(b"x", tag="t", properties=NATIVE, priority=3, ttl=9)))
 
-    assert found["application"] == typed(
+    assert decoded["application"] == typed(
         {
             "b": True,
             "i8": Byte(1),
@@ -352,9 +352,9 @@ def test_a_native_event_is_a_message_of_its_types() -> None:
             "t": Timestamp(1_767_225_600_000),
         }
     )
-    assert found["header"] == [True, UByte(3), UInt(9)]
-    assert found["annotations"] == typed({Symbol("x-opt-penstock-tag"): "t"})
-    assert found["body"] == [(DATA, ("bytes", b"x"))]
+    assert decoded["header"] == [True, UByte(3), UInt(9)]
+    assert decoded["annotations"] == typed({Symbol("x-opt-penstock-tag"): "t"})
+    assert decoded["body"] == [(DATA, ("bytes", b"x"))]
 
 
 @pytest.mark.spec("R2")
@@ -373,10 +373,10 @@ def test_a_native_event_comes_back_over_amqp_as_it_was() -> None:
     properties = {**NATIVE, **NESTED}
     raw = of_native(Event(b"x", tag="t", properties=properties, headers={"type": "T"}))
 
-    found = event(raw)
+    decoded = event(raw)
 
-    assert found.properties == properties
-    assert (found.tag, found.data, found.headers["type"]) == ("t", b"x", "T")
+    assert decoded.properties == properties
+    assert (decoded.tag, decoded.data, decoded.headers["type"]) == ("t", b"x", "T")
 
 
 def test_who_publishes_natively_may_say_that_it_is_text() -> None:
@@ -400,10 +400,10 @@ def test_who_publishes_natively_may_say_that_it_is_text() -> None:
 )
 def test_a_header_that_is_not_true_does_no_harm(header: str) -> None:
     headers = {"amqp": header, "message_id": "x"}
-    found = meaning(of_native(Event(b"\xff\x00", headers=headers, properties={"n": 300})))
+    decoded = meaning(of_native(Event(b"\xff\x00", headers=headers, properties={"n": 300})))
 
-    assert found["body"] == [(DATA, ("bytes", b"\xff\x00"))]
-    assert found["application"] == typed({"n": 300})
+    assert decoded["body"] == [(DATA, ("bytes", b"\xff\x00"))]
+    assert decoded["application"] == typed({"n": 300})
 
 
 @pytest.mark.parametrize(
@@ -463,8 +463,8 @@ def test_what_a_header_says_comes_out_as_it_was(
         batch = stamp(body.batch, Span(0, 1), 0)
 
     assert fields(sections_of(sent(batch)).header) == values
-    found = EventBatch(batch)[0]
-    assert (found.priority, found.ttl) == (priority, ttl)
+    stored_event = EventBatch(batch)[0]
+    assert (stored_event.priority, stored_event.ttl) == (priority, ttl)
 
 
 def test_a_native_priority_is_not_raised_by_what_is_said_besides() -> None:
@@ -496,12 +496,12 @@ def test_what_the_header_of_a_message_says_of_its_way_here_is_not_kept() -> None
 def test_the_time_to_live_that_comes_out_is_what_is_left() -> None:
     batch = stamp(batches_of([headed(True, None, UInt(9_000))], NOW_MS)[0][0].batch, Span(0, 1), 5)
     rows = OutgoingBatch((Span(0, 1),), batch=batch)
-    left = {}
+    remaining_ms = {}
     for ms in (0, 1, 8_999, 10_000):
         raw = EncodedMessages(rows, 5 + ms * 1_000 + 999).message(0, 0)
-        left[ms] = fields(sections_of(raw).header)[2]
+        remaining_ms[ms] = fields(sections_of(raw).header)[2]
 
-    assert left == {0: 9_000, 1: 8_999, 8_999: 1, 10_000: 1}
+    assert remaining_ms == {0: 9_000, 1: 8_999, 8_999: 1, 10_000: 1}
 
 
 @pytest.mark.parametrize(("expires_ms", "ttl"), [(-5_000, 1), (1, 1), (0, 0), (NOW_MS + 50, 50)])

@@ -58,11 +58,11 @@ JOBS = terminus(0x28, "jobs", capability="queue")
 @pytest.fixture
 def peers(dial: Dial) -> tuple[Peer, Peer]:
     """Each with a link to a queue, and no credit."""
-    found = dial(), dial()
-    for peer, name in zip(found, ("one", "other"), strict=True):
+    two_peers = dial(), dial()
+    for peer, name in zip(two_peers, ("one", "other"), strict=True):
         peer.say(opened(name) + receiver("r", 0, JOBS, credit=0))
         peer.next(ATTACH)
-    return found
+    return two_peers
 
 
 def modified(
@@ -80,7 +80,11 @@ def modified(
 def message_in(transfer: Any) -> bytes:
     """What comes behind the performative."""
     raw: bytes = transfer.raw
-    begins = [raw.index(each) for each in (b"\x00\x53\x70", b"\x00\x53\x75") if each in raw]
+    begins = [
+        raw.index(section_start)
+        for section_start in (b"\x00\x53\x70", b"\x00\x53\x75")
+        if section_start in raw
+    ]
     return raw[min(begins) :]
 
 
@@ -101,9 +105,9 @@ def test_what_is_undeliverable_here_is_for_others(
     assert b"food" in one.next(TRANSFER).raw, "and not the poison, which it has credit for"
     other.say(credit(0, 5))
 
-    found = other.next(TRANSFER)
-    assert b"poison" in found.raw
-    header = header_of(found)
+    transfer = other.next(TRANSFER)
+    assert b"poison" in transfer.raw
+    header = header_of(transfer)
     assert header[4:] == ([UInt(1)] if failed else [])
 
 
@@ -136,10 +140,10 @@ def test_it_is_for_native_readers_and_in_nobodys_hands(
     one.next(TRANSFER)
     one.say(modified(0, failed=True, undeliverable=True))
 
-    found = jobs.pop(timeout=WAIT_S)
+    event = jobs.pop(timeout=WAIT_S)
 
-    assert found is not None
-    assert (found.data, found.redelivery_count) == (b"poison", 1)
+    assert event is not None
+    assert (event.data, event.redelivery_count) == (b"poison", 1)
 
 
 @pytest.mark.parametrize("kind", ["shared", "serial", "shared_queued", "exclusive", "priority"])
@@ -187,8 +191,8 @@ def test_annotations_are_merged_into_the_message_as_it_comes_again(
     again = {Symbol("x-tries"): Int(2), Symbol("x-more"): ULong(7)}
     other.say(modified(0, failed=True, annotations=again) + credit(0, 2))
 
-    found = other.next(TRANSFER)
-    assert annotations_of(found) == {Symbol("x-opt-penstock-tag"): "kept", **first, **again}
+    transfer = other.next(TRANSFER)
+    assert annotations_of(transfer) == {Symbol("x-opt-penstock-tag"): "kept", **first, **again}
 
 
 def annotations_of(found: Any) -> dict[Any, Any]:
@@ -216,23 +220,23 @@ def test_annotations_go_where_they_belong_in_any_message() -> None:
     added = {Symbol("b"): encode("new"), ULong(3): encode(None)}
     data = section(DATA, encode(b"x"))
     header = section(HEADER, encode([True]))
-    had = section(MESSAGE_ANNOTATIONS, encode({Symbol("a"): 1, Symbol("b"): 2}))
+    existing = section(MESSAGE_ANNOTATIONS, encode({Symbol("a"): 1, Symbol("b"): 2}))
     cases: list[tuple[bytes, dict[Any, Any]]] = [
         (data, {}),
         (header + data, {}),
-        (header + had + data, {Symbol("a"): 1}),
+        (header + existing + data, {Symbol("a"): 1}),
     ]
 
     for message, rest in cases:
-        found = sections_of(annotated(message, added))
+        sections = sections_of(annotated(message, added))
 
-        assert entries(found.message_annotations) == {**rest, Symbol("b"): "new", ULong(3): None}
-        assert found.body == sections_of(message).body
-        assert found.header == sections_of(message).header
+        assert entries(sections.message_annotations) == {**rest, Symbol("b"): "new", ULong(3): None}
+        assert sections.body == sections_of(message).body
+        assert sections.header == sections_of(message).header
 
 
 def test_every_single_value_of_proton_is_taken() -> None:
-    given: dict[Any, Any] = {
+    proton_values: dict[Any, Any] = {
         proton.symbol("null"): None,
         proton.symbol("u"): proton.ubyte(5),
         proton.symbol("i"): proton.int32(-3),
@@ -243,7 +247,7 @@ def test_every_single_value_of_proton_is_taken() -> None:
         proton.ulong(9): proton.char("c"),
     }
 
-    assert added_by(given) == {
+    assert added_by(proton_values) == {
         Symbol("null"): encode(None),
         Symbol("u"): encode(UByte(5)),
         Symbol("i"): encode(Int(-3)),
@@ -257,31 +261,31 @@ def test_every_single_value_of_proton_is_taken() -> None:
 
 def test_what_makes_no_sense_as_an_annotation_is_left_out() -> None:
     array = proton.Array(proton.UNDESCRIBED, proton.Data.INT, 1, 2)
-    given = {proton.symbol("a"): array, "text": 1, 5: 2, proton.symbol("ok"): 3}
+    proton_values = {proton.symbol("a"): array, "text": 1, 5: 2, proton.symbol("ok"): 3}
 
-    assert added_by(given) == {Symbol("ok"): encode(3)}
+    assert added_by(proton_values) == {Symbol("ok"): encode(3)}
     assert added_by("nothing of the kind") == {}
 
 
 def test_what_was_added_does_not_fill_memory() -> None:
-    known = Modifications(bytes_max=10_000)
+    modifications = Modifications(bytes_max=10_000)
     for event_id in range(1_000):
-        known.note("reader", event_id, {Symbol("x"): bytes(100)})
+        modifications.note("reader", event_id, {Symbol("x"): bytes(100)})
 
-    assert len(known) <= 10_000 // 100
-    assert known.added_to("reader", 999) is not None
-    assert known.added_to("reader", 0) is None
-    known.forget("reader", range(1_000))
-    assert len(known) == 0
+    assert len(modifications) <= 10_000 // 100
+    assert modifications.added_to("reader", 999) is not None
+    assert modifications.added_to("reader", 0) is None
+    modifications.forget("reader", range(1_000))
+    assert len(modifications) == 0
     assert BYTES_MAX > 10_000
 
 
 def test_long_names_do_not_fill_memory() -> None:
-    known = Modifications(bytes_max=100_000)
+    modifications = Modifications(bytes_max=100_000)
     for event_id in range(100):
-        known.note("reader", event_id, {Symbol("x" * 50_000): b"\x40"})
+        modifications.note("reader", event_id, {Symbol("x" * 50_000): b"\x40"})
 
-    assert len(known) <= 2
+    assert len(modifications) <= 2
 
 
 def test_what_is_settled_is_forgotten(
@@ -333,10 +337,10 @@ def test_a_message_given_back_with_a_delivery_time_comes_again_then(
     jobs.push(b"now")
     assert b"now" in one.next(TRANSFER).raw
 
-    found = one.next(TRANSFER)
-    assert b"later" in found.raw
-    assert annotations_of(found) == {Symbol("x-why"): "no paper"}
-    assert header_of(found)[4:] == ([UInt(1)] if failed else [])
+    transfer = one.next(TRANSFER)
+    assert b"later" in transfer.raw
+    assert annotations_of(transfer) == {Symbol("x-why"): "no paper"}
+    assert header_of(transfer)[4:] == ([UInt(1)] if failed else [])
 
 
 @pytest.mark.spec("D18")
@@ -446,11 +450,11 @@ def test_the_outcome_rejected_is_a_rejection_with_its_reason(
     one.next(TRANSFER)
     one.say(rejected(0, "amqp:decode-error", "no such form"))
 
-    found = dead.pop(timeout=WAIT_S)
-    assert found is not None
-    assert found.origin is not None
-    assert found.origin.cause == "rejected"
-    assert found.origin.reason == "amqp:decode-error: no such form"
+    dead_event = dead.pop(timeout=WAIT_S)
+    assert dead_event is not None
+    assert dead_event.origin is not None
+    assert dead_event.origin.cause == "rejected"
+    assert dead_event.origin.reason == "amqp:decode-error: no such form"
     assert jobs.info().counters.dead == 1
 
 

@@ -81,13 +81,13 @@ def applied(value: Any) -> Any:
 
 def is_refused(annotations: dict[Any, Any]) -> bool:
     _, unusable = batches_of([message(annotations=annotations)], NOW_MS)
-    return [condition_of(each.error) for each in unusable] == ["amqp:invalid-field"]
+    return [condition_of(refusal.error) for refusal in unusable] == ["amqp:invalid-field"]
 
 
 def due(annotations: dict[Any, Any]) -> datetime:
     batches, _ = batches_of([message(annotations=annotations)], NOW_MS)
-    found: datetime = batches[0].batch.column("deliver_at")[0].as_py()
-    return found
+    delivery_time: datetime = batches[0].batch.column("deliver_at")[0].as_py()
+    return delivery_time
 
 
 def decides(value: Any) -> int | None:
@@ -98,14 +98,14 @@ def decides(value: Any) -> int | None:
 
 
 def long_ttl() -> None:
-    found = said(ttl=60 * DAY_MS)
-    assert found.header[2] is None
-    assert found.properties[8] == NOW_MS + 60 * DAY_MS
+    message = said(ttl=60 * DAY_MS)
+    assert message.header[2] is None
+    assert message.properties[8] == NOW_MS + 60 * DAY_MS
 
 
 def endless_ttl() -> None:
-    found = said(ttl=TTL_MS_MAX)
-    assert found.header[2] is found.properties[8] is None
+    message = said(ttl=TTL_MS_MAX)
+    assert message.header[2] is message.properties[8] is None
 
 
 def past_expiry() -> None:
@@ -148,10 +148,12 @@ def no_outcome_time() -> None:
 
 
 def exact_time() -> None:
-    at = datetime(2030, 1, 1, hour=0, minute=0, second=0, microsecond=1_500, tzinfo=UTC)
-    found = said(properties={"at": at, "local": at.replace(tzinfo=None)})
-    assert found.application["at"] == found.application["local"] == int(at.timestamp() * 1_000)
-    assert set(found.annotations[EXACT]) == {"at", "local"}
+    time = datetime(2030, 1, 1, hour=0, minute=0, second=0, microsecond=1_500, tzinfo=UTC)
+    message = said(properties={"at": time, "local": time.replace(tzinfo=None)})
+    assert (
+        message.application["at"] == message.application["local"] == int(time.timestamp() * 1_000)
+    )
+    assert set(message.annotations[EXACT]) == {"at", "local"}
 
 
 def time_out_of_range() -> None:
@@ -179,9 +181,9 @@ def unsigned() -> None:
 
 
 def no_numbers() -> None:
-    found = said(properties={"n": float("nan"), "i": float("-inf")}).application
-    assert found["n"] != found["n"]
-    assert found["i"] == float("-inf")
+    application = said(properties={"n": float("nan"), "i": float("-inf")}).application
+    assert application["n"] != application["n"]
+    assert application["i"] == float("-inf")
 
 
 def high_priority() -> None:
@@ -195,10 +197,10 @@ def high_priority() -> None:
 
 def null_characters() -> None:
     headers = {"amqp": '{"content_type":"a\\u0000b"}'}
-    found = said(properties={"a\0b": "c\0d"}, headers=headers)
-    assert found.application == {"a\0b": "c\0d"}
-    assert found.properties[6] == "a\0b"
-    assert not found.left_out
+    message = said(properties={"a\0b": "c\0d"}, headers=headers)
+    assert message.application == {"a\0b": "c\0d"}
+    assert message.properties[6] == "a\0b"
+    assert not message.left_out
 
 
 def reserved_names() -> None:
@@ -209,14 +211,14 @@ def reserved_names() -> None:
 
 
 def no_ascii() -> None:
-    found = said(headers={"amqp": '{"content_type":"é","content_encoding":"é"}'})
-    assert found.properties[6] is found.properties[7] is None
-    assert len(found.left_out) == 2
+    message = said(headers={"amqp": '{"content_type":"é","content_encoding":"é"}'})
+    assert message.properties[6] is message.properties[7] is None
+    assert len(message.left_out) == 2
 
 
 def texts() -> None:
     uuid = UUID(int=5)
-    assert [applied(each) for each in (Char("é"), Symbol("s"), uuid)] == ["é", "s", str(uuid)]
+    assert [applied(value) for value in (Char("é"), Symbol("s"), uuid)] == ["é", "s", str(uuid)]
 
 
 def binary() -> None:
@@ -231,17 +233,17 @@ def other_ids() -> None:
 
 
 def groups() -> None:
-    found = said(properties={"JMSXGroupID": 5, "JMSXGroupSeq": -1})
-    assert found.application == {"JMSXGroupID": 5, "JMSXGroupSeq": -1}
+    message = said(properties={"JMSXGroupID": 5, "JMSXGroupSeq": -1})
+    assert message.application == {"JMSXGroupID": 5, "JMSXGroupSeq": -1}
 
 
 # --- lists, dictionaries and headers ------------------------------------------------------
 
 
 def lists() -> None:
-    found = said(properties={"l": [1], "d": {"a": 1}})
-    assert found.annotations[EXACT] == {"l": [1], "d": {"a": 1}}
-    assert not found.application
+    message = said(properties={"l": [1], "d": {"a": 1}})
+    assert message.annotations[EXACT] == {"l": [1], "d": {"a": 1}}
+    assert not message.application
 
 
 def nested(levels: int) -> Any:
@@ -253,9 +255,9 @@ def nested(levels: int) -> Any:
 
 def deep_property() -> None:
     assert not said(properties={"x": nested(98)}).left_out
-    found = said(properties={"x": nested(99), "ok": 1})
-    assert found.left_out == ["x"]
-    assert found.application == {"ok": 1}
+    message = said(properties={"x": nested(99), "ok": 1})
+    assert message.left_out == ["x"]
+    assert message.application == {"ok": 1}
 
 
 def compound_property() -> None:
@@ -266,16 +268,16 @@ def compound_property() -> None:
 def unreadable_header() -> None:
     for header in ("amqp", "mqtt"):
         for text in ("no JSON", '{"zz":' + "[" * 200 + "]" * 200 + "}", '{"body":5}'):
-            found = said(headers={header: text})
-            assert [code for code, _ in found.body] == [0x75]
+            message = said(headers={header: text})
+            assert [code for code, _ in message.body] == [0x75]
 
 
 def impossible_header() -> None:
     text = '{"sizes":[9,-5],"annotations":"AAAA","types":{"x":"float"}}'
-    found = said(properties={"x": 1e300}, headers={"amqp": text})
-    assert len(found.body) == 1
-    assert not found.annotations
-    assert found.application == {"x": 1e300}
+    message = said(properties={"x": 1e300}, headers={"amqp": text})
+    assert len(message.body) == 1
+    assert not message.annotations
+    assert message.application == {"x": 1e300}
 
 
 CASES: Final[Mapping[tuple[str, str, str], Callable[[], None]]] = {
@@ -336,12 +338,12 @@ CASES: Final[Mapping[tuple[str, str, str], Callable[[], None]]] = {
 
 
 def rows() -> list[tuple[str, str, str]]:
-    found = []
+    table_rows = []
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
         if len(cells) == 5 and "AMQP" in cells[1:3]:
-            found.append((cells[0], cells[1], cells[2]))
-    return found
+            table_rows.append((cells[0], cells[1], cells[2]))
+    return table_rows
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: "-".join(row))

@@ -197,9 +197,11 @@ def test_a_sender_with_much_on_its_way_waits_and_loses_nothing() -> None:
     ):
         sender = client.sender("jobs")
         sent = [sender.link.send(Message(body=bytes(10_000))) for _ in range(60)]
-        client.blocking.wait(lambda: all(each.remote_state for each in sent), msg="60 answers")
+        client.blocking.wait(
+            lambda: all(delivery.remote_state for delivery in sent), msg="60 answers"
+        )
 
-        assert {int(each.remote_state) for each in sent} == {int(Delivery.ACCEPTED)}
+        assert {int(delivery.remote_state) for delivery in sent} == {int(Delivery.ACCEPTED)}
         assert len(texts(client.receiver("jobs"), 60)) == 60
 
 

@@ -16,16 +16,16 @@ LITTLE = b"l"
 
 def gathered() -> tuple[ReadBatch, list[bytes]]:
     """One, and what it gave on."""
-    taken: list[bytes] = []
-    batch = ReadBatch(taken.append, lambda: batch.flush())
-    return batch, taken
+    batches: list[bytes] = []
+    batch = ReadBatch(batches.append, lambda: batch.flush())
+    return batch, batches
 
 
 @simulated
 async def test_what_is_here_can_be_taken_in_pieces() -> None:
-    taken: list[bytes] = []
+    batches: list[bytes] = []
     ready: list[None] = []
-    batch = ReadBatch(taken.append, lambda: ready.append(None))
+    batch = ReadBatch(batches.append, lambda: ready.append(None))
     batch.add(MUCH)
     batch.add(MUCH)
     assert ready == []
@@ -37,58 +37,58 @@ async def test_what_is_here_can_be_taken_in_pieces() -> None:
     assert batch.take_some(MANY_BYTES - 1)
     assert not batch.take_some(MANY_BYTES)
     assert not batch.take_some(MANY_BYTES)
-    assert taken == [MUCH + b"m", MUCH[1:], LITTLE + LITTLE]
+    assert batches == [MUCH + b"m", MUCH[1:], LITTLE + LITTLE]
     await pass_time(2 * GATHER_S)
     assert len(ready) == 2, "it was told of the byte that came meanwhile, and no more"
 
 
 @simulated
 async def test_a_little_is_taken_at_once() -> None:
-    gathering, taken = gathered()
+    gathering, batches = gathered()
     gathering.add(LITTLE)
 
-    assert taken == [LITTLE]
+    assert batches == [LITTLE]
 
 
 @simulated
 async def test_much_waits_a_moment_for_more() -> None:
-    gathering, taken = gathered()
+    gathering, batches = gathered()
     gathering.add(MUCH)
     gathering.add(MUCH)
-    assert taken == []
+    assert batches == []
     await pass_time(2 * GATHER_S)
 
-    assert taken == [MUCH + MUCH]
+    assert batches == [MUCH + MUCH]
 
 
 @simulated
 async def test_a_little_behind_much_ends_the_waiting() -> None:
-    gathering, taken = gathered()
+    gathering, batches = gathered()
     gathering.add(MUCH)
     gathering.add(LITTLE)
-    assert taken == [MUCH + LITTLE]
+    assert batches == [MUCH + LITTLE]
     await pass_time(2 * GATHER_S)
 
-    assert taken == [MUCH + LITTLE], "once"
+    assert batches == [MUCH + LITTLE], "once"
 
 
 @simulated
 async def test_no_more_is_gathered_than_its_limit() -> None:
-    gathering, taken = gathered()
+    gathering, batches = gathered()
     for _ in range(GATHERED_BYTES_MAX // MANY_BYTES):
         gathering.add(MUCH)
 
-    assert [len(each) for each in taken] == [GATHERED_BYTES_MAX]
+    assert [len(each) for each in batches] == [GATHERED_BYTES_MAX]
 
 
 @simulated
 async def test_what_is_here_can_be_taken_now() -> None:
-    gathering, taken = gathered()
+    gathering, batches = gathered()
     gathering.flush()
-    assert taken == []
+    assert batches == []
     gathering.add(MUCH)
     gathering.flush()
-    assert taken == [MUCH]
+    assert batches == [MUCH]
     await pass_time(2 * GATHER_S)
 
-    assert taken == [MUCH], "once"
+    assert batches == [MUCH], "once"

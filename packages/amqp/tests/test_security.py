@@ -113,8 +113,8 @@ KEY = ec.generate_private_key(ec.SECP256R1())
 
 
 def token(key: ec.EllipticCurvePrivateKey = KEY, **claims: Any) -> bytes:
-    said = {"iss": "sso", "aud": "penstock", "sub": "ann", "exp": 4_000_000_000, **claims}
-    return jwt.encode(said, key, algorithm="ES256", headers={"kid": "k"}).encode()
+    token_claims = {"iss": "sso", "aud": "penstock", "sub": "ann", "exp": 4_000_000_000, **claims}
+    return jwt.encode(token_claims, key, algorithm="ES256", headers={"kid": "k"}).encode()
 
 
 def bearer(user: bytes, shown: bytes) -> bytes:
@@ -124,12 +124,12 @@ def bearer(user: bytes, shown: bytes) -> bytes:
 @pytest.fixture
 def trusting(tmp_path: Path) -> Iterator[penstock.Realm]:
     """It takes tokens."""
-    known = {**json.loads(ECAlgorithm.to_jwk(KEY.public_key())), "kid": "k", "alg": "ES256"}
+    public_key = {**json.loads(ECAlgorithm.to_jwk(KEY.public_key())), "kid": "k", "alg": "ES256"}
     keys = tmp_path / "keys.json"
-    keys.write_text(json.dumps({"keys": [known]}))
+    keys.write_text(json.dumps({"keys": [public_key]}))
     tokens = {"token_keys": str(keys), "token_issuer": "sso", "token_audience": "penstock"}
-    given: dict[str, Any] = {f"access__{name}": value for name, value in tokens.items()}
-    with penstock.Realm(access__mode="mandatory", **QUICK, **given) as realm:
+    settings: dict[str, Any] = {f"access__{name}": value for name, value in tokens.items()}
+    with penstock.Realm(access__mode="mandatory", **QUICK, **settings) as realm:
         with realm.connect() as root:
             root.access.grant("token:ann@*", "access")
         yield realm

@@ -136,14 +136,14 @@ def whole(body: Body) -> Body:
 
 @given(messages, containers)
 def test_a_lone_message_is_byte_for_byte_what_it_is_among_others(raw: bytes, sender: str) -> None:
-    found = body_of_one(raw, sender)
-    assume(found is not None)
-    assert found is not None
-    whole(found)
+    body = body_of_one(raw, sender)
+    assume(body is not None)
+    assert body is not None
+    whole(body)
     batch = batch_of([row_of(0, raw, NOW_MS)], sender).batch
 
-    assert (found.buffer, found.schema_bytes) == (batch_bytes(batch), schema_bytes(batch.schema))
-    assert found.digest(LIMIT) == digest(batch, LIMIT)
+    assert (body.buffer, body.schema_bytes) == (batch_bytes(batch), schema_bytes(batch.schema))
+    assert body.digest(LIMIT) == digest(batch, LIMIT)
 
 
 @given(messages)
@@ -340,11 +340,11 @@ def test_a_value_no_event_has_is_refused_as_ever(raw: bytes, alike: bytes) -> No
 
 
 def test_a_lone_message_that_is_too_large_is_refused() -> None:
-    found = body_of_one(message(body=section(DATA, encode(bytes(2_000)))))
-    assert found is not None
+    body = body_of_one(message(body=section(DATA, encode(bytes(2_000)))))
+    assert body is not None
 
     with pytest.raises(EventTooLarge, match=r"event 0 .* has 2001 bytes"):
-        found.digest(1_000)
+        body.digest(1_000)
 
 
 def test_kinds_of_messages_do_not_fill_memory() -> None:

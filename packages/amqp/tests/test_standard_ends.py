@@ -50,22 +50,22 @@ INVALID = "amqp:invalid-field"
 
 
 @pytest.fixture
-def told(realm: penstock.Realm, session: penstock.Session) -> Iterator[Dialogue]:
+def dialogue(realm: penstock.Realm, session: penstock.Session) -> Iterator[Dialogue]:
     session.queues.create("work")
     with talk(realm) as found:
         yield found
 
 
-def granted(told: Dialogue) -> None:
+def granted(dialogue: Dialogue) -> None:
     """There is credit for a sender."""
-    told.hear(FLOW, lambda each: each.values[4] is not None)
+    dialogue.hear(FLOW, lambda each: each.values[4] is not None)
 
 
-def check_session_lives(told: Dialogue, channel: int = 1) -> None:
+def check_session_lives(dialogue: Dialogue, channel: int = 1) -> None:
     """Another session of the connection is served."""
-    told.say(begin(channel), on(channel, attach_sender("alive", 0)))
-    assert told.hear(BEGIN).values[0] == channel
-    by_link(told, "alive")
+    dialogue.say(begin(channel), on(channel, attach_sender("alive", 0)))
+    assert dialogue.hear(BEGIN).values[0] == channel
+    by_link(dialogue, "alive")
 
 
 # --- sessions -----------------------------------------------------------------------------
@@ -76,50 +76,52 @@ def check_session_lives(told: Dialogue, channel: int = 1) -> None:
     [transfer(7, 0, message()), credit(7, 10), said(DETACH, UInt(7), True)],
     ids=["transfer", "flow", "detach"],
 )
-def test_2_8_17_a_handle_of_no_link_ends_the_session(told: Dialogue, wrong: bytes) -> None:
-    told.say(attach_sender("s", 0), wrong, transfer(0, 0, message()))
+def test_2_8_17_a_handle_of_no_link_ends_the_session(dialogue: Dialogue, wrong: bytes) -> None:
+    dialogue.say(attach_sender("s", 0), wrong, transfer(0, 0, message()))
 
-    assert told.hear(END).condition == UNATTACHED
-    told.say(said(END))
-    check_session_lives(told)
-    told.say(begin())
-    assert told.hear(BEGIN).values[0] == 0, "its channel is free again"
+    assert dialogue.hear(END).condition == UNATTACHED
+    dialogue.say(said(END))
+    check_session_lives(dialogue)
+    dialogue.say(begin())
+    assert dialogue.hear(BEGIN).values[0] == 0, "its channel is free again"
 
 
-def test_2_8_17_a_handle_that_is_taken_ends_the_session(told: Dialogue) -> None:
-    told.say(attach_sender("s", 0), attach_sender("t", 0))
+def test_2_8_17_a_handle_that_is_taken_ends_the_session(dialogue: Dialogue) -> None:
+    dialogue.say(attach_sender("s", 0), attach_sender("t", 0))
 
-    assert told.hear(END).condition == IN_USE
-    check_session_lives(told)
+    assert dialogue.hear(END).condition == IN_USE
+    check_session_lives(dialogue)
 
 
 def test_2_5_4_what_a_session_held_is_free_once_it_was_ended(
-    told: Dialogue, session: penstock.Session
+    dialogue: Dialogue, session: penstock.Session
 ) -> None:
     work = session.queues.get("work")
     work.push(b"x")
-    told.say(attach_receiver("r", 0), credit(0, 1))
-    told.hear(TRANSFER)
+    dialogue.say(attach_receiver("r", 0), credit(0, 1))
+    dialogue.hear(TRANSFER)
 
-    told.say(credit(9, 1))
+    dialogue.say(credit(9, 1))
 
-    told.hear(END)
+    dialogue.hear(END)
     event = work.pop(timeout=20.0)
     assert event is not None
     assert event.data == b"x"
 
 
 def test_2_5_4_nothing_of_a_session_that_was_ended_counts(
-    told: Dialogue, session: penstock.Session
+    dialogue: Dialogue, session: penstock.Session
 ) -> None:
     """What was on its way is passed over, until the peer's own end."""
-    told.say(attach_sender("s", 0))
-    granted(told)
+    dialogue.say(attach_sender("s", 0))
+    granted(dialogue)
 
-    told.say(credit(9, 1), transfer(0, 0, message(body="late")), attach_sender("t", 9), said(END))
+    dialogue.say(
+        credit(9, 1), transfer(0, 0, message(body="late")), attach_sender("t", 9), said(END)
+    )
 
-    told.hear(END)
-    check_session_lives(told)
+    dialogue.hear(END)
+    check_session_lives(dialogue)
     assert session.queues.get("work").pop(timeout=0) is None
 
 
@@ -149,33 +151,33 @@ def test_2_5_4_nothing_of_a_session_that_was_ended_counts(
     ],
 )  # fmt: skip
 def test_1_4_a_field_that_is_wrong_ends_the_session_it_was_said_in(
-    told: Dialogue, wrong: bytes, condition: str | None
+    dialogue: Dialogue, wrong: bytes, condition: str | None
 ) -> None:
-    told.say(attach_sender("s", 0) if wrong[10] != ATTACH else b"", wrong)
+    dialogue.say(attach_sender("s", 0) if wrong[10] != ATTACH else b"", wrong)
 
     if condition is None:  # what is no text is no AMQP at all
-        assert told.hear(CLOSE).condition == "amqp:connection:framing-error"
+        assert dialogue.hear(CLOSE).condition == "amqp:connection:framing-error"
         return
-    assert told.hear(END).condition == condition
-    check_session_lives(told)
+    assert dialogue.hear(END).condition == condition
+    check_session_lives(dialogue)
 
 
-def test_1_4_the_reason_names_the_field(told: Dialogue) -> None:
-    told.say(said(ATTACH, "r", UInt(0), True, UByte(3)))
+def test_1_4_the_reason_names_the_field(dialogue: Dialogue) -> None:
+    dialogue.say(said(ATTACH, "r", UInt(0), True, UByte(3)))
 
-    assert told.hear(END).error[1] == "snd-settle-mode of attach is 3; allowed are 0 to 2"
+    assert dialogue.hear(END).error[1] == "snd-settle-mode of attach is 3; allowed are 0 to 2"
 
 
-def test_1_2_descriptors_may_be_long_or_names(told: Dialogue) -> None:
+def test_1_2_descriptors_may_be_long_or_names(dialogue: Dialogue) -> None:
     """The standard has a symbol and a number for each type, and two ways to write the number."""
     long = attach_sender("long", 0).replace(b"\x00\x53\x12", b"\x00\x80" + bytes(7) + b"\x12", 1)
     name = b"\x00" + encode(Symbol("amqp:attach:list"))
     named = attach_sender("named", 1).replace(b"\x00\x53\x12", name, 1)
 
     for each in (long, named):
-        told.say(len(each).to_bytes(4, "big") + each[4:])
+        dialogue.say(len(each).to_bytes(4, "big") + each[4:])
 
-    assert [told.hear(ATTACH).values[0] for _ in range(2)] == ["long", "named"]
+    assert [dialogue.hear(ATTACH).values[0] for _ in range(2)] == ["long", "named"]
 
 
 # --- connections --------------------------------------------------------------------------
@@ -201,71 +203,71 @@ def test_1_2_descriptors_may_be_long_or_names(told: Dialogue) -> None:
 def test_2_4_what_belongs_to_no_session_ends_the_connection(
     realm: penstock.Realm, frames: bytes, condition: str
 ) -> None:
-    with Dialogue(realm.listen_amqp()) as told:
-        told.say(frames)
+    with Dialogue(realm.listen_amqp()) as dialogue:
+        dialogue.say(frames)
 
-        assert told.hear(CLOSE).condition == condition
-        assert told.is_hung_up()
+        assert dialogue.hear(CLOSE).condition == condition
+        assert dialogue.is_hung_up()
 
 
 # --- links --------------------------------------------------------------------------------
 
 
-def by_link(told: Dialogue, name: str) -> tuple[int, int]:
+def by_link(dialogue: Dialogue, name: str) -> tuple[int, int]:
     """Channel and handle of the realm's attach of a link."""
-    found = told.hear(ATTACH, lambda each: each.values[0] == name)
+    found = dialogue.hear(ATTACH, lambda each: each.values[0] == name)
     return found.channel, found.handle
 
 
 @pytest.mark.parametrize("channel", [0, 1], ids=["same session", "another session"])
 def test_2_6_1_a_link_is_stolen_by_one_of_its_name(
-    told: Dialogue, session: penstock.Session, channel: int
+    dialogue: Dialogue, session: penstock.Session, channel: int
 ) -> None:
-    told.say(attach_sender("s", 0), begin(1))
-    first = by_link(told, "s")
+    dialogue.say(attach_sender("s", 0), begin(1))
+    first = by_link(dialogue, "s")
 
-    told.say(on(channel, attach_sender("s", 5)))
+    dialogue.say(on(channel, attach_sender("s", 5)))
 
-    gone = told.hear(DETACH)
-    assert (gone.channel, gone.handle) == first
-    assert (gone.condition, gone.values[1]) == (STOLEN, True)
-    by_link(told, "s")
-    granted(told)
-    told.say(said(DETACH, UInt(0), True), on(channel, transfer(5, 0, message(body="by it"))))
-    assert told.hear(DISPOSITION).values[4].descriptor == 0x24
+    detach = dialogue.hear(DETACH)
+    assert (detach.channel, detach.handle) == first
+    assert (detach.condition, detach.values[1]) == (STOLEN, True)
+    by_link(dialogue, "s")
+    granted(dialogue)
+    dialogue.say(said(DETACH, UInt(0), True), on(channel, transfer(5, 0, message(body="by it"))))
+    assert dialogue.hear(DISPOSITION).values[4].descriptor == 0x24
     assert session.queues.get("work").pop() is not None
 
 
 def test_2_6_1_a_link_is_stolen_by_another_connection_of_its_container(
-    realm: penstock.Realm, told: Dialogue, session: penstock.Session
+    realm: penstock.Realm, dialogue: Dialogue, session: penstock.Session
 ) -> None:
     """What the former had not settled is the latter's."""
     session.queues.get("work").push(b"x")
-    told.say(attach_receiver("r", 0), credit(0, 1))
-    told.hear(TRANSFER)
+    dialogue.say(attach_receiver("r", 0), credit(0, 1))
+    dialogue.hear(TRANSFER)
 
     with talk(realm) as second:
         second.say(attach_receiver("r", 0), credit(0, 1))
 
         second.hear(TRANSFER)
-        assert told.hear(DETACH).condition == STOLEN
-        told.say(said(DETACH, UInt(0), True), attach_sender("s", 0))
-        by_link(told, "s")
+        assert dialogue.hear(DETACH).condition == STOLEN
+        dialogue.say(said(DETACH, UInt(0), True), attach_sender("s", 0))
+        by_link(dialogue, "s")
 
 
 def test_2_6_1_a_durable_goes_over_to_the_link_that_takes_its_name(
-    realm: penstock.Realm, told: Dialogue, session: penstock.Session
+    realm: penstock.Realm, dialogue: Dialogue, session: penstock.Session
 ) -> None:
     kept = terminus(0x28, "news", UInt(2), Symbol("never"), capability="topic")
-    told.say(attach_receiver("kept", 0, source=kept))
-    by_link(told, "kept")
+    dialogue.say(attach_receiver("kept", 0, source=kept))
+    by_link(dialogue, "kept")
 
     with talk(realm) as second:
         second.say(attach_receiver("kept", 0, source=kept))
 
         by_link(second, "kept")
-        assert told.hear(DETACH).condition == STOLEN
-        told.say(said(DETACH, UInt(0), True))
+        assert dialogue.hear(DETACH).condition == STOLEN
+        dialogue.say(said(DETACH, UInt(0), True))
         news = session.channels.get("news")
         news.publish(b"x")
         second.say(credit(0, 1))
@@ -273,25 +275,25 @@ def test_2_6_1_a_durable_goes_over_to_the_link_that_takes_its_name(
         assert [each.name for each in news.durables.list()] == ["teller:kept"]
 
 
-def test_2_6_1_nobody_steals_what_is_anothers(realm: penstock.Realm, told: Dialogue) -> None:
+def test_2_6_1_nobody_steals_what_is_anothers(realm: penstock.Realm, dialogue: Dialogue) -> None:
     """Another container has links of its own, and so has the other direction."""
-    told.say(attach_sender("s", 0))
-    granted(told)
-    told.say(attach_receiver("s", 1))
-    by_link(told, "s")
+    dialogue.say(attach_sender("s", 0))
+    granted(dialogue)
+    dialogue.say(attach_receiver("s", 1))
+    by_link(dialogue, "s")
 
     with talk(realm, "another") as second:
         second.say(attach_sender("s", 0))
         by_link(second, "s")
 
-    told.say(transfer(0, 0, message()))
-    assert told.hear(DISPOSITION).values[4].descriptor == 0x24
+    dialogue.say(transfer(0, 0, message()))
+    assert dialogue.hear(DISPOSITION).values[4].descriptor == 0x24
 
 
-def test_2_6_5_what_comes_by_a_stolen_link_ends_the_session(told: Dialogue) -> None:
-    told.say(attach_sender("s", 0), attach_sender("s", 1), transfer(0, 0, message()))
+def test_2_6_5_what_comes_by_a_stolen_link_ends_the_session(dialogue: Dialogue) -> None:
+    dialogue.say(attach_sender("s", 0), attach_sender("s", 1), transfer(0, 0, message()))
 
-    assert told.hear(END).condition == "amqp:session:errant-link"
+    assert dialogue.hear(END).condition == "amqp:session:errant-link"
 
 
 @pytest.mark.parametrize("kind", ["queues", "channels"])
@@ -301,45 +303,47 @@ def test_2_8_15_links_of_what_is_deleted_are_told(
     getattr(session, kind).create("there")
     capability = kind.removesuffix("s").replace("channel", "topic")
     source, target = (terminus(c, "there", capability=capability) for c in (0x28, 0x29))
-    with talk(realm) as told:
-        told.say(attach_sender("s", 0, target=target), attach_receiver("r", 1, source=source))
-        by_link(told, "s")
-        by_link(told, "r")
+    with talk(realm) as dialogue:
+        dialogue.say(attach_sender("s", 0, target=target), attach_receiver("r", 1, source=source))
+        by_link(dialogue, "s")
+        by_link(dialogue, "r")
 
         getattr(session, kind).delete("there")
 
-        assert [told.hear(DETACH).condition for _ in range(2)] == [DELETED, DELETED]
-        told.say(said(DETACH, UInt(0), True), said(DETACH, UInt(1), True), attach_sender("t", 0))
-        by_link(told, "t")
+        assert [dialogue.hear(DETACH).condition for _ in range(2)] == [DELETED, DELETED]
+        dialogue.say(
+            said(DETACH, UInt(0), True), said(DETACH, UInt(1), True), attach_sender("t", 0)
+        )
+        by_link(dialogue, "t")
 
 
 def test_4_4_a_transaction_cannot_be_discharged_once_its_queue_is_deleted(
-    told: Dialogue, session: penstock.Session
+    dialogue: Dialogue, session: penstock.Session
 ) -> None:
-    told.say(coordinator(0))
-    granted(told)
-    told.say(transfer(0, 0, declare()))
-    declared = told.hear(DISPOSITION).values[4]
+    dialogue.say(coordinator(0))
+    granted(dialogue)
+    dialogue.say(transfer(0, 0, declare()))
+    declared = dialogue.hear(DISPOSITION).values[4]
     (txn,) = declared.value
-    told.say(attach_sender("s", 1))
-    granted(told)
-    told.say(transfer(1, 1, message(), state=in_transaction(txn)))
-    told.hear(DISPOSITION)
+    dialogue.say(attach_sender("s", 1))
+    granted(dialogue)
+    dialogue.say(transfer(1, 1, message(), state=in_transaction(txn)))
+    dialogue.hear(DISPOSITION)
 
     session.queues.delete("work")
 
-    assert told.hear(DETACH).condition == DELETED
-    told.say(transfer(0, 2, discharge(txn)))
-    refused = told.hear(DISPOSITION).values[4]
+    assert dialogue.hear(DETACH).condition == DELETED
+    dialogue.say(transfer(0, 2, discharge(txn)))
+    refused = dialogue.hear(DISPOSITION).values[4]
     assert refused.descriptor == 0x25
     assert str(refused.value[0].value[0]) == "amqp:transaction:rollback"
 
 
-def test_2_8_16_a_message_before_there_is_credit_ends_its_link(told: Dialogue) -> None:
+def test_2_8_16_a_message_before_there_is_credit_ends_its_link(dialogue: Dialogue) -> None:
     """And it is not said to be taken."""
-    told.say(attach_sender("s", 0), transfer(0, 0, message()))
+    dialogue.say(attach_sender("s", 0), transfer(0, 0, message()))
 
-    found = [told.next() for _ in range(3)]
+    found = [dialogue.next() for _ in range(3)]
 
     assert {each.condition for each in found if each.code == DETACH} == {
         "amqp:link:transfer-limit-exceeded"
@@ -352,26 +356,26 @@ def test_2_8_16_a_message_before_there_is_credit_ends_its_link(told: Dialogue) -
 BROKEN = section(0x70, b"\x45") + encode("between the sections") + section(0x77, encode("x"))
 
 
-def test_3_4_3_a_message_that_cannot_be_read_is_rejected(told: Dialogue) -> None:
-    told.say(attach_sender("s", 0))
-    granted(told)
-    told.say(transfer(0, 0, BROKEN), transfer(0, 1, message()))
+def test_3_4_3_a_message_that_cannot_be_read_is_rejected(dialogue: Dialogue) -> None:
+    dialogue.say(attach_sender("s", 0))
+    granted(dialogue)
+    dialogue.say(transfer(0, 0, BROKEN), transfer(0, 1, message()))
 
-    said_of = [told.hear(DISPOSITION).values[4] for _ in range(2)]
+    said_of = [dialogue.hear(DISPOSITION).values[4] for _ in range(2)]
 
     assert [each.descriptor for each in said_of] == [0x25, 0x24]
     assert str(said_of[0].value[0].value[0]) == DECODE
 
 
-def test_3_4_3_whoever_waits_for_no_answer_loses_the_link(told: Dialogue) -> None:
+def test_3_4_3_whoever_waits_for_no_answer_loses_the_link(dialogue: Dialogue) -> None:
     settled = said(TRANSFER, UInt(0), UInt(0), b"0", UInt(0), True, payload=BROKEN)
-    told.say(attach_sender("s", 0))
-    granted(told)
-    told.say(settled)
+    dialogue.say(attach_sender("s", 0))
+    granted(dialogue)
+    dialogue.say(settled)
 
-    assert told.hear(DETACH).condition == DECODE
-    told.say(said(DETACH, UInt(0), True), attach_sender("t", 0))
-    by_link(told, "t")
+    assert dialogue.hear(DETACH).condition == DECODE
+    dialogue.say(said(DETACH, UInt(0), True), attach_sender("t", 0))
+    by_link(dialogue, "t")
 
 
 # --- transactions -------------------------------------------------------------------------
@@ -416,54 +420,54 @@ def in_transaction(txn: bytes, outcome: int = 0) -> Raw:
     ],
 )  # fmt: skip
 def test_4_3_what_a_coordinator_cannot_do_is_rejected(
-    told: Dialogue, asked: bytes, condition: str
+    dialogue: Dialogue, asked: bytes, condition: str
 ) -> None:
-    told.say(coordinator(0))
-    granted(told)
-    told.say(transfer(0, 0, asked), transfer(0, 1, declare()))
+    dialogue.say(coordinator(0))
+    granted(dialogue)
+    dialogue.say(transfer(0, 0, asked), transfer(0, 1, declare()))
 
-    refused, declared = [told.hear(DISPOSITION).values[4] for _ in range(2)]
+    refused, declared = [dialogue.hear(DISPOSITION).values[4] for _ in range(2)]
     assert str(refused.value[0].value[0]) == condition
     assert declared.descriptor == 0x33
 
 
-def test_4_3_who_takes_no_rejection_loses_the_link_to_the_coordinator(told: Dialogue) -> None:
-    told.say(coordinator(0, "amqp:accepted:list"))
-    granted(told)
-    told.say(transfer(0, 0, discharge(b"another")))
+def test_4_3_who_takes_no_rejection_loses_the_link_to_the_coordinator(dialogue: Dialogue) -> None:
+    dialogue.say(coordinator(0, "amqp:accepted:list"))
+    granted(dialogue)
+    dialogue.say(transfer(0, 0, discharge(b"another")))
 
-    gone = told.next()
-    assert (gone.code, gone.condition) == (DETACH, "amqp:transaction:unknown-id")
+    detach = dialogue.next()
+    assert (detach.code, detach.condition) == (DETACH, "amqp:transaction:unknown-id")
 
 
-def test_3_5_3_who_takes_no_rejection_loses_the_link_with_the_message(told: Dialogue) -> None:
+def test_3_5_3_who_takes_no_rejection_loses_the_link_with_the_message(dialogue: Dialogue) -> None:
     source = Raw(performative(0x28, *[b"\x40"] * 9, encode(Symbol("amqp:accepted:list"))))
     ends = source, terminus(0x29, "work", capability="queue")
-    told.say(said(ATTACH, "s", UInt(0), False, UByte(0), UByte(0), *ends, None, None, UInt(0)))
-    granted(told)
-    told.say(transfer(0, 0, BROKEN))
+    dialogue.say(said(ATTACH, "s", UInt(0), False, UByte(0), UByte(0), *ends, None, None, UInt(0)))
+    granted(dialogue)
+    dialogue.say(transfer(0, 0, BROKEN))
 
-    assert told.hear(DETACH).condition == DECODE
+    assert dialogue.hear(DETACH).condition == DECODE
 
 
 def test_4_4_2_what_is_settled_in_no_transaction_comes_again(
-    told: Dialogue, session: penstock.Session
+    dialogue: Dialogue, session: penstock.Session
 ) -> None:
     work = session.queues.get("work")
     work.push(b"x")
-    told.say(attach_receiver("r", 0), credit(0, 1))
-    told.hear(TRANSFER)
+    dialogue.say(attach_receiver("r", 0), credit(0, 1))
+    dialogue.hear(TRANSFER)
 
-    told.say(said(DISPOSITION, True, UInt(0), None, True, in_transaction(b"none", 0x24)))
+    dialogue.say(said(DISPOSITION, True, UInt(0), None, True, in_transaction(b"none", 0x24)))
 
-    assert told.hear(DETACH).condition == "amqp:transaction:unknown-id"
+    assert dialogue.hear(DETACH).condition == "amqp:transaction:unknown-id"
     event = work.pop(timeout=20.0)
     assert event is not None
     assert (event.data, event.redelivery_count) == (b"x", 1)
 
 
-def test_4_4_3_messages_are_not_acquired_in_transactions(told: Dialogue) -> None:
+def test_4_4_3_messages_are_not_acquired_in_transactions(dialogue: Dialogue) -> None:
     """Whoever does not support that has to end the link."""
-    told.say(attach_receiver("r", 0), credit(0, 1, properties={Symbol("txn-id"): b"t"}))
+    dialogue.say(attach_receiver("r", 0), credit(0, 1, properties={Symbol("txn-id"): b"t"}))
 
-    assert told.hear(DETACH).condition == "amqp:not-implemented"
+    assert dialogue.hear(DETACH).condition == "amqp:not-implemented"

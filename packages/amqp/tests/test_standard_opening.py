@@ -65,29 +65,29 @@ def sign_in(password: bytes = b"a secret of hers") -> bytes:
 
 
 def test_2_4_2_a_sign_in_need_not_be_waited_for(guarded: penstock.Realm) -> None:
-    with Dialogue(guarded.listen_amqp()) as told:
-        told.say(sign_in(), opening(), begin(), said(CLOSE))
+    with Dialogue(guarded.listen_amqp()) as dialogue:
+        dialogue.say(sign_in(), opening(), begin(), said(CLOSE))
 
-        assert told.bytes(8) == SASL
+        assert dialogue.bytes(8) == SASL
         rest = b""
         for code in (b"\x40", b"\x44"):  # the mechanisms, and the outcome
-            rest = told.bytes(int.from_bytes(told.bytes(4), "big") - 4)
+            rest = dialogue.bytes(int.from_bytes(dialogue.bytes(4), "big") - 4)
             assert rest[4:7] == b"\x00\x53" + code
         assert rest.endswith(b"\x50\x00"), "it is good"
-        assert told.bytes(8) == AMQP
-        told.hear(OPEN)
-        assert told.hear(CLOSE).condition == ""
+        assert dialogue.bytes(8) == AMQP
+        dialogue.hear(OPEN)
+        assert dialogue.hear(CLOSE).condition == ""
 
 
 def test_2_4_2_what_is_behind_a_sign_in_that_fails_does_not_count(guarded: penstock.Realm) -> None:
-    with Dialogue(guarded.listen_amqp()) as told:
-        told.say(sign_in(b"wrong"), opening(), begin(), attach_sender("s", 0))
+    with Dialogue(guarded.listen_amqp()) as dialogue:
+        dialogue.say(sign_in(b"wrong"), opening(), begin(), attach_sender("s", 0))
 
-        assert told.bytes(8) == SASL
-        told.bytes(int.from_bytes(told.bytes(4), "big") - 4)
-        size = int.from_bytes(told.bytes(4), "big")
-        assert told.bytes(size - 4) == sasl.outcome(sasl.AUTH)[4:]
-        assert told.is_hung_up()
+        assert dialogue.bytes(8) == SASL
+        dialogue.bytes(int.from_bytes(dialogue.bytes(4), "big") - 4)
+        size = int.from_bytes(dialogue.bytes(4), "big")
+        assert dialogue.bytes(size - 4) == sasl.outcome(sasl.AUTH)[4:]
+        assert dialogue.is_hung_up()
 
 
 # --- the only connection of a container ---------------------------------------------------
@@ -100,21 +100,21 @@ def sole(policy: Any = None, **more: Any) -> bytes:
 
 def test_the_policy_of_an_only_connection_is_told(realm: penstock.Realm) -> None:
     for policy in (None, REFUSE, CLOSE_EXISTING):
-        with Dialogue(realm.listen_amqp()) as told:
-            told.say(sole(policy))
+        with Dialogue(realm.listen_amqp()) as dialogue:
+            dialogue.say(sole(policy))
 
-            properties = told.hear(OPEN).values[9]
+            properties = dialogue.hear(OPEN).values[9]
             assert properties[POLICY] == (policy or 0)
             assert properties[DETECTION] == 1
-            told.say(said(CLOSE))
-            told.hear(CLOSE)
+            dialogue.say(said(CLOSE))
+            dialogue.hear(CLOSE)
 
 
 @pytest.mark.parametrize("second", [None, REFUSE, CLOSE_EXISTING])
 def test_a_second_one_is_refused_as_the_first_wants_it(realm: penstock.Realm, second: Any) -> None:
-    with Dialogue(realm.listen_amqp()) as told, Dialogue(realm.listen_amqp()) as other:
-        told.say(sole(REFUSE))
-        told.hear(OPEN)
+    with Dialogue(realm.listen_amqp()) as dialogue, Dialogue(realm.listen_amqp()) as other:
+        dialogue.say(sole(REFUSE))
+        dialogue.hear(OPEN)
 
         other.say(sole(second))
 
@@ -123,8 +123,8 @@ def test_a_second_one_is_refused_as_the_first_wants_it(realm: penstock.Realm, se
         (error,) = other.hear(CLOSE).values
         assert error.value[0] == "amqp:invalid-field"
         assert error.value[2] == {Symbol("invalid-field"): Symbol("container-id")}
-        told.say(begin(), attach_sender("s", 0))
-        told.hear(ATTACH)
+        dialogue.say(begin(), attach_sender("s", 0))
+        dialogue.hear(ATTACH)
 
 
 def test_the_first_is_closed_where_it_wants_that(
@@ -132,13 +132,13 @@ def test_the_first_is_closed_where_it_wants_that(
 ) -> None:
     """What it held is the second's."""
     session.queues.create("work").push(b"x")
-    with Dialogue(realm.listen_amqp()) as told, Dialogue(realm.listen_amqp()) as other:
-        told.say(sole(CLOSE_EXISTING), begin(), attach_receiver("r", 0), credit(0, 1))
-        told.hear(TRANSFER)
+    with Dialogue(realm.listen_amqp()) as dialogue, Dialogue(realm.listen_amqp()) as other:
+        dialogue.say(sole(CLOSE_EXISTING), begin(), attach_receiver("r", 0), credit(0, 1))
+        dialogue.hear(TRANSFER)
 
         other.say(sole(REFUSE), begin(), attach_receiver("q", 0), credit(0, 1))
 
-        (error,) = told.hear(CLOSE).values
+        (error,) = dialogue.hear(CLOSE).values
         assert error.value[0] == "amqp:resource-locked"
         assert error.value[2] == {Symbol("sole-connection-enforcement"): True}
         other.hear(TRANSFER)
@@ -150,34 +150,34 @@ def test_the_first_is_closed_where_it_wants_that(
 def test_a_connection_that_does_not_want_to_be_the_only_one_is_none_of_its_business(
     realm: penstock.Realm,
 ) -> None:
-    with Dialogue(realm.listen_amqp()) as told:
-        told.say(sole(CLOSE_EXISTING), begin())
-        told.hear(OPEN)
+    with Dialogue(realm.listen_amqp()) as dialogue:
+        dialogue.say(sole(CLOSE_EXISTING), begin())
+        dialogue.hear(OPEN)
 
         with talk(realm, "only"):
-            told.say(attach_sender("s", 0))
-            told.hear(ATTACH)
+            dialogue.say(attach_sender("s", 0))
+            dialogue.hear(ATTACH)
 
 
 @pytest.mark.parametrize("policy", [UInt(2), "refuse", True, [0]])
 def test_a_policy_that_is_none_is_refused(realm: penstock.Realm, policy: Any) -> None:
-    with Dialogue(realm.listen_amqp()) as told:
-        told.say(sole(policy))
+    with Dialogue(realm.listen_amqp()) as dialogue:
+        dialogue.say(sole(policy))
 
-        assert told.hear(CLOSE).condition == "amqp:invalid-field"
+        assert dialogue.hear(CLOSE).condition == "amqp:invalid-field"
 
 
 # --- what a link is answered with ---------------------------------------------------------
 
 
 def test_3_5_3_a_source_without_an_address_is_answered_with_one(realm: penstock.Realm) -> None:
-    with talk(realm) as told:
+    with talk(realm) as dialogue:
         target = terminus(0x29, "work", capability="queue")
         for number, source in enumerate((Raw(performative(0x28)), None)):
             values = f"s{number}", UInt(number), False, None, None, source, target
-            told.say(said(ATTACH, *values, None, None, UInt(0)))
+            dialogue.say(said(ATTACH, *values, None, None, UInt(0)))
 
-            found = told.hear(ATTACH).values[5]
+            found = dialogue.hear(ATTACH).values[5]
             assert (found is None) == (source is None)
             assert found is None or found.descriptor == 0x28
 
@@ -185,10 +185,10 @@ def test_3_5_3_a_source_without_an_address_is_answered_with_one(realm: penstock.
 @pytest.mark.parametrize("code", [0x28, 0x29])
 def test_3_5_3_what_is_made_is_named_in_the_answer(realm: penstock.Realm, code: int) -> None:
     dynamic = terminus(code, None, UInt(0), Symbol("link-detach"), UInt(0), True)
-    with talk(realm) as told:
-        told.say(attached(code, dynamic))
+    with talk(realm) as dialogue:
+        dialogue.say(attached(code, dynamic))
 
-        found = told.hear(ATTACH).values[5 if code == 0x28 else 6].value
+        found = dialogue.hear(ATTACH).values[5 if code == 0x28 else 6].value
         assert str(found[0]).startswith("temp-queue-")
         assert found[4] is True
 
@@ -196,10 +196,10 @@ def test_3_5_3_what_is_made_is_named_in_the_answer(realm: penstock.Realm, code: 
 @pytest.mark.parametrize("code", [0x28, 0x29])
 def test_3_5_3_what_is_made_has_no_address_before(realm: penstock.Realm, code: int) -> None:
     dynamic = terminus(code, "mine", UInt(0), Symbol("link-detach"), UInt(0), True)
-    with talk(realm) as told:
-        told.say(attached(code, dynamic))
+    with talk(realm) as dialogue:
+        dialogue.say(attached(code, dynamic))
 
-        assert told.hear(DETACH).condition == "amqp:invalid-field"
+        assert dialogue.hear(DETACH).condition == "amqp:invalid-field"
 
 
 def dynamic_with(code: int, properties: Any, *, dynamic: bool = True) -> Raw:
@@ -222,10 +222,10 @@ def test_3_5_3_the_answer_says_how_long_what_is_made_really_lives(
 ) -> None:
     """It lives as long as its link, whatever was asked for."""
     asked = None if policy is None else {Symbol("lifetime-policy"): Described(policy, [])}
-    with talk(realm) as told:
-        told.say(attached(code, dynamic_with(code, asked)))
+    with talk(realm) as dialogue:
+        dialogue.say(attached(code, dynamic_with(code, asked)))
 
-        found = told.hear(ATTACH).values[5 if code == 0x28 else 6].value
+        found = dialogue.hear(ATTACH).values[5 if code == 0x28 else 6].value
         assert found[5] == DELETE_ON_CLOSE
 
 
@@ -246,20 +246,20 @@ def test_3_5_3_the_answer_says_how_long_what_is_made_really_lives(
 def test_3_5_9_a_lifetime_policy_that_is_none_is_refused(
     realm: penstock.Realm, code: int, policy: Any
 ) -> None:
-    with talk(realm) as told:
-        told.say(attached(code, dynamic_with(code, {Symbol("lifetime-policy"): policy})))
+    with talk(realm) as dialogue:
+        dialogue.say(attached(code, dynamic_with(code, {Symbol("lifetime-policy"): policy})))
 
-        gone = told.hear(DETACH)
-        assert gone.condition == "amqp:invalid-field"
-        assert "lifetime-policy" in gone.error[1]
+        detach = dialogue.hear(DETACH)
+        assert detach.condition == "amqp:invalid-field"
+        assert "lifetime-policy" in detach.error[1]
 
 
 @pytest.mark.parametrize("code", [0x28, 0x29], ids=["source", "target"])
 def test_3_5_3_what_is_not_made_has_no_properties(realm: penstock.Realm, code: int) -> None:
-    with talk(realm) as told:
-        told.say(attached(code, dynamic_with(code, DELETE_ON_CLOSE, dynamic=False)))
+    with talk(realm) as dialogue:
+        dialogue.say(attached(code, dynamic_with(code, DELETE_ON_CLOSE, dynamic=False)))
 
-        assert told.hear(DETACH).condition == "amqp:invalid-field"
+        assert dialogue.hear(DETACH).condition == "amqp:invalid-field"
 
 
 def attached(code: int, end: Raw) -> bytes:
@@ -272,26 +272,26 @@ def test_3_5_3_a_subscription_is_looked_up_by_its_link_and_answered_with_its_add
     realm: penstock.Realm,
 ) -> None:
     kept = terminus(0x28, "news", UInt(2), Symbol("never"), capability="topic")
-    with talk(realm) as told:
-        told.say(attach_receiver("kept", 0, source=kept))
-        told.hear(ATTACH)
-        told.say(said(DETACH, UInt(0), False))
-        told.hear(DETACH)
+    with talk(realm) as dialogue:
+        dialogue.say(attach_receiver("kept", 0, source=kept))
+        dialogue.hear(ATTACH)
+        dialogue.say(said(DETACH, UInt(0), False))
+        dialogue.hear(DETACH)
 
-        told.say(said(ATTACH, "kept", UInt(0), True, None, None, None, terminus(0x29, "c")))
+        dialogue.say(said(ATTACH, "kept", UInt(0), True, None, None, None, terminus(0x29, "c")))
 
-        assert told.hear(ATTACH).values[5].value[0] == "news"
+        assert dialogue.hear(ATTACH).values[5].value[0] == "news"
 
 
 # --- what nobody is told ------------------------------------------------------------------
 
 
-def refusal(told: Dialogue, attach: bytes) -> tuple[tuple[str, str], list[Any]]:
+def refusal(dialogue: Dialogue, attach: bytes) -> tuple[tuple[str, str], list[Any]]:
     """Why a link is refused, and what it was answered with; names are left out."""
-    told.say(attach)
-    answer: Heard = told.hear(ATTACH)
-    condition, text = told.hear(DETACH).error
-    told.say(said(DETACH, UInt(0), True))
+    dialogue.say(attach)
+    answer: Heard = dialogue.hear(ATTACH)
+    condition, text = dialogue.hear(DETACH).error
+    dialogue.say(said(DETACH, UInt(0), True))
     for name in ("topics/hidden", "hidden", "topics/absent", "absent"):
         text = text.replace(name, "…")
     ends = [each.descriptor if isinstance(each, Described) else each for each in answer.values[5:7]]
@@ -303,15 +303,15 @@ def refusal(told: Dialogue, attach: bytes) -> tuple[tuple[str, str], list[Any]]:
 def test_who_has_no_right_hears_the_same_of_what_there_is_and_what_there_is_not(
     guarded: penstock.Realm, code: int, capability: str
 ) -> None:
-    with Dialogue(guarded.listen_amqp()) as told:
-        told.say(sign_in(), opening(), begin())
-        told.bytes(8)
+    with Dialogue(guarded.listen_amqp()) as dialogue:
+        dialogue.say(sign_in(), opening(), begin())
+        dialogue.bytes(8)
         for _ in range(2):
-            told.bytes(int.from_bytes(told.bytes(4), "big") - 4)
-        told.hear(OPEN)
+            dialogue.bytes(int.from_bytes(dialogue.bytes(4), "big") - 4)
+        dialogue.hear(OPEN)
         said_of = {
             name: refusal(
-                told,
+                dialogue,
                 attached(code, terminus(code, name, capability=capability)),
             )
             for name in ("hidden", "topics/hidden", "absent", "topics/absent")
@@ -324,18 +324,18 @@ def test_who_has_no_right_hears_the_same_of_what_there_is_and_what_there_is_not(
 def test_who_has_no_right_is_not_told_of_subscriptions(guarded: penstock.Realm) -> None:
     with guarded.connect() as root:
         root.channels.get("topics/hidden").durables.create("teller:kept")
-    with Dialogue(guarded.listen_amqp()) as told:
-        told.say(sign_in(), opening(), begin())
-        told.bytes(8)
+    with Dialogue(guarded.listen_amqp()) as dialogue:
+        dialogue.say(sign_in(), opening(), begin())
+        dialogue.bytes(8)
         for _ in range(2):
-            told.bytes(int.from_bytes(told.bytes(4), "big") - 4)
-        told.hear(OPEN)
+            dialogue.bytes(int.from_bytes(dialogue.bytes(4), "big") - 4)
+        dialogue.hear(OPEN)
         for name in ("kept", "none"):
-            told.say(said(ATTACH, name, UInt(0), True, None, None, None, terminus(0x29, "c")))
+            dialogue.say(said(ATTACH, name, UInt(0), True, None, None, None, terminus(0x29, "c")))
 
-            answer = told.hear(ATTACH)
-            condition, text = told.hear(DETACH).error
-            told.say(said(DETACH, UInt(0), True))
+            answer = dialogue.hear(ATTACH)
+            condition, text = dialogue.hear(DETACH).error
+            dialogue.say(said(DETACH, UInt(0), True))
             assert answer.values[5] is None
             assert condition == "amqp:not-found"
             assert text.endswith(f"subscription {name} does not exist")

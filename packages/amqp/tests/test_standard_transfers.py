@@ -52,7 +52,7 @@ NOT_IMPLEMENTED = "amqp:not-implemented"
 
 
 @pytest.fixture
-def told(realm: penstock.Realm, session: penstock.Session) -> Iterator[Dialogue]:
+def dialogue(realm: penstock.Realm, session: penstock.Session) -> Iterator[Dialogue]:
     session.queues.create("work")
     with talk(realm) as found:
         yield found
@@ -70,12 +70,12 @@ def last_of(disposition: Heard) -> tuple[int, int]:
 
 def symbolic(name: str, *values: Any) -> Raw:
     """A list described by its symbol."""
-    encoded = [each.data if isinstance(each, Raw) else encode(each) for each in values]
+    encoded = [field.data if isinstance(field, Raw) else encode(field) for field in values]
     return Raw(b"\x00" + encode(Symbol(name)) + encode_list(encoded))
 
 
 def numeric(code: int, *values: Any) -> Raw:
-    return Raw(performative(code, *(encode(each) for each in values)))
+    return Raw(performative(code, *(encode(field) for field in values)))
 
 
 # --- transactions that are not open -------------------------------------------------------
@@ -88,20 +88,20 @@ def numeric(code: int, *values: Any) -> Raw:
     ids=["number", "symbol"],
 )
 def test_4_4_1_a_message_in_an_unknown_transaction_is_not_stored(
-    told: Dialogue, session: penstock.Session, state: Raw, settled: bool
+    dialogue: Dialogue, session: penstock.Session, state: Raw, settled: bool
 ) -> None:
     """Also where no coordinator was attached: a client goes on with a transaction of a connection
     that was lost."""
-    told.say(attach_sender("s", 0))
-    granted(told)
+    dialogue.say(attach_sender("s", 0))
+    granted(dialogue)
 
     fields = (UInt(0), UInt(0), b"0", UInt(0), settled, False, None, state)
-    told.say(said(TRANSFER, *fields, payload=message()))
+    dialogue.say(said(TRANSFER, *fields, payload=message()))
 
     if settled:
-        assert told.hear(DETACH).condition == UNKNOWN_TRANSACTION
+        assert dialogue.hear(DETACH).condition == UNKNOWN_TRANSACTION
     else:
-        refused = told.hear(DISPOSITION).values[4]
+        refused = dialogue.hear(DISPOSITION).values[4]
         assert refused.descriptor == 0x25
         assert str(refused.value[0].value[0]) == UNKNOWN_TRANSACTION
     assert waiting(session) == 0
@@ -111,28 +111,28 @@ def test_4_4_1_a_message_in_an_unknown_transaction_is_not_stored(
 
 
 def test_1_2_a_transaction_may_be_named_by_symbols(
-    told: Dialogue, session: penstock.Session
+    dialogue: Dialogue, session: penstock.Session
 ) -> None:
     """From the coordinator to the discharge; what is rolled back is not stored."""
     source, target = symbolic("amqp:source:list"), symbolic("amqp:coordinator:list")
     modes = UByte(0), UByte(0)
-    told.say(said(ATTACH, "tx", UInt(0), False, *modes, source, target, None, None, UInt(0)))
-    attached = told.hear(ATTACH)
+    dialogue.say(said(ATTACH, "tx", UInt(0), False, *modes, source, target, None, None, UInt(0)))
+    attached = dialogue.hear(ATTACH)
     assert attached.values[6].descriptor == 0x30
-    granted(told)
-    told.say(attach_sender("s", 1))
-    granted(told)
+    granted(dialogue)
+    dialogue.say(attach_sender("s", 1))
+    granted(dialogue)
 
     for number, fails in enumerate((True, False)):
         asked = symbolic("amqp:declare:list").data
-        told.say(transfer(0, 3 * number, section(0x77, asked)))
-        (txn,) = told.hear(DISPOSITION).values[4].value
+        dialogue.say(transfer(0, 3 * number, section(0x77, asked)))
+        (txn,) = dialogue.hear(DISPOSITION).values[4].value
         state = symbolic("amqp:transactional-state:list", txn)
-        told.say(transfer(1, 3 * number + 1, message(), state=state))
-        assert told.hear(DISPOSITION).values[4].descriptor == 0x34
+        dialogue.say(transfer(1, 3 * number + 1, message(), state=state))
+        assert dialogue.hear(DISPOSITION).values[4].descriptor == 0x34
         assert waiting(session) == 0
-        told.say(transfer(0, 3 * number + 2, discharge(txn, fails)))
-        assert told.hear(DISPOSITION).values[4].descriptor == 0x24
+        dialogue.say(transfer(0, 3 * number + 2, discharge(txn, fails)))
+        assert dialogue.hear(DISPOSITION).values[4].descriptor == 0x24
 
     assert waiting(session) == 1
 
@@ -158,27 +158,27 @@ def test_1_2_an_outcome_may_be_named_by_its_symbol(
     fields, left, buried = OUTCOMES[outcome]
     code = 0x24 + list(OUTCOMES).index(outcome)
     state = symbolic(f"amqp:{outcome}:list", *fields) if is_named else numeric(code, *fields)
-    with talk(realm) as told:
-        told.say(attach_receiver("r", 0), credit(0, 1))
-        told.hear(TRANSFER)
+    with talk(realm) as dialogue:
+        dialogue.say(attach_receiver("r", 0), credit(0, 1))
+        dialogue.hear(TRANSFER)
         txn = b""
         if in_one:
-            told.say(coordinator(1))
-            granted(told)
-            told.say(transfer(1, 0, declare()))
-            (txn,) = told.hear(DISPOSITION).values[4].value
+            dialogue.say(coordinator(1))
+            granted(dialogue)
+            dialogue.say(transfer(1, 0, declare()))
+            (txn,) = dialogue.hear(DISPOSITION).values[4].value
             name = "amqp:transactional-state:list"
             state = (
                 symbolic(name, txn, state)
                 if is_named
                 else Raw(performative(0x34, encode(txn), state.data))
             )
-        told.say(said(DISPOSITION, True, UInt(0), None, True, state))
+        dialogue.say(said(DISPOSITION, True, UInt(0), None, True, state))
         if in_one:
-            told.say(transfer(1, 1, discharge(txn)))
-            assert told.hear(DISPOSITION).values[4].descriptor == 0x24
-        told.say(said(DETACH, UInt(0), True))
-        told.hear(DETACH)
+            dialogue.say(transfer(1, 1, discharge(txn)))
+            assert dialogue.hear(DISPOSITION).values[4].descriptor == 0x24
+        dialogue.say(said(DETACH, UInt(0), True))
+        dialogue.hear(DETACH)
 
     assert work.info().events == left
     assert dead.info().events == buried
@@ -194,15 +194,15 @@ def test_1_2_an_outcome_may_be_named_by_its_symbol(
     ids=["target, symbol", "target, number", "source"],
 )
 def test_3_5_an_end_of_an_unknown_type_is_refused(
-    told: Dialogue, ends: tuple[Raw, Raw], kind: str
+    dialogue: Dialogue, ends: tuple[Raw, Raw], kind: str
 ) -> None:
-    told.say(said(ATTACH, "s", UInt(0), False, UByte(0), UByte(0), *ends, None, None, UInt(0)))
+    dialogue.say(said(ATTACH, "s", UInt(0), False, UByte(0), UByte(0), *ends, None, None, UInt(0)))
 
-    gone = told.hear(DETACH)
-    assert gone.condition == NOT_IMPLEMENTED
-    assert kind in gone.error[1]
-    told.say(said(DETACH, UInt(0), True), attach_sender("t", 1))
-    by_link(told, "t")
+    detach = dialogue.hear(DETACH)
+    assert detach.condition == NOT_IMPLEMENTED
+    assert kind in detach.error[1]
+    dialogue.say(said(DETACH, UInt(0), True), attach_sender("t", 1))
+    by_link(dialogue, "t")
 
 
 # --- ids, tags and formats ----------------------------------------------------------------
@@ -229,29 +229,29 @@ def again(number: int, tag: bytes = b"1") -> bytes:
     ],
     ids=["twice", "a gap", "a step back", "another one for the rest"],
 )
-def test_2_7_5_a_delivery_id_out_of_turn_ends_the_session(told: Dialogue, wrong: bytes) -> None:
-    told.say(attach_sender("s", 0))
-    granted(told)
+def test_2_7_5_a_delivery_id_out_of_turn_ends_the_session(dialogue: Dialogue, wrong: bytes) -> None:
+    dialogue.say(attach_sender("s", 0))
+    granted(dialogue)
 
-    told.say(wrong)
+    dialogue.say(wrong)
 
-    ended = told.hear(END)
+    ended = dialogue.hear(END)
     assert ended.condition == INVALID
     assert "delivery-id of transfer" in ended.error[1]
-    told.say(said(END))
-    check_session_lives(told)
+    dialogue.say(said(END))
+    check_session_lives(dialogue)
 
 
 def test_2_5_6_a_transfer_before_there_is_a_window_ends_the_session(
     realm: penstock.Realm, session: penstock.Session
 ) -> None:
     session.queues.create("work")
-    with Dialogue(realm.listen_amqp()) as told:
-        told.say(opening() + begin() + attach_sender("s", 0) + transfer(0, 0, message()))
+    with Dialogue(realm.listen_amqp()) as dialogue:
+        dialogue.say(opening() + begin() + attach_sender("s", 0) + transfer(0, 0, message()))
 
-        assert told.hear(END).condition == "amqp:session:window-violation"
-        told.say(said(END))
-        check_session_lives(told)
+        assert dialogue.hear(END).condition == "amqp:session:window-violation"
+        dialogue.say(said(END))
+        check_session_lives(dialogue)
     assert waiting(session) == 0
 
 
@@ -272,60 +272,60 @@ def test_2_5_6_a_transfer_before_there_is_a_window_ends_the_session(
     ids=["tag", "format", "format of another owner", "unknown format", "in parts", "settle mode"],
 )  # fmt: skip
 def test_2_7_5_what_contradicts_its_delivery_ends_the_link(
-    told: Dialogue, session: penstock.Session, wrong: bytes, condition: str
+    dialogue: Dialogue, session: penstock.Session, wrong: bytes, condition: str
 ) -> None:
     """The message is not stored, and the session goes on where the peer is."""
-    told.say(attach_sender("s", 0), attach_sender("t", 1))
-    granted(told)
-    granted(told)
+    dialogue.say(attach_sender("s", 0), attach_sender("t", 1))
+    granted(dialogue)
+    granted(dialogue)
 
-    told.say(wrong, transfer(1, 1, message()))
+    dialogue.say(wrong, transfer(1, 1, message()))
 
-    assert told.hear(DETACH).condition == condition
-    told.say(said(DETACH, UInt(0), True))
-    told.hear(DISPOSITION, lambda each: last_of(each) == (0, 1))
+    assert dialogue.hear(DETACH).condition == condition
+    dialogue.say(said(DETACH, UInt(0), True))
+    dialogue.hear(DISPOSITION, lambda each: last_of(each) == (0, 1))
     assert waiting(session) == 1
 
 
 def test_2_7_5_the_rest_of_a_delivery_may_say_what_its_first_transfer_said(
-    told: Dialogue, session: penstock.Session
+    dialogue: Dialogue, session: penstock.Session
 ) -> None:
-    told.say(attach_sender("s", 0))
-    granted(told)
+    dialogue.say(attach_sender("s", 0))
+    granted(dialogue)
 
-    told.say(parts(UInt(0), b"0", UInt(0)), transfer(0, 1, message()))
+    dialogue.say(parts(UInt(0), b"0", UInt(0)), transfer(0, 1, message()))
 
-    answer = told.hear(DISPOSITION, lambda each: 1 in (each.values[1], each.values[2]))
+    answer = dialogue.hear(DISPOSITION, lambda each: 1 in (each.values[1], each.values[2]))
     assert answer.values[4].descriptor == 0x24
     assert waiting(session) == 2
 
 
 def test_2_7_5_a_resumed_delivery_that_is_not_known_is_ignored(
-    told: Dialogue, session: penstock.Session
+    dialogue: Dialogue, session: penstock.Session
 ) -> None:
-    told.say(attach_sender("s", 0))
-    granted(told)
+    dialogue.say(attach_sender("s", 0))
+    granted(dialogue)
     fields = UInt(0), UInt(0), b"0", UInt(0), False, False, None, None, True
 
-    told.say(said(TRANSFER, *fields, payload=message()), transfer(0, 1, message()))
+    dialogue.say(said(TRANSFER, *fields, payload=message()), transfer(0, 1, message()))
 
-    accepted = told.hear(DISPOSITION, lambda each: each.values[1] == 1)
+    accepted = dialogue.hear(DISPOSITION, lambda each: each.values[1] == 1)
     assert accepted.values[4] == Described(ULong(0x24), [])
     assert waiting(session) == 1
 
 
 def test_2_6_12_deliveries_of_two_sessions_have_ids_of_their_own(
-    told: Dialogue, session: penstock.Session
+    dialogue: Dialogue, session: penstock.Session
 ) -> None:
-    told.say(begin(1), attach_sender("s", 0), on(1, attach_sender("t", 0)))
-    told.hear(BEGIN)
+    dialogue.say(begin(1), attach_sender("s", 0), on(1, attach_sender("t", 0)))
+    dialogue.hear(BEGIN)
     for _ in range(2):
-        granted(told)
+        granted(dialogue)
 
     for number in range(40):
-        told.say(again(number + 7), on(1, again(number)))
+        dialogue.say(again(number + 7), on(1, again(number)))
 
     unanswered = {(0, 46), (1, 39)}
     while unanswered:
-        unanswered.discard(last_of(told.hear(DISPOSITION)))
+        unanswered.discard(last_of(dialogue.hear(DISPOSITION)))
     assert waiting(session) == 80

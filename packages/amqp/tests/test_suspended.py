@@ -23,12 +23,12 @@ def test_whoever_is_there_and_whoever_comes_hears_why(realm: penstock.Realm) -> 
     async def resume() -> None:
         listener.resume()
 
-    with Dialogue(url) as there:
-        there.say(opening())
-        assert there.hear(OPEN).code == OPEN
+    with Dialogue(url) as connected:
+        connected.say(opening())
+        assert connected.hear(OPEN).code == OPEN
         realm._loop.call(suspend())
 
-        assert there.hear(CLOSE).error == REASON
+        assert connected.hear(CLOSE).error == REASON
         with Dialogue(url) as comes:
             comes.say(opening())
             assert comes.hear(OPEN).code == OPEN

@@ -58,12 +58,12 @@ def frame(data: ssl.SSLSocket) -> tuple[int, list[object]]:
 
 
 def exactly(data: ssl.SSLSocket, count: int) -> bytes:
-    found = b""
-    while len(found) < count:
-        part = data.recv(count - len(found))
+    received = b""
+    while len(received) < count:
+        part = data.recv(count - len(received))
         assert part, "the realm has closed"
-        found += part
-    return found
+        received += part
+    return received
 
 
 def mechanisms_for(data: ssl.SSLSocket) -> bytes:

@@ -156,17 +156,17 @@ def test_after_a_restart_a_subscription_goes_on_with_the_selector_it_is_given(
 def test_what_comes_back_is_delivered_again_in_order(connect: Connect, durable: bool) -> None:
     receiver = connect("me").receiver("news", "topic", name="sub", durable=durable)
     publish(connect().sender("news", "topic"), "a", "b")
-    found = []
+    received = []
     for state, failed in ((Delivery.MODIFIED, True), (Delivery.RELEASED, False)):
         message = receiver.receive(WAIT_S)
-        found.append((message.body, message.delivery_count))
+        received.append((message.body, message.delivery_count))
         settle(receiver, state, failed=failed)
     for _ in range(2):
         message = receiver.receive(WAIT_S)
-        found.append((message.body, message.delivery_count))
+        received.append((message.body, message.delivery_count))
         receiver.accept()
 
-    assert found == [("a", 0), ("b", 0), ("a", 1), ("b", 0)]
+    assert received == [("a", 0), ("b", 0), ("a", 1), ("b", 0)]
 
 
 @pytest.mark.spec("D8")
@@ -308,12 +308,12 @@ def test_what_is_taken_back_before_it_was_sent_comes_once(
     assert recalled.wait(WAIT_S)
     channel.publish(b"c")
 
-    found = []
+    received = []
     for _ in range(3):
         message = receiver.receive(WAIT_S)
-        found.append((bytes(message.body), message.delivery_count))
+        received.append((bytes(message.body), message.delivery_count))
         receiver.accept()
-    assert found == [(b"a", 1), (b"b", 0), (b"c", 0)]
+    assert received == [(b"a", 1), (b"b", 0), (b"c", 0)]
 
 
 @pytest.mark.spec("D15")

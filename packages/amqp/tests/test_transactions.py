@@ -37,8 +37,8 @@ class Transaction:
         self._client = client
         make = client.blocking.create_sender
         self._coordinator = make(None, name=f"tx{next(_numbers)}", options=Coordinator())
-        said = self._ask(Described(ulong(0x31), [None]))
-        self.name = said.remote.data[0]
+        state = self._ask(Described(ulong(0x31), [None]))
+        self.name = state.remote.data[0]
 
     def _ask(self, what: Described) -> Delivery:
         delivery = self._coordinator.link.send(Message(body=what))
@@ -144,10 +144,10 @@ def test_one_that_is_not_open_is_not_known(connect: Connect) -> None:
     with open_one(connect) as (client, transaction):
         transaction.discharge()
 
-        said = transaction.discharge()
+        state = transaction.discharge()
 
-        assert said.remote_state == Delivery.REJECTED
-        assert said.remote.condition.name == "amqp:transaction:unknown-id"
+        assert state.remote_state == Delivery.REJECTED
+        assert state.remote.condition.name == "amqp:transaction:unknown-id"
         assert transaction.send(client.sender("jobs"), "late") == Delivery.REJECTED
 
 
@@ -227,10 +227,10 @@ def test_they_hold_only_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
             full = Transaction(client)
             assert full.send(sender, "x" * 6_000) == TRANSACTIONAL
             assert full.send(sender, "x" * 6_000) == Delivery.REJECTED
-            said = full.discharge()
-            assert said.remote_state == Delivery.REJECTED
-            assert said.remote.condition.name == "amqp:transaction:rollback"
-            assert "limit-reached" in said.remote.condition.description
+            state = full.discharge()
+            assert state.remote_state == Delivery.REJECTED
+            assert state.remote.condition.name == "amqp:transaction:rollback"
+            assert "limit-reached" in state.remote.condition.description
         fits = Transaction(client)
         fits.send(sender, "a")
         assert fits.discharge().remote_state == Delivery.ACCEPTED
@@ -261,8 +261,8 @@ def test_what_a_refused_commit_had_accepted_comes_again(
         assert refused.remote.condition.name == "amqp:transaction:rollback"
 
     for receiver in receivers:
-        left = [receiver.receive(WAIT_S).body for _ in range(2)]
-        assert sorted(left) == ["a", "b"]
+        bodies = [receiver.receive(WAIT_S).body for _ in range(2)]
+        assert sorted(bodies) == ["a", "b"]
 
 
 @pytest.mark.spec("T10")
@@ -284,9 +284,9 @@ def test_what_is_of_no_use_in_a_transaction_is_dead_with_its_commit(
 
     assert transaction.discharge().remote_state == Delivery.ACCEPTED
 
-    found = dead.pop(timeout=WAIT_S)
-    assert found is not None
-    assert found.data == b"bad"
+    dead_event = dead.pop(timeout=WAIT_S)
+    assert dead_event is not None
+    assert dead_event.data == b"bad"
 
 
 def test_what_is_undeliverable_in_a_transaction_is_for_others_with_its_commit(

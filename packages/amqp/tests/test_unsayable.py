@@ -222,10 +222,10 @@ def test_a_message_delayed_by_a_client_comes_after_its_delay(
     sender.send(Message(body="later", annotations={symbol("x-opt-delivery-delay"): 3_600_000}))
     sender.send(Message(body="now"))
 
-    found = jobs.pop(timeout=WAIT_S)
+    event = jobs.pop(timeout=WAIT_S)
 
-    assert found is not None
-    assert found.data == b"now"
+    assert event is not None
+    assert event.data == b"now"
     assert jobs.pop(timeout=0) is None
     assert len(jobs.scheduled.list()) == 1
 

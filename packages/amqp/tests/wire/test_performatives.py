@@ -183,10 +183,10 @@ def test_what_is_no_performative_is_none(data: bytes) -> None:
 def test_a_connection_is_closed_with_a_reason() -> None:
     frame = encode_close("amqp:not-allowed", "why")
 
-    found = performative_of(frame, 8)
+    performative = performative_of(frame, 8)
 
     assert len(frame) == int.from_bytes(frame[:4], "big")
-    (error,) = check_performative(found)
+    (error,) = check_performative(performative)
     assert error == Described(ULong(0x1D), [Symbol("amqp:not-allowed"), "why"])
 
 

@@ -36,14 +36,14 @@ def test_every_section_is_found() -> None:
         FOOTER: encode({Symbol("f"): 3}),
     }
 
-    found = sections_of(b"".join(section(code, value) for code, value in parts.items()))
+    sections = sections_of(b"".join(section(code, value) for code, value in parts.items()))
 
-    assert fields(found.header) == [True]
-    assert entries(found.message_annotations) == {"a": 1}
-    assert fields(found.properties) == ["id"]
-    assert entries(found.application_properties) == {"p": 2}
-    assert found.body == [(DATA, encode(b"x"))]
-    assert entries(found.footer) == {"f": 3}
+    assert fields(sections.header) == [True]
+    assert entries(sections.message_annotations) == {"a": 1}
+    assert fields(sections.properties) == ["id"]
+    assert entries(sections.application_properties) == {"p": 2}
+    assert sections.body == [(DATA, encode(b"x"))]
+    assert entries(sections.footer) == {"f": 3}
 
 
 def test_the_place_of_each_value_is_found() -> None:
@@ -98,9 +98,9 @@ def test_several_data_sections_are_one_body() -> None:
 
 def test_a_header_says_only_what_is_not_usual() -> None:
     assert header_of(durable=False, priority=None) == b""
-    found = sections_of(header_of(durable=True, priority=9, ttl=70_000, deliveries=2))
+    sections = sections_of(header_of(durable=True, priority=9, ttl=70_000, deliveries=2))
 
-    assert fields(found.header) == [True, UByte(9), UInt(70_000), None, UInt(2)]
+    assert fields(sections.header) == [True, UByte(9), UInt(70_000), None, UInt(2)]
 
 
 def test_a_section_of_another_shape_is_refused() -> None:

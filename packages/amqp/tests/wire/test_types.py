@@ -78,9 +78,9 @@ SINGLE = [
 def test_a_value_is_read_as_it_was_written(value: Any) -> None:
     data = b"?" + encode(value) + b"!"
 
-    found, end = read(data, 1)
+    decoded, end = read(data, 1)
 
-    assert (found, type(found)) == (value, type(value))
+    assert (decoded, type(decoded)) == (value, type(value))
     assert end == skip(data, 1) == len(data) - 1
 
 
@@ -107,12 +107,12 @@ def test_any_value_comes_back(value: Any) -> None:
 
 @given(st.binary(max_size=200))
 def test_bytes_that_mean_nothing_are_a_violation_and_nothing_worse(data: bytes) -> None:
-    for look in (read, lambda data: skip(data, 0)):
+    for decode in (read, lambda data: skip(data, 0)):
         try:
-            found = look(data)
+            result = decode(data)
         except RemoteProtocolViolation:
             continue
-        assert found is not None
+        assert result is not None
 
 
 def test_what_claims_to_be_larger_than_it_is_is_refused() -> None:
@@ -147,9 +147,9 @@ def test_an_array_of_nothing_does_not_fill_the_memory() -> None:
 
 
 def test_an_array_has_elements_of_one_type() -> None:
-    found, _ = read(encode_symbols(["PLAIN", "ANONYMOUS"]))
+    array, _ = read(encode_symbols(["PLAIN", "ANONYMOUS"]))
 
-    assert elements(found) == [Symbol("PLAIN"), Symbol("ANONYMOUS")]
+    assert elements(array) == [Symbol("PLAIN"), Symbol("ANONYMOUS")]
     assert elements(Array(1, b"\x00\x53\x24\x45")) == [Described(ULong(0x24), [])]
 
 
