@@ -85,7 +85,7 @@ def test_rights_are_kept_in_their_order_each_once() -> None:
         checked_rights("channel", ("pop",))
     with pytest.raises(InvalidArgument, match="at least one right on the queue"):
         checked_rights("queue", ())
-    with pytest.raises(InvalidArgument, match="'folder' has no rights"):
+    with pytest.raises(InvalidArgument, match="'folder' is not a kind of resource"):
         known_rights("folder")
 
 

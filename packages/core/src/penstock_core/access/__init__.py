@@ -1,1 +1,1 @@
-"""Rights, access lists, who owns a name, and the lockout of guessed passwords."""
+"""Rights, access control lists, ownership of names, and the lockout after wrong passwords."""

@@ -1,4 +1,4 @@
-"""Access control lists: entries by resource, members of groups, and the rights that follow
+"""Access control lists: entries by resource, members of groups, and the resulting rights
 (SEM A1-A3)."""
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from penstock_core.vocabulary.errors import AccessDenied
 from penstock_core.vocabulary.temporary import is_temporary
 
 Resource = tuple[str, str]
-"""Kind and name; the realm has the name ``""``. A name that ends in ``/*`` stands for every
-channel or queue below that folder, ``*`` for all of them. That of a topic is a filter of MQTT, with
-``%u`` for the user and ``%c`` for the client id."""
+"""Kind and name. The name of the realm is ``""``. A name that ends in ``/*`` stands for every
+channel or queue below that folder, ``*`` for all of them. The name of a topic resource is an MQTT
+topic filter, with ``%u`` for the user and ``%c`` for the client id."""
 _Change = Callable[[tuple[str, ...]], set[str]]
 
 _SENDING: frozenset[str] = frozenset(("publish", "push"))
-"""Rights that everybody who knows the name of a temporary destination has on it: the name has 128
-random bits, and only those learn it who are to reply (SEM R2)."""
+"""Rights on a temporary destination that every user who knows its name has. The name has 128 random
+bits, and only the intended repliers receive it (SEM R2)."""
 REALM: Resource = ("realm", "")
 _EVERYWHERE: Mapping[str, str] = {"full": "full", "manage_acl": "manage_acl"}
-"""Rights on the realm that are rights on each channel and queue as well."""
+"""Rights on the realm that also apply to each channel and queue."""
 
 
 class Entry(Struct, frozen=True):
@@ -48,18 +48,19 @@ class Acl:
         self._entries: dict[Resource, dict[Subject, tuple[str, ...]]] = {}
         self._groups: dict[str, frozenset[str]] = {}
         self._topics: dict[tuple[str, bool], list[tuple[str, Subject, tuple[str, ...]]]] = {}
-        """What is granted on topics, by user or group."""
+        """Topic filters, subjects and rights of the grants on topics. The key is a name and whether
+        it is the name of a group."""
 
-    # --- what there is -------------------------------------------------------------------
+    # --- entries -------------------------------------------------------------------------
 
     def entries(self, kind: str, name: str = "") -> list[Entry]:
-        """The entries of one resource, ordered by subject."""
+        """Return the entries of one resource, ordered by subject."""
         held = self._entries.get((kind, name), {})
-        found = [Entry(str(subject), rights) for subject, rights in held.items()]
-        return sorted(found, key=lambda entry: entry.subject)
+        entries = [Entry(str(subject), rights) for subject, rights in held.items()]
+        return sorted(entries, key=lambda entry: entry.subject)
 
     def resources(self) -> list[Resource]:
-        """All resources that have entries."""
+        """Return all resources that have entries."""
         return sorted(self._entries)
 
     @property
@@ -67,7 +68,7 @@ class Acl:
         """The members of each group."""
         return self._groups
 
-    # --- changing it ---------------------------------------------------------------------
+    # --- changes -------------------------------------------------------------------------
 
     def put(self, kind: str, name: str, entries: Sequence[Entry]) -> None:
         """Replace the entries of a resource."""
@@ -92,69 +93,77 @@ class Acl:
         self._groups = {name: frozenset(members) for name, members in groups.items()}
 
     def granted(self, kind: str, name: str, subject: str, rights: Sequence[str]) -> list[Entry]:
-        """The entries of a resource with ``rights`` added for ``subject``; changes nothing."""
+        """Return the entries of a resource with ``rights`` added for ``subject``, without changing
+        the stored entries."""
         return self._with(kind, name, subject, change=lambda held: {*held, *rights})
 
     def revoked(self, kind: str, name: str, subject: str, rights: Sequence[str]) -> list[Entry]:
-        """The entries of a resource without ``rights`` for ``subject``; changes nothing."""
+        """Return the entries of a resource without ``rights`` for ``subject``, without changing the
+        stored entries."""
         return self._with(kind, name, subject, change=lambda held: {*held} - {*rights})
 
     def _with(self, kind: str, name: str, subject: str, change: _Change) -> list[Entry]:
         wanted = str(parse_subject(subject))
-        found = {entry.subject: entry.rights for entry in self.entries(kind, name)}
-        now = change(found.get(wanted, ()))
-        found[wanted] = tuple(right for right in known_rights(kind) if right in now)
-        return [Entry(each, rights) for each, rights in sorted(found.items()) if rights]
+        rights_by_subject = {entry.subject: entry.rights for entry in self.entries(kind, name)}
+        now = change(rights_by_subject.get(wanted, ()))
+        rights_by_subject[wanted] = tuple(right for right in known_rights(kind) if right in now)
+        return [
+            Entry(subject_text, rights)
+            for subject_text, rights in sorted(rights_by_subject.items())
+            if rights
+        ]
 
-    # --- what follows --------------------------------------------------------------------
+    # --- resulting rights ----------------------------------------------------------------
 
     def groups_of(self, principal: Principal) -> frozenset[str]:
-        """The groups a principal belongs to: the realm's own and those of its token."""
-        known = {name for name, members in self._groups.items() if principal.user in members}
-        return principal.groups | known
+        """Return the groups of a principal: those that the realm keeps and those of its token."""
+        realm_groups = {name for name, members in self._groups.items() if principal.user in members}
+        return principal.groups | realm_groups
 
     def effective(self, principal: Principal, kind: str, name: str = "") -> frozenset[str]:
-        """The rights of ``principal`` on a resource: the union of all that match (SEM A3).
+        """Return the rights of ``principal`` on a resource: the union of all matching entries
+        (SEM A3).
 
-        ``full`` stands for every right of its kind; ``full`` and ``manage_acl`` on the realm hold
-        on each channel and queue too.
+        ``full`` implies every right of its kind; ``full`` and ``manage_acl`` on the realm also
+        apply to each channel and queue.
         """
         if principal.trusted:
             return frozenset(RIGHTS[kind])
         groups = self.groups_of(principal)
-        found: set[str] = set()
+        rights_held: set[str] = set()
         if kind != "realm":
             on_realm = self.effective(principal, "realm")
-            found |= {_EVERYWHERE[right] for right in on_realm if right in _EVERYWHERE}
+            rights_held |= {_EVERYWHERE[right] for right in on_realm if right in _EVERYWHERE}
         for resource in _resources(kind, name):
             for subject, rights in self._entries.get(resource, {}).items():
                 if subject.covers(principal, groups):
-                    found |= {*rights}
-        return frozenset(RIGHTS[kind]) if "full" in found else frozenset(found)
+                    rights_held |= {*rights}
+        return frozenset(RIGHTS[kind]) if "full" in rights_held else frozenset(rights_held)
 
     def on_topics(self, principal: Principal, client_id: str) -> list[tuple[str, frozenset[str]]]:
-        """The topic filters on which something is granted to a principal whose client has this id,
-        with the rights (SEM M15). It costs what it finds, not what is granted to others.
+        """Return the topic filters with grants for a principal and its client id, with the rights
+        (SEM M15). The cost depends on the number of its grants, not on those of other users.
 
-        A name in which ``+``, ``#`` or ``/`` would become part of a filter is granted nothing by
-        it.
+        A grant with ``%u`` or ``%c`` does not apply to a user or client id with ``+``, ``#`` or
+        ``/``, because these characters would change the meaning of the filter.
         """
         groups = self.groups_of(principal)
-        keys = [(principal.user, False), ("*", False), *((each, True) for each in sorted(groups))]
-        found = []
+        keys = [(principal.user, False), ("*", False), *((group, True) for group in sorted(groups))]
+        filters = []
         for key in keys:
             for name, subject, rights in self._topics.get(key, ()):
                 text = filled(name, principal.user, client_id)
                 if text is not None and subject.covers(principal, groups):
                     every = RIGHTS["topic"] if "full" in rights else rights
-                    found.append((text, frozenset(every)))
-        return found
+                    filters.append((text, frozenset(every)))
+        return filters
 
     def missing(
         self, principal: Principal, need: Need, name: str = "", *, by_number: bool = False
     ) -> AccessDenied | None:
-        """Why ``principal`` may not do what ``need`` asks for; None: it may. With ``by_number`` the
-        client has not shown that it knows the name: numbers of stores can be tried one by one."""
+        """Return the error for a principal without the rights of ``need``, or None if it has them.
+        ``by_number`` says that the client named the store by its number. Numbers can be guessed, so
+        the client then has not proved that it knows the name."""
         if principal.trusted:
             return None
         on_realm = self.effective(principal, "realm")
@@ -172,11 +181,12 @@ class Acl:
 
 
 def denied(principal: Principal, kind: str, name: str, rights: Sequence[str]) -> AccessDenied:
-    """The refusal that names the missing right (SEM A3)."""
+    """Return the error that names the missing right (SEM A3)."""
     every = known_rights(kind)
     which = "any right" if tuple(rights) == every else " or ".join(f"{right!r}" for right in rights)
     where = f"{kind} {name}" if name else f"the {kind}"
-    how = rights[0] if tuple(rights) != every else every[3]  # for the message
+    # If any right is enough, the message suggests an ordinary one, not an administrative one
+    how = rights[0] if tuple(rights) != every else every[3]
     grant = "realm" if kind == "realm" else f"{kind} {name}"
     return AccessDenied(
         f"{principal.name} lacks {which} on {where}; a user with the right 'manage_acl' there can "
@@ -186,7 +196,8 @@ def denied(principal: Principal, kind: str, name: str, rights: Sequence[str]) ->
 
 
 def filled(name: str, user: str, client_id: str) -> str | None:
-    """The topic filter of a grant for one client; None: its name can be no part of one."""
+    """Return the topic filter of a grant for one client, or None if the user or client id contains
+    characters that are special in filters."""
     for mark, value in (("%u", user), ("%c", client_id)):
         if mark in name and (not value or value[0] == "$" or {*"+#/\0"} & {*value}):
             return None
@@ -195,7 +206,7 @@ def filled(name: str, user: str, client_id: str) -> str | None:
 
 
 def _resources(kind: str, name: str) -> Iterator[Resource]:
-    """The resource itself, and the patterns it falls under."""
+    """Yield the resource itself and the patterns that cover it."""
     yield kind, name
     if kind in ("realm", "topic"):
         return

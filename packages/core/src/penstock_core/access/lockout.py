@@ -1,10 +1,11 @@
 """Lockout after too many failed sign-ins, counted by user and by host (SEM A4).
 
-Failures count for a user from all hosts, and for a host with all users. Many users may share a
-host, such as the gateway of a site, so it takes many more failures to lock one. A user who has
-signed in from a host before has a separate count there, and so has each user on this machine. So an
-attacker who guesses names elsewhere, or other names on the same host, does not lock out anybody. An
-IPv6 host is its 64-bit network, because whoever has one address there has all of them.
+Failures are counted by user, over all hosts, and by host, over all users. Many users may share a
+host, such as the gateway of a site, so locking a host takes many more failures. A user who has
+signed in from a host before has a separate count for that host, and so has each user on this
+machine. An attacker who guesses passwords elsewhere, or for other names on the same host, therefore
+does not lock these users out. An IPv6 host is counted as its 64-bit network, because the owner of
+one address can use all addresses of that network.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from itertools import islice
 from msgspec import Struct
 
 KNOWN_MAX = 10_000
-"""Counts kept, and users known at a host; those that were used longest ago go first."""
+"""Most counts, and most remembered pairs of user and host; the least recently used are dropped."""
 LOOKED_AT = 64
-"""When a count has to be dropped, the one furthest from a lock among this many of the oldest is
-dropped."""
+"""Number of oldest counts that are examined when one must be dropped. The count furthest from a
+lock is dropped."""
 HOST_FACTOR = 10
-"""How many more failures lock a host than a user."""
+"""A host is locked after this many times the failures that lock a user."""
 LOCAL_HOSTS = frozenset(("localhost", "::1"))
 
 _S = 1_000_000
@@ -35,11 +36,12 @@ class LockoutRules(Struct, frozen=True):
     """The settings of the lockout."""
 
     failures: int = 10
-    """So many failures of a user within :attr:`window_s` lock, and :data:`HOST_FACTOR` times as
-    many from a host; 0: never."""
+    """Number of failures within :attr:`window_s` that lock a user; :data:`HOST_FACTOR` times as
+    many lock a host. 0: no lockout."""
     window_s: float = 600.0
     lock_s: float = 30.0
-    """How long the first lock lasts; each one that follows twice as long, up to the most."""
+    """Duration of the first lock; each further lock lasts twice as long, up to
+    :attr:`lock_s_max`."""
     lock_s_max: float = 900.0
 
 
@@ -60,8 +62,9 @@ class _Count(Struct):
 
 
 def network_of(host: str) -> str:
-    """The network whose hosts share a count: an IPv4 address by itself, also as an IPv6 listener
-    sees it; the 64-bit network of an IPv6 address; any other text as it is."""
+    """Return the network whose hosts share a count: an IPv4 address itself, also if an IPv6
+    listener reports it as a mapped address; the 64-bit network of an IPv6 address; any other text
+    unchanged."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
@@ -76,7 +79,7 @@ def network_of(host: str) -> str:
 
 
 class Lockout:
-    """The counts of one realm. Memory is bounded, whatever names strangers make up."""
+    """The counts of one realm. Their number is bounded, so invented names cannot fill memory."""
 
     def __init__(self, rules: LockoutRules) -> None:
         self._rules = rules
@@ -87,16 +90,16 @@ class Lockout:
         return len(self._counts) + len(self._known)
 
     def wait_s(self, user: str, host: str, now_us: int) -> float:
-        """Seconds until a sign-in of ``user`` from ``host`` is checked again; 0: now. A user who is
-        known at the host waits only for failures of their own."""
+        """Return the seconds until a sign-in of ``user`` from ``host`` is checked again; 0: now.
+        For a user who has signed in from the host before, only failures of that user count."""
         keys = list(self._keys(user, host))
-        own = keys[:1] if keys[0][0] == "pair" else keys
-        counts = (self._counts.get(key) for key in own)
-        return max((each.until_us - now_us for each in counts if each), default=0) / _S
+        relevant_keys = keys[:1] if keys[0][0] == "pair" else keys
+        counts = (self._counts.get(key) for key in relevant_keys)
+        return max((count.until_us - now_us for count in counts if count), default=0) / _S
 
     def failed(self, user: str, host: str, now_us: int) -> list[Locked]:
-        """A password was wrong; gives the locks that begin with it. A sign-in that began before its
-        user was locked does not count, for its host neither."""
+        """Count a wrong password, and return the locks that begin now. A sign-in that began before
+        its user was locked does not count, neither for the user nor for the host."""
         if not self._rules.failures or self._is_locked(next(self._keys(user, host)), now_us):
             return []
         begun = []
@@ -110,8 +113,8 @@ class Lockout:
         return begun
 
     def passed(self, user: str, host: str) -> None:
-        """``user`` has signed in from ``host``: what it failed before is forgotten there. The
-        host's own count stays, or one account would be enough to try all others from it."""
+        """Reset the failures of ``user`` from ``host`` after a successful sign-in. The count of the
+        host is kept; otherwise an attacker with one account could reset it between guesses."""
         for key in self._keys(user, host):
             if key[0] != "host":
                 self._counts.pop(key, None)
@@ -136,18 +139,18 @@ class Lockout:
         return count is not None and now_us < count.until_us
 
     def _forget_one(self, now_us: int) -> None:
-        """Drop a count: among those unused for longest, the one furthest from a lock. So invented
-        names push out invented names, and not the count of a user who is close to a lock."""
+        """Drop a count: of the least recently used, the one furthest from a lock. Invented names
+        therefore displace each other, not the count of a user who is close to a lock."""
 
-        def tells(key: Key) -> tuple[bool, int, int]:
+        def closeness_to_lock(key: Key) -> tuple[bool, int, int]:
             count = self._counts[key]
             return now_us < count.until_us, count.locks, count.failures
 
-        del self._counts[min(islice(self._counts, LOOKED_AT), key=tells)]
+        del self._counts[min(islice(self._counts, LOOKED_AT), key=closeness_to_lock)]
 
     def _add(self, key: Key, most: int, now_us: int) -> float:
-        """Count one more, of which ``most`` lock; gives how long it locks from now on, 0 if it does
-        not."""
+        """Count a failure; ``most`` failures lock. Return the seconds of the lock that begins now,
+        or 0."""
         rules, window_us = self._rules, int(self._rules.window_s * _S)
         count = self._counts.setdefault(key, _Count())
         self._counts.move_to_end(key)

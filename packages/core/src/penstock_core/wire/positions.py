@@ -8,7 +8,8 @@ import msgspec
 
 
 def positions_in(text: Any) -> dict[str, int]:
-    """The next id of each channel in an offset written by the source; empty for other texts."""
+    """Return the next id of each channel in an offset of the Spark source; empty for other
+    texts."""
     try:
         offset = msgspec.json.decode(text) if isinstance(text, str | bytes) else text
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):

@@ -1,8 +1,9 @@
-"""What a node says to the owner before the bytes of a client that it relays: who the client is.
+"""The preface that a relaying node sends to the owner before the bytes of a client: it identifies
+the client.
 
 It is a preface of the PROXY protocol, version 2, whose last field is a signature with the secret
-of the cluster. It names the process that it is for, so that it is worth nothing to any other, when
-it was made, and a number that is drawn for it alone.
+of the cluster. It contains the receiving process, so that no other process accepts it, the time of
+its creation, and a random number.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from penstock_core.access.rights import Principal
 from penstock_core.vocabulary.errors import LimitReached, RemoteProtocolViolation
 
 SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
-"""The first bytes of every preface; no protocol of the realm begins like this."""
+"""The first bytes of every preface; no protocol of the realm begins with them."""
 HEAD_BYTES: Final = 16
 PREFACE_BYTES_MAX: Final = 8_192
 VALID_S: Final = 120
-"""Seconds for which a preface is accepted; clocks of nodes that serve are closer to each other."""
+"""Seconds for which a preface is accepted. Clocks of serving nodes differ by less."""
 
 _PROXY: Final = 0x21  # version 2, a connection on behalf of another
 _TCP4: Final = 0x11
@@ -38,40 +39,41 @@ _SPEAKS_FOR: Final = 0xE5
 _DRAWN_BYTES: Final = 16
 _DIGEST_BYTES: Final = 32
 MARK_BYTES: Final = _DIGEST_BYTES
-"""The last bytes of a preface, which are those of no other."""
+"""Number of last bytes of a preface that identify it uniquely."""
 _PURPOSE: Final = b"penstock relay 1"
-"""Signed with every preface, so that what the secret signs elsewhere is no preface."""
+"""Signed with every preface, so that other signatures with the secret are not valid prefaces."""
 _NAMING: Final = b"penstock relay secret 1"
 
 
 class Place(Struct, frozen=True):
-    """An address of the network and a port."""
+    """A network address and a port."""
 
     host: str
     port: int
 
 
 class RelayOrigin(Struct, frozen=True):
-    """Where a relayed connection comes from."""
+    """The origin of a relayed connection."""
 
     client: Place
-    """The client's own address."""
+    """The address of the client."""
     reached: Place
-    """The address of the relaying node that the client has connected to."""
+    """The address of the relaying node to which the client connected."""
     node: str
-    """The name of that node."""
+    """The name of the relaying node."""
     speaks_for: Principal | None = None
-    """Set where there is no client: the node itself asks, with the rights of this principal."""
+    """Set if the node itself sends requests, without a client, with the rights of this
+    principal."""
 
 
 def secret_name(secret: bytes) -> str:
-    """What a secret is called. The name tells nobody the secret."""
+    """Return the name of a secret, which does not reveal the secret."""
     return hmac.digest(secret, _NAMING, hashlib.sha256)[:8].hex()
 
 
 def relay_preface(origin: RelayOrigin, secret: bytes, *, process: str, now_s: int) -> bytes:
-    """The preface of a connection to the owner. ``process`` is the nonce of the owner's start.
-    Raises ``LimitReached`` for a principal with too many groups."""
+    """Return the preface of a connection to the owner; ``process`` is the nonce of the owner's
+    start. Raises ``LimitReached`` for a principal with too many groups."""
     family, addresses = _addresses(origin.client, origin.reached)
     fields = b"".join(
         (
@@ -79,14 +81,16 @@ def relay_preface(origin: RelayOrigin, secret: bytes, *, process: str, now_s: in
             _field(_FOR_PROCESS, process.encode()),
             _field(_MADE_AT, now_s.to_bytes(8, "big")),
             _field(_DRAWN, secrets.token_bytes(_DRAWN_BYTES)),
-            b"" if origin.speaks_for is None else _field(_SPEAKS_FOR, _said(origin.speaks_for)),
+            b""
+            if origin.speaks_for is None
+            else _field(_SPEAKS_FOR, _encode_principal(origin.speaks_for)),
         )
     )
     length = len(addresses) + len(fields) + 3 + _DIGEST_BYTES
     if length + HEAD_BYTES > PREFACE_BYTES_MAX:
         raise LimitReached(
-            f"the names of the user and their groups take {len(fields)} bytes; about "
-            f"{PREFACE_BYTES_MAX} can be told to the cluster: use fewer groups"
+            f"the names of the user and their groups take {len(fields)} bytes; a node can send "
+            f"about {PREFACE_BYTES_MAX} to the owner; use fewer groups"
         )
     begun = b"".join(
         (SIGNATURE, bytes((_PROXY, family)), length.to_bytes(2, "big"), addresses, fields)
@@ -95,8 +99,8 @@ def relay_preface(origin: RelayOrigin, secret: bytes, *, process: str, now_s: in
 
 
 def preface_bytes(begun: bytes) -> int:
-    """How long the preface is that begins with these bytes; 0: more of them are needed. Raises
-    ``RemoteProtocolViolation`` for one that is too long."""
+    """Return the length of the preface that begins with these bytes, or 0 if more bytes are needed.
+    Raises ``RemoteProtocolViolation`` if it is too long."""
     if len(begun) < HEAD_BYTES:
         return 0
     length = HEAD_BYTES + int.from_bytes(begun[HEAD_BYTES - 2 : HEAD_BYTES], "big")
@@ -108,19 +112,19 @@ def preface_bytes(begun: bytes) -> int:
 
 
 def may_be_preface(begun: bytes) -> bool:
-    """Whether these first bytes of a connection are those of a preface, or may become so."""
+    """Whether a connection that begins with these bytes may begin with a preface."""
     return begun[: len(SIGNATURE)] == SIGNATURE[: len(begun)]
 
 
 def read_preface(data: bytes, secret: bytes, *, process: str, now_s: int) -> RelayOrigin:
-    """Where a connection comes from that begins with the whole preface ``data``. Raises
-    ``RemoteProtocolViolation`` for one that no node of this cluster has just made for this
-    process."""
+    """Return the origin of a connection that begins with the complete preface ``data``. Raises
+    ``RemoteProtocolViolation`` unless a node of this cluster made the preface for this process
+    within the last ``VALID_S`` seconds."""
     end = len(data) - 3 - _DIGEST_BYTES
     if end < HEAD_BYTES or data[12] != _PROXY:
         raise RemoteProtocolViolation("a preface came that no node has signed")
-    given = data[end:]
-    if not hmac.compare_digest(given, _field(_SIGNED, _digest(data[:end], secret))):
+    signature_field = data[end:]
+    if not hmac.compare_digest(signature_field, _field(_SIGNED, _digest(data[:end], secret))):
         raise RemoteProtocolViolation("a preface came that no node of this cluster has signed")
     size = 12 if data[13] == _TCP4 else 36
     fields = _fields(data[HEAD_BYTES + size : end])
@@ -128,19 +132,23 @@ def read_preface(data: bytes, secret: bytes, *, process: str, now_s: int) -> Rel
         raise RemoteProtocolViolation("a preface came that was made for another process")
     if abs(now_s - int.from_bytes(fields.get(_MADE_AT, b""), "big")) > VALID_S:
         raise RemoteProtocolViolation(
-            f"a preface came that was not made in the last {VALID_S} s: it was kept by somebody, "
-            f"or the clocks of the nodes differ"
+            f"a preface came that was not made in the last {VALID_S} s: it was recorded and "
+            f"replayed, or the clocks of the nodes differ"
         )
     client, reached = _places(data[HEAD_BYTES : HEAD_BYTES + size])
-    said = fields.get(_SPEAKS_FOR)
+    encoded_principal = fields.get(_SPEAKS_FOR)
     try:
-        principal = None if said is None else msgspec.json.decode(said, type=Principal)
+        principal = (
+            None
+            if encoded_principal is None
+            else msgspec.json.decode(encoded_principal, type=Principal)
+        )
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RemoteProtocolViolation(f"a preface names no user: {error}") from error
     return RelayOrigin(client, reached, fields.get(_BY_NODE, b"").decode(), speaks_for=principal)
 
 
-def _said(principal: Principal) -> bytes:
+def _encode_principal(principal: Principal) -> bytes:
     return msgspec.json.encode(principal)
 
 
@@ -153,13 +161,13 @@ def _field(kind: int, value: bytes) -> bytes:
 
 
 def _fields(data: bytes) -> dict[int, bytes]:
-    """What was signed can be trusted to be whole."""
-    found: dict[int, bytes] = {}
+    """Parse the fields of a preface whose signature is verified, so that they are complete."""
+    fields: dict[int, bytes] = {}
     while data:
         length = int.from_bytes(data[1:3], "big")
-        found[data[0]] = data[3 : 3 + length]
+        fields[data[0]] = data[3 : 3 + length]
         data = data[3 + length :]
-    return found
+    return fields
 
 
 def _addresses(client: Place, reached: Place) -> tuple[int, bytes]:
@@ -177,11 +185,13 @@ def _as_ipv6(packed: bytes) -> bytes:
 def _places(data: bytes) -> tuple[Place, Place]:
     size = (len(data) - 4) // 2
     hosts = [_host(data[:size]), _host(data[size : 2 * size])]
-    ports = [int.from_bytes(data[at : at + 2], "big") for at in (2 * size, 2 * size + 2)]
+    ports = [
+        int.from_bytes(data[offset : offset + 2], "big") for offset in (2 * size, 2 * size + 2)
+    ]
     return Place(hosts[0], ports[0]), Place(hosts[1], ports[1])
 
 
 def _host(packed: bytes) -> str:
-    found = ip_address(packed)
-    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
-    return str(mapped or found)
+    address = ip_address(packed)
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return str(mapped or address)

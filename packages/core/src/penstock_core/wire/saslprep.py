@@ -28,22 +28,22 @@ def prepared(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    kept = (each for each in text if not stringprep.in_table_b1(each))
-    mapped = "".join(" " if stringprep.in_table_c12(each) else each for each in kept)
+    kept = (character for character in text if not stringprep.in_table_b1(character))
+    mapped = "".join(" " if stringprep.in_table_c12(character) else character for character in kept)
     normal = unicodedata.normalize("NFKC", mapped)
-    for at, each in enumerate(normal):
-        if any(is_in(each) for is_in in _PROHIBITED):
+    for index, character in enumerate(normal):
+        if any(is_in(character) for is_in in _PROHIBITED):
             raise InvalidArgument(
-                f"character {at + 1} of a name or password is not allowed, because it cannot be "
+                f"character {index + 1} of a name or password is not allowed, because it cannot be "
                 f"typed on every keyboard"
             )
-    if any(stringprep.in_table_d1(each) for each in normal):
+    if any(stringprep.in_table_d1(character) for character in normal):
         _check_direction(normal)
     return normal
 
 
 def _check_direction(text: str) -> None:
     """Check that right-to-left text has no left-to-right characters (RFC 3454, section 6)."""
-    is_mixed = any(stringprep.in_table_d2(each) for each in text)
+    is_mixed = any(stringprep.in_table_d2(character) for character in text)
     if is_mixed or not (stringprep.in_table_d1(text[0]) and stringprep.in_table_d1(text[-1])):
         raise InvalidArgument("a name or password mixes left-to-right and right-to-left writing")

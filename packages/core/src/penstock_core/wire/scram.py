@@ -102,7 +102,8 @@ class ScramClient:
         return f"{_NO_BINDING}{self._first_bare}".encode()
 
     def final(self, challenge: bytes) -> bytes:
-        """The client's proof. Slow. Raises ``AuthenticationFailed`` for an invalid challenge."""
+        """Return the client's proof. Slow. Raises ``AuthenticationFailed`` for an invalid
+        challenge."""
         fields = _fields(challenge)
         nonce, rounds = fields.get("r", ""), _number(fields.get("i", ""))
         salt = _decoded(fields.get("s", ""))
@@ -112,15 +113,15 @@ class ScramClient:
         key = salted(self._password, salt, rounds)
         client_key = _hmac(key, b"Client Key")
         without_proof = f"c={_encoded(_NO_BINDING.encode())},r={nonce}"
-        said = f"{self._first_bare},{challenge.decode()},{without_proof}".encode()
-        signature = _hmac(_digest(client_key), said)
-        self._expected = _hmac(_hmac(key, b"Server Key"), said)
+        signed_text = f"{self._first_bare},{challenge.decode()},{without_proof}".encode()
+        signature = _hmac(_digest(client_key), signed_text)
+        self._expected = _hmac(_hmac(key, b"Server Key"), signed_text)
         return f"{without_proof},p={_encoded(_xor(client_key, signature))}".encode()
 
     def check(self, outcome: bytes) -> None:
         """Raise ``AuthenticationFailed`` unless the server proved that it has the user's record."""
-        given = _decoded(_fields(outcome).get("v", ""))
-        if not self._expected or not hmac.compare_digest(given, self._expected):
+        proof = _decoded(_fields(outcome).get("v", ""))
+        if not self._expected or not hmac.compare_digest(proof, self._expected):
             raise AuthenticationFailed(
                 "the realm could not prove that it knows the password: it may be an impostor"
             )
@@ -151,42 +152,42 @@ class ScramServer:
         self._known: Verifier | None = None
 
     def challenge(self, known: Verifier) -> bytes:
-        """The challenge to send, made from the user's record."""
+        """Return the challenge, made from the user's record."""
         self._known = known
         self._challenge = f"r={self._nonce},s={_encoded(known.salt)},i={known.rounds}"
         return self._challenge.encode()
 
     def outcome(self, final: bytes) -> bytes:
-        """The answer to a right proof. Raises ``AuthenticationFailed`` for a wrong one."""
-        known = self._known
-        assert known is not None, "challenge() comes first"
+        """Return the answer to a correct proof. Raises ``AuthenticationFailed`` for a wrong one."""
+        verifier_record = self._known
+        assert verifier_record is not None, "challenge() comes first"
         text = _text(final)
         without_proof, _, proof = text.rpartition(",p=")
         fields = _fields(without_proof.encode())
-        said = f"{self._bare},{self._challenge},{without_proof}".encode()
-        signature = _hmac(known.stored_key, said)
-        given = _decoded(proof)
+        signed_text = f"{self._bare},{self._challenge},{without_proof}".encode()
+        signature = _hmac(verifier_record.stored_key, signed_text)
+        client_proof = _decoded(proof)
         is_ours = _decoded(fields.get("c", "")) == self._bound.encode()
         is_ours = is_ours and hmac.compare_digest(
             fields.get("r", "").encode(), self._nonce.encode()
         )
-        if not is_ours or len(given) != len(signature):
+        if not is_ours or len(client_proof) != len(signature):
             raise AuthenticationFailed(_WRONG)
-        client_key = _xor(given, signature)
-        if not hmac.compare_digest(_digest(client_key), known.stored_key):
+        client_key = _xor(client_proof, signature)
+        if not hmac.compare_digest(_digest(client_key), verifier_record.stored_key):
             raise AuthenticationFailed(_WRONG)
-        return f"v={_encoded(_hmac(known.server_key, said))}".encode()
+        return f"v={_encoded(_hmac(verifier_record.server_key, signed_text))}".encode()
 
 
 def _fields(message: bytes) -> Mapping[str, str]:
     """Parse ``a=1,b=2``. The first value of a name counts."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for part in _text(message).split(","):
         name, equals, value = part.partition("=")
         if not equals or len(name) != 1:
             raise AuthenticationFailed(f"{part[:40]!r} is not a part of a SCRAM message")
-        found.setdefault(name, value)
-    return found
+        fields.setdefault(name, value)
+    return fields
 
 
 def _text(message: bytes) -> str:

@@ -1,4 +1,5 @@
-"""WebSocket (RFC 6455) as a server speaks it: the answer to the handshake, and frames. Sans-IO."""
+"""The server's side of WebSocket (RFC 6455) without I/O: the answer to the handshake, and
+frames."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from penstock_core.vocabulary.errors import RemoteProtocolViolation
 VERSION: Final = "13"
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 NORMAL, PROTOCOL_ERROR, UNSUPPORTED_DATA = 1_000, 1_002, 1_003
-"""Codes that a connection is closed with (7.4.1)."""
+"""Status codes of closing frames (7.4.1)."""
 CONTROL_BYTES_MAX: Final = 125
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _KEY_BYTES: Final = 16
@@ -21,7 +22,7 @@ _OPCODES: Final = frozenset((CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG))
 
 
 class WebSocketViolation(RemoteProtocolViolation):
-    """The peer broke the protocol; ``status`` is the code that its connection is closed with."""
+    """The peer violated the protocol; ``status`` is the code for closing the connection."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -29,10 +30,10 @@ class WebSocketViolation(RemoteProtocolViolation):
 
 
 class Piece(NamedTuple):
-    """A part of what has come: of a message, or a whole control frame."""
+    """A part of a received message, or a complete control frame."""
 
     opcode: int
-    """That of the message; never :data:`CONTINUATION`."""
+    """The opcode of the message or control frame; never :data:`CONTINUATION`."""
     data: bytes
 
 
@@ -45,12 +46,12 @@ def is_key(text: str) -> bool:
 
 
 def answer_to(key: str) -> str:
-    """What proves that a server has understood the handshake (4.2.2)."""
+    """Return the header value with which a server accepts the handshake (4.2.2)."""
     return base64.b64encode(sha1(key.encode() + _GUID).digest()).decode()
 
 
 def frame_bytes(opcode: int, payload: bytes) -> bytes:
-    """A frame of a server, which is whole and not masked."""
+    """Return a frame of a server; it is final and not masked."""
     size = len(payload)
     if size <= CONTROL_BYTES_MAX:
         return bytes((0x80 | opcode, size)) + payload
@@ -60,36 +61,37 @@ def frame_bytes(opcode: int, payload: bytes) -> bytes:
 
 
 def close_bytes(status: int, reason: str = "") -> bytes:
-    """The frame that closes a connection, with a reason of at most 123 bytes."""
+    """Return a closing frame; the reason is truncated to 123 bytes."""
     text = reason.encode()[: CONTROL_BYTES_MAX - 2].decode(errors="ignore")
     return frame_bytes(CLOSE, status.to_bytes(2) + text.encode())
 
 
 class WebSocketReader:
-    """Takes what a client sends apart. Data is given on as it comes, so that no frame is kept."""
+    """Parses the bytes of a client. Data is returned as it arrives, so that frames are not
+    buffered."""
 
     def __init__(self) -> None:
         self._data = bytearray()
         self._message: int | None = None
-        """The opcode of a message of which more frames are to come."""
-        self._left = 0
-        """Bytes of the present frame that are still to come."""
+        """The opcode of an incomplete message."""
+        self._remaining = 0
+        """Bytes of the current frame that have not arrived yet."""
         self._opcode = BINARY
         self._mask = b""
         self._at = 0
-        """How many bytes of the frame have come, so which of the mask is next."""
+        """Received bytes of the current frame; they determine the next byte of the mask."""
 
     def receive(self, data: bytes) -> None:
         """Add bytes that were received."""
         self._data += data
 
     def pieces(self) -> Iterator[Piece]:
-        """What is there. Raises :class:`WebSocketViolation`."""
+        """Yield the received pieces. Raises :class:`WebSocketViolation`."""
         while True:
-            if self._left:
+            if self._remaining:
                 if not self._data:
                     return
-                yield Piece(self._opcode, self._unmasked(min(self._left, len(self._data))))
+                yield Piece(self._opcode, self._unmasked(min(self._remaining, len(self._data))))
                 continue
             head = self._head()
             if head is None:
@@ -98,11 +100,11 @@ class WebSocketReader:
             if opcode >= CLOSE:
                 yield Piece(opcode, self._control(size))
             else:
-                self._left, self._at = size, 0
+                self._remaining, self._at = size, 0
 
     def _head(self) -> tuple[int, int] | None:
-        """The opcode and size of the next frame; None: it is not there yet. A control frame is
-        there once all of it is."""
+        """Return opcode and size of the next frame, or None if its head has not arrived. A control
+        frame must have arrived completely."""
         data = self._data
         if len(data) < 2:
             return None
@@ -115,7 +117,7 @@ class WebSocketReader:
         if extra:
             size = int.from_bytes(data[2 : 2 + extra])
             if size >> 63:
-                raise WebSocketViolation(PROTOCOL_ERROR, "a frame is longer than frames may be")
+                raise WebSocketViolation(PROTOCOL_ERROR, "a frame is longer than 2^63 - 1 bytes")
         if opcode >= CLOSE and len(data) < head + size:
             return None
         self._mask = bytes(data[head - 4 : head])
@@ -127,27 +129,30 @@ class WebSocketReader:
     def _check(self, first: int, second: int, size: int) -> None:
         is_last, opcode = bool(first & 0x80), first & 0x0F
         if first & 0x70 or opcode not in _OPCODES:
-            raise WebSocketViolation(PROTOCOL_ERROR, "a frame has bits or a type that nobody knows")
+            raise WebSocketViolation(PROTOCOL_ERROR, "a frame has unknown bits or an unknown type")
         if not second & 0x80:
-            raise WebSocketViolation(PROTOCOL_ERROR, "a client masks its frames")
+            raise WebSocketViolation(PROTOCOL_ERROR, "a client must mask its frames")
         if opcode >= CLOSE and (size > CONTROL_BYTES_MAX or not is_last):
-            text = f"a control frame is whole and has at most {CONTROL_BYTES_MAX} bytes"
+            text = f"a control frame must be final and have at most {CONTROL_BYTES_MAX} bytes"
             raise WebSocketViolation(PROTOCOL_ERROR, text)
 
     def _begin(self, opcode: int, *, is_last: bool) -> None:
         if (opcode == CONTINUATION) != (self._message is not None):
-            raise WebSocketViolation(PROTOCOL_ERROR, "messages are not in one another")
+            raise WebSocketViolation(
+                PROTOCOL_ERROR,
+                "a message began within another message, or continued without a beginning",
+            )
         self._opcode = opcode if self._message is None else self._message
         self._message = None if is_last else self._opcode
 
     def _control(self, size: int) -> bytes:
-        self._left, self._at = size, 0
+        self._remaining, self._at = size, 0
         return self._unmasked(size)
 
     def _unmasked(self, count: int) -> bytes:
         data, turn = bytes(self._data[:count]), self._at % 4
         del self._data[:count]
-        self._left -= count
+        self._remaining -= count
         self._at += count
         mask = (self._mask[turn:] + self._mask[:turn]) * (count // 4 + 1)
         return (int.from_bytes(data) ^ int.from_bytes(mask[:count])).to_bytes(count)

@@ -1,4 +1,4 @@
-"""Checks requests in the client, so that those a realm could not decode are never sent."""
+"""Checks requests in the client, so that requests that a realm cannot decode are never sent."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def check_request(message: Request[Any]) -> None:
     if len(header) > HEADER_BYTES_MAX:
         raise InvalidArgument(
             f"this {type(message).__name__} takes {len(header)} bytes; a request may have at most "
-            f"{HEADER_BYTES_MAX} without its events: ask for less at a time"
+            f"{HEADER_BYTES_MAX} without its events; split it into several requests"
         )
 
 
 def _what_is_wrong(message: Request[Any]) -> str:
     kinds = typing.get_type_hints(type(message), include_extras=True)
     for name in message.__struct_fields__:
-        given, said = getattr(message, name), wire.name_for_users(name)
+        value, shown_name = getattr(message, name), wire.name_for_users(name)
         try:
-            msgspec.msgpack.decode(msgspec.msgpack.encode(given), type=kinds[name])
+            msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=kinds[name])
         except msgspec.ValidationError as error:
-            return explain(error, given, kind=kinds[name], whole=said, words=PYTHON)
+            return explain(error, value, kind=kinds[name], whole=shown_name, words=PYTHON)
         except _UNREADABLE as error:
             kind = typing.get_type_hints(type(message))[name]
             if kind in _WANTED:
-                return f"{said} must be {_WANTED[kind]}, not {repr(given)[:_SHOWN]}"
-            return f"{said} cannot be sent: {error}"
+                return f"{shown_name} must be {_WANTED[kind]}, not {repr(value)[:_SHOWN]}"
+            return f"{shown_name} cannot be sent: {error}"
     return ""

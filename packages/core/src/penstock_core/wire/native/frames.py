@@ -32,7 +32,7 @@ _COPY_BELOW = 64 << 10
 
 
 def frame(header: bytes, *bodies: bytes | bytearray | memoryview) -> list[bytes | memoryview]:
-    """The buffers of one frame, ready for a gathering write."""
+    """Return the buffers of one frame for a gathering write."""
     size = sum(map(len, bodies))
     prefix = _LENGTHS.pack(4 + len(header) + size, len(header)) + header
     if size == 0:
@@ -43,7 +43,7 @@ def frame(header: bytes, *bodies: bytes | bytearray | memoryview) -> list[bytes 
 
 
 def coalesced(buffers: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """The bytes of ``buffers`` in fewer pieces: adjacent small buffers are joined."""
+    """Yield the bytes of ``buffers`` in fewer pieces: adjacent small buffers are joined."""
     small: list[bytes | memoryview] = []
     for buffer in buffers:
         if len(buffer) < _JOIN_BELOW:
@@ -58,7 +58,7 @@ def coalesced(buffers: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryv
 
 
 def _room(size: int) -> memoryview:
-    """Memory to receive into. Unlike a ``bytearray`` it is not cleared first."""
+    """Return a buffer for receiving. Unlike a ``bytearray``, it is not zeroed first."""
     return np.empty(size, np.uint8).data
 
 
@@ -87,17 +87,18 @@ class FrameReader:
         self._end = 0
         self.bytes_in = 0
         self.holds_bytes = False
-        """Whether bytes are here that no frame was made of yet."""
+        """Whether received bytes have not been returned as frames yet."""
 
     @property
     def incomplete_bytes(self) -> int:
-        """Bytes of the frame that is not complete; 0: there is none, or its length is not here."""
+        """Size of the incomplete frame in bytes; 0 if there is none or its length has not
+        arrived."""
         if self._preface or self._end - self._start < PREFIX_BYTES:
             return 0
         return self._needed()
 
     def get_buffer(self) -> memoryview:
-        """Memory for at least one byte."""
+        """Return memory for at least one byte."""
         needed = PREFIX_BYTES if self._end - self._start < PREFIX_BYTES else self._needed()
         if self._start + needed > len(self._buffer) or self._end == len(self._buffer):
             if self._end == len(self._buffer):  # full: a busy connection gets a larger one
@@ -106,7 +107,7 @@ class FrameReader:
         return self._buffer[self._end :]
 
     def _needed(self) -> int:
-        """Bytes of the incomplete frame, as far as known."""
+        """Return the size of the incomplete frame, as far as it is known."""
         if self._preface:
             return PREFIX_BYTES
         length, _ = _LENGTHS.unpack_from(self._buffer, self._start)
@@ -138,11 +139,11 @@ class FrameReader:
 
     def frames(self) -> Iterator[tuple[memoryview, memoryview]]:
         """Yield header and body of each complete frame. Raises ``RemoteProtocolViolation``."""
-        while self.holds_bytes and (found := self.next_frame()) is not None:
-            yield found
+        while self.holds_bytes and (parts := self.next_frame()) is not None:
+            yield parts
 
     def next_frame(self) -> tuple[memoryview, memoryview] | None:
-        """Header and body of the next frame; None: it is not complete yet.
+        """Return header and body of the next frame, or None if it is not complete yet.
 
         Raises ``RemoteProtocolViolation``.
         """

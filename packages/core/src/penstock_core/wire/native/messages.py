@@ -32,12 +32,12 @@ from penstock_core.wire.native.tags import TAGS
 
 
 class Message(Struct, frozen=True, array_like=True):
-    """Travels as a msgpack array, its tag first."""
+    """A message, encoded as a msgpack array that starts with its tag."""
 
 
 class Asked(Message, frozen=True):
-    """A request, and the number its answer repeats. It travels as one array: the request's tag,
-    the number, the fields of the request."""
+    """A request and its number, which the answer repeats. It is encoded as one array: the request's
+    tag, the number, the fields of the request."""
 
     number: int
     request: Request[Any]
@@ -52,13 +52,13 @@ class Hello(Message, frozen=True, tag=1):
     client: Name
     """Name and version of the client's software, for people."""
     session: Name
-    """The session this connection belongs to; the same after a reconnect."""
+    """The session of the connection; it stays the same after a reconnect."""
     user: Name = ""
     token: Text = ""
-    """A bearer token, if that is the proof."""
+    """A bearer token, if the client signs in with one."""
     mechanism: Name = ""
-    """``SCRAM-SHA-256``: the proof follows, on the server's :class:`Challenge`; empty: a token, a
-    client certificate, or none."""
+    """``SCRAM-SHA-256``: the proof follows after the server's :class:`Challenge`. Empty: a token, a
+    client certificate, or no proof."""
     data: bytes = b""
     """The first message of ``mechanism``."""
 
@@ -76,9 +76,9 @@ class Proof(Message, frozen=True, tag=3):
 
 
 class Follow(Message, frozen=True, tag=4):
-    """The client wants :class:`Owners`, now and with each change. A node that stands by is asked
-    without a Hello; an owner that is asked without one tells once and ends the connection, unless
-    it is relayed."""
+    """The client requests :class:`Owners`, now and after each change. A node that stands by answers
+    without a Hello. An owner without a Hello answers once and ends the connection, unless it is
+    relayed."""
 
 
 class Credit(Message, frozen=True, tag=44):
@@ -89,7 +89,7 @@ class Credit(Message, frozen=True, tag=44):
     next_id: EndId = 0
     """All deliveries with lower ids have arrived."""
     taken: Count = 0
-    """Bytes of deliveries that the application has taken since it was said last."""
+    """Bytes of deliveries that the application has taken since the last message."""
 
 
 class Demand(Message, frozen=True, tag=45):
@@ -100,7 +100,8 @@ class Demand(Message, frozen=True, tag=45):
 
 
 class RecallSeen(Message, frozen=True, tag=47):
-    """The answer to a :class:`Recalled`: it counts in all that follows from this client."""
+    """The answer to a :class:`Recalled`. All later messages of the client take the recall into
+    account."""
 
     subscription: Number
 
@@ -114,7 +115,7 @@ class Bye(Message, frozen=True, tag=61):
 
 class Welcome(Message, frozen=True, tag=100):
     realm: str
-    """Identity of the realm: other bytes after somebody exchanged the data directory."""
+    """Identity of the realm; it changes if the data directory is replaced by another one."""
     name: str
     version: str
     event_bytes_max: int
@@ -126,12 +127,12 @@ class ClusterWelcome(Welcome, frozen=True, tag=100):
     clients understand them."""
 
     heartbeat_s: float = 0.0
-    """Seconds of silence after which the client pings; after three times as many it gives the
-    connection up, for another node may be the owner by then. 0: as with a realm on its own."""
+    """Seconds of silence after which the client pings. After three times as many it closes the
+    connection, because another node may be the owner by then. 0: the client uses its defaults."""
     nodes: tuple[str, ...] = ()
     """Host and port of each node of the cluster, as in a URL."""
     node: str = ""
-    """Host and port of the node that says this: another one where the connection is relayed."""
+    """Host and port of the sending node; on a relayed connection it is not the connected node."""
 
 
 class Done(Message, frozen=True, tag=101):
@@ -163,7 +164,7 @@ class Delivery(Message, frozen=True, tag=103):
 
 
 class Finished(Message, frozen=True, tag=104):
-    """A browse is at its end, or a demand is met or cancelled."""
+    """A browse has ended, or a demand is met or cancelled."""
 
     subscription: int
 
@@ -177,18 +178,18 @@ class Closed(Message, frozen=True, tag=105):
 
 
 class Goodbye(Message, frozen=True, tag=106):
-    """The server ends the connection, and why."""
+    """The server ends the connection, with a reason."""
 
     code: str
     text: str
 
 
 class Redirect(Goodbye, frozen=True, tag=106):
-    """A node of a cluster ends the connection, for another one owns what the client wants. Its
-    first fields are those of any goodbye, so older clients understand them."""
+    """A node of a cluster ends the connection because another node is the owner. Its first fields
+    are those of any goodbye, so older clients understand them."""
 
     address: str = ""
-    """Host and port of the owner, as in a URL; empty: it is not named."""
+    """Host and port of the owner, as in a URL; empty: unknown."""
 
 
 class Parting(Redirect, frozen=True, tag=106):
@@ -196,25 +197,24 @@ class Parting(Redirect, frozen=True, tag=106):
     of any goodbye, so older clients understand them."""
 
     taken: int = -1
-    """The highest number of a request that the server has begun: the others may be asked of
-    somebody else, or again. -1: it does not say."""
+    """The highest number of a request that the server has begun. Later requests may be repeated,
+    also to another server. -1: unknown."""
 
 
 class Owners(Message, frozen=True, tag=109):
-    """Which node owns which shard, as far as the one that says it knows: the answer to
-    :class:`Follow`."""
+    """The owner of each shard, as far as the sending node knows; the answer to :class:`Follow`."""
 
     version: int
-    """Grows with each claim: whoever knows a higher one knows better."""
+    """Increases with each claim; the message with the highest version is the newest."""
     owners: dict[int, str]
     """Host and port of each shard's owner, as in a URL."""
     nodes: tuple[str, ...] = ()
-    """Host and port of each node that is there."""
+    """Host and port of each node of the cluster."""
 
 
 class ChannelsFound(Message, frozen=True, tag=116):
-    """Channels of a pattern that the client watches were made, or it may read them from now on
-    (SEM D21)."""
+    """New channels of a watched pattern: they were created, or the client received the right to
+    read them (SEM D21)."""
 
     subscription: int
     channels: tuple[ChannelOpened, ...]
@@ -227,15 +227,15 @@ class Challenge(Message, frozen=True, tag=108):
 
 
 class Recalled(Message, frozen=True, tag=107):
-    """An earlier event was rolled back, and order is strict: these events, which were sent already,
-    count as never delivered (SEM D11). Nothing more is sent before :class:`RecallSeen`."""
+    """An earlier event was rolled back and order is strict, so these events, already sent, count as
+    not delivered (SEM D11). The server sends nothing more before :class:`RecallSeen`."""
 
     subscription: int
     spans: Spans
 
 
 FromClient = Hello | Proof | Schema | Follow | Credit | Demand | RecallSeen | Bye
-"""Messages of a client besides its requests."""
+"""Messages of a client other than requests."""
 FromServer = (
     Welcome
     | Challenge
@@ -251,7 +251,7 @@ FromServer = (
     | ChannelsFound
 )
 FromNode = ClusterWelcome | Redirect | Parting
-"""Said in the place of two of them, with more fields."""
+"""Extended forms of ``Welcome`` and ``Goodbye``, with the tags of these and more fields."""
 _Decoded = (
     ClusterWelcome
     | Challenge
@@ -266,20 +266,20 @@ _Decoded = (
     | Owners
     | ChannelsFound
 )
-"""What the decoder makes: of two messages with one tag the longer one."""
+"""The result types of the decoder: of messages that share a tag, the one with most fields."""
 
 
 def _framed(tag: int, kind: type[Request[Any]]) -> type[Struct]:
-    """A request of this kind as it travels."""
+    """Return the encoded form of a kind of request."""
     fields: list[tuple[Any, ...]] = [("request", Number)]
-    for each in msgspec.structs.fields(kind):
-        default = () if each.required else (each.default,)
-        fields.append((each.name, each.type, *default))
+    for field in msgspec.structs.fields(kind):
+        default = () if field.required else (field.default,)
+        fields.append((field.name, field.type, *default))
     return msgspec.defstruct(kind.__name__, fields, frozen=True, array_like=True, tag=tag)
 
 
 def _maker(kind: type[Request[Any]]) -> Callable[..., Request[Any]]:
-    """What makes a request of the values of its fields, in their order."""
+    """Return a function that creates a request from the values of its fields, in their order."""
     names = kind.__struct_fields__
     if kind.__match_args__ == names:
         return kind
@@ -290,33 +290,33 @@ _tags = {kind: tag for tag, kind in TAGS.items()}
 
 
 class _FromClients:
-    """Decodes what clients say. A kind of request gets its form when one first comes: to make all
-    forms takes 10 ms of each start, and most programs use few."""
+    """Decodes messages of clients. The encoded form of a kind of request is created when the first
+    one arrives: creating all forms takes 10 ms at each start, and most programs need few."""
 
     def __init__(self) -> None:
         self.makers: dict[type[Struct], Callable[..., Request[Any]]] = {}
-        """By form of the request."""
+        """Functions that create requests, by encoded form."""
         self._forms: dict[int, type[Struct]] = {}
-        """By tag."""
+        """Encoded forms of requests, by tag."""
         self._newest: tuple[msgspec.msgpack.Decoder[Any], frozenset[int]] = (
             msgspec.msgpack.Decoder(FromClient),
             frozenset(),
         )
-        """A decoder with the tags of the requests it knows. Realms in other threads may replace it
-        at any time, by one that does not know all that this one does."""
+        """The newest decoder, and the tags of its requests. Realms in other threads may replace it
+        at any time by one that lacks some of these tags."""
 
     def decode(self, header: memoryview) -> Any:
-        decoder, known = self._newest
+        decoder, known_tags = self._newest
         try:
             return decoder.decode(header)
         except msgspec.ValidationError:
             tag = _tag_of(header)
-            if tag is None or tag in known:
+            if tag is None or tag in known_tags:
                 raise
         return self.knowing(tag).decode(header)
 
     def knowing(self, *tags: int) -> msgspec.msgpack.Decoder[Any]:
-        """A decoder that knows requests with these tags."""
+        """Return a decoder for requests with these tags and all tags used before."""
         for tag in tags:
             kind = TAGS[tag]
             self.makers[self._forms.setdefault(tag, _framed(tag, kind))] = _maker(kind)
@@ -327,7 +327,7 @@ class _FromClients:
 
 
 def _tag_of(header: memoryview) -> int | None:
-    """The tag of a request; None where the header is that of none."""
+    """Return the tag of a request, or None if the header is not a request."""
     try:
         tag, *_ = msgspec.msgpack.decode(header, type=list[Any])
     except (*_NO_MESSAGE, ValueError):
@@ -342,16 +342,16 @@ _PLACE = re.compile(r" - at `\$\[(\d+)\]")
 _BEYOND = re.compile(r"Expected `\w+` (of length )?(>=|<=) -?\d+")
 """The decoder's message for a value out of bounds, as opposed to one of the wrong type."""
 _NAMES = {"kind": "type"}
-"""Fields that users know by another name than the protocol."""
+"""Fields whose name in the API differs from that in the protocol."""
 
 _from_clients = _FromClients()
 
 _NO_MESSAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises for bytes that are none; the last one for nesting without end."""
+"""Errors of decoding for bytes that are not a message; the last one for too deep nesting."""
 
 
 class Unreadable(Struct, frozen=True):
-    """A request with a value beyond its bound; its connection stays as it is."""
+    """A request with a value out of bounds. The request fails, and its connection stays open."""
 
     request: int
     reason: InvalidArgument
@@ -365,25 +365,26 @@ def encode(message: Message) -> bytes:
 
 
 def decode_from_client(header: memoryview) -> FromClient | Asked | Unreadable:
-    """A client's message, or which bound a request is beyond. Raises ``RemoteProtocolViolation``
-    for anything else."""
+    """Decode a client's message; a request with a value out of bounds is returned as
+    ``Unreadable``. Raises ``RemoteProtocolViolation`` for other bytes."""
     try:
-        found = _from_clients.decode(header)
+        message = _from_clients.decode(header)
     except msgspec.ValidationError as error:
         if (refused := _unreadable(header, str(error))) is not None:
             return refused
         raise RemoteProtocolViolation(f"the header is not a client message: {error}") from error
     except _NO_MESSAGE as error:
         raise RemoteProtocolViolation(f"the header is not a client message: {error}") from error
-    make = _from_clients.makers.get(type(found))
+    make = _from_clients.makers.get(type(message))
     if make is None:
-        return cast("FromClient", found)
-    number, *fields = astuple(found)
+        return cast("FromClient", message)
+    number, *fields = astuple(message)
     return Asked(number, make(*fields))
 
 
 def _unreadable(header: memoryview, fault: str) -> Unreadable | None:
-    """Which request a fault is about, in words about its fields; None where it is about none."""
+    """Return the request that a decoding error is about, with an error text that names its field;
+    None if the error is not about a value out of bounds."""
     try:
         tag, request, *_ = msgspec.msgpack.decode(header, type=list[Any])
     except (*_NO_MESSAGE, ValueError):
@@ -392,36 +393,36 @@ def _unreadable(header: memoryview, fault: str) -> Unreadable | None:
     if kind is None or not isinstance(request, int) or not 0 <= request <= NUMBER_MAX:
         return None
     if (place := _PLACE.search(fault)) is None:
-        return None  # not about a field, but for example a header that is too short
+        return None  # not about a field; for example, the header is too short
     if _BEYOND.match(fault) is None:
-        return None  # of another type
+        return None  # a value of the wrong type
     fields = msgspec.structs.fields(kind)
-    at = int(place[1]) - 2  # after the tag and the number
-    name = name_for_users(fields[at].name) if 0 <= at < len(fields) else "field"
+    index = int(place[1]) - 2  # after the tag and the number
+    name = name_for_users(fields[index].name) if 0 <= index < len(fields) else "field"
     named = f"{fault[: place.start()]} - at `$.{name}{fault[place.end() :]}"
     return Unreadable(request, InvalidArgument(explain(msgspec.ValidationError(named))))
 
 
 def name_for_users(field: str) -> str:
-    """The name under which users of a client know a field of a request."""
+    """Return the name of a request's field in the API of clients."""
     return _NAMES.get(field, field)
 
 
 def decode_from_server(header: memoryview) -> FromServer:
-    """Raises ``RemoteProtocolViolation`` for anything that is no server message."""
+    """Decode a server's message. Raises ``RemoteProtocolViolation`` for other bytes."""
     try:
-        found: FromServer = _from_server.decode(header)
+        message: FromServer = _from_server.decode(header)
     except _NO_MESSAGE as error:
         raise RemoteProtocolViolation(f"the header is not a server message: {error}") from error
-    return _as_sent(found) if isinstance(found, FromNode) else found
+    return _as_sent(message) if isinstance(message, FromNode) else message
 
 
-def _as_sent(found: ClusterWelcome | Redirect) -> FromServer:
-    """The shorter message, where nothing came behind its fields."""
-    if isinstance(found, ClusterWelcome):
-        return found if found.heartbeat_s else Welcome(*astuple(found)[:-3])
-    if isinstance(found, Parting) and found.taken >= 0:
-        return found
-    if found.address:
-        return Redirect(found.code, found.text, found.address)
-    return Goodbye(found.code, found.text)
+def _as_sent(message: ClusterWelcome | Redirect) -> FromServer:
+    """Return the basic message if the fields of the extended one are not set."""
+    if isinstance(message, ClusterWelcome):
+        return message if message.heartbeat_s else Welcome(*astuple(message)[:-3])
+    if isinstance(message, Parting) and message.taken >= 0:
+        return message
+    if message.address:
+        return Redirect(message.code, message.text, message.address)
+    return Goodbye(message.code, message.text)

@@ -1,4 +1,4 @@
-"""The number by which the native protocol knows each request. A number is never used again."""
+"""The tag of each request in the native protocol. Tags of removed requests are not reused."""
 
 from __future__ import annotations
 
