@@ -17,7 +17,10 @@ from penstock_core.vocabulary.errors import Damaged, InvalidEvent
 SCHEMAS_MAX: Final = 256
 """Parsed schemas kept; a peer that sends more gets slower, not larger."""
 
-SCHEMA_BYTES_KEPT_MAX: Final = 64 * 1024
+SCHEMA_BYTES_KEPT_MAX: Final = 16 << 10
+"""Bytes of the largest schema for which something is kept that was worked out from it."""
+SCHEMAS_BYTES_MAX: Final = 1 << 20
+"""Bytes of all parsed schemas that are kept; parsed, a schema takes about ten times its bytes."""
 
 INFLATED_MAX: Final = 64
 """A compressed batch may be so many times as large as its bytes: a few of them cannot claim to
@@ -85,9 +88,9 @@ def schema_from(message: bytes) -> pa.Schema:
         raise InvalidEvent(f"{len(message)} bytes are not an Arrow schema: {error}") from error
     if is_swapped:  # a segment with it would be read with all numbers turned round
         raise InvalidEvent("the schema uses big-endian numbers; send little-endian ones")
-    if len(message) <= SCHEMA_BYTES_KEPT_MAX:
-        if len(_schemas) >= SCHEMAS_MAX:
-            _schemas.clear()
+    if len(_schemas) >= SCHEMAS_MAX or sum(map(len, _schemas)) + len(message) > SCHEMAS_BYTES_MAX:
+        _schemas.clear()
+    if len(message) <= SCHEMAS_BYTES_MAX:
         _schemas[message] = schema
     return schema
 

@@ -19,6 +19,9 @@ from penstock_core.columns.schema.shapes import ListShape, StructShape
 from penstock_core.vocabulary.errors import LimitReached
 
 _SCHEMAS_MAX: Final = 4_096
+"""Numbers of schemas that are known to have no new name."""
+_SCHEMAS_BYTES_MAX: Final = 256 << 10
+"""Bytes of the schemas of a channel that are known to have no new name."""
 _SHOWN_MAX: Final = 60
 
 NAMES_MAX: Final = 1_000
@@ -28,7 +31,7 @@ NAMES_MAX: Final = 1_000
 class PropertyNames:
     """The property names of one channel."""
 
-    __slots__ = ("_first", "_known", "_others", "_schemas")
+    __slots__ = ("_first", "_known", "_others", "_schemas", "_schemas_bytes")
 
     def __init__(self) -> None:
         self._known: frozenset[str] = frozenset()
@@ -39,6 +42,7 @@ class PropertyNames:
         """Numbers of the others, once there are any."""
         self._schemas: set[bytes] | None = None
         """Serialized schemas whose names are all known: cheaper to look up than an Arrow schema."""
+        self._schemas_bytes = 0
 
     def __len__(self) -> int:
         return len(self._known)
@@ -100,11 +104,11 @@ class PropertyNames:
     def _new_in(self, body: Any) -> dict[str, None]:
         new = names_in(body.schema) - self._known
         if not new:
-            if self._schemas is None:
-                self._schemas = set()
-            elif len(self._schemas) >= _SCHEMAS_MAX:
-                self._schemas.clear()
+            size = self._schemas_bytes + len(body.schema_bytes)
+            if self._schemas is None or size > _SCHEMAS_BYTES_MAX:
+                self._schemas, size = set(), len(body.schema_bytes)
             self._schemas.add(body.schema_bytes)
+            self._schemas_bytes = size
         return dict.fromkeys(sorted(new))
 
 

@@ -9,7 +9,6 @@ from penstock_core.wire.native import messages as wire
 from penstock_server.frontends.native.peer import NativePeer
 from penstock_server.frontends.shared.parts import ConnectionPart
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
-from penstock_server.runtime.store.schemas import Schemas
 
 
 class SubscriptionOutlet:
@@ -57,7 +56,9 @@ class Deliveries(ConnectionPart[NativePeer]):
         schemas = connection.realm.view.schemas
         schema = rows.piece.number if rows.piece else schemas.transient(rows.batch.schema)
         if schema not in self._announced:
-            self._announce(schema, schemas)
+            arrow = rows.piece.schema if rows.piece else rows.batch.schema
+            self._announced.add(schema)
+            connection.send(wire.Schema(schema), schemas.bytes_of(schema, arrow))
         counted = redeliveries
         if redeliveries:
             around = Span(rows.spans[0][0], rows.spans[-1][1])
@@ -77,10 +78,6 @@ class Deliveries(ConnectionPart[NativePeer]):
             ),
             body,
         )
-
-    def _announce(self, schema: int, schemas: Schemas) -> None:
-        self._announced.add(schema)
-        self._connection.send(wire.Schema(schema), schemas.bytes_of(schema))
 
 
 def _within(spans: Spans, around: Span) -> Spans:

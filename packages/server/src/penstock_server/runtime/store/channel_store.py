@@ -344,7 +344,7 @@ class ChannelStore:
             piece = self.tail[i]
             first = max(piece.first, self.sealed_through)
             rows += piece.end - first
-            size += len(piece.body)
+            size += piece.weight
             if rows >= rows_max or size >= bytes_max:
                 return piece.end - max(0, rows - rows_max), self.tail[start : i + 1]
         return None
@@ -355,7 +355,7 @@ class ChannelStore:
         start = bisect_right(self._ends, self.sealed_through)
         size, stop = 0, start
         while stop < len(self.tail):
-            size += len(self.tail[stop].body)
+            size += self.tail[stop].weight
             if size > bytes_max and stop > start:
                 break
             stop += 1

@@ -227,6 +227,7 @@ class RealmState:
             home=self.channels[number].state.type.home,
             publisher=ref.publisher,
             place=ref.place,
+            schema_weight=self.schemas.first_weight(ref.schema),
         )
 
     def apply(
@@ -506,9 +507,8 @@ class RealmState:
         of_channels += [FactRecord(0, CommitsKept(*kept)) for kept in self.producers.remembered()]
         if self.directory.publishing_paused:
             of_channels.append(FactRecord(0, PublishingPauseSet(paused=True)))
-        # All of them: blocks after this snapshot name schemas that were recorded before it.
-        for schema in self.schemas.recorded:
-            encoded = self.schemas.bytes_of(schema)
+        # Also those that no event has: blocks after this snapshot may name what is recorded now.
+        for schema, encoded in self.schemas.in_journal():
             records.append(FactRecord(0, SchemaSeen(schema), (BodyRef(schema, len(encoded), 0),)))
             bodies.append(encoded)
         return _written(records, of_channels), bodies + kept_bodies

@@ -94,6 +94,7 @@ class TailBatch:
         "place",
         "publisher",
         "schema",
+        "schema_weight",
     )
 
     def __init__(
@@ -109,7 +110,10 @@ class TailBatch:
         home: Home = "journal",
         publisher: str = "",
         place: PageSlot | None = None,
+        schema_weight: int = 0,
     ) -> None:
+        self.schema_weight = schema_weight
+        """Bytes of memory of its schema, if it was the first batch with it; otherwise 0."""
         self.publisher = publisher
         """The publisher, ``user@host`` (SEM E3)."""
         self.first, self.end = span
@@ -156,7 +160,7 @@ class TailBatch:
     def weight(self) -> int:
         """Bytes it counts against limits."""
         rows = self.end - self.first if self.ids is None else len(self.ids)
-        return max(len(self.body), EVENT_BYTES_MIN * rows)
+        return max(len(self.body), EVENT_BYTES_MIN * rows) + self.schema_weight
 
     @property
     def event_bytes(self) -> float:
@@ -230,6 +234,7 @@ def united(one: TailBatch, other: TailBatch) -> TailBatch:
         ids=None if len(both) == span.size else both,
         home=one.home,
         publisher=one.publisher,
+        schema_weight=one.schema_weight + other.schema_weight,
     )
 
 

@@ -472,13 +472,15 @@ def _piece(group: Group, batch: _Batch, home: Home) -> TailBatch:
     assert lowest is not None, "a piece has at least one event"
     assert highest is not None, "so it has a last one"
     span = Span(lowest, highest + 1)
+    number, schema = group.record_schema(schema_bytes(batch.schema))
     return TailBatch(
         span,
         batch.at_us,
-        group.schema_number(schema_bytes(batch.schema)),
-        schema=batch.schema,
+        number,
+        schema=schema,
         body=group.placing.outside(batch.body) if home == "off_heap" else batch.body,
         ids=None if len(batch.ids) == span.size else batch.ids,
         home=home,
         publisher=batch.publisher,
+        schema_weight=group.state.schemas.first_weight(number),
     )

@@ -208,6 +208,7 @@ async def _recover(
 
 async def _finish(state: RealmState, slices: Slices) -> None:
     """Bring all channels to where they can go on, once every fact is applied."""
+    state.schemas.forget_unused()
     for channel_id, channel in state.channels.items():
         channel.recovered()
         own, store = channel.state, state.stores[channel_id]

@@ -354,7 +354,7 @@ class Sealer:
         if due is None:
             return False
         end, pieces = due
-        self._freed.bytes += sum([len(piece.body) for piece in pieces])
+        self._freed.bytes += sum([piece.weight for piece in pieces])
         began = store.sealed_through
         wanted = channel.state.stored.within(Span(max(pieces[0].first, began), end))
         wanted.remove_all(channel.state.volatile)

@@ -38,6 +38,7 @@ from penstock_server.runtime.store.bodies import UNLIMITED, Body, as_keyed, dige
 from penstock_server.runtime.store.channel_store import ChannelStore
 from penstock_server.runtime.store.newer_facts import refuse_newer
 from penstock_server.runtime.store.records import BodyRef, FactRecord
+from penstock_server.runtime.store.schemas import Recorded
 from penstock_server.runtime.store.state import RealmState
 from penstock_server.runtime.store.tail_batch import TailBatch
 from penstock_server.runtime.writer import dead_events, join_copies, looking_ahead, persisting
@@ -568,12 +569,14 @@ class Group:
         if type(fact) is ChannelCreated:
             self.made.append((fact.number, ""))
 
-    def schema_number(self, schema: bytes) -> int:
-        known = self.state.schemas.known(schema)
-        if known is None:
-            known = self.state.schemas.next_number()
-            self.realm_fact(0, SchemaSeen(known), schema)
-        return known
+    def record_schema(self, schema: bytes) -> Recorded:
+        """The number and the schema of these bytes, which are recorded unless they are known."""
+        schemas = self.state.schemas
+        if (recorded := schemas.recorded(schema)) is not None:
+            return recorded
+        number = schemas.next_number()
+        self.realm_fact(0, SchemaSeen(number), schema)
+        return number, schemas.schema(number)
 
     def _append(
         self,
@@ -594,16 +597,17 @@ class Group:
         schemas = self.state.schemas
         rare = PublishHome(self.placing, channel.state.type.home, fact) if follows else None
         for body in bodies:
-            schema = schemas.ids.get(body.schema_bytes)
-            if schema is None:
-                schema = self.schema_number(body.schema_bytes)
+            recorded_schema = schemas.recorded(body.schema_bytes)
+            is_new = recorded_schema is None
+            schema, arrow = recorded_schema or self.record_schema(body.schema_bytes)
             span = Span(first, first + body.rows)
             first = span.end
-            arrow = schemas.by_id[schema]
             piece = TailBatch.published(
                 body, span, fact.at_us, number=schema, schema=arrow, publisher=publisher
             )
             if rare is None or rare.keeps(piece):
+                if is_new:
+                    piece.schema_weight = schemas.first_weight(schema)
                 pieces.append(piece)
                 self._size += len(piece.body)
         if isinstance(recorded, Appended):

@@ -79,7 +79,7 @@ def writes_nothing(
         return False
     if prepared(bodies, storage, 0, at_us=0, publisher="") is not bodies:
         return False
-    if any(state.schemas.known(body.schema_bytes) is None for body in bodies):
+    if any(state.schemas.recorded(body.schema_bytes) is None for body in bodies):
         return False
     if kind.ids_survive and own.next_id + before + digest.count > own.reserved:
         return False
