@@ -1,0 +1,63 @@
+"""Print a sample of functions, docstrings and error texts of the packages, for a fresh reader.
+
+The same seed draws the same places of the same sources.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from scripts.prose import texts_of
+from scripts.weight.source import Source, statements, workspace_sources
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+COUNT: Final = 100
+LINES_MAX: Final = 40
+"""Lines of a function that are printed."""
+
+
+class Place(NamedTuple):
+    """A function, a docstring or an error text."""
+
+    path: Path
+    line: int
+    text: str
+
+
+def places_in(source: Source) -> Iterator[Place]:
+    """Yield the functions, docstrings and error texts of a module."""
+    lines = source.text.splitlines()
+    for node in statements(source.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            end = min(node.end_lineno or node.lineno, node.lineno + LINES_MAX)
+            yield Place(source.path, node.lineno, "\n".join(lines[node.lineno - 1 : end]))
+    for text in texts_of(source):
+        if text.kind != "comment":
+            yield Place(source.path, text.line, f"{text.kind}: {text.words}")
+
+
+def sample(sources: Sequence[Source], seed: int, count: int = COUNT) -> list[Place]:
+    """Return ``count`` places drawn by ``seed``, in the order of files and lines."""
+    places = [place for source in sources if not source.is_generated for place in places_in(source)]
+    return sorted(random.Random(seed).sample(places, min(count, len(places))))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the sample of a seed. Return the exit status."""
+    parser = argparse.ArgumentParser("python -m scripts.sample", description=__doc__)
+    parser.add_argument("seed", type=int, help="1 to 100")
+    parser.add_argument("--count", type=int, default=COUNT)
+    given = parser.parse_args(arguments)
+    for number, place in enumerate(sample(workspace_sources(ROOT), given.seed, given.count), 1):
+        print(f"--- {number}. {place.path.relative_to(ROOT)}:{place.line}\n{place.text}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
