@@ -32,15 +32,15 @@ class CreatedUser(Struct, frozen=True, kw_only=True):
 
     name: str
     password: str | None
-    """The password, if the realm generated it: it is told only this once."""
+    """The password if the realm generated it; it cannot be read again."""
 
     def __repr__(self) -> str:
         return f"CreatedUser({self.name})"
 
 
 class PasswordChallenge(Struct, frozen=True, kw_only=True):
-    """How the old password is stored, and a nonce that makes its proof valid for one change
-    only."""
+    """The parameters of the stored old password, and a nonce that makes its proof valid for one
+    change only."""
 
     salt: bytes
     rounds: int
@@ -48,7 +48,8 @@ class PasswordChallenge(Struct, frozen=True, kw_only=True):
 
 
 def change_said(nonce: bytes, name: str, verifier: Verifier) -> bytes:
-    """The bytes that a proof of the old password signs: this change, and no other."""
+    """Return the bytes that a proof of the old password signs, so that it is valid for this change
+    only."""
     fields = (nonce, name, verifier.salt, verifier.rounds, verifier.stored_key, verifier.server_key)
     return b"password change " + msgspec.msgpack.encode(fields)
 
@@ -75,7 +76,7 @@ class AclInfo(Struct, frozen=True, kw_only=True):
     topic filter of MQTT."""
     entries: tuple[Entry, ...] = ()
     topics: tuple[str, ...] = ()
-    """Where topics are asked for without one: the filters on which something is granted."""
+    """In the answer to a request about topics without a name: the filters that have grants."""
 
 
 class Me(Struct, frozen=True, kw_only=True):
@@ -172,7 +173,8 @@ class SetPassword(Request[None], frozen=True):
     name: Name
     verifier: Verifier
     proof: Annotated[bytes, Meta(max_length=KEY_BYTES)] = b""
-    """Proof of the old password, for :func:`change_said`; needed only for one's own."""
+    """Proof of the old password, for :func:`change_said`; needed only if users change their own
+    password."""
 
 
 class ResetPassword(Request[None], frozen=True):

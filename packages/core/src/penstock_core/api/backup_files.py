@@ -1,4 +1,4 @@
-"""What a backup consists of: copied files, and the manifest written at its end."""
+"""The contents of a backup: copied files, and a manifest that is written at its end."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ _DATA_FILE: Final = re.compile(
 
 
 def is_data_file(name: str) -> bool:
-    """Whether a backup copies files of this name. No other is written, whatever a realm or a
-    manifest says, so that a manifest cannot make a restore write outside its folder or over other
-    files."""
+    """Whether a backup copies files of this name. A restore writes no other files, so that a
+    manifest cannot make it write outside its folder or overwrite other files."""
     return len(name) < 4_096 and _DATA_FILE.fullmatch(name) is not None
 
 
 def path_in_backup(name: str, stamp: int, at_us: int) -> str:
-    """The path of a data file in a backup of that time. A file with a stamp never changes, so later
-    backups keep it."""
+    """Return the path of a data file in a backup of that time. A file with a stamp never changes,
+    so later backups reuse it."""
     return f"kept/{name}.{stamp:x}" if stamp else f"{at_us}/{name}"
 
 

@@ -44,10 +44,10 @@ class StorageInfo(Struct, frozen=True, kw_only=True):
     memory_bytes: int
     """The part of ``tail_bytes`` that lives in memory only."""
     quarantined: tuple[str, ...] = ()
-    """What could not be read, and why (SEM S1)."""
+    """Descriptions of unreadable parts, with the reasons (SEM S1)."""
     home: str = "journal"
-    """Where new events are kept: ``journal`` (disk), ``heap``, ``off_heap`` (Arrow memory outside
-    the Python heap), ``pages`` (memory-mapped files), or ``nowhere``."""
+    """Storage of new events: ``journal`` (disk), ``heap``, ``off_heap`` (Arrow memory outside the
+    Python heap), ``pages`` (memory-mapped files), or ``nowhere``."""
     paged_bytes: int = 0
     """Size of the channel's page files."""
 
@@ -81,7 +81,7 @@ class ChannelInfo(Struct, frozen=True, kw_only=True):
     waiting: int = 0
     """Queues: rolled back, and waiting for their time (SEM D18)."""
     waiting_until_us: int | None = None
-    """When the first of them may come again, in microseconds since 1970; None: none waits."""
+    """Earliest redelivery of a waiting event, in microseconds since 1970; None: none waits."""
 
     def __post_init__(self) -> None:
         if self.in_flight < 0:  # an older realm answered

@@ -21,17 +21,17 @@ class Fetched(Struct, frozen=True, kw_only=True):
     """A batch of events, and the lease under which its client has them."""
 
     lease: str = ""
-    """By which they are settled; empty: nothing came."""
+    """Name of the lease, for settling its events; empty if no event arrived."""
     batches: Sequence[Any] = ()
     """Batches of ``penstock_core.columns.events.batch``, which is above the API."""
     channels: Sequence[ChannelOpened] = ()
     """The channel of each batch, where they are of several."""
     count: int = 0
     lease_ms: int = 0
-    """How long the client has them; less than it asked for where the durable's ``ack_timeout``
-    says so."""
+    """Duration of the lease; less than requested if the durable's ``ack_timeout`` is shorter."""
     ends_us: int = 0
-    """When what is not settled goes back, in microseconds since 1970, or a little later."""
+    """Time at which unsettled events are returned, in microseconds since 1970, or a little
+    later."""
 
 
 class FetchEvents(Request[Fetched], frozen=True):
@@ -42,7 +42,7 @@ class FetchEvents(Request[Fetched], frozen=True):
     count: Count
     lease_ms: Count
     wait_ms: Count = 0
-    """How long to wait when nothing is there."""
+    """Longest wait if no event is available."""
     selector: SelectorText = ""
     """Queues, and durables that do not keep one: only what it matches."""
 
@@ -57,11 +57,11 @@ class LeasedEvents(Struct, frozen=True):
 
 class Settled(Struct, frozen=True, kw_only=True):
     count: int
-    """How many of the events that are meant are settled so, or extended, by now."""
+    """Number of the chosen events that are settled in this way, or extended, by now."""
     left: int
-    """How many the lease still holds."""
+    """Number of events that the lease still holds."""
     ends_us: int | None
-    """When the last of these go back; None: it holds none, and has ended."""
+    """Time at which the last of these are returned; None: the lease has ended."""
 
 
 class SettleLease(Request[Settled], frozen=True):
@@ -73,7 +73,7 @@ class SettleLease(Request[Settled], frozen=True):
     how: How
     chosen: LeasedEvents
     delay_ms: Count | None = None
-    """How long what is rolled back waits (SEM D18); None: as the backoff says."""
+    """Delay of the redelivery of rolled-back events (SEM D18); None: that of the backoff."""
     reason: Text = ""
     """Why events are rejected (SEM T11)."""
 
@@ -100,7 +100,7 @@ class FetchFromPattern(Request[Fetched], frozen=True):
     count: Count
     lease_ms: Count
     wait_ms: Count = 0
-    """How long to wait when nothing is there."""
+    """Longest wait if no event is available."""
     selector: SelectorText = ""
     """Durables that do not keep one: only what it matches."""
 
@@ -114,9 +114,9 @@ class SettlePatternLease(Request[Settled], frozen=True):
     lease: Name
     how: How
     channels: dict[Name, LeasedEvents] | None = None
-    """Which events are meant of each channel; None: all that the lease holds."""
+    """The events of each channel; None: all events of the lease."""
     delay_ms: Count | None = None
-    """How long what is rolled back waits (SEM D18); None: as the backoff says."""
+    """Delay of the redelivery of rolled-back events (SEM D18); None: that of the backoff."""
     reason: Text = ""
     """Why events are rejected (SEM T11)."""
 
@@ -129,4 +129,4 @@ class ExtendPatternLease(Request[Settled], frozen=True):
     lease: Name
     time_ms: Count
     channels: dict[Name, LeasedEvents] | None = None
-    """Which events are meant of each channel; None: all that the lease holds."""
+    """The events of each channel; None: all events of the lease."""

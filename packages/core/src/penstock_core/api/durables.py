@@ -22,7 +22,7 @@ from penstock_core.vocabulary.stored_ids import Ids, id_set
 
 
 class _Described(DurableAttributes, frozen=True):
-    """What stands in the description of a durable before its attributes."""
+    """The fields of a durable's description that precede its attributes."""
 
     name: str
     channel: str
@@ -54,7 +54,7 @@ class DurableInfo(_Described, frozen=True, kw_only=True):
     waiting: int = 0
     """Outstanding events that were rolled back and wait for their time."""
     waiting_until_us: int | None = None
-    """When the first of them may come again, in microseconds since 1970; None: none waits."""
+    """Earliest redelivery of a waiting event, in microseconds since 1970; None: none waits."""
     deprecated: bool = False
     """Whether its type works, but should not be used for new durables."""
 

@@ -26,9 +26,9 @@ class JoinInfo(Struct, frozen=True, kw_only=True):
     waiting: int = 0
     """Events in its outbox: copied, and not in the cluster yet as far as the node knows."""
     waiting_bytes: int = 0
-    """About how many bytes these are."""
+    """Approximate size of these events in bytes."""
     waiting_ms: int = 0
-    """How long the oldest of them has waited."""
+    """Waiting time of the oldest of these events."""
     waits_for: str = ""
     """Why they wait; empty: they are on their way."""
     ending: bool = False
@@ -40,7 +40,7 @@ class Redriven(Struct, frozen=True):
 
     moved: int
     destinations: dict[str, int]
-    """How many events went to each store."""
+    """Number of events that were moved to each store."""
     left: int
     """Dead events that stay: not selected, or without a store to go back to."""
     dry_run: bool = False
@@ -105,7 +105,7 @@ class Redrive(Request[Redriven], frozen=True):
 
     source: GivenName
     destination: GivenName = ""
-    """Where to publish them; empty: each to where it came from."""
+    """The store to publish them on; empty: the store that each event came from."""
     selector: SelectorText = ""
     dry_run: bool = False
 

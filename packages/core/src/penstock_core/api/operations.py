@@ -36,7 +36,7 @@ from penstock_core.api.requests import Request
 from penstock_core.vocabulary.temporary import name_in_address
 
 _MONITORED: Final = ("monitor",)
-"""The right on the realm with which everything is seen that gives no event and changes nothing."""
+"""The right on the realm that allows all reading operations except reading events."""
 
 
 def _realm(*rights: str, audited: bool = False) -> Need:
@@ -44,12 +44,12 @@ def _realm(*rights: str, audited: bool = False) -> Need:
 
 
 def _seen(*rights: str) -> Need:
-    """An operation of those with ``rights`` on the realm that only shows something."""
+    """Return the need of a read-only operation on the realm."""
     return Need("realm", rights, _MONITORED)
 
 
 def _on(kind: Literal["channel", "queue"], read: str, write: str) -> dict[str, Need]:
-    """The operations that channels and queues have in common."""
+    """Return the operations that channels and queues have in common."""
     every = RIGHTS[kind]
     return {
         f"{kind}.list": _realm("access"),
@@ -235,12 +235,12 @@ class Operation(Struct, frozen=True):
     @property
     def is_numbered(self) -> bool:
         """Whether it is about stores of which the client may know only the number."""
-        return any(isinstance(each, Numbered) for each in self.asks)
+        return any(isinstance(step, Numbered) for step in self.asks)
 
     @property
     def is_about_its_channel(self) -> bool:
         """Whether the number in the field ``channel`` alone decides which rights are needed."""
-        return [getattr(each, "numbers", None) for each in self.asks] == [_its_channel]
+        return [getattr(step, "numbers", None) for step in self.asks] == [_its_channel]
 
 
 def _its_channel(request: Any) -> tuple[int, ...]:

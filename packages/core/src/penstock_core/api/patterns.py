@@ -38,9 +38,9 @@ class PatternDurableInfo(DurableAttributes, frozen=True, kw_only=True):
     type: str
     selector: str
     persistent: bool | None
-    """None: where the channel's events survive a restart."""
+    """None: persistent on the channels whose events survive a restart."""
     channels: int
-    """How many channels have it now."""
+    """Number of channels that have the durable now."""
 
 
 class CreatePatternDurable(GivenDurableAttributes, Request[PatternDurableInfo], frozen=True):
@@ -50,7 +50,7 @@ class CreatePatternDurable(GivenDurableAttributes, Request[PatternDurableInfo], 
     name: GivenName
     kind: Name
     start: AnyStart
-    """Where it begins on the channels that are there."""
+    """Start position on the existing channels."""
     selector: SelectorText = ""
     persistent: bool | None = None
 

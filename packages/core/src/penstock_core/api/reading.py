@@ -1,4 +1,4 @@
-"""What is read for one answer: pages of events, sums over them, what waits, the state of a key.
+"""Requests that read: pages of events, sums over them, scheduled events, the state of a key.
 
 An event in an answer is one of ``penstock_core.columns.events.event``, which is above the API.
 """
@@ -24,9 +24,10 @@ class BrowsedEvents(Struct, frozen=True, kw_only=True):
     events: Sequence[Any]
     first_id: int
     end_id: int
-    """What is stored from ``first_id`` up to here and matches is in ``events``."""
+    """``events`` has all matching stored events from ``first_id`` up to this id."""
     next_id: int | None
-    """Where to go on, or with ``newest`` the id below which to; None: there is nothing more."""
+    """First id of the next page, or with ``newest`` the id below it; None: this is the last
+    page."""
 
 
 class BrowseEvents(Request[BrowsedEvents], frozen=True):
@@ -66,7 +67,7 @@ class PopEvents(Request[Sequence[Any]], frozen=True):
     channel: ChannelNumber
     count: Count
     timeout_s: float = 0.0
-    """How long to wait when nothing is there."""
+    """Longest wait if no event is available."""
     selector: SelectorText = ""
 
 
@@ -87,9 +88,9 @@ class ReadKeyState(Request[Any], frozen=True):
 
 class DeadGroup(Struct, frozen=True, kw_only=True):
     store: str
-    """Where these events came from."""
+    """The store that these events came from."""
     cause: str
-    """Why they died: ``expired``, ``evicted``, ``redelivery_limit``, ``rejected``, …"""
+    """The cause: ``expired``, ``evicted``, ``redelivery_limit``, ``rejected``, …"""
     reason: str
     """The reason that the client gave for rejecting them; empty for other causes."""
     events: int
@@ -97,12 +98,12 @@ class DeadGroup(Struct, frozen=True, kw_only=True):
     last_id: int
     oldest: Annotated[datetime, Meta(tz=True)]
     newest: Annotated[datetime, Meta(tz=True)]
-    """When the newest of them died."""
+    """Time at which the newest of them died."""
 
 
 class DeadSummary(Struct, frozen=True, kw_only=True):
     events: int
-    """How many were counted."""
+    """Number of counted events."""
     is_complete: bool
     groups: list[DeadGroup]
 
@@ -112,7 +113,7 @@ class SummarizeDead(Request[DeadSummary], frozen=True):
 
     channel: ChannelNumber
     limit: Count
-    """Dead events looked at, at most, the newest first left out."""
+    """Most dead events that are examined; the newest are left out first."""
 
 
 class SelectorName(Struct, frozen=True, kw_only=True):
@@ -137,7 +138,7 @@ class Chosen(Struct, frozen=True, kw_only=True):
 class SelectorAnswer(Struct, frozen=True, kw_only=True):
     valid: bool
     message: str = ""
-    """What is wrong, if it is not valid."""
+    """The error if the selector is not valid."""
     line: int | None = None
     column: int | None = None
     """Line and column of the error, both from 1."""
@@ -171,7 +172,7 @@ class ScheduledPage(Struct, frozen=True):
 
     waiting: tuple[WaitingEvents, ...]
     next: tuple[int, str] | None
-    """Number and name to go on at; None: there is nothing more."""
+    """Number and name at which the next page begins; None: this is the last page."""
 
 
 class ListScheduled(Request[ScheduledPage], frozen=True):

@@ -64,7 +64,7 @@ class ClusterNodeInfo(Struct, frozen=True, kw_only=True):
     """What its clock showed when it renewed last, in microseconds since 1970; 0: it does not
     tell."""
     local_url: str = ""
-    """Where its local channels are reached; empty: it has none."""
+    """URL of its local channels; empty: it has none."""
     unfit: str = ""
     """Why it could not take the realm over; empty: it could."""
 
@@ -76,7 +76,7 @@ class LocalStoreInfo(Struct, frozen=True, kw_only=True):
     kind: str
     node: str
     url: str
-    """Where it is reached; empty: the node is not known any more."""
+    """URL of the node; empty: the node is not known any more."""
 
 
 class ClusterInfo(Struct, frozen=True, kw_only=True):
@@ -85,12 +85,12 @@ class ClusterInfo(Struct, frozen=True, kw_only=True):
     node: str = ""
     """The node that owns the realm, and has answered."""
     epoch: int = 0
-    """How often the realm was claimed: each takeover and each start raises it."""
+    """Number of claims of the realm: each takeover and each start increases it."""
     lease_s: float = 0.0
     lease_left_s: float = 0.0
-    """How long the owner may serve without a further renewal."""
+    """Remaining time for which the owner may serve without a renewal."""
     engine_waiting_s: float = 0.0
-    """How long the append under way has waited for the engine; 0: none waits."""
+    """Waiting time of the current append to the engine; 0: none waits."""
     nodes: list[ClusterNodeInfo] = []
     local: list[LocalStoreInfo] = []
     """Local channels and queues of all nodes, by name."""
@@ -115,7 +115,7 @@ class PipelineStep(Struct, frozen=True, kw_only=True):
     next: dict[str, int]
     """Id of the next event it will read, by channel."""
     lag: dict[str, int | None]
-    """How many ids it is behind, by channel; null: this realm has no such channel."""
+    """Number of ids not yet read, by channel; null: this realm does not have the channel."""
 
 
 class PipelineInfo(Struct, frozen=True, kw_only=True):
@@ -185,7 +185,7 @@ class HistoryInfo(Struct, frozen=True, kw_only=True):
     first_us: int
     """The end of the first step."""
     step_ms: int
-    """From the end of a step to that of the next."""
+    """Length of a step."""
     is_kept: bool
     """Whether there is room for figures of what was asked for."""
     published: list[float | None]

@@ -35,7 +35,7 @@ class Subscribed(Struct, frozen=True):
     """A seat where acknowledging an event settles all earlier ones, so rollbacks have to be sent
     before acknowledgements."""
     ack_timeout_ms: int = 0
-    """How long the client may have an event in hand (SEM D19); 0: as long as it likes."""
+    """Time in which the client must acknowledge an event (SEM D19); 0: no limit."""
 
 
 class Subscribe(Request[Subscribed], frozen=True):
@@ -74,7 +74,7 @@ class Attach(Request[Subscribed], frozen=True):
     sole: bool = False
     """Hold the durable alone: nothing is delivered, events are taken by :class:`Hold`."""
     bytes_max: Count = 0
-    """As in :class:`Subscribe`; ignored for clients that demand events."""
+    """See :class:`Subscribe`; ignored for clients that demand events."""
     ack_timeout_ms: Count = 0
     """Readers of queues: how long this one may have an event in hand (SEM D19); 0: no limit."""
 
@@ -89,7 +89,7 @@ class BrowseDurable(Request[Subscribed], frozen=True):
     credit: Count
     selector: SelectorText = ""
     bytes_max: Count = 0
-    """As in :class:`Subscribe`."""
+    """See :class:`Subscribe`."""
 
 
 class Unsubscribe(Request[None], frozen=True):
@@ -104,8 +104,8 @@ class Settle(Request[None], frozen=True):
     roll_back: bool = False
     previous: bool = False
     delay_ms: Count | None = None
-    """How long events that are rolled back wait before they come again (SEM D18); None: as the
-    durable's backoff says."""
+    """Delay of the redelivery of rolled-back events (SEM D18); None: that of the durable's
+    backoff."""
 
 
 class Extend(Request[int], frozen=True):

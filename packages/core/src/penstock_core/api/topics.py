@@ -1,4 +1,4 @@
-"""Requests about topics of MQTT: what is retained, by level and by filter, and who has a session.
+"""Requests about MQTT topics: retained messages by level and by filter, and sessions.
 
 An event in an answer is one of ``penstock_core.columns.events.event``, which is above the API.
 """
@@ -25,7 +25,8 @@ class TopicsOfChannel(Struct, frozen=True, kw_only=True):
     topics: tuple[str, ...]
     """The templates of its own topics; empty: it has all that no other has."""
     selector: str | None
-    """The selector that takes what the filter takes; null: the filter takes none of its topics."""
+    """The selector for the events that match the filter; null: the filter matches none of its
+    topics."""
 
 
 class MqttInfo(Struct, frozen=True, kw_only=True):
@@ -54,7 +55,7 @@ class TopicLevel(Struct, frozen=True, kw_only=True):
     retained: int
     """Topics at this level and below for which a message is retained."""
     event_id: int | None
-    """The event that is retained for just this topic; null: there is none."""
+    """The event that is retained for this topic itself; null: none."""
     is_open: bool
     """Whether there are topics below."""
 
@@ -62,7 +63,7 @@ class TopicLevel(Struct, frozen=True, kw_only=True):
 class TopicLevels(Struct, frozen=True, kw_only=True):
     levels: tuple[TopicLevel, ...]
     next: str | None
-    """The last topic, after which to go on; null: there is nothing more."""
+    """The topic after which the next page begins; null: this is the last page."""
 
 
 class ListTopics(Request[TopicLevels], frozen=True):
@@ -85,7 +86,7 @@ class RetainedEvents(Struct, frozen=True, kw_only=True):
 
     events: Sequence[Any]
     next_id: int | None
-    """Where to go on; null: there is nothing more."""
+    """First id of the next page; null: this is the last page."""
 
 
 class ReadRetained(Request[RetainedEvents], frozen=True):
@@ -134,17 +135,18 @@ class MqttSessionInfo(Struct, frozen=True, kw_only=True):
     version: str | None
     """The version of MQTT that its client speaks; null: it is away."""
     ended_us: int | None
-    """When its connection ended, in microseconds since 1970; null: it has one."""
+    """End of its connection, in microseconds since 1970; null: it is connected."""
     expires_us: int | None
-    """When the session ends unless its client comes back; null: never, or it has a connection."""
+    """Time at which the session ends unless its client reconnects; null: never, or it is
+    connected."""
     expiry_s: int | None
-    """How long it outlives its connection, in seconds; null: for ever."""
+    """Seconds that the session outlives its connection; null: no limit."""
     in_flight: int
     """Messages of QoS 1 and 2 that its client has not acknowledged to the end."""
     will_us: int | None
-    """When its will is published; null: it has none, or a connection."""
+    """Time at which its will is published; null: it has no will, or is connected."""
     filter_count: int
-    """How many subscriptions it has."""
+    """Number of its subscriptions."""
     filters: tuple[SessionFilter, ...]
     """The first of its subscriptions."""
 
@@ -154,7 +156,7 @@ class SessionsPage(Struct, frozen=True, kw_only=True):
 
     sessions: tuple[MqttSessionInfo, ...]
     next: str | None
-    """After which session to go on; null: there is nothing more."""
+    """The session after which the next page begins; null: this is the last page."""
 
 
 class ListMqttSessions(Request[SessionsPage], frozen=True):
@@ -170,4 +172,4 @@ class EndMqttSession(Request[None], frozen=True):
 
     client_id: Text
     user: Text = ""
-    """Whose session it is; empty: the only one with this client id."""
+    """The user of the session; empty: the only session with this client id."""

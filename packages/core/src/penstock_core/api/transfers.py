@@ -23,7 +23,7 @@ class ExportBegun(Struct, frozen=True, kw_only=True):
     realm: str
     """Identity of the realm."""
     at_us: int
-    """When it was captured, in microseconds since 1970."""
+    """Time of the capture, in microseconds since 1970."""
     events: int
     files: int
     """Number of files with events; the state is one more, and is read last."""
@@ -40,7 +40,7 @@ class CapturedFile(Struct, frozen=True):
     """A file of the data directory, at the length it had at the moment of a backup."""
 
     name: str
-    """Its path in the data directory."""
+    """Path in the data directory."""
     size: int
     stamp: int = 0
     """Files with the same name, size and stamp have the same bytes, for ever; 0: unknown."""
@@ -119,7 +119,7 @@ class ExportedTar(Struct, frozen=True):
     size: int
     parts: AsyncGenerator[bytes, None]
     close: Callable[[], None]
-    """Gives back what it holds, whether it was read or not."""
+    """Releases the resources of the export, whether it was read or not."""
 
 
 class ExportTar(Request[ExportedTar], frozen=True):
@@ -134,7 +134,7 @@ class ImportTar(Request[ChannelOpened], frozen=True):
     export is comes beside the request, part by part."""
 
     name: GivenName = ""
-    """What it will be called here; empty: as before."""
+    """Name of the new channel or queue; empty: the name in the export."""
 
 
 class BeginBackup(Request[BackupBegun], frozen=True):
