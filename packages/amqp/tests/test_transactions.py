@@ -218,6 +218,28 @@ def test_only_so_many_are_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         Transaction(client)
 
 
+def test_those_of_all_connections_of_a_user_hold_only_so_many_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "AmqpLimits", partial(AmqpLimits, transaction_bytes_max=10_000))
+    with penstock.Realm() as realm:
+        url = realm.listen_amqp()
+        with Client(url) as first, Client(url) as second:
+            open_one, open_two = Transaction(first), Transaction(second)
+            assert open_one.send(first.sender("jobs"), "x" * 6_000) == TRANSACTIONAL
+            assert open_two.send(second.sender("jobs"), "y" * 6_000) == Delivery.REJECTED
+            assert open_two.discharge().remote_state == Delivery.REJECTED
+            assert open_one.discharge().remote_state == Delivery.ACCEPTED
+
+            again = Transaction(second)
+            assert again.send(second.sender("jobs"), "z" * 6_000) == TRANSACTIONAL
+        with Client(url) as third:  # the connection of the open one is lost
+            last = Transaction(third)
+            assert last.send(third.sender("jobs"), "a" * 6_000) == TRANSACTIONAL
+            assert last.discharge().remote_state == Delivery.ACCEPTED
+            assert [text[0] for text in texts(third.receiver("jobs"), 2)] == ["x", "a"]
+
+
 def test_they_hold_only_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that has passed the limit cannot be committed; the next one starts from nothing."""
     monkeypatch.setattr(connection, "AmqpLimits", partial(AmqpLimits, transaction_bytes_max=10_000))

@@ -18,6 +18,7 @@ from penstock_core.loggers import logger
 from penstock_core.vocabulary.errors import PenstockError
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_server.frontends.native.listener import NativeListener
+from penstock_server.frontends.shared.buffers import Buffers
 from penstock_server.runtime.subscriptions.realm_view import DurableView
 
 _log = logger("penstock.amqp")
@@ -97,6 +98,9 @@ class AmqpService:
         self._kept: WeakValueDictionary[str, UserKept] = WeakValueDictionary()
         """Bytes kept for each user's receivers until they settle them, by user. Weak: an entry
         lives as long as one of the user's connections."""
+        self.open_transactions = Buffers(2 * limits.transaction_bytes_max, small_bytes=0)
+        """Bytes of messages in open transactions. A user who is alone may have half of them, as
+        much as one connection."""
         self.realm.dispatch.on_gone(self.links.end_producers)
 
     def kept_by(self, user: str) -> UserKept:

@@ -11,6 +11,7 @@ from penstock_amqp.amqp_service import AmqpService
 from penstock_amqp.engine import AmqpEngine
 from penstock_amqp.fault_barrier import FaultBarrier
 from penstock_amqp.link_ends import IncomingLink, OutgoingLink
+from penstock_core.access.rights import Principal
 
 P = ParamSpec("P")
 
@@ -34,6 +35,8 @@ class AmqpPeer(Spawner, Protocol):
     """Contains exceptions, so that they do not affect the realm."""
     container: str
     """The peer's container id; empty if it has no name."""
+    principal: Principal
+    """The signed-in user."""
     publisher: str
     """Name of the signed-in user, as the publisher of events."""
 

@@ -27,6 +27,7 @@ from penstock_amqp.wire.sections import VALUE, sections_of
 from penstock_amqp.wire.types import Described, read
 from penstock_core.loggers import logger
 from penstock_core.vocabulary.errors import LimitReached, PenstockError, RemoteProtocolViolation
+from penstock_server.frontends.shared.buffers import HeldBytes
 from penstock_server.frontends.shared.parts import ConnectionPart
 from penstock_server.runtime.store.bodies import Body
 from penstock_server.runtime.writer.unit_of_work import Acknowledged
@@ -62,6 +63,8 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
         self._limits = connection.service.limits
         self._open: dict[bytes, DeclaredTransaction] = {}
         self._size = 0
+        self._held: HeldBytes | None = None
+        """The bytes counted for all connections of the user, once there are any."""
         self._coordinators: dict[IncomingLink, None] = {}
 
     # --- contents of a transaction -------------------------------------------------------
@@ -79,9 +82,24 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
                 f"the open transactions of this connection have {self._size} bytes, and a message "
                 f"of {size} more exceeds the limit of {bytes_max}; commit more often"
             )
+        if self._held is None:  # the user is known by now
+            self._held = self._connection.service.open_transactions.open(self._connection.principal)
+        if not self._held.fits(self._size + size):
+            raise LimitReached(
+                f"the open transactions of all connections of this user have too many bytes for a "
+                f"message of {size} more; a user may have half of what other users leave of "
+                f"{2 * bytes_max}: commit more often"
+            )
         transaction.puts.append((producer, message))
         transaction.size += size
         self._size += size
+
+    def _release(self, size: int) -> None:
+        """Count ``size`` bytes less: transactions have ended."""
+        self._size -= size
+        if self._held is not None:
+            self._held.close()
+            self._held.grow(self._size)
 
     def fail(self, name: bytes, error: PenstockError) -> None:
         """Make an open transaction fail at its discharge, because one of its messages was refused.
@@ -178,7 +196,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
                 description="the transaction is not open on this connection",
             )
             return
-        self._size -= transaction.size
+        self._release(transaction.size)
         if fails:
             self._roll_back(transaction)
             self._accept_request(link, delivery)
@@ -289,12 +307,12 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
             name for name, transaction in self._open.items() if transaction.coordinator is link
         ]
         for transaction in [self._open.pop(name) for name in names]:
-            self._size -= transaction.size
+            self._release(transaction.size)
             self._roll_back(transaction)
 
     def end(self) -> None:
         """Roll back all open transactions."""
         transactions, self._open = self._open, {}
-        self._size = 0
+        self._release(self._size)
         for transaction in transactions.values():
             self._roll_back(transaction)
