@@ -47,6 +47,21 @@ def test_the_content_of_a_micro_batch_is_known_of_a_checkpoint_on_a_store(tmp_pa
         assert content_of(store.uri("bucket/step"), 4) == ""
 
 
+@pytest.mark.parametrize("suffix", ["", ".compact"])
+def test_the_content_of_a_micro_batch_over_files_is_the_files(tmp_path: Path, suffix: str) -> None:
+    folder = folder_at(str(tmp_path))
+    for name in ("offsets", "sources/1"):
+        (tmp_path / name).mkdir(parents=True)
+    folder.write("offsets/3", b'v1\n{}\n-\n{"logOffset":7}')
+    contents = {content_of(str(tmp_path), 3)}
+    for files in (b'v1\n{"path":"a","batchId":7}', b'v1\n{"path":"b","batchId":7}'):
+        folder.write(f"sources/1/7{suffix}", files)
+        contents.add(content_of(str(tmp_path), 3))
+        assert content_of(str(tmp_path), 3) in contents
+
+    assert len(contents) == 3
+
+
 def test_a_step_whose_checkpoint_is_on_a_store_notices_that_its_table_was_removed(
     tmp_path: Path,
 ) -> None:

@@ -127,6 +127,39 @@ def test_an_older_copy_of_a_checkpoint_is_refused_before_it_loses_rows(
     assert found(client) == halves(30)
 
 
+def test_an_older_copy_of_a_checkpoint_over_files_is_refused_before_it_loses_rows(
+    spark: SparkSession, url: str, client: Session, tmp_path: Path
+) -> None:
+    create(client)
+    checkpoint, copy, files = tmp_path / "checkpoint", tmp_path / "copy", tmp_path / "files"
+    files.mkdir()
+
+    def add_file(first: int) -> None:
+        lines = [
+            f'{{"n":{n},"channel":"{"odd" if n % 2 else "even"}"}}\n'
+            for n in range(first, first + 10)
+        ]
+        (files / f"{first}.json").write_text("".join(lines))
+
+    def write(to: Path) -> None:
+        run(spark.readStream.schema("n bigint, channel string").json(str(files)), url, to)
+
+    add_file(0)
+    write(checkpoint)
+    shutil.copytree(checkpoint, copy)
+    add_file(10)
+    write(checkpoint)
+    (checkpoint / "commits" / "1").unlink()  # a repetition has the same files
+    write(checkpoint)
+    add_file(20)
+
+    with pytest.raises(StreamingQueryException, match="a copy was restored"):
+        write(copy)
+    write(checkpoint)
+
+    assert found(client) == halves(30)
+
+
 def test_a_new_checkpoint_is_another_query_unless_it_has_a_name(
     spark: SparkSession, url: str, client: Session, tmp_path: Path
 ) -> None:
